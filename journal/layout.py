@@ -1,0 +1,71 @@
+"""The bytes of a segment, drawn once. Little endian throughout; all lengths include their own header.
+
+    group   one group commit: written by one write, made durable by one fdatasync, valid as a whole or not at all
+        0  u32  magic "CBJ1"
+        4  u32  crc32c of bytes 8..32
+        8  u32  length of the group in bytes, header included
+       12  u32  number of records
+       16  u64  lsn: 1, 2, 3 ... over the life of the journal, without a gap
+       24  u64  wall clock, ms since 1970
+       32  records, each padded to a multiple of 8 bytes by zeros that its length does not count
+
+    record  one entry of one queue's log
+        0  u32  length in bytes, without padding
+        4  u32  crc32c of bytes 8..length
+        8  u8   kind      (below)
+        9  u8   flags     ENQ: the message's flags; SET: the cause
+       10  u8   priority  ENQ only
+       11  u8   0
+       12  u32  epoch of the queue's owner
+       16  u64  queue id
+       24  u64  seq
+       32  body
+
+    ENQ  a message joins the queue as seq
+       32  u64  time_ms, when it was enqueued
+       40  i64  ttl_ms of the message, -1 without
+       48  u16  length of the address   50  u16  delivery count   52  u32  length of the header
+       56  address | header | body
+    SET  messages left the queue:  ranges (u64 first, u64 last), inclusive; the record's seq is the first of them
+    RSV  every seq up to this one may be handed to a consumer from now on
+    REQ  u16 delivery count of seq, after a return that the consumer caused
+
+A run is one index entry: up to 256 messages of a queue whose seq share all but the low 8 bits.
+
+    run entry, 16 bytes:  u8 seq & 255 | u8 priority | u8 flags | u8 delivery count (255 = 255 or more)
+                          u32 segment | u32 offset of the record in it | u32 length of the record
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+MAGIC: Final = 0x314A4243
+GROUP_HEADER: Final = struct.Struct("<IIIIQQ")
+RECORD_HEADER: Final = struct.Struct("<IIBBBBIQQ")
+ENQ_FIELDS: Final = struct.Struct("<QqHHI")
+RANGE: Final = struct.Struct("<QQ")
+COUNT: Final = struct.Struct("<H")
+RUN_ENTRY: Final = struct.Struct("<BBBBIII")
+
+GROUP_HEADER_BYTES: Final = 32
+RECORD_HEADER_BYTES: Final = 32
+ENQ_OVERHEAD_BYTES: Final = 56
+RUN_LENGTH: Final = 256
+
+ENQ: Final = 1
+SET: Final = 2
+RSV: Final = 3
+REQ: Final = 4
+KIND_NAMES: Final = {ENQ: "ENQ", SET: "SET", RSV: "RSV", REQ: "REQ"}
+
+# Message flags (Message.flags, ENQ flags)
+PERSISTENT: Final = 1
+HAS_HEADERS: Final = 2
+HAS_EXPIRATION: Final = 4
+HAS_USER_ID: Final = 8
+HAS_REPLY_TO: Final = 16
+
+# Run entry flags
+REDELIVERED: Final = 1

@@ -1,0 +1,51 @@
+"""The journal's bytes and the message as it is remembered: the compiled half or its twin (`journal.build`).
+
+`journal/record_pure.py` explains the layout and is the specification; `journal/record_fast.pyx` does the same
+per message in C.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from journal.build import COMPILED
+
+if TYPE_CHECKING or not COMPILED:
+    from journal.record_pure import (
+        DamagedRecord,
+        GroupWriter,
+        Message,
+        Record,
+        SegmentUse,
+        checksum,
+        read_message,
+        read_messages,
+        scan_group,
+        seal,
+    )
+else:
+    from journal.record_fast import (
+        DamagedRecord,
+        GroupWriter,
+        Message,
+        Record,
+        SegmentUse,
+        checksum,
+        read_message,
+        read_messages,
+        scan_group,
+        seal,
+    )
+
+__all__ = [
+    "DamagedRecord",
+    "GroupWriter",
+    "Message",
+    "Record",
+    "SegmentUse",
+    "checksum",
+    "read_message",
+    "read_messages",
+    "scan_group",
+    "seal",
+]

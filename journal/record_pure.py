@@ -1,0 +1,320 @@
+"""A message as the node remembers it, and the records of a group commit: the specification of `record_fast`.
+
+`layout.py` draws the bytes. A `Message` is immutable and may stand in several queues at once; what a queue knows
+about it (place, redelivered, delivery count) stands in the queue's ring. Address and payload keep the bytes that
+came from the publisher's socket, so that delivering and journaling copy and never re-encode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import google_crc32c
+
+from journal.layout import (
+    COUNT,
+    ENQ,
+    ENQ_FIELDS,
+    ENQ_OVERHEAD_BYTES,
+    GROUP_HEADER,
+    GROUP_HEADER_BYTES,
+    KIND_NAMES,
+    MAGIC,
+    PERSISTENT,
+    RANGE,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    REQ,
+    RSV,
+    SET,
+)
+
+
+class DamagedRecord(Exception):
+    """Bytes of a segment that are not what was written: `args` are the offset and what is wrong there."""
+
+    @property
+    def offset(self) -> int:
+        return int(self.args[0])
+
+    def __str__(self) -> str:
+        return f"at byte {self.args[0]}: {self.args[1]}"
+
+
+def checksum(data: bytes | memoryview) -> int:
+    """crc32c (Castagnoli) of the bytes."""
+    return int(google_crc32c.value(bytes(data)))
+
+
+class Message:
+    """One published message.
+
+    address        the exchange's and the routing key's short strings as they stood in basic.publish
+                   (length octet, bytes, length octet, bytes): a basic.deliver ends with the same bytes
+    payload        content-header properties (property flags and list) followed by the body
+    header_length  bytes of the properties in payload
+    flags          PERSISTENT, HAS_HEADERS, HAS_EXPIRATION, HAS_USER_ID, HAS_REPLY_TO (journal.layout)
+    priority       the priority property, 0 without
+    time_ms        wall clock when the node took it
+    ttl_ms         the expiration property, -1 without
+    """
+
+    __slots__ = ("address", "flags", "header_length", "payload", "priority", "time_ms", "ttl_ms")
+
+    def __init__(
+        self,
+        address: bytes,
+        payload: bytes,
+        header_length: int,
+        flags: int = 0,
+        priority: int = 0,
+        time_ms: int = 0,
+        ttl_ms: int = -1,
+    ) -> None:
+        self.address = address
+        self.payload = payload
+        self.header_length = header_length
+        self.flags = flags
+        self.priority = priority
+        self.time_ms = time_ms
+        self.ttl_ms = ttl_ms
+
+    @property
+    def exchange(self) -> bytes:
+        return self.address[1 : 1 + self.address[0]]
+
+    @property
+    def routing_key(self) -> bytes:
+        start = 2 + self.address[0]
+        return self.address[start:]
+
+    @property
+    def header(self) -> bytes:
+        return self.payload[: self.header_length]
+
+    @property
+    def body(self) -> bytes:
+        return self.payload[self.header_length :]
+
+    @property
+    def body_length(self) -> int:
+        return len(self.payload) - self.header_length
+
+    @property
+    def persistent(self) -> bool:
+        return bool(self.flags & PERSISTENT)
+
+    @property
+    def size(self) -> int:
+        """Bytes that its ENQ record takes in a segment, padding included."""
+        return _padded(ENQ_OVERHEAD_BYTES + len(self.address) + len(self.payload))
+
+    def __repr__(self) -> str:
+        return f"<Message {self.exchange!r} {self.routing_key!r} {self.body_length} bytes>"
+
+
+class Record(NamedTuple):
+    """One record of a group as `scan_group` reads it; `offset` counts from the start of the segment."""
+
+    kind: int
+    flags: int
+    priority: int
+    epoch: int
+    queue_id: int
+    seq: int
+    offset: int
+    length: int
+    delivery_count: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+def _padded(length: int) -> int:
+    return (length + 7) & ~7
+
+
+class GroupWriter:
+    """Collects the records of one group commit that will stand at `offset` of segment `segment`.
+
+    Checksums are left zero: `seal` fills them in, off the event loop. `full` says that `bytes_max` is reached;
+    a single record may still exceed it.
+    """
+
+    __slots__ = ("_parts", "bytes_max", "offset", "records", "segment", "size")
+
+    def __init__(self, segment: int, offset: int, bytes_max: int = 8 << 20) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.bytes_max = bytes_max
+        self.records = 0
+        self.size = GROUP_HEADER_BYTES
+        self._parts: list[bytes] = [bytes(GROUP_HEADER_BYTES)]
+
+    @property
+    def full(self) -> bool:
+        return self.size >= self.bytes_max
+
+    def _add(self, head: bytes, *rest: bytes) -> int:
+        at = self.offset + self.size
+        length = len(head) + sum(map(len, rest))
+        self._parts.append(head)
+        self._parts.extend(rest)
+        self._parts.append(bytes(_padded(length) - length))
+        self.size += _padded(length)
+        self.records += 1
+        return at
+
+    def enqueue(self, queue_id: int, epoch: int, seq: int, message: Message, delivery_count: int) -> int:
+        """Adds an ENQ record; returns the offset at which it will stand in the segment."""
+        length = ENQ_OVERHEAD_BYTES + len(message.address) + len(message.payload)
+        head = RECORD_HEADER.pack(length, 0, ENQ, message.flags, message.priority, 0, epoch, queue_id, seq)
+        fields = ENQ_FIELDS.pack(
+            message.time_ms, message.ttl_ms, len(message.address), delivery_count, message.header_length
+        )
+        return self._add(head, fields, message.address, message.payload)
+
+    def settle(self, queue_id: int, epoch: int, ranges: Sequence[tuple[int, int]], cause: int = 0) -> None:
+        """Adds a SET record for the inclusive (first, last) ranges; there is at least one."""
+        body = b"".join(RANGE.pack(first, last) for first, last in ranges)
+        length = RECORD_HEADER_BYTES + len(body)
+        self._add(RECORD_HEADER.pack(length, 0, SET, cause, 0, 0, epoch, queue_id, ranges[0][0]), body)
+
+    def reserve(self, queue_id: int, epoch: int, upto: int) -> None:
+        self._add(RECORD_HEADER.pack(RECORD_HEADER_BYTES, 0, RSV, 0, 0, 0, epoch, queue_id, upto))
+
+    def count_delivery(self, queue_id: int, epoch: int, seq: int, delivery_count: int) -> None:
+        body = COUNT.pack(delivery_count)
+        length = RECORD_HEADER_BYTES + len(body)
+        self._add(RECORD_HEADER.pack(length, 0, REQ, 0, 0, 0, epoch, queue_id, seq), body)
+
+    def finish(self, lsn: int, time_ms: int) -> bytearray:
+        """The group's bytes, complete but for the checksums. The writer is spent afterwards."""
+        self._parts[0] = GROUP_HEADER.pack(MAGIC, 0, self.size, self.records, lsn, time_ms)
+        return bytearray(b"".join(self._parts))
+
+
+def seal(group: bytearray) -> None:
+    """Fills in every checksum of a finished group, in place. Holds no lock that the event loop wants."""
+    _, _, length, records, _, _ = GROUP_HEADER.unpack_from(group, 0)
+    assert length == len(group), "a group is sealed whole"
+    at = GROUP_HEADER_BYTES
+    view = memoryview(group)
+    for _ in range(records):
+        size = int.from_bytes(group[at : at + 4], "little")
+        group[at + 4 : at + 8] = checksum(view[at + 8 : at + size]).to_bytes(4, "little")
+        at += _padded(size)
+    group[4:8] = checksum(view[8:GROUP_HEADER_BYTES]).to_bytes(4, "little")
+
+
+def scan_group(data: bytes | memoryview, at: int, base: int = 0) -> tuple[int, int, list[Record]]:
+    """Reads and verifies the group that starts at `data[at]`, where data[0] is byte `base` of its segment.
+
+    Returns (lsn, length of the group in bytes, records). Raises DamagedRecord when anything in it is not
+    what was written, including a group that is cut off.
+    """
+    if len(data) - at < GROUP_HEADER_BYTES:
+        raise DamagedRecord(base + at, "a group header is cut off")
+    magic, crc, length, count, lsn, _ = GROUP_HEADER.unpack_from(data, at)
+    if magic != MAGIC:
+        raise DamagedRecord(base + at, "no group starts here")
+    if crc != checksum(data[at + 8 : at + GROUP_HEADER_BYTES]):
+        raise DamagedRecord(base + at, "a group header has a wrong checksum")
+    if length < GROUP_HEADER_BYTES or at + length > len(data):
+        raise DamagedRecord(base + at, f"a group of {length} bytes is cut off")
+    records: list[Record] = []
+    position, end = at + GROUP_HEADER_BYTES, at + length
+    for _ in range(count):
+        record = _scan_record(data, position, end, base)
+        records.append(record)
+        position += _padded(record.length)
+    if position != end:
+        raise DamagedRecord(base + position, f"the group's {count} records do not fill its {length} bytes")
+    return lsn, length, records
+
+
+def _scan_record(data: bytes | memoryview, at: int, end: int, base: int) -> Record:
+    if end - at < RECORD_HEADER_BYTES:
+        raise DamagedRecord(base + at, "a record header is cut off")
+    length, crc, kind, flags, priority, _, epoch, queue_id, seq = RECORD_HEADER.unpack_from(data, at)
+    if length < RECORD_HEADER_BYTES or at + length > end:
+        raise DamagedRecord(base + at, f"a record of {length} bytes does not fit its group")
+    if crc != checksum(data[at + 8 : at + length]):
+        raise DamagedRecord(base + at, "a record has a wrong checksum")
+    delivery_count = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+    body = at + RECORD_HEADER_BYTES
+    if kind == ENQ:
+        _check_enqueue(data, at, length, base)
+        delivery_count = ENQ_FIELDS.unpack_from(data, body)[3]
+    elif kind == SET:
+        if length == RECORD_HEADER_BYTES or (length - RECORD_HEADER_BYTES) % RANGE.size:
+            raise DamagedRecord(base + at, "a SET record holds no whole ranges")
+        ranges = tuple(RANGE.iter_unpack(data[body : at + length]))
+    elif kind == REQ:
+        if length != RECORD_HEADER_BYTES + COUNT.size:
+            raise DamagedRecord(base + at, "a REQ record has a wrong length")
+        delivery_count = COUNT.unpack_from(data, body)[0]
+    elif kind not in KIND_NAMES:
+        raise DamagedRecord(base + at, f"record kind {kind} is unknown")
+    return Record(kind, flags, priority, epoch, queue_id, seq, base + at, length, delivery_count, ranges)
+
+
+def _check_enqueue(data: bytes | memoryview, at: int, length: int, base: int) -> None:
+    if length < ENQ_OVERHEAD_BYTES:
+        raise DamagedRecord(base + at, "an ENQ record is cut off")
+    _, _, address_length, _, header_length = ENQ_FIELDS.unpack_from(data, at + RECORD_HEADER_BYTES)
+    if ENQ_OVERHEAD_BYTES + address_length + header_length > length:
+        raise DamagedRecord(base + at, "an ENQ record's parts exceed its length")
+
+
+def read_message(data: bytes | memoryview, at: int, queue_id: int, seq: int, base: int = 0) -> Message:
+    """The message of the ENQ record at `data[at]`, verified to be the one asked for.
+
+    Raises DamagedRecord when the bytes are wrong or belong to another message.
+    """
+    record = _scan_record(data, at, len(data), base)
+    if (record.kind, record.queue_id, record.seq) != (ENQ, queue_id, seq):
+        raise DamagedRecord(base + at, f"not message {seq} of queue {queue_id}")
+    time_ms, ttl_ms, address_length, _, header_length = ENQ_FIELDS.unpack_from(data, at + RECORD_HEADER_BYTES)
+    start = at + ENQ_OVERHEAD_BYTES
+    middle = start + address_length
+    return Message(
+        bytes(data[start:middle]),
+        bytes(data[middle : at + record.length]),
+        header_length,
+        record.flags,
+        record.priority,
+        time_ms,
+        ttl_ms,
+    )
+
+
+def read_messages(
+    data: bytes | memoryview, base: int, queue_id: int, wanted: Iterable[tuple[int, int]]
+) -> list[Message]:
+    """The messages of `wanted` (seq, offset in the segment), where data[0] is byte `base` of the segment."""
+    return [read_message(data, offset - base, queue_id, seq, base) for seq, offset in wanted]
+
+
+class SegmentUse:
+    """How many bytes of each segment still belong to a message that lives: reclaim follows from it."""
+
+    __slots__ = ("_live",)
+
+    def __init__(self) -> None:
+        self._live: dict[int, int] = {}
+
+    def add(self, segment: int, length: int) -> None:
+        self._live[segment] = self._live.get(segment, 0) + length
+
+    def release(self, segment: int, length: int) -> None:
+        left = self._live.get(segment, 0) - length
+        assert left >= 0, f"segment {segment} released more than was added"
+        self._live[segment] = left
+
+    def live(self, segment: int) -> int:
+        return self._live.get(segment, 0)
+
+    def forget(self, segment: int) -> None:
+        """The segment's file is gone."""
+        assert self._live.pop(segment, 0) == 0, f"segment {segment} still holds live messages"
