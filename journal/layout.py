@@ -32,8 +32,8 @@
 
 A run is one index entry: up to 256 messages of a queue whose seq share all but the low 8 bits.
 
-    run entry, 16 bytes:  u8 seq & 255 | u8 priority | u8 flags | u8 delivery count (255 = 255 or more)
-                          u32 segment | u32 offset of the record in it | u32 length of the record
+    run entry, 20 bytes:  u8 seq & 255 | u8 priority | u8 flags | u8 delivery count (255 = 255 or more)
+                          u32 segment | u32 offset of the record in it | u32 length of the record | u32 length of the body
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RECORD_HEADER: Final = struct.Struct("<IIBBBBIQQ")
 ENQ_FIELDS: Final = struct.Struct("<QqHHI")
 RANGE: Final = struct.Struct("<QQ")
 COUNT: Final = struct.Struct("<H")
-RUN_ENTRY: Final = struct.Struct("<BBBBIII")
+RUN_ENTRY: Final = struct.Struct("<BBBBIIII")
 
 GROUP_HEADER_BYTES: Final = 32
 RECORD_HEADER_BYTES: Final = 32

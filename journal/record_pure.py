@@ -125,6 +125,7 @@ class Record(NamedTuple):
     seq: int
     offset: int
     length: int
+    body_length: int
     delivery_count: int
     ranges: tuple[tuple[int, int], ...]
 
@@ -240,12 +241,16 @@ def _scan_record(data: bytes | memoryview, at: int, end: int, base: int) -> Reco
         raise DamagedRecord(base + at, f"a record of {length} bytes does not fit its group")
     if crc != checksum(data[at + 8 : at + length]):
         raise DamagedRecord(base + at, "a record has a wrong checksum")
-    delivery_count = 0
+    body_length = delivery_count = 0
     ranges: tuple[tuple[int, int], ...] = ()
     body = at + RECORD_HEADER_BYTES
     if kind == ENQ:
-        _check_enqueue(data, at, length, base)
-        delivery_count = ENQ_FIELDS.unpack_from(data, body)[3]
+        if length < ENQ_OVERHEAD_BYTES:
+            raise DamagedRecord(base + at, "an ENQ record is cut off")
+        _, _, address_length, delivery_count, header_length = ENQ_FIELDS.unpack_from(data, body)
+        body_length = length - ENQ_OVERHEAD_BYTES - address_length - header_length
+        if body_length < 0:
+            raise DamagedRecord(base + at, "an ENQ record's parts exceed its length")
     elif kind == SET:
         if length == RECORD_HEADER_BYTES or (length - RECORD_HEADER_BYTES) % RANGE.size:
             raise DamagedRecord(base + at, "a SET record holds no whole ranges")
@@ -256,15 +261,9 @@ def _scan_record(data: bytes | memoryview, at: int, end: int, base: int) -> Reco
         delivery_count = COUNT.unpack_from(data, body)[0]
     elif kind not in KIND_NAMES:
         raise DamagedRecord(base + at, f"record kind {kind} is unknown")
-    return Record(kind, flags, priority, epoch, queue_id, seq, base + at, length, delivery_count, ranges)
-
-
-def _check_enqueue(data: bytes | memoryview, at: int, length: int, base: int) -> None:
-    if length < ENQ_OVERHEAD_BYTES:
-        raise DamagedRecord(base + at, "an ENQ record is cut off")
-    _, _, address_length, _, header_length = ENQ_FIELDS.unpack_from(data, at + RECORD_HEADER_BYTES)
-    if ENQ_OVERHEAD_BYTES + address_length + header_length > length:
-        raise DamagedRecord(base + at, "an ENQ record's parts exceed its length")
+    return Record(
+        kind, flags, priority, epoch, queue_id, seq, base + at, length, body_length, delivery_count, ranges
+    )
 
 
 def read_message(data: bytes | memoryview, at: int, queue_id: int, seq: int, base: int = 0) -> Message:
