@@ -213,7 +213,7 @@ def scan_group(data: bytes | memoryview, at: int, base: int = 0) -> tuple[int, i
     Returns (lsn, length of the group in bytes, records). Raises DamagedRecord when anything in it is not
     what was written, including a group that is cut off.
     """
-    if len(data) - at < GROUP_HEADER_BYTES:
+    if at < 0 or len(data) - at < GROUP_HEADER_BYTES:
         raise DamagedRecord(base + at, "a group header is cut off")
     magic, crc, length, count, lsn, _ = GROUP_HEADER.unpack_from(data, at)
     if magic != MAGIC:
@@ -227,6 +227,8 @@ def scan_group(data: bytes | memoryview, at: int, base: int = 0) -> tuple[int, i
     for _ in range(count):
         record = _scan_record(data, position, end, base)
         records.append(record)
+        if any(data[position + record.length : min(position + _padded(record.length), end)]):
+            raise DamagedRecord(base + position, "a record's padding is not zero")
         position += _padded(record.length)
     if position != end:
         raise DamagedRecord(base + position, f"the group's {count} records do not fill its {length} bytes")
@@ -234,7 +236,7 @@ def scan_group(data: bytes | memoryview, at: int, base: int = 0) -> tuple[int, i
 
 
 def _scan_record(data: bytes | memoryview, at: int, end: int, base: int) -> Record:
-    if end - at < RECORD_HEADER_BYTES:
+    if at < 0 or end - at < RECORD_HEADER_BYTES:
         raise DamagedRecord(base + at, "a record header is cut off")
     length, crc, kind, flags, priority, _, epoch, queue_id, seq = RECORD_HEADER.unpack_from(data, at)
     if length < RECORD_HEADER_BYTES or at + length > end:
@@ -316,4 +318,5 @@ class SegmentUse:
 
     def forget(self, segment: int) -> None:
         """The segment's file is gone."""
-        assert self._live.pop(segment, 0) == 0, f"segment {segment} still holds live messages"
+        assert self.live(segment) == 0, f"segment {segment} still holds live messages"
+        self._live.pop(segment, None)

@@ -1,0 +1,645 @@
+# The compiled half of record_pure.py, which is the specification and explains every name; layout.py draws the
+# bytes. What is here and not there: a group is built in one growing buffer, checksums run on the processor's own
+# crc32c instruction without the interpreter lock, and a message costs one object from a free list.
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from journal.record_pure import DamagedRecord, Record
+
+# Castagnoli's polynomial, reflected. `crc_portable` takes eight bytes a step through eight tables and runs
+# anywhere; `crc_sse42` uses the instruction on three neighbouring blocks at once, because it takes three cycles to
+# answer but accepts one word per cycle. To join the blocks the checksum of the left one is moved over as many zero
+# bytes as the right one is long; moving is linear, so four tables of 256 words do it. Little-endian hosts only.
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <stddef.h>
+    #include <string.h>
+
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    #error "the compiled half wants a little-endian machine; use the pure-Python twin"
+    #endif
+
+    #define CRC_LONG 2048
+    #define CRC_SHORT 128
+
+    static uint32_t crc_table[8][256];
+    static uint32_t crc_zeros_long[4][256];
+    static uint32_t crc_zeros_short[4][256];
+    static int crc_has_instruction = 0;
+
+    static uint32_t crc_portable(uint32_t crc, const uint8_t *p, size_t n)
+    {
+        crc = ~crc;
+        while (n >= 8) {
+            uint64_t w;
+            memcpy(&w, p, 8);
+            w ^= crc;
+            crc = crc_table[7][w & 255] ^ crc_table[6][(w >> 8) & 255] ^ crc_table[5][(w >> 16) & 255]
+                ^ crc_table[4][(w >> 24) & 255] ^ crc_table[3][(w >> 32) & 255] ^ crc_table[2][(w >> 40) & 255]
+                ^ crc_table[1][(w >> 48) & 255] ^ crc_table[0][w >> 56];
+            p += 8;
+            n -= 8;
+        }
+        while (n--)
+            crc = crc_table[0][(crc ^ *p++) & 255] ^ (crc >> 8);
+        return ~crc;
+    }
+
+    /* what `crc` becomes after n zero bytes, the slow way; n is a multiple of 8 */
+    static uint32_t crc_over_zeros(uint32_t crc, size_t n)
+    {
+        while (n--)
+            crc = crc_table[0][crc & 255] ^ (crc >> 8);
+        return crc;
+    }
+
+    static void crc_fill_zeros(uint32_t table[4][256], size_t n)
+    {
+        uint32_t moved[32];
+        for (int bit = 0; bit < 32; bit++)
+            moved[bit] = crc_over_zeros((uint32_t)1 << bit, n);
+        for (int k = 0; k < 4; k++)
+            for (int b = 0; b < 256; b++) {
+                uint32_t sum = 0;
+                for (int bit = 0; bit < 8; bit++)
+                    if (b >> bit & 1)
+                        sum ^= moved[8 * k + bit];
+                table[k][b] = sum;
+            }
+    }
+
+    #define CRC_MOVE(t, c) (t[0][(c) & 255] ^ t[1][((c) >> 8) & 255] ^ t[2][((c) >> 16) & 255] ^ t[3][(c) >> 24])
+
+    #if defined(__x86_64__) && defined(__GNUC__)
+    #define CRC_X86 1
+    static inline uint64_t crc_word(const uint8_t *p)
+    {
+        uint64_t w;
+        memcpy(&w, p, 8);
+        return w;
+    }
+
+    #define CRC_THREE(block, table) \\
+        while (n >= 3 * (block)) { \\
+            uint64_t b = 0, c = 0; \\
+            for (const uint8_t *end = p + (block); p < end; p += 8) { \\
+                a = __builtin_ia32_crc32di(a, crc_word(p)); \\
+                b = __builtin_ia32_crc32di(b, crc_word(p + (block))); \\
+                c = __builtin_ia32_crc32di(c, crc_word(p + 2 * (block))); \\
+            } \\
+            a = CRC_MOVE(table, (uint32_t)a) ^ b; \\
+            a = CRC_MOVE(table, (uint32_t)a) ^ c; \\
+            p += 2 * (block); \\
+            n -= 3 * (block); \\
+        }
+
+    __attribute__((target("sse4.2")))
+    static uint32_t crc_sse42(uint32_t crc, const uint8_t *p, size_t n)
+    {
+        uint64_t a = (uint32_t)~crc;
+        CRC_THREE(CRC_LONG, crc_zeros_long)
+        CRC_THREE(CRC_SHORT, crc_zeros_short)
+        for (; n >= 8; p += 8, n -= 8)
+            a = __builtin_ia32_crc32di(a, crc_word(p));
+        uint32_t rest = (uint32_t)a;
+        while (n--)
+            rest = __builtin_ia32_crc32qi(rest, *p++);
+        return ~rest;
+    }
+    #endif
+
+    static void crc_prepare(void)
+    {
+        for (int b = 0; b < 256; b++) {
+            uint32_t crc = b;
+            for (int bit = 0; bit < 8; bit++)
+                crc = crc & 1 ? crc >> 1 ^ 0x82F63B78u : crc >> 1;
+            crc_table[0][b] = crc;
+        }
+        for (int b = 0; b < 256; b++)
+            for (int k = 1; k < 8; k++)
+                crc_table[k][b] = crc_table[0][crc_table[k - 1][b] & 255] ^ (crc_table[k - 1][b] >> 8);
+        crc_fill_zeros(crc_zeros_long, CRC_LONG);
+        crc_fill_zeros(crc_zeros_short, CRC_SHORT);
+    #ifdef CRC_X86
+        __builtin_cpu_init();
+        crc_has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+    #endif
+    }
+
+    static inline uint32_t crc_of(const uint8_t *p, size_t n)
+    {
+    #ifdef CRC_X86
+        if (crc_has_instruction)
+            return crc_sse42(0, p, n);
+    #endif
+        return crc_portable(0, p, n);
+    }
+
+    #pragma pack(push, 1)
+    typedef struct { uint32_t magic, crc, length, records; uint64_t lsn, time_ms; } group_head;
+    typedef struct {
+        uint32_t length, crc; uint8_t kind, flags, priority, zero; uint32_t epoch; uint64_t queue_id, seq;
+    } record_head;
+    typedef struct { uint64_t time_ms; int64_t ttl_ms; uint16_t address, delivery_count; uint32_t header; } enq_head;
+    #pragma pack(pop)
+
+    /* Fills in every checksum of a group; -1 when the group is not what a GroupWriter builds. */
+    static int seal_group(uint8_t *p, size_t n)
+    {
+        group_head head;
+        if (n < sizeof head)
+            return -1;
+        memcpy(&head, p, sizeof head);
+        if (head.length != n)
+            return -1;
+        size_t at = sizeof head;
+        for (uint32_t i = 0; i < head.records; i++) {
+            uint32_t length, crc;
+            if (n - at < sizeof(record_head))
+                return -1;
+            memcpy(&length, p + at, 4);
+            size_t padded = ((size_t)length + 7) & ~(size_t)7;
+            if (length < sizeof(record_head) || padded > n - at)
+                return -1;
+            crc = crc_of(p + at + 8, length - 8);
+            memcpy(p + at + 4, &crc, 4);
+            at += padded;
+        }
+        uint32_t crc = crc_of(p + 8, sizeof head - 8);
+        memcpy(p + 4, &crc, 4);
+        return at == n ? 0 : -1;
+    }
+    """
+    ctypedef struct group_head:
+        uint32_t magic
+        uint32_t crc
+        uint32_t length
+        uint32_t records
+        uint64_t lsn
+        uint64_t time_ms
+    ctypedef struct record_head:
+        uint32_t length
+        uint32_t crc
+        uint8_t kind
+        uint8_t flags
+        uint8_t priority
+        uint8_t zero
+        uint32_t epoch
+        uint64_t queue_id
+        uint64_t seq
+    ctypedef struct enq_head:
+        uint64_t time_ms
+        int64_t ttl_ms
+        uint16_t address
+        uint16_t delivery_count
+        uint32_t header
+    void crc_prepare() nogil
+    uint32_t crc_of(const uint8_t *p, size_t n) nogil
+    uint32_t crc_portable(uint32_t crc, const uint8_t *p, size_t n) nogil
+    int seal_group(uint8_t *p, size_t n) nogil
+
+crc_prepare()
+
+cdef enum:
+    MAGIC = 0x314A4243
+    GROUP_HEADER_BYTES = 32
+    RECORD_HEADER_BYTES = 32
+    ENQ_OVERHEAD_BYTES = 56
+    ENQ = 1
+    SET = 2
+    RSV = 3
+    REQ = 4
+    PERSISTENT = 1
+    FIRST_CAPACITY = 16384
+
+
+cdef inline uint64_t padded(uint64_t length) noexcept nogil:
+    return (length + 7) & ~<uint64_t>7
+
+
+def checksum(data) -> int:
+    """crc32c (Castagnoli) of the bytes."""
+    cdef Py_buffer view
+    cdef uint32_t crc
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    if view.len < 65536:
+        crc = crc_of(<const uint8_t *>view.buf, view.len)
+    else:
+        with nogil:
+            crc = crc_of(<const uint8_t *>view.buf, view.len)
+    PyBuffer_Release(&view)
+    return crc
+
+
+def _checksum_portable(data) -> int:
+    """The same without the processor's instruction; for the tests."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    cdef uint32_t crc = crc_portable(0, <const uint8_t *>view.buf, view.len)
+    PyBuffer_Release(&view)
+    return crc
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(4096)
+cdef class Message:
+    """One published message; see record_pure.Message."""
+
+    def __init__(self, bytes address not None, bytes payload not None, uint32_t header_length, uint8_t flags=0,
+                 uint8_t priority=0, int64_t time_ms=0, int64_t ttl_ms=-1):
+        self.address = address
+        self.payload = payload
+        self.header_length = header_length
+        self.flags = flags
+        self.priority = priority
+        self.time_ms = time_ms
+        self.ttl_ms = ttl_ms
+
+    @property
+    def exchange(self) -> bytes:
+        return self.address[1 : 1 + <uint8_t>self.address[0]]
+
+    @property
+    def routing_key(self) -> bytes:
+        return self.address[2 + <uint8_t>self.address[0] :]
+
+    @property
+    def header(self) -> bytes:
+        return self.payload[: self.header_length]
+
+    @property
+    def body(self) -> bytes:
+        return self.payload[self.header_length :]
+
+    @property
+    def body_length(self) -> int:
+        return PyBytes_GET_SIZE(self.payload) - <Py_ssize_t>self.header_length
+
+    @property
+    def persistent(self) -> bool:
+        return (self.flags & PERSISTENT) != 0
+
+    @property
+    def size(self) -> int:
+        return padded(ENQ_OVERHEAD_BYTES + PyBytes_GET_SIZE(self.address) + PyBytes_GET_SIZE(self.payload))
+
+    def __repr__(self) -> str:
+        return f"<Message {self.exchange!r} {self.routing_key!r} {self.body_length} bytes>"
+
+
+cdef Message make_message(bytes address, bytes payload, uint32_t header_length, uint8_t flags, uint8_t priority,
+                          int64_t time_ms, int64_t ttl_ms):
+    cdef Message message = Message.__new__(Message)
+    message.address = address
+    message.payload = payload
+    message.header_length = header_length
+    message.flags = flags
+    message.priority = priority
+    message.time_ms = time_ms
+    message.ttl_ms = ttl_ms
+    return message
+
+
+@cython.final
+cdef class GroupWriter:
+    """Collects the records of one group commit; see record_pure.GroupWriter."""
+
+    def __init__(self, uint32_t segment, uint64_t offset, uint64_t bytes_max=8 << 20):
+        self.segment = segment
+        self.offset = offset
+        self.bytes_max = bytes_max
+        self.records = 0
+        self.size = GROUP_HEADER_BYTES
+
+    def __dealloc__(self):
+        free(self.data)
+
+    @property
+    def full(self) -> bool:
+        return self.size >= self.bytes_max
+
+    cdef uint64_t put_enqueue(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, Message message,
+                              uint16_t delivery_count) except 0:
+        cdef size_t address = PyBytes_GET_SIZE(message.address), payload = PyBytes_GET_SIZE(message.payload)
+        cdef uint64_t length = ENQ_OVERHEAD_BYTES + address + payload
+        cdef uint64_t offset = self.offset + self.size
+        cdef uint8_t *at = room(self, length)
+        cdef record_head *head = <record_head *>at
+        cdef enq_head *fields = <enq_head *>(at + RECORD_HEADER_BYTES)
+        head.length = <uint32_t>length
+        head.crc = 0
+        head.kind = ENQ
+        head.flags = message.flags
+        head.priority = message.priority
+        head.zero = 0
+        head.epoch = epoch
+        head.queue_id = queue_id
+        head.seq = seq
+        fields.time_ms = <uint64_t>message.time_ms
+        fields.ttl_ms = message.ttl_ms
+        fields.address = <uint16_t>address
+        fields.delivery_count = delivery_count
+        fields.header = message.header_length
+        memcpy(at + ENQ_OVERHEAD_BYTES, PyBytes_AS_STRING(message.address), address)
+        memcpy(at + ENQ_OVERHEAD_BYTES + address, PyBytes_AS_STRING(message.payload), payload)
+        close_record(self, at, length)
+        return offset
+
+    cdef int put_settle(self, uint64_t queue_id, uint32_t epoch, const uint64_t *ranges, size_t n,
+                        uint8_t cause) except -1:
+        cdef uint64_t length = RECORD_HEADER_BYTES + 16 * n
+        cdef uint8_t *at
+        if n == 0:
+            raise IndexError("a SET record has at least one range")
+        at = open_record(self, length, SET, cause, queue_id, epoch, ranges[0])
+        memcpy(at + RECORD_HEADER_BYTES, ranges, 16 * n)
+        close_record(self, at, length)
+        return 0
+
+    cdef int put_reserve(self, uint64_t queue_id, uint32_t epoch, uint64_t upto) except -1:
+        close_record(self, open_record(self, RECORD_HEADER_BYTES, RSV, 0, queue_id, epoch, upto), RECORD_HEADER_BYTES)
+        return 0
+
+    cdef int put_count(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, uint16_t delivery_count) except -1:
+        cdef uint8_t *at = open_record(self, RECORD_HEADER_BYTES + 2, REQ, 0, queue_id, epoch, seq)
+        memcpy(at + RECORD_HEADER_BYTES, &delivery_count, 2)
+        close_record(self, at, RECORD_HEADER_BYTES + 2)
+        return 0
+
+    def enqueue(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, Message message not None,
+                uint16_t delivery_count) -> int:
+        """Adds an ENQ record; returns the offset at which it will stand in the segment."""
+        return self.put_enqueue(queue_id, epoch, seq, message, delivery_count)
+
+    def settle(self, uint64_t queue_id, uint32_t epoch, ranges, uint8_t cause=0) -> None:
+        """Adds a SET record for the inclusive (first, last) ranges; there is at least one."""
+        cdef size_t n = len(ranges), i
+        cdef uint64_t *numbers = NULL
+        if n == 0:
+            raise IndexError("a SET record has at least one range")
+        numbers = <uint64_t *>realloc(NULL, 16 * n)
+        if numbers == NULL:
+            raise MemoryError()
+        try:
+            for i in range(n):
+                first, last = ranges[i]
+                numbers[2 * i] = first
+                numbers[2 * i + 1] = last
+            self.put_settle(queue_id, epoch, numbers, n, cause)
+        finally:
+            free(numbers)
+
+    def reserve(self, uint64_t queue_id, uint32_t epoch, uint64_t upto) -> None:
+        self.put_reserve(queue_id, epoch, upto)
+
+    def count_delivery(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, uint16_t delivery_count) -> None:
+        self.put_count(queue_id, epoch, seq, delivery_count)
+
+    def finish(self, uint64_t lsn, uint64_t time_ms) -> bytearray:
+        """The group's bytes, complete but for the checksums. The writer is spent afterwards."""
+        cdef group_head *head
+        if self.data == NULL:
+            room(self, 0)
+        head = <group_head *>self.data
+        head.magic = MAGIC
+        head.crc = 0
+        head.length = <uint32_t>self.size
+        head.records = <uint32_t>self.records
+        head.lsn = lsn
+        head.time_ms = time_ms
+        group = PyByteArray_FromStringAndSize(<char *>self.data, self.size)
+        free(self.data)
+        self.data = NULL
+        self.capacity = 0
+        return group
+
+
+cdef uint8_t *room(GroupWriter writer, uint64_t length) except NULL:
+    # The place of the next record; padding is zeroed here, the rest is the caller's.
+    cdef uint64_t whole = padded(length), capacity = writer.capacity
+    cdef uint8_t *grown
+    if writer.size + whole > capacity:
+        capacity = max(capacity, <uint64_t>FIRST_CAPACITY)
+        while capacity < writer.size + whole:
+            capacity *= 2
+        grown = <uint8_t *>realloc(writer.data, capacity)
+        if grown == NULL:
+            raise MemoryError()
+        writer.data = grown
+        writer.capacity = capacity
+    return writer.data + writer.size
+
+
+cdef inline void close_record(GroupWriter writer, uint8_t *at, uint64_t length) noexcept:
+    cdef uint64_t whole = padded(length)
+    memset(at + length, 0, whole - length)
+    writer.size += whole
+    writer.records += 1
+
+
+cdef uint8_t *open_record(GroupWriter writer, uint64_t length, uint8_t kind, uint8_t flags, uint64_t queue_id,
+                          uint32_t epoch, uint64_t seq) except NULL:
+    cdef uint8_t *at = room(writer, length)
+    cdef record_head *head = <record_head *>at
+    head.length = <uint32_t>length
+    head.crc = 0
+    head.kind = kind
+    head.flags = flags
+    head.priority = 0
+    head.zero = 0
+    head.epoch = epoch
+    head.queue_id = queue_id
+    head.seq = seq
+    return at
+
+
+def seal(group: bytearray) -> None:
+    """Fills in every checksum of a finished group, in place, without the interpreter lock."""
+    cdef Py_buffer view
+    cdef int wrong
+    PyObject_GetBuffer(group, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    with nogil:
+        wrong = seal_group(<uint8_t *>view.buf, view.len)
+    PyBuffer_Release(&view)
+    if wrong:
+        raise AssertionError("a group is sealed whole")
+
+
+cdef object scan_record(const uint8_t *data, int64_t at, int64_t end, int64_t base, record_head *head):
+    # Verifies the record at data[at] and copies its header out; see record_pure._scan_record.
+    cdef enq_head fields
+    if at < 0 or end - at < RECORD_HEADER_BYTES:
+        raise DamagedRecord(base + at, "a record header is cut off")
+    memcpy(head, data + at, RECORD_HEADER_BYTES)
+    if head.length < RECORD_HEADER_BYTES or at + <int64_t>head.length > end:
+        raise DamagedRecord(base + at, f"a record of {head.length} bytes does not fit its group")
+    if head.crc != crc_of(data + at + 8, head.length - 8):
+        raise DamagedRecord(base + at, "a record has a wrong checksum")
+    if head.kind == ENQ:
+        if head.length < ENQ_OVERHEAD_BYTES:
+            raise DamagedRecord(base + at, "an ENQ record is cut off")
+        memcpy(&fields, data + at + RECORD_HEADER_BYTES, sizeof(enq_head))
+        if <uint64_t>ENQ_OVERHEAD_BYTES + fields.address + fields.header > head.length:
+            raise DamagedRecord(base + at, "an ENQ record's parts exceed its length")
+    elif head.kind == SET:
+        if head.length == RECORD_HEADER_BYTES or (head.length - RECORD_HEADER_BYTES) % 16:
+            raise DamagedRecord(base + at, "a SET record holds no whole ranges")
+    elif head.kind == REQ:
+        if head.length != RECORD_HEADER_BYTES + 2:
+            raise DamagedRecord(base + at, "a REQ record has a wrong length")
+    elif head.kind != RSV:
+        raise DamagedRecord(base + at, f"record kind {head.kind} is unknown")
+
+
+cdef list scan_records(const uint8_t *data, int64_t at, int64_t end, uint32_t count, int64_t base):
+    cdef list records = []
+    cdef record_head head
+    cdef enq_head fields
+    cdef uint16_t delivery_count
+    cdef uint32_t body_length
+    cdef uint64_t[2] pair
+    cdef int64_t position = at, stop, i
+    cdef uint32_t k
+    make = tuple.__new__
+    for k in range(count):
+        scan_record(data, position, end, base, &head)
+        body_length = delivery_count = 0
+        ranges = ()
+        if head.kind == ENQ:
+            memcpy(&fields, data + position + RECORD_HEADER_BYTES, sizeof(enq_head))
+            delivery_count = fields.delivery_count
+            body_length = head.length - ENQ_OVERHEAD_BYTES - fields.address - fields.header
+        elif head.kind == REQ:
+            memcpy(&delivery_count, data + position + RECORD_HEADER_BYTES, 2)
+        elif head.kind == SET:
+            pairs = []
+            for i in range(RECORD_HEADER_BYTES, head.length, 16):
+                memcpy(pair, data + position + i, 16)
+                pairs.append((pair[0], pair[1]))
+            ranges = tuple(pairs)
+        records.append(make(Record, (head.kind, head.flags, head.priority, head.epoch, head.queue_id, head.seq,
+                                     base + position, head.length, body_length, delivery_count, ranges)))
+        stop = min(position + <int64_t>padded(head.length), end)
+        for i in range(position + head.length, stop):
+            if data[i]:
+                raise DamagedRecord(base + position, "a record's padding is not zero")
+        position += <int64_t>padded(head.length)
+    if position != end:
+        raise DamagedRecord(base + position, f"the group's {count} records do not fill its {end - at + 32} bytes")
+    return records
+
+
+def scan_group(data, int64_t at, int64_t base=0) -> tuple:
+    """Reads and verifies the group at data[at]; returns (lsn, length in bytes, records)."""
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef group_head head
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        p = <const uint8_t *>view.buf
+        if at < 0 or view.len - at < GROUP_HEADER_BYTES:
+            raise DamagedRecord(base + at, "a group header is cut off")
+        memcpy(&head, p + at, GROUP_HEADER_BYTES)
+        if head.magic != MAGIC:
+            raise DamagedRecord(base + at, "no group starts here")
+        if head.crc != crc_of(p + at + 8, GROUP_HEADER_BYTES - 8):
+            raise DamagedRecord(base + at, "a group header has a wrong checksum")
+        if head.length < GROUP_HEADER_BYTES or at + <int64_t>head.length > view.len:
+            raise DamagedRecord(base + at, f"a group of {head.length} bytes is cut off")
+        records = scan_records(p, at + GROUP_HEADER_BYTES, at + head.length, head.records, base)
+        return head.lsn, head.length, records
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef Message message_at(const uint8_t *data, int64_t at, int64_t end, uint64_t queue_id, uint64_t seq,
+                        int64_t base):
+    cdef record_head head
+    cdef enq_head fields
+    cdef const char *start
+    scan_record(data, at, end, base, &head)
+    if head.kind != ENQ or head.queue_id != queue_id or head.seq != seq:
+        raise DamagedRecord(base + at, f"not message {seq} of queue {queue_id}")
+    memcpy(&fields, data + at + RECORD_HEADER_BYTES, sizeof(enq_head))
+    start = <const char *>data + at + ENQ_OVERHEAD_BYTES
+    return make_message(
+        PyBytes_FromStringAndSize(start, fields.address),
+        PyBytes_FromStringAndSize(start + fields.address, head.length - ENQ_OVERHEAD_BYTES - fields.address),
+        fields.header, head.flags, head.priority, <int64_t>fields.time_ms, fields.ttl_ms)
+
+
+def read_message(data, int64_t at, uint64_t queue_id, uint64_t seq, int64_t base=0) -> Message:
+    """The message of the ENQ record at data[at], verified to be the one asked for."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return message_at(<const uint8_t *>view.buf, at, view.len, queue_id, seq, base)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def read_messages(data, int64_t base, uint64_t queue_id, wanted) -> list:
+    """The messages of `wanted` (seq, offset in the segment), where data[0] is byte `base` of the segment."""
+    cdef Py_buffer view
+    cdef uint64_t seq
+    cdef int64_t offset
+    cdef list messages = []
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        for seq, offset in wanted:
+            messages.append(message_at(<const uint8_t *>view.buf, offset - base, view.len, queue_id, seq, base))
+    finally:
+        PyBuffer_Release(&view)
+    return messages
+
+
+@cython.final
+cdef class SegmentUse:
+    """Live bytes of each segment; see record_pure.SegmentUse."""
+
+    def __dealloc__(self):
+        free(self.counts)
+
+    cdef int add_bytes(self, uint32_t segment, uint32_t length) except -1:
+        cdef size_t slots = self.slots
+        cdef int64_t *grown
+        if segment >= slots:
+            slots = max(slots, <size_t>64)
+            while slots <= segment:
+                slots *= 2
+            grown = <int64_t *>realloc(self.counts, slots * sizeof(int64_t))
+            if grown == NULL:
+                raise MemoryError()
+            memset(grown + self.slots, 0, (slots - self.slots) * sizeof(int64_t))
+            self.counts = grown
+            self.slots = slots
+        self.counts[segment] += length
+        return 0
+
+    cdef int release_bytes(self, uint32_t segment, uint32_t length) except -1:
+        if segment >= self.slots or self.counts[segment] < length:
+            raise AssertionError(f"segment {segment} released more than was added")
+        self.counts[segment] -= length
+        return 0
+
+    def add(self, uint32_t segment, uint32_t length) -> None:
+        self.add_bytes(segment, length)
+
+    def release(self, uint32_t segment, uint32_t length) -> None:
+        self.release_bytes(segment, length)
+
+    def live(self, uint32_t segment) -> int:
+        return self.counts[segment] if segment < self.slots else 0
+
+    def forget(self, uint32_t segment) -> None:
+        """The segment's file is gone."""
+        if segment < self.slots and self.counts[segment] != 0:
+            raise AssertionError(f"segment {segment} still holds live messages")

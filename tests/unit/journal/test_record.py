@@ -1,0 +1,209 @@
+"""Both halves of the record module, against the drawing in journal/layout.py and against each other."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import google_crc32c
+import pytest
+
+from journal import layout, record_pure
+
+try:
+    from journal import record_fast  # type: ignore[attr-defined]
+except ImportError:
+    record_fast = None
+
+HALVES = [
+    pytest.param(record_pure, id="pure"),
+    pytest.param(record_fast, id="fast", marks=pytest.mark.skipif(record_fast is None, reason="not compiled")),
+]
+
+
+@pytest.fixture(params=HALVES)
+def half(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def message_of(half: ModuleType, body: bytes = b"body", **fields: Any) -> Any:
+    return half.Message(b"\x02ex\x03key", b"\x80\x00\x04text" + body, 7, **fields)
+
+
+def group_of(half: ModuleType, segment: int = 3, offset: int = 4096) -> tuple[bytearray, list[int]]:
+    writer = half.GroupWriter(segment, offset)
+    first = writer.enqueue(7, 2, 100, message_of(half, flags=layout.PERSISTENT, time_ms=1234, ttl_ms=99), 0)
+    second = writer.enqueue(7, 2, 101, message_of(half, b"", priority=9), 3)
+    writer.settle(8, 1, [(5, 9), (11, 11)], 4)
+    writer.reserve(7, 2, 101)
+    writer.count_delivery(7, 2, 100, 2)
+    group = writer.finish(42, 1_700_000_000_000)
+    half.seal(group)
+    return group, [first, second]
+
+
+def test_message_gives_its_parts(half: Any) -> None:
+    message = message_of(half, flags=layout.PERSISTENT | layout.HAS_HEADERS, priority=5, time_ms=10, ttl_ms=20)
+    assert (message.exchange, message.routing_key) == (b"ex", b"key")
+    assert (message.header, message.body, message.body_length) == (b"\x80\x00\x04text", b"body", 4)
+    assert message.persistent
+    assert (message.priority, message.time_ms, message.ttl_ms) == (5, 10, 20)
+    assert message.size == 56 + 7 + 11 + 6
+    assert repr(message) == "<Message b'ex' b'key' 4 bytes>"
+    plain = half.Message(address=b"\x00\x00", payload=b"", header_length=0)
+    assert (plain.flags, plain.priority, plain.time_ms, plain.ttl_ms, plain.persistent) == (0, 0, 0, -1, False)
+    assert (plain.exchange, plain.routing_key) == (b"", b"")
+
+
+def test_checksum_is_castagnoli(half: Any) -> None:
+    # RFC 3720 B.4: 32 bytes of zeros, of ones, and the ascending bytes
+    assert half.checksum(bytes(32)) == 0x8A9136AA
+    assert half.checksum(b"\xff" * 32) == 0x62A8AB43
+    assert half.checksum(bytes(range(32))) == 0x46DD794E
+    assert half.checksum(b"") == 0
+    assert half.checksum(memoryview(b"123456789")) == 0xE3069283
+
+
+@pytest.mark.skipif(record_fast is None, reason="not compiled")
+def test_checksum_of_every_length_with_and_without_the_instruction() -> None:
+    data = bytes((i * 131 + (i >> 8)) & 255 for i in range(70_000))
+    for length in [*range(600), 2047, 2048, 6143, 6144, 6145, 6528, 20_000, 65_536, 70_000]:
+        for start in (0, 3):
+            part = data[start : start + length]
+            expected = google_crc32c.value(part)
+            assert record_fast.checksum(part) == expected
+            assert record_fast._checksum_portable(part) == expected
+
+
+def test_group_reads_back_as_it_was_written(half: Any) -> None:
+    group, (first, second) = group_of(half)
+    lsn, length, records = half.scan_group(group, 0, 4096)
+    assert (lsn, length) == (42, len(group))
+    assert first == 4096 + 32
+    assert [tuple(record) for record in records] == [
+        (layout.ENQ, layout.PERSISTENT, 0, 2, 7, 100, first, 74, 4, 0, ()),
+        (layout.ENQ, 0, 9, 2, 7, 101, second, 70, 0, 3, ()),
+        (layout.SET, 4, 0, 1, 8, 5, second + 72, 64, 0, 0, ((5, 9), (11, 11))),
+        (layout.RSV, 0, 0, 2, 7, 101, second + 136, 32, 0, 0, ()),
+        (layout.REQ, 0, 0, 2, 7, 100, second + 168, 34, 0, 2, ()),
+    ]
+    assert all(isinstance(record, record_pure.Record) for record in records)
+
+
+def test_a_group_inside_other_bytes(half: Any) -> None:
+    group, _ = group_of(half)
+    lsn, length, records = half.scan_group(memoryview(b"x" * 8 + group + b"tail"), 8, 4088)
+    assert (lsn, length, records[0].offset) == (42, len(group), 4096 + 32)
+
+
+def test_writer_tells_size_records_and_full(half: Any) -> None:
+    writer = half.GroupWriter(1, 0, 200)
+    assert (writer.segment, writer.offset, writer.bytes_max) == (1, 0, 200)
+    assert (writer.size, writer.records, writer.full) == (32, 0, False)
+    writer.enqueue(1, 0, 1, message_of(half, bytes(300)), 0)
+    assert (writer.size, writer.records, writer.full) == (32 + 56 + 7 + 307 + 6, 1, True)
+
+
+def test_writer_grows_beyond_every_first_guess(half: Any) -> None:
+    writer = half.GroupWriter(1, 0)
+    message = message_of(half, bytes(range(256)) * 40)
+    offsets = [writer.enqueue(1, 0, seq, message, 0) for seq in range(100)]
+    offsets.append(writer.enqueue(1, 0, 100, message_of(half, bytes(5_000_000)), 0))
+    group = writer.finish(1, 0)
+    half.seal(group)
+    records = half.scan_group(group, 0)[2]
+    assert [record.offset for record in records] == offsets
+    bodies = [m.body for m in half.read_messages(group, 0, 1, list(enumerate(offsets)))]
+    assert bodies == [message.body] * 100 + [bytes(5_000_000)]
+
+
+def test_an_empty_group_is_a_group(half: Any) -> None:
+    group = half.GroupWriter(1, 0).finish(9, 0)
+    assert type(group) is bytearray
+    half.seal(group)
+    assert half.scan_group(group, 0) == (9, 32, [])
+
+
+def test_settle_wants_a_range(half: Any) -> None:
+    with pytest.raises(IndexError):
+        half.GroupWriter(1, 0).settle(1, 0, [], 0)
+
+
+def test_message_reads_back(half: Any) -> None:
+    group, (first, second) = group_of(half)
+    message = half.read_message(group, first - 4096, 7, 100, 4096)
+    assert (message.address, message.payload, message.header_length) == (
+        b"\x02ex\x03key",
+        b"\x80\x00\x04textbody",
+        7,
+    )
+    assert (message.flags, message.priority, message.time_ms, message.ttl_ms) == (layout.PERSISTENT, 0, 1234, 99)
+    both = half.read_messages(memoryview(group), 4096, 7, [(101, second), (100, first)])
+    assert [m.body for m in both] == [b"", b"body"]
+
+
+@pytest.mark.parametrize(
+    ("at", "queue_id", "seq"),
+    [(32, 7, 101), (32, 6, 100), (40, 7, 100), (-8, 7, 100), (1 << 20, 7, 100)],
+)
+def test_another_message_is_refused(half: Any, at: int, queue_id: int, seq: int) -> None:
+    group, _ = group_of(half)
+    with pytest.raises(record_pure.DamagedRecord):
+        half.read_message(group, at, queue_id, seq, 4096)
+
+
+def test_every_bit_flip_of_a_group_is_seen(half: Any) -> None:
+    group, _ = group_of(half)
+    for bit in range(8 * len(group)):
+        group[bit >> 3] ^= 1 << (bit & 7)
+        with pytest.raises(record_pure.DamagedRecord):
+            half.scan_group(group, 0)
+        group[bit >> 3] ^= 1 << (bit & 7)
+    half.scan_group(group, 0)
+
+
+def test_every_cut_of_a_group_is_seen(half: Any) -> None:
+    group, _ = group_of(half)
+    for length in range(len(group)):
+        with pytest.raises(record_pure.DamagedRecord):
+            half.scan_group(group[:length], 0)
+
+
+def test_damage_names_the_place(half: Any) -> None:
+    group, (_, second) = group_of(half)
+    group[second - 4096 + 60] ^= 1
+    with pytest.raises(
+        record_pure.DamagedRecord, match=f"at byte {second}: a record has a wrong checksum"
+    ) as damage:
+        half.scan_group(group, 0, 4096)
+    assert damage.value.offset == second
+
+
+def test_seal_wants_the_whole_group(half: Any) -> None:
+    group, _ = group_of(half)
+    with pytest.raises(AssertionError):
+        half.seal(group[:-8])
+
+
+def test_segment_use_counts_live_bytes(half: Any) -> None:
+    use = half.SegmentUse()
+    use.add(3, 100)
+    use.add(1000, 7)
+    use.add(3, 1)
+    use.release(3, 50)
+    assert (use.live(3), use.live(1000), use.live(2), use.live(1 << 31)) == (51, 7, 0, 0)
+    with pytest.raises(AssertionError):
+        use.release(3, 52)
+    with pytest.raises(AssertionError):
+        use.release(5, 1)
+    with pytest.raises(AssertionError):
+        use.forget(3)
+    use.release(3, 51)
+    use.forget(3)
+    use.forget(77)
+    assert use.live(3) == 0
+
+
+@pytest.mark.skipif(record_fast is None, reason="not compiled")
+def test_the_halves_write_the_same_bytes() -> None:
+    assert group_of(record_pure) == group_of(record_fast)
