@@ -1,0 +1,41 @@
+"""A queue's messages, a channel's unacknowledged deliveries, and the hand-out between them: the compiled half or
+its twin (`journal.build`).
+
+`ring_pure.py` explains the states and is the specification; `ring_fast.pyx` does the same per message in C.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.queues.ring_pure import (
+    HEAD_EXPIRED,
+    HEAD_NONE,
+    HEAD_NOT_LOADED,
+    HEAD_NOT_RESERVED,
+    HEAD_OK,
+    LIMIT,
+    NO_CREDIT,
+    Location,
+)
+from journal.build import COMPILED
+
+if TYPE_CHECKING or not COMPILED:
+    from broker.queues.ring_pure import Consumer, Ledger, Ring, dispatch
+else:
+    from broker.queues.ring_fast import Consumer, Ledger, Ring, dispatch
+
+__all__ = [
+    "HEAD_EXPIRED",
+    "HEAD_NONE",
+    "HEAD_NOT_LOADED",
+    "HEAD_NOT_RESERVED",
+    "HEAD_OK",
+    "LIMIT",
+    "NO_CREDIT",
+    "Consumer",
+    "Ledger",
+    "Location",
+    "Ring",
+    "dispatch",
+]

@@ -1,0 +1,795 @@
+"""One queue's messages, who has them, and what the journal still has to hear: the specification of `ring_fast`.
+
+Theory. A message's identity in its queue is `seq`, given by `append` in order. Its slot walks through
+
+    READY -> UNACKED -> (SETTLED | HELD) -> EMPTY            requeue: UNACKED -> READY, at its old place
+
+The queue's log is written lazily: `write` puts into a group commit all that the journal has not heard, in the
+order RSV, ENQ, SET, REQ. A message that was settled before its group was written is never written at all.
+
+    committed    all below it is decided: durable, or not to be kept, or settled by an acknowledgement before it
+                 was written. Publisher confirms follow it.
+    reserved     (RSV) every seq up to it may be handed out. After a crash exactly these count as redelivered, so a
+                 hand-out needs the reservation durable, or standing in the log before the message itself.
+    SETTLED      settled, the SET record not yet durable: the slot keeps its place on disk until it is, so that
+                 neither a checkpoint nor reclaim forgets a message whose settlement a crash could still undo.
+    HELD         settled unwritten, but as one half of something atomic (a transaction, a dead letter): no ENQ is
+                 written, yet `committed` passes it only with the group that holds the other half.
+
+Order of the ready messages is (-priority, seq). A FIFO ring walks a cursor and keeps only returned messages in a
+heap; a priority ring keeps all in the heap. Bodies of a deep queue leave memory once durable (`page out`) and come
+back in chunks ahead of the cursor (`missing`, `fill`).
+
+`dispatch` hands ready messages to consumers with credit, highest consumer priority first, round robin among
+equals. It is the only place where messages, ledgers and output buffers meet, once per message.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from broker.amqp.codec_pure import OutBuffer
+from journal.layout import PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH
+from journal.record_pure import GroupWriter, Message, SegmentUse
+
+EMPTY: Final = 0
+READY: Final = 1
+UNACKED: Final = 2
+SETTLED: Final = 3
+HELD: Final = 4
+
+# What stands at the head of a ring, and so why a dispatch stopped.
+HEAD_OK: Final = 0
+HEAD_NONE: Final = 1
+HEAD_NOT_LOADED: Final = 2
+HEAD_NOT_RESERVED: Final = 3
+HEAD_EXPIRED: Final = 4
+NO_CREDIT: Final = 5
+LIMIT: Final = 6
+
+RESERVE_FIRST: Final = 64
+RESERVE_MAX: Final = 8192
+LOAD_MESSAGES: Final = 4096
+LOAD_BYTES: Final = 4 << 20
+
+Location = tuple[int, int, int, int]  # seq, segment, offset in it, record length
+
+
+class _Slot:
+    __slots__ = (
+        "body_length", "delivery_count", "length", "message", "offset", "persist", "priority", "redelivered",
+        "segment", "state", "written",
+    )  # fmt: skip
+
+    def __init__(self, message: Message | None, priority: int, body_length: int, persist: bool) -> None:
+        self.message = message
+        self.priority = priority
+        self.body_length = body_length
+        self.persist = persist
+        self.state = READY
+        self.redelivered = False
+        self.written = False
+        self.delivery_count = 0
+        self.segment = self.offset = self.length = 0
+
+
+class Ring:
+    """The messages of one queue.
+
+    queue_id      the declaration's id, as it stands in every record
+    journaled     persistent messages are written to the journal
+    max_priority  0 for a FIFO ring; otherwise message priorities are cut to it
+    use           the journal's live bytes per segment; None when not journaled
+    agenda        `mark` puts `owner` onto this list once: the queues to look at when the turn ends
+    """
+
+    __slots__ = (
+        "_cursor", "_dirty_runs", "_first", "_heap", "_inflight", "_moves", "_next_moves", "_rewrites", "_requeued",
+        "_reserve_from", "_reserve_step", "_reserved_durable", "_reserved_written", "_settled", "_slots",
+        "_unwritten", "agenda", "annotate", "committed", "epoch", "journaled", "loading", "marked", "max_priority",
+        "next_seq", "owner", "queue_id", "ready", "ready_bytes", "reserved", "resident_bytes", "resident_bytes_max",
+        "ttl_ms", "turn", "unacked", "use",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue_id: int,
+        journaled: bool = False,
+        max_priority: int = 0,
+        use: SegmentUse | None = None,
+        agenda: list[Any] | None = None,
+        owner: Any = None,
+    ) -> None:
+        self.queue_id = queue_id
+        self.journaled = journaled
+        self.max_priority = max_priority
+        self.use = use
+        self.agenda = agenda
+        self.owner = owner
+        self.epoch = 1
+        self.marked = False
+        self.ttl_ms = -1  # the queue's x-message-ttl
+        self.annotate: Callable[[Message, int], Message] | None = None  # adds x-delivery-count to a redelivery
+        self.turn = 0
+        self.ready = self.unacked = self.ready_bytes = 0
+        self.resident_bytes = 0
+        self.resident_bytes_max = 8 << 20
+        self.next_seq = 1
+        self.committed = 1
+        self.loading = False
+        self.reserved = 0
+        self._reserved_written = 0  # the newest RSV in a submitted group
+        self._reserved_durable = 0
+        self._reserve_from = 1  # first seq whose ENQ stands after the newest written RSV
+        self._reserve_step = RESERVE_FIRST
+        self._slots: OrderedDict[int, _Slot] = OrderedDict()
+        self._heap: list[tuple[int, int]] = []  # (-priority, seq) of ready messages that the cursor will not meet
+        self._cursor = 1
+        self._unwritten = 1  # first seq that no group has passed
+        self._settled: list[list[int]] = []  # ranges of written seqs whose SET is unlogged
+        self._requeued: dict[int, int] = {}  # seq -> delivery count, REQ unlogged
+        self._rewrites: list[int] = []
+        self._next_moves: list[Location] = []
+        self._moves: list[Location] = []
+        self._inflight: list[list[int]] = []  # SET ranges of the group in flight
+        self._dirty_runs: dict[int, None] = {}
+
+    # -- joining ----------------------------------------------------------------------------------------------
+
+    def append(self, messages: Sequence[Message]) -> int:
+        """Gives the messages the next seqs; returns `next_seq` after them."""
+        for message in messages:
+            persist = self.journaled and bool(message.flags & PERSISTENT)
+            priority = min(message.priority, self.max_priority)
+            slot = _Slot(message, priority, message.body_length, persist)
+            self._slots[self.next_seq] = slot
+            if self.max_priority:
+                heapq.heappush(self._heap, (-priority, self.next_seq))
+            self.next_seq += 1
+            self.ready += 1
+            self.ready_bytes += slot.body_length
+            self.resident_bytes += len(message.payload)
+        if self.max_priority:
+            self._cursor = self.next_seq
+        self.mark()
+        return self.next_seq
+
+    def mark(self) -> None:
+        if not self.marked and self.agenda is not None:
+            self.marked = True
+            self.agenda.append(self.owner)
+
+    # -- the head ---------------------------------------------------------------------------------------------
+
+    def _head(self) -> int:
+        """The seq of the next ready message, 0 when there is none."""
+        while self._heap:
+            slot = self._slots.get(self._heap[0][1])
+            if slot is not None and slot.state == READY:
+                break
+            heapq.heappop(self._heap)
+        while self._cursor < self.next_seq:
+            slot = self._slots.get(self._cursor)
+            if slot is not None and slot.state == READY:
+                break
+            self._cursor += 1
+        if self._heap:  # returned messages stand before the cursor
+            return self._heap[0][1]
+        return self._cursor if self._cursor < self.next_seq else 0
+
+    def head(self, now_ms: int) -> int:
+        """What stands at the head: HEAD_OK, HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED or HEAD_EXPIRED."""
+        seq = self._head()
+        if not seq:
+            return HEAD_NONE
+        slot = self._slots[seq]
+        if slot.message is None:
+            return HEAD_NOT_LOADED
+        if self._expired(slot.message, now_ms):
+            return HEAD_EXPIRED
+        if slot.written and not self._may_hand_out(seq):
+            return HEAD_NOT_RESERVED
+        return HEAD_OK
+
+    def _expired(self, message: Message, now_ms: int) -> bool:
+        expiry = self._expiry(message)
+        return expiry >= 0 and expiry <= now_ms
+
+    def _expiry(self, message: Message) -> int:
+        """amqp-rules 5.6: the effective TTL is the lower of the queue's and the message's."""
+        ttl = message.ttl_ms
+        if self.ttl_ms >= 0 and (ttl < 0 or self.ttl_ms < ttl):
+            ttl = self.ttl_ms
+        return -1 if ttl < 0 else message.time_ms + ttl
+
+    def head_expiry_ms(self) -> int:
+        """Wall clock at which the head expires; -1 when it does not, or is not in memory."""
+        seq = self._head()
+        message = self._slots[seq].message if seq else None
+        return -1 if message is None else self._expiry(message)
+
+    def _may_hand_out(self, seq: int) -> bool:
+        return seq <= self._reserved_durable or self._reserve_from <= seq <= self._reserved_written
+
+    def reserve(self) -> None:
+        """Asks for the right to hand out more; the next group carries it."""
+        if not self.journaled:
+            return
+        seq = self._head() or self.next_seq
+        if seq + self._reserve_step // 2 > self.reserved:
+            self.reserved = max(seq, self.reserved) + self._reserve_step
+            self._reserve_step = min(self._reserve_step * 2, RESERVE_MAX)
+            self.mark()
+
+    def take(self) -> tuple[int, Message, bool, int]:
+        """Hands out the head (`head` said HEAD_OK): seq, message, redelivered, delivery count."""
+        seq = self._head()
+        slot = self._slots[seq]
+        message = slot.message
+        assert slot.state == READY, "only a ready message is handed out"
+        assert message is not None, "a message is loaded before it is handed out"
+        self._leave_head(seq, slot)
+        slot.state = UNACKED
+        self.unacked += 1
+        if slot.written and seq < self.committed and self.resident_bytes > self.resident_bytes_max:
+            self._page_out(slot)
+        return seq, message, slot.redelivered, slot.delivery_count
+
+    def _leave_head(self, seq: int, slot: _Slot) -> None:
+        if self._heap and self._heap[0][1] == seq:
+            heapq.heappop(self._heap)
+        elif seq == self._cursor:
+            self._cursor += 1
+        self.ready -= 1
+        self.ready_bytes -= slot.body_length
+
+    # -- leaving ----------------------------------------------------------------------------------------------
+
+    def settle(self, seq: int, held: bool = False) -> None:
+        """The message leaves the queue; `held`: as one half of something atomic (see HELD)."""
+        slot = self._slots[seq]
+        if slot.state == READY:
+            self.ready -= 1
+            self.ready_bytes -= slot.body_length
+        else:
+            assert slot.state == UNACKED, f"message {seq} of queue {self.queue_id} is settled once"
+            self.unacked -= 1
+        if slot.message is not None:
+            self.resident_bytes -= len(slot.message.payload)
+            slot.message = None
+        self._requeued.pop(seq, None)
+        if slot.written:
+            slot.state = SETTLED
+            if self._settled and self._settled[-1][1] + 1 == seq:
+                self._settled[-1][1] = seq
+            else:
+                self._settled.append([seq, seq])
+        elif held and slot.persist:
+            slot.state = HELD
+        else:
+            self._forget(seq)
+
+    def _forget(self, seq: int) -> None:
+        del self._slots[seq]
+
+    def requeue(self, seq: int, counted: bool) -> int:
+        """An unacknowledged message returns to its old place; returns its delivery count."""
+        slot = self._slots[seq]
+        assert slot.state == UNACKED, f"only an unacknowledged message returns, {seq} of {self.queue_id} is not"
+        slot.state = READY
+        slot.redelivered = True
+        if counted:
+            slot.delivery_count = min(slot.delivery_count + 1, 0xFFFF)
+            if slot.written:
+                self._requeued[seq] = slot.delivery_count
+                self._dirty_runs[seq // RUN_LENGTH] = None
+        self.unacked -= 1
+        self.ready += 1
+        self.ready_bytes += slot.body_length
+        heapq.heappush(self._heap, (-slot.priority, seq))
+        self.mark()
+        return slot.delivery_count
+
+    def pop_head(self) -> tuple[int, Message | None, int]:
+        """Takes the head out without handing it out (expired, dropped): seq, message if in memory, delivery count.
+
+        The message is then UNACKED without a ledger; the caller settles it.
+        """
+        seq = self._head()
+        assert seq, "there is a head"
+        slot = self._slots[seq]
+        self._leave_head(seq, slot)
+        slot.state = UNACKED
+        self.unacked += 1
+        return seq, slot.message, slot.delivery_count
+
+    def purge(self) -> int:
+        """Settles all that is ready; returns how many."""
+        count = 0
+        while self._head():
+            seq, _, _ = self.pop_head()
+            self.settle(seq)
+            count += 1
+        if count:
+            self.mark()
+        return count
+
+    def message(self, seq: int) -> Message | None:
+        """The message, None when it is on disk only."""
+        return self._slots[seq].message
+
+    def location(self, seq: int) -> Location:
+        slot = self._slots[seq]
+        assert slot.written, f"message {seq} of queue {self.queue_id} is on disk"
+        return seq, slot.segment, slot.offset, slot.length
+
+    def delivery_count(self, seq: int) -> int:
+        return self._slots[seq].delivery_count
+
+    # -- the journal ------------------------------------------------------------------------------------------
+
+    @property
+    def needs_write(self) -> bool:
+        return self.journaled and bool(
+            self._unwritten < self.next_seq
+            or self._settled
+            or self._requeued
+            or self._rewrites
+            or self.reserved > self._reserved_written
+        )
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """At most so many bytes `write` will add to a group."""
+        return (
+            128
+            + self.resident_bytes
+            + 360 * (self.next_seq - self._unwritten)
+            + 56 * (len(self._settled) + len(self._requeued))
+        )
+
+    def write(self, writer: GroupWriter) -> int:
+        """Puts all that the journal has not heard into the group; returns the `committed` that it will reach."""
+        if self.reserved > self._reserved_written:
+            writer.reserve(self.queue_id, self.epoch, self.reserved)
+            self._reserved_written = self.reserved
+            self._reserve_from = self._unwritten
+        for seq in self._rewrites:
+            slot = self._slots.get(seq)
+            if slot is None or slot.state not in (READY, UNACKED) or slot.message is None:
+                continue
+            offset = writer.enqueue(self.queue_id, self.epoch, seq, slot.message, slot.delivery_count)
+            self._next_moves.append((seq, writer.segment, offset, slot.length))
+        self._rewrites.clear()
+        for seq in range(self._unwritten, self.next_seq):
+            slot = self._slots.get(seq)
+            if slot is None or not slot.persist or slot.state not in (READY, UNACKED):
+                continue
+            assert slot.message is not None, "an unwritten message is in memory"
+            slot.offset = writer.enqueue(self.queue_id, self.epoch, seq, slot.message, slot.delivery_count)
+            slot.segment = writer.segment
+            slot.length = 56 + len(slot.message.address) + len(slot.message.payload)
+            slot.written = True
+            self._dirty_runs[seq // RUN_LENGTH] = None
+            if self.use is not None:
+                self.use.add(slot.segment, slot.length)
+        self._unwritten = self.next_seq
+        if self._settled:
+            ranges = [(first, last) for first, last in self._settled]
+            writer.settle(self.queue_id, self.epoch, ranges)
+            self._inflight.extend(self._settled)
+            self._settled = []
+        for seq, count in self._requeued.items():
+            writer.count_delivery(self.queue_id, self.epoch, seq, count)
+        self._requeued = {}
+        self._moves.extend(self._next_moves)
+        self._next_moves = []
+        return self._unwritten
+
+    def commit(self, upto: int) -> None:
+        """The group that `write` returned `upto` for is durable. At most one group of a ring is in flight."""
+        assert upto <= self._unwritten, "only what was written becomes durable"
+        for seq in range(self.committed, upto):
+            slot = self._slots.get(seq)
+            if slot is None:
+                continue
+            if slot.state == HELD:
+                self._forget(seq)
+            elif slot.written and slot.message is not None and self.resident_bytes > self.resident_bytes_max:
+                self._page_out(slot)
+        self.committed = max(self.committed, upto)
+        self._reserved_durable = self._reserved_written
+        for seq, segment, offset, length in self._moves:
+            slot = self._slots.get(seq)
+            if slot is None:
+                continue
+            if self.use is not None:
+                self.use.add(segment, length)
+                self.use.release(slot.segment, slot.length)
+            slot.segment, slot.offset = segment, offset
+            self._dirty_runs[seq // RUN_LENGTH] = None
+        self._moves = []
+        for first, last in self._inflight:
+            for seq in range(first, last + 1):
+                slot = self._slots[seq]
+                assert slot.state == SETTLED, "a SET record names settled messages"
+                self._dirty_runs[seq // RUN_LENGTH] = None
+                if self.use is not None:
+                    self.use.release(slot.segment, slot.length)
+                self._forget(seq)
+        self._inflight = []
+        self.advance()
+
+    def advance(self) -> int:
+        """Moves `committed` over what needs no disk: transient messages, and those acknowledged unwritten."""
+        if not self.journaled:
+            self.committed = self._unwritten = self.next_seq
+            return self.committed
+        while self.committed < self.next_seq:
+            slot = self._slots.get(self.committed)
+            if (
+                slot is not None
+                and slot.persist
+                and (slot.state == HELD or slot.state in (READY, UNACKED, SETTLED))
+            ):
+                break
+            self.committed += 1
+        return self.committed
+
+    def rewrite(self, seq: int, segment: int, offset: int, message: Message) -> bool:
+        """Copy forward: writes the message again if it still lives at (segment, offset); False when it does not."""
+        slot = self._slots.get(seq)
+        if slot is None or slot.state not in (READY, UNACKED) or not slot.written:
+            return False
+        if (slot.segment, slot.offset) != (segment, offset):
+            return False
+        if slot.message is None:
+            slot.message = message
+            self.resident_bytes += len(message.payload)
+        self._rewrites.append(seq)
+        self.mark()
+        return True
+
+    # -- paging -----------------------------------------------------------------------------------------------
+
+    def _page_out(self, slot: _Slot) -> None:
+        assert slot.written, "only a message on disk leaves memory"
+        assert slot.message is not None, "it is in memory"
+        self.resident_bytes -= len(slot.message.payload)
+        slot.message = None
+
+    @property
+    def wants_load(self) -> bool:
+        """The messages in memory ahead of the head run low while more stand on disk."""
+        if self.loading or not self.journaled:
+            return False
+        return bool(self._missing(1, 1, LOAD_MESSAGES // 2))
+
+    def missing(self) -> list[Location]:
+        """Places of the next ready messages that are on disk only: at most LOAD_MESSAGES, about LOAD_BYTES."""
+        return self._missing(LOAD_MESSAGES, LOAD_BYTES, LOAD_MESSAGES)
+
+    def _missing(self, count_max: int, bytes_max: int, look_max: int) -> list[Location]:
+        found: list[Location] = []
+        size = 0
+        self._head()
+        ahead = [seq for _, seq in sorted(self._heap)]
+        for seq in (*ahead, *range(self._cursor, min(self.next_seq, self._cursor + look_max))):
+            slot = self._slots.get(seq)
+            if slot is None or slot.state != READY or slot.message is not None:
+                continue
+            found.append((seq, slot.segment, slot.offset, slot.length))
+            size += slot.length
+            if len(found) >= count_max or size >= bytes_max:
+                break
+        return found
+
+    def fill(self, locations: Iterable[Location], messages: Sequence[Message]) -> None:
+        """Brings back messages that `missing` named; those that left meanwhile are passed over."""
+        for (seq, *_), message in zip(locations, messages, strict=True):
+            slot = self._slots.get(seq)
+            if slot is not None and slot.state in (READY, UNACKED) and slot.message is None:
+                slot.message = message
+                self.resident_bytes += len(message.payload)
+
+    # -- checkpoint and recovery ------------------------------------------------------------------------------
+
+    def dirty_runs(self) -> list[tuple[int, bytes]]:
+        """(first seq, run bytes) of every run that changed since the last call; empty bytes: delete it.
+
+        A run lists what a replay from the durable position could not rebuild: messages whose ENQ is durable and
+        whose SET is not.
+        """
+        runs: list[tuple[int, bytes]] = []
+        keep: dict[int, None] = {}
+        for number in self._dirty_runs:
+            first = number * RUN_LENGTH
+            entries: list[bytes] = []
+            for seq in range(first, first + RUN_LENGTH):
+                slot = self._slots.get(seq)
+                if slot is None or not slot.written:
+                    continue
+                if seq >= self.committed:
+                    keep[number] = None
+                    continue
+                flags = REDELIVERED if slot.redelivered else 0
+                entries.append(
+                    RUN_ENTRY.pack(
+                        seq % RUN_LENGTH,
+                        slot.priority,
+                        flags,
+                        min(slot.delivery_count, 255),
+                        slot.segment,
+                        slot.offset,
+                        slot.length,
+                        slot.body_length,
+                    )  # fmt: skip
+                )
+                if slot.state == SETTLED:
+                    keep[number] = None
+            runs.append((first, b"".join(entries)))
+        self._dirty_runs = keep
+        return runs
+
+    def restore_run(self, first_seq: int, run: bytes) -> None:
+        for low, priority, flags, count, segment, offset, length, body_length in RUN_ENTRY.iter_unpack(run):
+            self.restore(first_seq + low, segment, offset, length, body_length, priority, count)
+            self._slots[first_seq + low].redelivered = bool(flags & REDELIVERED)
+
+    def restore(
+        self, seq: int, segment: int, offset: int, length: int, body_length: int, priority: int, delivery_count: int
+    ) -> None:
+        """An ENQ from the index or the tail of the log. A later place of the same seq replaces the earlier."""
+        old = self._slots.get(seq)
+        if old is not None and self.use is not None:
+            self.use.release(old.segment, old.length)
+        slot = _Slot(None, min(priority, self.max_priority), body_length, True)
+        slot.written = True
+        slot.segment, slot.offset, slot.length = segment, offset, length
+        slot.delivery_count = delivery_count
+        if self.use is not None:
+            self.use.add(segment, length)
+        self._slots[seq] = slot
+        self._dirty_runs[seq // RUN_LENGTH] = None
+        self.next_seq = max(self.next_seq, seq + 1)
+
+    def restore_settled(self, ranges: Iterable[tuple[int, int]]) -> None:
+        for first, last in ranges:
+            for seq in range(first, last + 1):
+                slot = self._slots.pop(seq, None)
+                if slot is None:
+                    continue
+                if self.use is not None:
+                    self.use.release(slot.segment, slot.length)
+                self._dirty_runs[seq // RUN_LENGTH] = None
+
+    def restore_count(self, seq: int, delivery_count: int) -> None:
+        slot = self._slots.get(seq)
+        if slot is not None:
+            slot.delivery_count = delivery_count
+            slot.redelivered = True
+
+    def restore_end(self, next_seq: int, reserved: int) -> None:
+        """The log is folded. All up to `reserved` (D_prev, replication.md 6.4) may have been handed out before."""
+        self._slots = OrderedDict(sorted(self._slots.items()))
+        self.next_seq = max(self.next_seq, next_seq, reserved + 1)
+        self.committed = self._unwritten = self.next_seq
+        self.reserved = self._reserved_written = self._reserved_durable = reserved
+        self._cursor = next(iter(self._slots), self.next_seq)
+        for seq, slot in self._slots.items():
+            self.ready += 1
+            self.ready_bytes += slot.body_length
+            slot.redelivered = slot.redelivered or seq <= reserved
+            if self.max_priority:
+                self._heap.append((-slot.priority, seq))
+        if self.max_priority:
+            heapq.heapify(self._heap)
+            self._cursor = self.next_seq
+
+    def destroy(self) -> None:
+        """The queue is deleted: gives back its segments' bytes. The ring is spent."""
+        if self.use is not None:
+            for slot in self._slots.values():
+                if slot.written:
+                    self.use.release(slot.segment, slot.length)
+        self._slots.clear()
+        self._heap.clear()
+        self._moves, self._rewrites, self._inflight, self._settled = [], [], [], []
+        self.ready = self.unacked = self.ready_bytes = self.resident_bytes = 0
+
+
+class Consumer:
+    """A consumer as `dispatch` sees it: where its messages go and how many more it may hold.
+
+    tag       consumer tag as a short string on the wire (length octet, bytes)
+    prefetch  0 = unlimited; ignored when no_ack
+    active    False while it must get nothing (cancelled, or waiting as a single active consumer)
+    """
+
+    __slots__ = (
+        "active",
+        "delivered",
+        "ledger",
+        "no_ack",
+        "owner",
+        "prefetch",
+        "priority",
+        "ring",
+        "tag",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        ring: Ring,
+        ledger: Ledger,
+        tag: bytes,
+        no_ack: bool,
+        prefetch: int,
+        priority: int = 0,
+        owner: Any = None,
+    ) -> None:
+        self.ring = ring
+        self.ledger = ledger
+        self.tag = tag
+        self.no_ack = no_ack
+        self.prefetch = prefetch
+        self.priority = priority
+        self.owner = owner
+        self.active = True
+        self.unacked = 0
+        self.delivered = 0
+
+    @property
+    def has_credit(self) -> bool:
+        ledger = self.ledger
+        if not self.active or not ledger.flowing or not ledger.out.writable:
+            return False
+        if self.no_ack:
+            return True
+        return (not self.prefetch or self.unacked < self.prefetch) and (
+            not ledger.prefetch or ledger.unacked < ledger.prefetch
+        )
+
+
+Entry = tuple[int, Consumer, int]  # delivery tag, consumer, seq
+
+
+class Ledger:
+    """A channel's unacknowledged deliveries by tag: 1, 2, 3 ...
+
+    prefetch  basic.qos global: the limit of all the channel's consumers together, 0 = unlimited
+    flowing   False while nothing may be delivered (channel closing)
+    """
+
+    __slots__ = ("_entries", "flowing", "next_tag", "number", "out", "prefetch", "unacked")
+
+    def __init__(self, number: int, out: OutBuffer) -> None:
+        self.number = number
+        self.out = out
+        self.prefetch = 0
+        self.flowing = True
+        self.unacked = 0
+        self.next_tag = 1
+        self._entries: OrderedDict[int, tuple[Consumer, int, int]] = OrderedDict()
+
+    def add(self, consumer: Consumer, seq: int, now_ms: int) -> int:
+        tag = self.next_tag
+        self.next_tag += 1
+        self._entries[tag] = (consumer, seq, now_ms)
+        self.unacked += 1
+        consumer.unacked += 1
+        return tag
+
+    def skip(self) -> int:
+        """A delivery that needs no acknowledgement still takes a tag."""
+        tag = self.next_tag
+        self.next_tag += 1
+        return tag
+
+    def _tags(self, tag: int, multiple: bool) -> list[int] | None:
+        """amqp-rules 5.5: `multiple` with tag 0 means all; a tag that is not outstanding is an error."""
+        if multiple and tag == 0:
+            return list(self._entries)
+        if tag not in self._entries:
+            return None
+        if not multiple:
+            return [tag]
+        tags = []
+        for known in self._entries:
+            if known > tag:
+                break
+            tags.append(known)
+        return tags
+
+    def ack(self, acks: Iterable[int]) -> int:
+        """Settles the deliveries named by `acks` (tag * 2 + multiple). Returns 0, or the unknown tag + 1."""
+        for ack in acks:
+            tags = self._tags(ack >> 1, bool(ack & 1))
+            if tags is None:
+                return (ack >> 1) + 1
+            for tag in tags:
+                consumer, seq, _ = self._entries.pop(tag)
+                self.unacked -= 1
+                consumer.unacked -= 1
+                consumer.ring.settle(seq)
+                consumer.ring.mark()
+        return 0
+
+    def collect(self, tag: int, multiple: bool) -> list[Entry] | None:
+        """Takes the deliveries out without settling them, in tag order; None when the tag is unknown."""
+        tags = self._tags(tag, multiple)
+        if tags is None:
+            return None
+        return [self._collect(known) for known in tags]
+
+    def _collect(self, tag: int) -> Entry:
+        consumer, seq, _ = self._entries.pop(tag)
+        self.unacked -= 1
+        consumer.unacked -= 1
+        return tag, consumer, seq
+
+    def restore(self, entries: Iterable[Entry], now_ms: int) -> None:
+        """Puts collected deliveries back (a transaction was rolled back)."""
+        for tag, consumer, seq in entries:
+            self._entries[tag] = (consumer, seq, now_ms)
+            self.unacked += 1
+            consumer.unacked += 1
+        self._entries = OrderedDict(sorted(self._entries.items()))
+
+    def drain(self) -> list[Entry]:
+        """Takes all out, in tag order: the channel ends or recovers."""
+        return [self._collect(tag) for tag in list(self._entries)]
+
+    def oldest(self) -> tuple[int, Consumer, int] | None:
+        """(delivery time in ms, consumer, tag) of the oldest unacknowledged delivery."""
+        for tag, (consumer, _, at_ms) in self._entries.items():
+            return at_ms, consumer, tag
+        return None
+
+
+def dispatch(ring: Ring, consumers: Sequence[Consumer], now_ms: int, limit: int = 1 << 30) -> tuple[int, int]:
+    """Hands ready messages to consumers with credit (`consumers`: highest priority first).
+
+    Returns (how many, why it stopped): HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED, HEAD_EXPIRED, NO_CREDIT or
+    LIMIT.
+    """
+    count = 0
+    while True:
+        if count >= limit:
+            return count, LIMIT
+        consumer = _choose(ring, consumers)
+        if consumer is None:
+            return count, NO_CREDIT if ring.ready else HEAD_NONE
+        head = ring.head(now_ms)
+        if head != HEAD_OK:
+            return count, head
+        seq, message, redelivered, delivery_count = ring.take()
+        if delivery_count and ring.annotate is not None:
+            message = ring.annotate(message, delivery_count)
+        ledger = consumer.ledger
+        tag = ledger.skip() if consumer.no_ack else ledger.add(consumer, seq, now_ms)
+        ledger.out.deliver(ledger.number, consumer.tag, tag, redelivered, message)
+        consumer.delivered += 1
+        if consumer.no_ack:
+            ring.settle(seq)
+        count += 1
+
+
+def _choose(ring: Ring, consumers: Sequence[Consumer]) -> Consumer | None:
+    start = 0
+    while start < len(consumers):
+        end = start
+        while end < len(consumers) and consumers[end].priority == consumers[start].priority:
+            end += 1
+        width = end - start
+        for step in range(width):
+            place = (ring.turn + step) % width
+            if consumers[start + place].has_credit:
+                ring.turn = place + 1
+                return consumers[start + place]
+        start = end
+    return None

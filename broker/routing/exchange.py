@@ -1,0 +1,318 @@
+"""The exchange types behind one signature.
+
+An exchange keeps bindings and answers one question: to which destinations does a message with this routing key and
+these headers go? It knows nothing of queues, other exchanges or alternates; the router follows the answers.
+
+    type               a binding matches when                                     answer depends on
+    direct             its key equals the routing key                             key
+    fanout             always                                                     nothing
+    topic              its pattern matches the routing key (see `topic`)          key
+    headers            its arguments match the headers (see `headers`)            headers
+    x-consistent-hash  it owns the hash of the key, header or property            key, header or property
+                       (see `hashing`); exactly one destination is chosen
+
+*Validity.* What a client may declare is checked by `invalid_exchange` and `invalid_binding` before it is proposed
+to the wiring log; `bind` then trusts its caller.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from broker.amqp.fields import LongBytes
+from broker.routing.binding import NO_ARGUMENTS, Binding, Destination
+from broker.routing.hashing import HashRing
+from broker.routing.headers import HeadersMatch, invalid_match_kind
+from broker.routing.topic import TopicTrie, split_words
+from broker.routing.type_class import canonical
+
+Headers = Mapping[str, object]
+PropertyOf = Callable[[str], object]
+"""Reads a basic property of the message by its field name ("message_id"); None when it is absent."""
+
+TOPIC_HASHES_MAX = 2
+"""At most so many `#` words in one topic pattern, as RabbitMQ 4.3.5 limits them."""
+
+HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
+"""What `hash-property` may name."""
+
+_NONE: tuple[Destination, ...] = ()
+
+
+class Exchange(ABC):
+    """The bindings of one exchange. Binding twice or unbinding what is not bound changes nothing."""
+
+    __slots__ = ("bindings", "cacheable", "key_free")
+
+    def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:  # noqa: ARG002  one signature for all types
+        self.bindings: dict[Binding, None] = {}
+        """All bindings, in the order in which they were made."""
+
+        self.cacheable = True
+        """Whether the answer depends on the routing key at most, and so may be remembered by it."""
+
+        self.key_free = False
+        """Whether the routing key makes no difference at all."""
+
+    def bind(self, binding: Binding) -> bool:
+        """Add a binding; False when it was there already."""
+        if binding in self.bindings:
+            return False
+        self._add(binding)
+        self.bindings[binding] = None
+        return True
+
+    def unbind(self, binding: Binding) -> bool:
+        """Take a binding away; False when it was not there."""
+        if binding not in self.bindings:
+            return False
+        del self.bindings[binding]
+        self._remove(binding)
+        return True
+
+    @abstractmethod
+    def match(
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
+    ) -> Collection[Destination]:
+        """The destinations of a message, each once, in no particular order.
+
+        `headers` and `property_of` are read only by types that are not `cacheable`. The answer is a view that the
+        caller must not change nor keep beyond the next wiring change.
+        """
+
+    def match_keys(
+        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None
+    ) -> Collection[Destination]:
+        """The destinations of a message with several keys (routing key, then CC and BCC), each destination once."""
+        if len(routing_keys) == 1:
+            return self.match(routing_keys[0], headers, property_of)
+        found: set[Destination] = set()
+        for key in routing_keys:
+            found.update(self.match(key, headers, property_of))
+        return found
+
+    @abstractmethod
+    def _add(self, binding: Binding) -> None: ...
+
+    @abstractmethod
+    def _remove(self, binding: Binding) -> None: ...
+
+
+class _Counted(dict[Destination, int]):
+    """Destinations, each with the number of bindings that lead to it."""
+
+    __slots__ = ()
+
+    def add(self, destination: Destination) -> None:
+        self[destination] = self.get(destination, 0) + 1
+
+    def remove(self, destination: Destination) -> None:
+        self[destination] -= 1
+        if self[destination] == 0:
+            del self[destination]
+
+
+class DirectExchange(Exchange):
+    """AMQP 0-9-1, 3.1.3.1: the binding key equals the routing key."""
+
+    __slots__ = ("_by_key",)
+
+    def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:
+        super().__init__(arguments)
+        self._by_key: dict[str, _Counted] = {}
+
+    def match(
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
+    ) -> Collection[Destination]:
+        return self._by_key.get(routing_key, _NONE)
+
+    def _add(self, binding: Binding) -> None:
+        self._by_key.setdefault(binding.routing_key, _Counted()).add(binding.destination)
+
+    def _remove(self, binding: Binding) -> None:
+        counted = self._by_key[binding.routing_key]
+        counted.remove(binding.destination)
+        if not counted:
+            del self._by_key[binding.routing_key]
+
+
+class FanoutExchange(Exchange):
+    """AMQP 0-9-1, 3.1.3.2: every binding matches, whatever its key."""
+
+    __slots__ = ("_counted",)
+
+    def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:
+        super().__init__(arguments)
+        self.key_free = True
+        self._counted = _Counted()
+
+    def match(
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
+    ) -> Collection[Destination]:
+        return self._counted
+
+    def match_keys(
+        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None
+    ) -> Collection[Destination]:
+        return self._counted
+
+    def _add(self, binding: Binding) -> None:
+        self._counted.add(binding.destination)
+
+    def _remove(self, binding: Binding) -> None:
+        self._counted.remove(binding.destination)
+
+
+class TopicExchange(Exchange):
+    """AMQP 0-9-1, 3.1.3.3: the binding's pattern matches the routing key."""
+
+    __slots__ = ("_trie",)
+
+    def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:
+        super().__init__(arguments)
+        self._trie: TopicTrie[Destination] = TopicTrie()
+
+    def match(
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
+    ) -> Collection[Destination]:
+        return self._trie.match(routing_key)
+
+    def _add(self, binding: Binding) -> None:
+        self._trie.bind(binding.routing_key, binding.destination)
+
+    def _remove(self, binding: Binding) -> None:
+        removed = self._trie.unbind(binding.routing_key, binding.destination)
+        assert removed, "every binding of a topic exchange is in its trie"
+
+
+class HeadersExchange(Exchange):
+    """AMQP 0-9-1, 3.1.3.4: the binding's arguments match the headers; keys are ignored on both sides."""
+
+    __slots__ = ("_matches",)
+
+    def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:
+        super().__init__(arguments)
+        self.cacheable = False
+        self.key_free = True
+        self._matches: dict[Binding, HeadersMatch] = {}
+
+    def match(
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
+    ) -> Collection[Destination]:
+        return {binding.destination for binding, match in self._matches.items() if match.matches(headers)}
+
+    def match_keys(
+        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None
+    ) -> Collection[Destination]:
+        return self.match("", headers)
+
+    def _add(self, binding: Binding) -> None:
+        self._matches[binding] = HeadersMatch(binding.arguments)
+
+    def _remove(self, binding: Binding) -> None:
+        del self._matches[binding]
+
+
+class ConsistentHashExchange(Exchange):
+    """RabbitMQ's consistent-hash plugin: one destination in proportion to the weights that are the binding keys.
+
+    The exchange argument `hash-header` names a header and `hash-property` a basic property to hash instead of the
+    routing key. A message without it is hashed like the empty string, so all such messages go the same way.
+    """
+
+    __slots__ = ("_header", "_property", "_ring")
+
+    def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:
+        super().__init__(arguments)
+        header, named = arguments.get("hash-header"), arguments.get("hash-property")
+        self._header = header if isinstance(header, str) else None
+        self._property = named if isinstance(named, str) else None
+        self.cacheable = self._header is None and self._property is None
+        self.key_free = not self.cacheable
+        self._ring: HashRing[Destination] = HashRing(lambda destination: destination.label)
+
+    def match(
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
+    ) -> Collection[Destination]:
+        hashed: object = routing_key
+        if self._header is not None:
+            hashed = None if headers is None else headers.get(self._header)
+        elif self._property is not None:
+            hashed = None if property_of is None else property_of(self._property)
+        chosen = self._ring.pick(_hash_material(hashed))
+        return _NONE if chosen is None else (chosen,)
+
+    def match_keys(
+        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None
+    ) -> Collection[Destination]:
+        # RabbitMQ hashes the first routing key only: a CC key does not make a second copy
+        return self.match(routing_keys[0], headers, property_of)
+
+    def _add(self, binding: Binding) -> None:
+        self._ring.add(binding.destination, weight_of(binding.routing_key))
+
+    def _remove(self, binding: Binding) -> None:
+        self._ring.remove(binding.destination, weight_of(binding.routing_key))
+
+
+EXCHANGE_TYPES: dict[str, type[Exchange]] = {
+    "direct": DirectExchange,
+    "fanout": FanoutExchange,
+    "topic": TopicExchange,
+    "headers": HeadersExchange,
+    "x-consistent-hash": ConsistentHashExchange,
+}
+
+
+def weight_of(routing_key: str) -> int:
+    """The weight that a binding key of a consistent-hash exchange says. Raises ValueError when it says none."""
+    if re.fullmatch(r"[+-]?[0-9]{1,20}", routing_key) is None:
+        raise ValueError(f"The binding key must be an integer: '{routing_key}'")
+    weight = int(routing_key)
+    if weight < 1:
+        raise ValueError("The binding key must be greater than 0")
+    return weight
+
+
+def invalid_exchange(exchange_type: str, arguments: Headers) -> str | None:
+    """Why an exchange may not be declared so (406, amqp-rules 5.1), or None when it may."""
+    if exchange_type not in EXCHANGE_TYPES:
+        return f"unknown exchange type '{exchange_type}'"
+    if exchange_type != "x-consistent-hash":
+        return None
+    header, named = arguments.get("hash-header"), arguments.get("hash-property")
+    for name, value in (("hash-header", header), ("hash-property", named)):
+        if value is not None and not isinstance(value, str):
+            return f"Invalid {name} field type {type(value).__name__}; expected longstr"
+    if header is not None and named is not None:
+        return "hash-header and hash-property are mutually exclusive"
+    if named is not None and named not in HASH_PROPERTIES:
+        return f"Unsupported property: {named}"
+    return None
+
+
+def invalid_binding(exchange_type: str, routing_key: str, arguments: Headers) -> str | None:
+    """Why a binding may not be made at an exchange of this type (406), or None when it may."""
+    if exchange_type == "headers":
+        return invalid_match_kind(arguments)
+    if exchange_type == "topic" and split_words(routing_key).count("#") > TOPIC_HASHES_MAX:
+        return f"The binding key must not contain more than {TOPIC_HASHES_MAX} '#' wildcards"
+    if exchange_type == "x-consistent-hash":
+        try:
+            weight_of(routing_key)
+        except ValueError as refusal:
+            return str(refusal)
+    return None
+
+
+def _hash_material(value: object) -> bytes:
+    """The bytes to hash for a key, header or property: the same on every node for the same value."""
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, LongBytes):
+        return bytes(value)
+    return repr(canonical(value)).encode("utf-8", "surrogatepass")

@@ -1,0 +1,317 @@
+"""From an exchange and a routing key to the queues of one virtual host.
+
+The router is a fold of the wiring: it is told of every exchange, queue and binding that comes or goes, and answers
+`route`. Finding a route is a walk over exchanges:
+
+1. The default exchange (named '') has a binding to every queue by the queue's own name; it needs no storage.
+2. Any other exchange answers with destinations (see `exchange`). A queue is noted; an exchange is visited next, if it
+   was not visited before. So bindings may form circles, and no queue is noted twice.
+3. An exchange that answers nothing at all hands the message to its alternate exchange, if it has one and that exists,
+   under the same rule. Being bound to another exchange counts as an answer, even if that one finds nothing then.
+
+A message may have several keys, its routing key and those of its CC and BCC headers; an exchange answers for all of
+them at once, so the alternate exchange is asked only when none of the keys leads anywhere.
+
+The queues of a route are in the order of their names: the same on every node, however the bindings came about.
+
+*Remembering.* A route that depended on the routing key alone is cached (see `route_cache`); one that did not even
+depend on that (fanout exchanges only) is kept once per exchange. Every change of the wiring forgets all routes and
+raises `generation`, so that callers can keep routes of their own as long as the number stays the same.
+
+*Objects.* A route carries the queues' names and, in the same order, what `resolve` made of them: whatever the caller
+delivers to. A name that `resolve` does not know (None) is left out, and such a route is not cached, since the object may
+appear without a change of the wiring. A caller whose objects change under a name calls `forget`.
+
+Direct reply-to names (`amq.rabbitmq.reply-to.*`) are no queues of the wiring; the session takes them out before it asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from broker.routing.binding import NO_ARGUMENTS, Binding, Destination
+from broker.routing.exchange import EXCHANGE_TYPES, Exchange, PropertyOf
+from broker.routing.route_cache import RouteCache
+
+Q = TypeVar("Q")
+
+DEFAULT_EXCHANGE = ""
+CACHE_HALF_BYTES_MAX = 4 * 1024 * 1024
+_ENTRY_BYTES = 400
+"""About what an entry of the cache takes without its key's text and its queues."""
+
+
+class Route(Generic[Q]):
+    """Where a message goes. Shared between callers: do not change it."""
+
+    __slots__ = ("found_exchange", "internal", "queues", "targets", "uncacheable")
+
+    def __init__(
+        self,
+        queues: tuple[str, ...] = (),
+        targets: tuple[Q, ...] = (),
+        found_exchange: bool = True,
+        internal: bool = False,
+        uncacheable: bool = False,
+    ) -> None:
+        self.queues = queues
+        """Names of the queues, each once, sorted; empty: the message is unroutable."""
+
+        self.targets = targets
+        """What `resolve` gave for each of `queues`, in the same order."""
+
+        self.found_exchange = found_exchange
+        """False: there is no such exchange (404 for a publisher)."""
+
+        self.internal = internal
+        """The named exchange is internal: a client may not publish to it (403)."""
+
+        self.uncacheable = uncacheable
+        """The answer may differ for the next message with the same key."""
+
+    def __repr__(self) -> str:
+        return (
+            f"Route(queues={self.queues!r}, found_exchange={self.found_exchange}, "
+            f"internal={self.internal}, uncacheable={self.uncacheable})"
+        )
+
+
+class _WiredExchange:
+    """An exchange with what the router needs to know beside its bindings."""
+
+    __slots__ = ("alternate", "exchange", "internal", "type")
+
+    def __init__(self, exchange_type: str, exchange: Exchange, alternate: str | None, internal: bool) -> None:
+        self.type = exchange_type
+        self.exchange = exchange
+        self.alternate = alternate
+        self.internal = internal
+
+
+class Router(Generic[Q]):
+    """The exchanges, queues and bindings of one virtual host.
+
+    Invariants: (1) every binding starts at an exchange that exists and points to a queue or exchange that exists;
+    (2) a binding is in its exchange exactly when it is under its destination; (3) no remembered route is older than
+    `generation`.
+    """
+
+    __slots__ = ("_by_destination", "_cache", "_exchanges", "_key_free", "_queues", "_resolve", "generation")
+
+    def __init__(
+        self, resolve: Callable[[str], Q | None], cache_half_bytes_max: int = CACHE_HALF_BYTES_MAX
+    ) -> None:
+        self.generation = 0
+        """Raised by every change of the wiring."""
+
+        self._resolve = resolve
+        self._exchanges: dict[str, _WiredExchange] = {}
+        self._queues: set[str] = set()
+        self._by_destination: dict[Destination, dict[Binding, None]] = {}
+        self._cache: RouteCache[Route[Q]] = RouteCache(cache_half_bytes_max)
+        self._key_free: dict[str, Route[Q]] = {}
+
+    # The wiring. Adding what is there and removing what is not there changes nothing but `generation`.
+
+    def add_exchange(
+        self,
+        name: str,
+        exchange_type: str,
+        arguments: Mapping[str, object] = NO_ARGUMENTS,
+        alternate: str | None = None,
+        internal: bool = False,
+    ) -> None:
+        """An exchange was declared. `alternate` is the effective one, from argument or policy."""
+        assert name != DEFAULT_EXCHANGE, "the default exchange is always there and never declared"
+        if name not in self._exchanges:
+            exchange = EXCHANGE_TYPES[exchange_type](arguments)
+            self._exchanges[name] = _WiredExchange(exchange_type, exchange, alternate, internal)
+        self.forget()
+
+    def set_alternate(self, name: str, alternate: str | None) -> None:
+        """The alternate exchange of an exchange changed (by policy)."""
+        self._exchanges[name].alternate = alternate
+        self.forget()
+
+    def remove_exchange(self, name: str) -> list[Binding]:
+        """An exchange was deleted; returns the bindings from it and to it, which went with it."""
+        wired = self._exchanges.get(name)
+        removed: list[Binding] = []
+        if wired is not None:
+            removed = list(wired.exchange.bindings)
+            removed += [
+                binding
+                for binding in self._by_destination.get(Destination(name, is_exchange=True), ())
+                if binding.source != name
+            ]
+            for binding in removed:
+                self._unbind(binding)
+            del self._exchanges[name]
+        self.forget()
+        return removed
+
+    def add_queue(self, name: str) -> None:
+        """A queue was declared."""
+        self._queues.add(name)
+        self.forget()
+
+    def remove_queue(self, name: str) -> list[Binding]:
+        """A queue was deleted; returns the bindings to it, which went with it."""
+        removed = list(self._by_destination.get(Destination(name), ()))
+        for binding in removed:
+            self._unbind(binding)
+        self._queues.discard(name)
+        self.forget()
+        return removed
+
+    def bind(self, binding: Binding) -> bool:
+        """A binding was made; False when it existed."""
+        assert binding.source in self._exchanges, "a binding starts at an exchange that was declared before"
+        assert self._exists(binding.destination), "a binding points to what was declared before"
+        added = self._exchanges[binding.source].exchange.bind(binding)
+        if added:
+            self._by_destination.setdefault(binding.destination, {})[binding] = None
+        self.forget()
+        return added
+
+    def unbind(self, binding: Binding) -> bool:
+        """A binding was removed; False when there was none (amqp-rules 5.3: that succeeds)."""
+        removed = self._unbind(binding)
+        self.forget()
+        return removed
+
+    def forget(self) -> None:
+        """Forget all remembered routes: the wiring changed, or what `resolve` answers did."""
+        self.generation += 1
+        self._cache.clear()
+        self._key_free.clear()
+
+    # Questions about the wiring.
+
+    def exchange_type(self, name: str) -> str | None:
+        """The type of an exchange; None when there is none of the name."""
+        if name == DEFAULT_EXCHANGE:
+            return "direct"
+        wired = self._exchanges.get(name)
+        return None if wired is None else wired.type
+
+    def has_queue(self, name: str) -> bool:
+        """Whether a queue of the name was declared."""
+        return name in self._queues
+
+    def bindings_from(self, name: str) -> tuple[Binding, ...]:
+        """The bindings that start at an exchange, oldest first; those of the default exchange are implied."""
+        wired = self._exchanges.get(name)
+        return () if wired is None else tuple(wired.exchange.bindings)
+
+    def bindings_to(self, destination: Destination) -> tuple[Binding, ...]:
+        """The bindings that point to a queue or exchange, oldest first."""
+        return tuple(self._by_destination.get(destination, ()))
+
+    # Routing.
+
+    def route(
+        self,
+        exchange: str,
+        routing_key: str,
+        headers_thunk: Callable[[], Mapping[str, object] | None] | None = None,
+        cc_keys: Sequence[str] = (),
+        property_of: PropertyOf | None = None,
+    ) -> Route[Q]:
+        """The queues of a message.
+
+        `headers_thunk` gives the message's headers and is called at most once, and only when an exchange on the way
+        reads them; `property_of` reads a basic property by name for `hash-property`. `cc_keys` are the further keys
+        of the CC and BCC headers (amqp-rules 5.6); routes of messages with such keys are not cached.
+        """
+        if cc_keys:
+            return self._walk(exchange, (routing_key, *cc_keys), headers_thunk, property_of)[0]
+        cache_key = (exchange, routing_key)
+        route = self._cache.get(cache_key)
+        if route is not None:
+            return route
+        route = self._key_free.get(exchange)
+        if route is not None:
+            return route
+        route, key_free = self._walk(exchange, (routing_key,), headers_thunk, property_of)
+        # an unknown exchange is not remembered: its name, too, was invented by a client
+        if route.uncacheable or not route.found_exchange:
+            return route
+        if key_free:
+            self._key_free[exchange] = route
+        else:
+            size_bytes = _ENTRY_BYTES + len(exchange) + len(routing_key) + 16 * len(route.queues)
+            self._cache.put(cache_key, route, size_bytes)
+        return route
+
+    def _walk(
+        self,
+        exchange: str,
+        keys: Sequence[str],
+        headers_thunk: Callable[[], Mapping[str, object] | None] | None,
+        property_of: PropertyOf | None,
+    ) -> tuple[Route[Q], bool]:
+        """The route, and whether it would be the same for any other key."""
+        if exchange == DEFAULT_EXCHANGE:
+            return self._resolved({key for key in keys if key in self._queues}, False, False), False
+        first = self._exchanges.get(exchange)
+        if first is None:
+            return Route(found_exchange=False, uncacheable=True), False
+        headers: Mapping[str, object] | None = None
+        uncacheable, key_free = False, True
+        queues: set[str] = set()
+        seen = {exchange}
+        waiting = [first]
+        while waiting:
+            wired = waiting.pop()
+            if not wired.exchange.cacheable:
+                if not uncacheable and headers_thunk is not None:
+                    headers = headers_thunk()
+                uncacheable = True
+            key_free = key_free and wired.exchange.key_free
+            destinations = wired.exchange.match_keys(keys, headers, property_of)
+            following: list[str] = []
+            for name, is_exchange in destinations:
+                if is_exchange:
+                    following.append(name)
+                else:
+                    queues.add(name)
+            if not destinations and wired.alternate is not None:
+                following.append(wired.alternate)
+            for name in following:
+                if name == DEFAULT_EXCHANGE:
+                    # only an alternate can name it: nothing is ever bound to the default exchange
+                    queues.update(key for key in keys if key in self._queues)
+                    key_free = False
+                elif name not in seen:
+                    seen.add(name)
+                    # "if the alternate exchange does not exist, the message is dropped" as if it had none
+                    if (found := self._exchanges.get(name)) is not None:
+                        waiting.append(found)
+        return self._resolved(queues, first.internal, uncacheable), key_free
+
+    def _resolved(self, names: set[str], internal: bool, uncacheable: bool) -> Route[Q]:
+        queues: list[str] = []
+        targets: list[Q] = []
+        for name in sorted(names):
+            target = self._resolve(name)
+            if target is None:
+                uncacheable = True
+            else:
+                queues.append(name)
+                targets.append(target)
+        return Route(tuple(queues), tuple(targets), internal=internal, uncacheable=uncacheable)
+
+    def _exists(self, destination: Destination) -> bool:
+        return destination.name in (self._exchanges if destination.is_exchange else self._queues)
+
+    def _unbind(self, binding: Binding) -> bool:
+        wired = self._exchanges.get(binding.source)
+        if wired is None or not wired.exchange.unbind(binding):
+            return False
+        pointing = self._by_destination[binding.destination]
+        del pointing[binding]
+        if not pointing:
+            del self._by_destination[binding.destination]
+        return True
