@@ -77,12 +77,13 @@ def pull_longstr(buf: bytes, offset: int) -> tuple[bytes, int]:
     return buf[start:end], end
 
 
-def pull_bits(buf: bytes, offset: int, count: int) -> tuple[tuple[bool, ...], int]:
+def pull_bits(buf: bytes, offset: int, count: int) -> tuple[list[bool], int]:
     """``count`` bits and the offset behind their octets: eight to an octet, the first one lowest (4.2.5.2)."""
     end = offset + (count + 7) // 8
     if end > len(buf):
         raise syntax_error("truncated bits")
-    return tuple(buf[offset + bit // 8] >> bit % 8 & 1 == 1 for bit in range(count)), end
+    packed = int.from_bytes(buf[offset:end], "little")
+    return [packed >> place & 1 == 1 for place in range(count)], end
 
 
 def pull_extent(buf: bytes, offset: int, limit: int, name: str) -> tuple[int, int]:
@@ -128,5 +129,8 @@ def push_longstr(raw: bytes) -> bytes:
 
 def push_bits(*bits: bool) -> bytes:
     """Bits, eight to an octet, the first one lowest."""
-    packed = sum(1 << place for place, bit in enumerate(bits) if bit)
+    packed = 0
+    for place, bit in enumerate(bits):
+        if bit:
+            packed |= 1 << place
     return packed.to_bytes((len(bits) + 7) // 8, "little")

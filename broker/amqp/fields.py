@@ -150,13 +150,12 @@ DEFAULT_LIMITS: Final = FieldLimits()
 
 @dataclass(frozen=True, slots=True)
 class _Scalar:
-    """A tag whose value has a fixed size, the Python type that stands for it, and RabbitMQ's words for both."""
+    """A tag whose value has a fixed size, the Python type that stands for it, and RabbitMQ's name."""
 
     tag: str
     wire: struct.Struct
     type: type
     name: str
-    kind: str
 
     def unpacker(self) -> Callable[[Any], FieldValue]:
         """What turns the unpacked number into its Python value."""
@@ -164,31 +163,31 @@ class _Scalar:
 
 
 _SCALARS: Final = (
-    _Scalar("t", struct.Struct(">B"), bool, "bool", "bool"),
-    _Scalar("b", struct.Struct(">b"), Int8, "byte", "int"),
-    _Scalar("B", struct.Struct(">B"), UInt8, "unsignedbyte", "int"),
-    _Scalar("s", struct.Struct(">h"), Int16, "short", "int"),
-    _Scalar("u", struct.Struct(">H"), UInt16, "unsignedshort", "int"),
-    _Scalar("I", struct.Struct(">i"), Int32, "signedint", "int"),
-    _Scalar("i", struct.Struct(">I"), UInt32, "unsignedint", "int"),
-    _Scalar("l", _I64, int, "long", "int"),
-    _Scalar("L", _I64, Int64L, "long", "int"),
-    _Scalar("T", struct.Struct(">Q"), Timestamp, "timestamp", "timestamp"),
-    _Scalar("f", struct.Struct(">4s"), Float32, "float", "float"),
-    _Scalar("d", struct.Struct(">d"), float, "double", "float"),
+    _Scalar("t", struct.Struct(">B"), bool, "bool"),
+    _Scalar("b", struct.Struct(">b"), Int8, "byte"),
+    _Scalar("B", struct.Struct(">B"), UInt8, "unsignedbyte"),
+    _Scalar("s", struct.Struct(">h"), Int16, "short"),
+    _Scalar("u", struct.Struct(">H"), UInt16, "unsignedshort"),
+    _Scalar("I", struct.Struct(">i"), Int32, "signedint"),
+    _Scalar("i", struct.Struct(">I"), UInt32, "unsignedint"),
+    _Scalar("l", _I64, int, "long"),
+    _Scalar("L", _I64, Int64L, "long"),
+    _Scalar("T", struct.Struct(">Q"), Timestamp, "timestamp"),
+    _Scalar("f", struct.Struct(">4s"), Float32, "float"),
+    _Scalar("d", struct.Struct(">d"), float, "double"),
 )
 _UNPACK: Final = {ord(scalar.tag): (scalar.wire, scalar.unpacker()) for scalar in _SCALARS}
 _STRING, _BINARY, _TABLE, _ARRAY, _DECIMAL_TAG, _VOID = b"SxFADV"
 _PACK: Final[dict[type, _Scalar]] = {scalar.type: scalar for scalar in _SCALARS}
-_NAMES: Final[dict[type, tuple[str, str]]] = {scalar.type: (scalar.name, scalar.kind) for scalar in _SCALARS} | {
-    str: ("longstr", "longstr"),
-    LongBytes: ("longstr", "longstr"),
-    bytes: ("binary", "binary"),
-    Decimal: ("decimal", "decimal"),
-    dict: ("table", "table"),
-    list: ("array", "array"),
-    tuple: ("array", "array"),
-    type(None): ("void", "void"),
+_NAMES: Final[dict[type, str]] = {scalar.type: scalar.name for scalar in _SCALARS} | {
+    str: "longstr",
+    LongBytes: "longstr",
+    bytes: "binary",
+    Decimal: "decimal",
+    dict: "table",
+    list: "array",
+    tuple: "array",
+    type(None): "void",
 }
 
 
@@ -361,21 +360,4 @@ def _push_decimal(value: Decimal) -> bytes:
 
 def type_name(value: FieldValue) -> str:
     """RabbitMQ's name of a value's wire type, as its error texts use it: ``signedint``, ``longstr``, ``bool``."""
-    return _NAMES[_known_type(value)][0]
-
-
-def type_class(value: FieldValue) -> str:
-    """The class in which two types count as one: ``int`` for every integer, ``float`` for both floats."""
-    return _NAMES[_known_type(value)][1]
-
-
-def equivalent(current: FieldValue, received: FieldValue) -> bool:
-    """Whether a redeclared argument has the same value: the same class of type and the same number, text or tree.
-
-    An integer of any width equals another (short 10 is long 10); inside tables and arrays the widths count.
-    """
-    if type_class(current) != type_class(received):
-        return False
-    if isinstance(current, dict | list):
-        return push_table({"": current}) == push_table({"": received})
-    return current == received
+    return _NAMES[_known_type(value)]

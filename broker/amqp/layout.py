@@ -1,7 +1,7 @@
-"""From declared fields to two quick functions: a method's arguments as bytes (specification 4.2.2).
+"""How a method is declared, and how its declaration becomes bytes (specification 4.2.2).
 
-A method's fields follow each other without names or padding. A layout is compiled once per method class into few
-steps: neighbouring numbers share one ``struct``, neighbouring bits share octets ("if there are multiple bit fields in
+A method's fields follow each other without names or padding. Its layout is compiled once per class into few steps:
+neighbouring numbers share one ``struct``, neighbouring bits share octets ("if there are multiple bit fields in
 sequence, they are packed", 4.2.5.2), strings and tables take a step each.
 
     queue.declare:  short ticket | shortstr queue | 5 bits in 1 octet | table arguments   =   4 steps for 8 fields
@@ -15,7 +15,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+
+import msgspec
 
 from broker.amqp.domains import pull_bits, pull_longstr, pull_shortstr, push_bits, push_longstr, push_shortstr
 from broker.amqp.errors import syntax_error
@@ -62,6 +64,44 @@ class Layout:
         """Append the fields of ``record``, read by name."""
         for push in self._pushes:
             push(record, out)
+
+
+class Method(msgspec.Struct, frozen=True):
+    """What all methods have; each class says it once, in its decorator."""
+
+    NAME: ClassVar[str]
+    """As the specification writes it: ``queue.declare-ok``."""
+    CLASS_ID: ClassVar[int]
+    METHOD_ID: ClassVar[int]
+    SYNCHRONOUS: ClassVar[bool]
+    """An exchange of request and reply: its sender waits (unless ``nowait``)."""
+    HAS_CONTENT: ClassVar[bool]
+    """A content header and body frames follow."""
+    LAYOUT: ClassVar[Layout]
+    """The fields as bytes."""
+
+
+METHODS: Final[dict[tuple[int, int], type[Method]]] = {}
+"""Every method class by class id and method id."""
+
+_M = TypeVar("_M", bound=type[Method])
+
+
+def declare(
+    name: str, class_id: int, method_id: int, synchronous: bool = False, has_content: bool = False
+) -> Callable[[_M], _M]:
+    """Enter the decorated class into the table under its name and ids, with its fields as they are declared."""
+
+    def enter(method: _M) -> _M:
+        domains = method.__annotations__
+        method.NAME, method.CLASS_ID, method.METHOD_ID = name, class_id, method_id
+        method.SYNCHRONOUS, method.HAS_CONTENT = synchronous, has_content
+        method.LAYOUT = Layout((field, domains[field].__metadata__[0]) for field in method.__struct_fields__)
+        assert (class_id, method_id) not in METHODS, f"{name} has the ids of another method"
+        METHODS[class_id, method_id] = method
+        return method
+
+    return enter
 
 
 def _kind(domain: str) -> str:

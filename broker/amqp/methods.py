@@ -1,9 +1,9 @@
-"""Every method of AMQP 0-9-1 and of RabbitMQ's extensions, declared once: one class per method, its fields in order.
+"""Every method of AMQP 0-9-1 and of RabbitMQ's extensions, declared once: a class per method, its fields in order.
 
-    method frame payload   | class id u16 | method id u16 | fields, see layout.py |
+    payload of a method frame   | class id u16 | method id u16 | fields, see layout.py |
 
-``decode`` turns a payload into its method, ``encode`` a method into its payload. The declarations below are the only
-description of the wire format; a test compares them field by field with the specification's XML in ``tests/spec``.
+``decode`` turns a payload into its method, ``encode`` a method into its payload. The declarations below are the
+only description of the wire format; a test compares them, field by field, with the XML in ``tests/spec``.
 
 Names follow pika: words joined by underscores, ``nowait`` for ``no-wait``, and the fields that 0-9-1 reserves keep
 the names that they had in 0-8 (``ticket``, ``capabilities``, ``insist``, ``known_hosts``, ``out_of_band``,
@@ -15,46 +15,23 @@ Methods are immutable and compare by value. Whether a method may be said *now*, 
 """
 
 import struct
-from collections.abc import Callable
-from typing import ClassVar, Final, TypeVar
+from typing import Final
 
-import msgspec
+from msgspec import field
 
 from broker.amqp.domains import Bit, Long, LongLong, LongStr, Octet, Short, ShortStr
 from broker.amqp.errors import ConnectionFault, command_invalid, syntax_error
 from broker.amqp.fields import DEFAULT_LIMITS, FieldLimits, Table
-from broker.amqp.layout import Layout
+from broker.amqp.layout import METHODS, Method, declare
 
 _IDS: Final = struct.Struct(">HH")
-
-
-class Method(msgspec.Struct, frozen=True):
-    """What all methods have; each class says it once, in its decorator."""
-
-    NAME: ClassVar[str]
-    """As the specification writes it: ``queue.declare-ok``."""
-    CLASS_ID: ClassVar[int]
-    METHOD_ID: ClassVar[int]
-    SYNCHRONOUS: ClassVar[bool]
-    """An exchange of request and reply: its sender waits (unless ``nowait``)."""
-    HAS_CONTENT: ClassVar[bool]
-    """A content header and body frames follow."""
-    LAYOUT: ClassVar[Layout]
-    """The fields as bytes."""
-
-
-METHODS: Final[dict[tuple[int, int], type[Method]]] = {}
-"""Every method class by class id and method id."""
-
-_M = TypeVar("_M", bound=type[Method])
 
 
 def decode(payload: bytes, limits: FieldLimits = DEFAULT_LIMITS) -> Method:
     """The method in a method frame's payload.
 
-    Raises ``ConnectionFault``: 503 for a method that does not exist ("the client sent an invalid sequence of frames,
-    attempting to perform an operation that was considered invalid by the server"), 502 for one whose fields are
-    truncated, malformed, too large for ``limits``, or followed by anything. The error blames the method.
+    Raises ``ConnectionFault``: 503 for a method that does not exist, 502 for one whose fields are truncated,
+    malformed, too large for ``limits``, or followed by anything. The error blames the method.
     """
     if len(payload) < _IDS.size:
         raise syntax_error("truncated method id")
@@ -71,84 +48,67 @@ def decode(payload: bytes, limits: FieldLimits = DEFAULT_LIMITS) -> Method:
 def encode(method: Method) -> bytes:
     """The payload of a method frame.
 
-    Raises ``ValueError`` or ``TypeError`` if a field holds what its domain cannot: a mistake of ours, not the peer's.
+    Raises ``ValueError`` or ``TypeError`` if a field holds what its domain cannot: our mistake, not the peer's.
     """
     out = bytearray(_IDS.pack(method.CLASS_ID, method.METHOD_ID))
     method.LAYOUT.push(method, out)
     return bytes(out)
 
 
-def _method(
-    name: str, class_id: int, method_id: int, synchronous: bool = False, has_content: bool = False
-) -> Callable[[_M], _M]:
-    """Enter the decorated class into the table under its name and ids, with its fields as they are declared."""
-
-    def enter(method: _M) -> _M:
-        domains = method.__annotations__
-        method.NAME, method.CLASS_ID, method.METHOD_ID = name, class_id, method_id
-        method.SYNCHRONOUS, method.HAS_CONTENT = synchronous, has_content
-        method.LAYOUT = Layout((field, domains[field].__metadata__[0]) for field in method.__struct_fields__)
-        assert (class_id, method_id) not in METHODS, f"{name} has the ids of another method"
-        METHODS[class_id, method_id] = method
-        return method
-
-    return enter
-
-
-@_method("connection.start", 10, 10, synchronous=True)
+@declare("connection.start", 10, 10, synchronous=True)
 class ConnectionStart(Method, frozen=True):
     version_major: Octet = 0
     version_minor: Octet = 9
-    server_properties: Table = {}
+    server_properties: Table = field(default_factory=dict)
     mechanisms: LongStr = b"PLAIN"
     locales: LongStr = b"en_US"
 
 
-@_method("connection.start-ok", 10, 11, synchronous=True)
+@declare("connection.start-ok", 10, 11, synchronous=True)
 class ConnectionStartOk(Method, frozen=True):
-    client_properties: Table = {}
+    client_properties: Table = field(default_factory=dict)
     mechanism: ShortStr = "PLAIN"
     response: LongStr = b""
     locale: ShortStr = "en_US"
 
 
-@_method("connection.secure", 10, 20, synchronous=True)
+@declare("connection.secure", 10, 20, synchronous=True)
 class ConnectionSecure(Method, frozen=True):
     challenge: LongStr = b""
 
 
-@_method("connection.secure-ok", 10, 21, synchronous=True)
+@declare("connection.secure-ok", 10, 21, synchronous=True)
 class ConnectionSecureOk(Method, frozen=True):
     response: LongStr = b""
 
 
-@_method("connection.tune", 10, 30, synchronous=True)
+@declare("connection.tune", 10, 30, synchronous=True)
 class ConnectionTune(Method, frozen=True):
     channel_max: Short = 0
     frame_max: Long = 0
     heartbeat: Short = 0
 
 
-@_method("connection.tune-ok", 10, 31, synchronous=True)
+@declare("connection.tune-ok", 10, 31, synchronous=True)
 class ConnectionTuneOk(Method, frozen=True):
     channel_max: Short = 0
     frame_max: Long = 0
     heartbeat: Short = 0
 
 
-@_method("connection.open", 10, 40, synchronous=True)
+@declare("connection.open", 10, 40, synchronous=True)
 class ConnectionOpen(Method, frozen=True):
     virtual_host: ShortStr = "/"
     capabilities: ShortStr = ""
     insist: Bit = False
 
 
-@_method("connection.open-ok", 10, 41, synchronous=True)
+@declare("connection.open-ok", 10, 41, synchronous=True)
 class ConnectionOpenOk(Method, frozen=True):
     known_hosts: ShortStr = ""
 
 
-@_method("connection.close", 10, 50, synchronous=True)
+@declare("connection.close", 10, 50, synchronous=True)
 class ConnectionClose(Method, frozen=True):
     reply_code: Short = 0
     reply_text: ShortStr = ""
@@ -156,53 +116,53 @@ class ConnectionClose(Method, frozen=True):
     method_id: Short = 0
 
 
-@_method("connection.close-ok", 10, 51, synchronous=True)
+@declare("connection.close-ok", 10, 51, synchronous=True)
 class ConnectionCloseOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("connection.blocked", 10, 60)
+@declare("connection.blocked", 10, 60)
 class ConnectionBlocked(Method, frozen=True):
     reason: ShortStr = ""
 
 
-@_method("connection.unblocked", 10, 61)
+@declare("connection.unblocked", 10, 61)
 class ConnectionUnblocked(Method, frozen=True):
     """No fields."""
 
 
-@_method("connection.update-secret", 10, 70, synchronous=True)
+@declare("connection.update-secret", 10, 70, synchronous=True)
 class ConnectionUpdateSecret(Method, frozen=True):
     new_secret: LongStr = b""
     reason: ShortStr = ""
 
 
-@_method("connection.update-secret-ok", 10, 71, synchronous=True)
+@declare("connection.update-secret-ok", 10, 71, synchronous=True)
 class ConnectionUpdateSecretOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("channel.open", 20, 10, synchronous=True)
+@declare("channel.open", 20, 10, synchronous=True)
 class ChannelOpen(Method, frozen=True):
     out_of_band: ShortStr = ""
 
 
-@_method("channel.open-ok", 20, 11, synchronous=True)
+@declare("channel.open-ok", 20, 11, synchronous=True)
 class ChannelOpenOk(Method, frozen=True):
     channel_id: LongStr = b""
 
 
-@_method("channel.flow", 20, 20, synchronous=True)
+@declare("channel.flow", 20, 20, synchronous=True)
 class ChannelFlow(Method, frozen=True):
     active: Bit = False
 
 
-@_method("channel.flow-ok", 20, 21)
+@declare("channel.flow-ok", 20, 21)
 class ChannelFlowOk(Method, frozen=True):
     active: Bit = False
 
 
-@_method("channel.close", 20, 40, synchronous=True)
+@declare("channel.close", 20, 40, synchronous=True)
 class ChannelClose(Method, frozen=True):
     reply_code: Short = 0
     reply_text: ShortStr = ""
@@ -210,12 +170,12 @@ class ChannelClose(Method, frozen=True):
     method_id: Short = 0
 
 
-@_method("channel.close-ok", 20, 41, synchronous=True)
+@declare("channel.close-ok", 20, 41, synchronous=True)
 class ChannelCloseOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("access.request", 30, 10, synchronous=True)
+@declare("access.request", 30, 10, synchronous=True)
 class AccessRequest(Method, frozen=True):
     """From 0-8; 0-9-1 dropped the class, old clients still ask, and RabbitMQ answers ticket 1."""
 
@@ -227,12 +187,12 @@ class AccessRequest(Method, frozen=True):
     read: Bit = True
 
 
-@_method("access.request-ok", 30, 11, synchronous=True)
+@declare("access.request-ok", 30, 11, synchronous=True)
 class AccessRequestOk(Method, frozen=True):
     ticket: Short = 1
 
 
-@_method("exchange.declare", 40, 10, synchronous=True)
+@declare("exchange.declare", 40, 10, synchronous=True)
 class ExchangeDeclare(Method, frozen=True):
     ticket: Short = 0
     exchange: ShortStr = ""
@@ -242,15 +202,15 @@ class ExchangeDeclare(Method, frozen=True):
     auto_delete: Bit = False
     internal: Bit = False
     nowait: Bit = False
-    arguments: Table = {}
+    arguments: Table = field(default_factory=dict)
 
 
-@_method("exchange.declare-ok", 40, 11, synchronous=True)
+@declare("exchange.declare-ok", 40, 11, synchronous=True)
 class ExchangeDeclareOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("exchange.delete", 40, 20, synchronous=True)
+@declare("exchange.delete", 40, 20, synchronous=True)
 class ExchangeDelete(Method, frozen=True):
     ticket: Short = 0
     exchange: ShortStr = ""
@@ -258,42 +218,42 @@ class ExchangeDelete(Method, frozen=True):
     nowait: Bit = False
 
 
-@_method("exchange.delete-ok", 40, 21, synchronous=True)
+@declare("exchange.delete-ok", 40, 21, synchronous=True)
 class ExchangeDeleteOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("exchange.bind", 40, 30, synchronous=True)
+@declare("exchange.bind", 40, 30, synchronous=True)
 class ExchangeBind(Method, frozen=True):
     ticket: Short = 0
     destination: ShortStr = ""
     source: ShortStr = ""
     routing_key: ShortStr = ""
     nowait: Bit = False
-    arguments: Table = {}
+    arguments: Table = field(default_factory=dict)
 
 
-@_method("exchange.bind-ok", 40, 31, synchronous=True)
+@declare("exchange.bind-ok", 40, 31, synchronous=True)
 class ExchangeBindOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("exchange.unbind", 40, 40, synchronous=True)
+@declare("exchange.unbind", 40, 40, synchronous=True)
 class ExchangeUnbind(Method, frozen=True):
     ticket: Short = 0
     destination: ShortStr = ""
     source: ShortStr = ""
     routing_key: ShortStr = ""
     nowait: Bit = False
-    arguments: Table = {}
+    arguments: Table = field(default_factory=dict)
 
 
-@_method("exchange.unbind-ok", 40, 51, synchronous=True)
+@declare("exchange.unbind-ok", 40, 51, synchronous=True)
 class ExchangeUnbindOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("queue.declare", 50, 10, synchronous=True)
+@declare("queue.declare", 50, 10, synchronous=True)
 class QueueDeclare(Method, frozen=True):
     ticket: Short = 0
     queue: ShortStr = ""
@@ -302,44 +262,44 @@ class QueueDeclare(Method, frozen=True):
     exclusive: Bit = False
     auto_delete: Bit = False
     nowait: Bit = False
-    arguments: Table = {}
+    arguments: Table = field(default_factory=dict)
 
 
-@_method("queue.declare-ok", 50, 11, synchronous=True)
+@declare("queue.declare-ok", 50, 11, synchronous=True)
 class QueueDeclareOk(Method, frozen=True):
     queue: ShortStr = ""
     message_count: Long = 0
     consumer_count: Long = 0
 
 
-@_method("queue.bind", 50, 20, synchronous=True)
+@declare("queue.bind", 50, 20, synchronous=True)
 class QueueBind(Method, frozen=True):
     ticket: Short = 0
     queue: ShortStr = ""
     exchange: ShortStr = ""
     routing_key: ShortStr = ""
     nowait: Bit = False
-    arguments: Table = {}
+    arguments: Table = field(default_factory=dict)
 
 
-@_method("queue.bind-ok", 50, 21, synchronous=True)
+@declare("queue.bind-ok", 50, 21, synchronous=True)
 class QueueBindOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("queue.purge", 50, 30, synchronous=True)
+@declare("queue.purge", 50, 30, synchronous=True)
 class QueuePurge(Method, frozen=True):
     ticket: Short = 0
     queue: ShortStr = ""
     nowait: Bit = False
 
 
-@_method("queue.purge-ok", 50, 31, synchronous=True)
+@declare("queue.purge-ok", 50, 31, synchronous=True)
 class QueuePurgeOk(Method, frozen=True):
     message_count: Long = 0
 
 
-@_method("queue.delete", 50, 40, synchronous=True)
+@declare("queue.delete", 50, 40, synchronous=True)
 class QueueDelete(Method, frozen=True):
     ticket: Short = 0
     queue: ShortStr = ""
@@ -348,38 +308,38 @@ class QueueDelete(Method, frozen=True):
     nowait: Bit = False
 
 
-@_method("queue.delete-ok", 50, 41, synchronous=True)
+@declare("queue.delete-ok", 50, 41, synchronous=True)
 class QueueDeleteOk(Method, frozen=True):
     message_count: Long = 0
 
 
-@_method("queue.unbind", 50, 50, synchronous=True)
+@declare("queue.unbind", 50, 50, synchronous=True)
 class QueueUnbind(Method, frozen=True):
     ticket: Short = 0
     queue: ShortStr = ""
     exchange: ShortStr = ""
     routing_key: ShortStr = ""
-    arguments: Table = {}
+    arguments: Table = field(default_factory=dict)
 
 
-@_method("queue.unbind-ok", 50, 51, synchronous=True)
+@declare("queue.unbind-ok", 50, 51, synchronous=True)
 class QueueUnbindOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("basic.qos", 60, 10, synchronous=True)
+@declare("basic.qos", 60, 10, synchronous=True)
 class BasicQos(Method, frozen=True):
     prefetch_size: Long = 0
     prefetch_count: Short = 0
     global_qos: Bit = False
 
 
-@_method("basic.qos-ok", 60, 11, synchronous=True)
+@declare("basic.qos-ok", 60, 11, synchronous=True)
 class BasicQosOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("basic.consume", 60, 20, synchronous=True)
+@declare("basic.consume", 60, 20, synchronous=True)
 class BasicConsume(Method, frozen=True):
     ticket: Short = 0
     queue: ShortStr = ""
@@ -388,26 +348,26 @@ class BasicConsume(Method, frozen=True):
     no_ack: Bit = False
     exclusive: Bit = False
     nowait: Bit = False
-    arguments: Table = {}
+    arguments: Table = field(default_factory=dict)
 
 
-@_method("basic.consume-ok", 60, 21, synchronous=True)
+@declare("basic.consume-ok", 60, 21, synchronous=True)
 class BasicConsumeOk(Method, frozen=True):
     consumer_tag: ShortStr = ""
 
 
-@_method("basic.cancel", 60, 30, synchronous=True)
+@declare("basic.cancel", 60, 30, synchronous=True)
 class BasicCancel(Method, frozen=True):
     consumer_tag: ShortStr = ""
     nowait: Bit = False
 
 
-@_method("basic.cancel-ok", 60, 31, synchronous=True)
+@declare("basic.cancel-ok", 60, 31, synchronous=True)
 class BasicCancelOk(Method, frozen=True):
     consumer_tag: ShortStr = ""
 
 
-@_method("basic.publish", 60, 40, has_content=True)
+@declare("basic.publish", 60, 40, has_content=True)
 class BasicPublish(Method, frozen=True):
     ticket: Short = 0
     exchange: ShortStr = ""
@@ -416,7 +376,7 @@ class BasicPublish(Method, frozen=True):
     immediate: Bit = False
 
 
-@_method("basic.return", 60, 50, has_content=True)
+@declare("basic.return", 60, 50, has_content=True)
 class BasicReturn(Method, frozen=True):
     reply_code: Short = 0
     reply_text: ShortStr = ""
@@ -424,7 +384,7 @@ class BasicReturn(Method, frozen=True):
     routing_key: ShortStr = ""
 
 
-@_method("basic.deliver", 60, 60, has_content=True)
+@declare("basic.deliver", 60, 60, has_content=True)
 class BasicDeliver(Method, frozen=True):
     consumer_tag: ShortStr = ""
     delivery_tag: LongLong = 0
@@ -433,14 +393,14 @@ class BasicDeliver(Method, frozen=True):
     routing_key: ShortStr = ""
 
 
-@_method("basic.get", 60, 70, synchronous=True)
+@declare("basic.get", 60, 70, synchronous=True)
 class BasicGet(Method, frozen=True):
     ticket: Short = 0
     queue: ShortStr = ""
     no_ack: Bit = False
 
 
-@_method("basic.get-ok", 60, 71, synchronous=True, has_content=True)
+@declare("basic.get-ok", 60, 71, synchronous=True, has_content=True)
 class BasicGetOk(Method, frozen=True):
     delivery_tag: LongLong = 0
     redelivered: Bit = False
@@ -449,80 +409,80 @@ class BasicGetOk(Method, frozen=True):
     message_count: Long = 0
 
 
-@_method("basic.get-empty", 60, 72, synchronous=True)
+@declare("basic.get-empty", 60, 72, synchronous=True)
 class BasicGetEmpty(Method, frozen=True):
     cluster_id: ShortStr = ""
 
 
-@_method("basic.ack", 60, 80)
+@declare("basic.ack", 60, 80)
 class BasicAck(Method, frozen=True):
     delivery_tag: LongLong = 0
     multiple: Bit = False
 
 
-@_method("basic.reject", 60, 90)
+@declare("basic.reject", 60, 90)
 class BasicReject(Method, frozen=True):
     delivery_tag: LongLong = 0
     requeue: Bit = False
 
 
-@_method("basic.recover-async", 60, 100)
+@declare("basic.recover-async", 60, 100)
 class BasicRecoverAsync(Method, frozen=True):
     requeue: Bit = False
 
 
-@_method("basic.recover", 60, 110, synchronous=True)
+@declare("basic.recover", 60, 110, synchronous=True)
 class BasicRecover(Method, frozen=True):
     requeue: Bit = False
 
 
-@_method("basic.recover-ok", 60, 111, synchronous=True)
+@declare("basic.recover-ok", 60, 111, synchronous=True)
 class BasicRecoverOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("basic.nack", 60, 120)
+@declare("basic.nack", 60, 120)
 class BasicNack(Method, frozen=True):
     delivery_tag: LongLong = 0
     multiple: Bit = False
     requeue: Bit = False
 
 
-@_method("tx.select", 90, 10, synchronous=True)
+@declare("tx.select", 90, 10, synchronous=True)
 class TxSelect(Method, frozen=True):
     """No fields."""
 
 
-@_method("tx.select-ok", 90, 11, synchronous=True)
+@declare("tx.select-ok", 90, 11, synchronous=True)
 class TxSelectOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("tx.commit", 90, 20, synchronous=True)
+@declare("tx.commit", 90, 20, synchronous=True)
 class TxCommit(Method, frozen=True):
     """No fields."""
 
 
-@_method("tx.commit-ok", 90, 21, synchronous=True)
+@declare("tx.commit-ok", 90, 21, synchronous=True)
 class TxCommitOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("tx.rollback", 90, 30, synchronous=True)
+@declare("tx.rollback", 90, 30, synchronous=True)
 class TxRollback(Method, frozen=True):
     """No fields."""
 
 
-@_method("tx.rollback-ok", 90, 31, synchronous=True)
+@declare("tx.rollback-ok", 90, 31, synchronous=True)
 class TxRollbackOk(Method, frozen=True):
     """No fields."""
 
 
-@_method("confirm.select", 85, 10, synchronous=True)
+@declare("confirm.select", 85, 10, synchronous=True)
 class ConfirmSelect(Method, frozen=True):
     nowait: Bit = False
 
 
-@_method("confirm.select-ok", 85, 11, synchronous=True)
+@declare("confirm.select-ok", 85, 11, synchronous=True)
 class ConfirmSelectOk(Method, frozen=True):
     """No fields."""
