@@ -1,8 +1,8 @@
 """What a binding is: an arrow from an exchange to a queue or to another exchange.
 
-Two bindings are the same when source, destination, routing key and arguments are the same, arguments compared by type
-class (amqp-rules 5.3). The same queue may thus hang on one exchange by several bindings, and goes on receiving until
-the last of them is unbound.
+Two bindings are the same when source, destination, routing key and arguments are the same, arguments compared
+by type class (amqp-rules 5.3). The same queue may thus hang on one exchange by several bindings, and goes on
+receiving until the last of them is unbound.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Binding:
     routing_key: str = ""
     """The binding key: a literal key, a topic pattern or a weight, as the exchange's type has it."""
 
-    arguments: Mapping[str, object] = field(default=NO_ARGUMENTS, compare=False)
+    arguments: Mapping[str, object] = field(default_factory=lambda: NO_ARGUMENTS, compare=False)
     """As the client gave them; a headers exchange matches with them."""
 
     identity: tuple[tuple[str, Canonical], ...] = field(init=False, repr=False)

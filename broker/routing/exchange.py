@@ -1,7 +1,9 @@
+# ruff: noqa: ARG002  (one signature for all types: each reads only what it needs)
 """The exchange types behind one signature.
 
-An exchange keeps bindings and answers one question: to which destinations does a message with this routing key and
-these headers go? It knows nothing of queues, other exchanges or alternates; the router follows the answers.
+An exchange keeps bindings and answers one question: to which destinations does a message with this routing
+key and these headers go? It knows nothing of queues, other exchanges or alternates; the router follows the
+answers.
 
     type               a binding matches when                                     answer depends on
     direct             its key equals the routing key                             key
@@ -11,8 +13,8 @@ these headers go? It knows nothing of queues, other exchanges or alternates; the
     x-consistent-hash  it owns the hash of the key, header or property            key, header or property
                        (see `hashing`); exactly one destination is chosen
 
-*Validity.* What a client may declare is checked by `invalid_exchange` and `invalid_binding` before it is proposed
-to the wiring log; `bind` then trusts its caller.
+*Validity.* What a client may declare is checked by `invalid_exchange` and `invalid_binding` before it is
+proposed to the wiring log; `bind` then trusts its caller.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Exchange(ABC):
 
     __slots__ = ("bindings", "cacheable", "key_free")
 
-    def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:  # noqa: ARG002  one signature for all types
+    def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:
         self.bindings: dict[Binding, None] = {}
         """All bindings, in the order in which they were made."""
 
@@ -78,8 +80,8 @@ class Exchange(ABC):
     ) -> Collection[Destination]:
         """The destinations of a message, each once, in no particular order.
 
-        `headers` and `property_of` are read only by types that are not `cacheable`. The answer is a view that the
-        caller must not change nor keep beyond the next wiring change.
+        `headers` and `property_of` are read only by types that are not `cacheable`. The answer is a view that
+        the caller must not change nor keep beyond the next wiring change.
         """
 
     def match_keys(
@@ -216,10 +218,11 @@ class HeadersExchange(Exchange):
 
 
 class ConsistentHashExchange(Exchange):
-    """RabbitMQ's consistent-hash plugin: one destination in proportion to the weights that are the binding keys.
+    """RabbitMQ's consistent-hash plugin: one destination, in proportion to the weights that the keys say.
 
-    The exchange argument `hash-header` names a header and `hash-property` a basic property to hash instead of the
-    routing key. A message without it is hashed like the empty string, so all such messages go the same way.
+    The exchange argument `hash-header` names a header and `hash-property` a basic property to hash instead of
+    the routing key. A message without it is hashed like the empty string, so all such messages go the same
+    way.
     """
 
     __slots__ = ("_header", "_property", "_ring")
@@ -267,7 +270,7 @@ EXCHANGE_TYPES: dict[str, type[Exchange]] = {
 
 
 def weight_of(routing_key: str) -> int:
-    """The weight that a binding key of a consistent-hash exchange says. Raises ValueError when it says none."""
+    """The weight that a binding key of a consistent-hash exchange says. ValueError when it says none."""
     if re.fullmatch(r"[+-]?[0-9]{1,20}", routing_key) is None:
         raise ValueError(f"The binding key must be an integer: '{routing_key}'")
     weight = int(routing_key)

@@ -1,22 +1,22 @@
 """A consistent-hash ring: one of several destinations for a key, in proportion to their weights.
 
-Every destination owns a number of points on a circle of 64-bit numbers, `POINTS_PER_WEIGHT` for each unit of weight. A
-key is hashed onto the circle and belongs to the next point clockwise. The points of a destination depend on nothing
-but its label, so
+Every destination owns a number of points on a circle of 64-bit numbers, `POINTS_PER_WEIGHT` for each unit of
+weight. A key is hashed onto the circle and belongs to the next point clockwise. The points of a destination
+depend on nothing but its label, so
 
-- every node and every process that knows the same destinations and weights gives the same answer (BLAKE2b; never
-  Python's own seeded `hash`);
-- adding a destination moves keys only to it, removing one moves only its own keys, and a weight that changes moves
-  keys only to or from that destination.
+- every node and every process that knows the same destinations and weights gives the same answer (BLAKE2b;
+  never Python's own seeded `hash`);
+- adding a destination moves keys only to it, removing one moves only its own keys, and a weight that changes
+  moves keys only to or from that destination.
 
-*Fairness.* With p points in all, and a destination that owns m of them, its share of the keys has a relative standard
-deviation of about 1/sqrt(m): 6.3 % for weight 1, 2 % for weight 10. The tests hold every share within 25 % of the
-weight's proportion (four deviations at weight 1).
+*Fairness.* With p points in all, and a destination that owns m of them, its share of the keys has a relative
+standard deviation of about 1/sqrt(m): 6.3 % for weight 1, 2 % for weight 10. The tests hold every share
+within 25 % of the weight's proportion (four deviations at weight 1).
 
-*Bounded.* Weights come from clients, and a weight of a million would be a ring of that size. When the weights would
-take more than `POINTS_MAX` points, every destination's points are halved until they fit (at least one remains). The
-points that remain are the same ones, so a halving moves only the keys whose point went. That is the one case in
-which keys move that the added destination does not take; it begins at a total weight of 512.
+*Bounded.* Weights come from clients, and a weight of a million would be a ring of that size. When the weights
+would take more than `POINTS_MAX` points, every destination's points are halved until they fit (at least one
+remains). The points that remain are the same ones, so a halving moves only the keys whose point went. That is
+the one case in which keys move that the added destination does not take; it begins at a total weight of 512.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def label_points(label: str, count: int) -> list[int]:
 class HashRing(Generic[D]):
     """Destinations with weights; `pick` chooses one.
 
-    `label` names a destination as a string that is the same on all nodes and different for any two destinations.
-    The ring is laid out again at the first `pick` after a change, so many changes in a row cost one layout.
+    `label` names a destination as a string that is the same on all nodes and different for any two
+    destinations. The ring is laid out again at the first `pick` after a change, so many changes in a row cost
+    one layout.
     """
 
     __slots__ = ("_label", "_owners", "_points", "_stale", "_weights")

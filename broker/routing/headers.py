@@ -1,12 +1,12 @@
 """How a headers exchange matches: the binding's arguments against the message's headers.
 
-`x-match` says how (RabbitMQ, "headers exchange"): `all` wants every condition met, `any` at least one; both leave out
-arguments whose name starts with `x-`, while `all-with-x` and `any-with-x` take them as conditions, too. `x-match`
-itself is never a condition, and without it the rule is `all`. Consequently `all` without any condition matches every
-message, and `any` without any condition matches none.
+`x-match` says how (RabbitMQ, "headers exchange"): `all` wants every condition met, `any` at least one; both
+leave out arguments whose name starts with `x-`, while `all-with-x` and `any-with-x` take them as conditions,
+too. `x-match` itself is never a condition, and without it the rule is `all`. Consequently `all` without any
+condition matches every message, and `any` without any condition matches none.
 
-A condition whose value is void (None) only asks for the presence of the header. Otherwise the values must be the same
-by type class (see `type_class`).
+A condition whose value is void (None) only asks for the presence of the header. Otherwise the values must be
+the same by type class (see `type_class`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The memory of routes already found: (exchange, routing key) -> route.
 
-Routing keys come from clients, who may invent a new one for every message. So the cache is bounded, and the bound
-counts the bytes that an entry holds on to, not entries: ten thousand keys that all lead to the same ten thousand
-queues must not fill the memory.
+Routing keys come from clients, who may invent a new one for every message. So the cache is bounded, and the
+bound counts the bytes that an entry holds on to, not entries: ten thousand keys that all lead to the same ten
+thousand queues must not fill the memory.
 
-It has two halves. New entries go into the young half; when that is full it becomes the old half and the former old
-half is dropped. An entry found in the old half moves to the young one. So a key in use survives a flood of strangers
-as long as it is used once while half a cache of them passes, every operation is O(1), and nothing is ever searched
-for a victim. In all at most twice `half_bytes_max` is held.
+It has two halves. New entries go into the young half; when that is full it becomes the old half and the
+former old half is dropped. An entry found in the old half moves to the young one. So a key in use survives a
+flood of strangers as long as it is used once while half a cache of them passes, every operation is O(1), and
+nothing is ever searched for a victim. In all at most twice `half_bytes_max` is held.
 """
 
 from __future__ import annotations

@@ -1,28 +1,33 @@
 """From an exchange and a routing key to the queues of one virtual host.
 
-The router is a fold of the wiring: it is told of every exchange, queue and binding that comes or goes, and answers
-`route`. Finding a route is a walk over exchanges:
+The router is a fold of the wiring: it is told of every exchange, queue and binding that comes or goes, and
+answers `route`. Finding a route is a walk over exchanges:
 
 1. The default exchange (named '') has a binding to every queue by the queue's own name; it needs no storage.
-2. Any other exchange answers with destinations (see `exchange`). A queue is noted; an exchange is visited next, if it
-   was not visited before. So bindings may form circles, and no queue is noted twice.
-3. An exchange that answers nothing at all hands the message to its alternate exchange, if it has one and that exists,
-   under the same rule. Being bound to another exchange counts as an answer, even if that one finds nothing then.
+2. Any other exchange answers with destinations (see `exchange`). A queue is noted; an exchange is visited
+   next, if it was not visited before. So bindings may form circles, and no queue is noted twice.
+3. An exchange that answers nothing at all hands the message to its alternate exchange, if it has one and that
+   exists, under the same rule. Being bound to another exchange counts as an answer, even if that one finds
+   nothing then.
 
-A message may have several keys, its routing key and those of its CC and BCC headers; an exchange answers for all of
-them at once, so the alternate exchange is asked only when none of the keys leads anywhere.
+A message may have several keys, its routing key and those of its CC and BCC headers; an exchange answers for
+all of them at once, so the alternate exchange is asked only when none of the keys leads anywhere.
 
-The queues of a route are in the order of their names: the same on every node, however the bindings came about.
+The queues of a route are in the order of their names: the same on every node, however the bindings came
+about.
 
-*Remembering.* A route that depended on the routing key alone is cached (see `route_cache`); one that did not even
-depend on that (fanout exchanges only) is kept once per exchange. Every change of the wiring forgets all routes and
-raises `generation`, so that callers can keep routes of their own as long as the number stays the same.
+*Remembering.* A route that depended on the routing key alone is cached (see `route_cache`); one that did not
+even depend on that (fanout exchanges only) is kept once per exchange. Every change of the wiring forgets all
+routes and raises `generation`, so that callers can keep routes of their own as long as the number stays the
+same.
 
-*Objects.* A route carries the queues' names and, in the same order, what `resolve` made of them: whatever the caller
-delivers to. A name that `resolve` does not know (None) is left out, and such a route is not cached, since the object may
-appear without a change of the wiring. A caller whose objects change under a name calls `forget`.
+*Objects.* A route carries the queues' names and, in the same order, what `resolve` made of them: whatever the
+caller delivers to. A name that `resolve` does not know (None) is left out, and such a route is not cached,
+since the object may appear without a change of the wiring. A caller whose objects change under a name calls
+`forget`.
 
-Direct reply-to names (`amq.rabbitmq.reply-to.*`) are no queues of the wiring; the session takes them out before it asks.
+Direct reply-to names (`amq.rabbitmq.reply-to.*`) are no queues of the wiring; the session takes them out
+before it asks.
 """
 
 from __future__ import annotations
@@ -92,9 +97,9 @@ class _WiredExchange:
 class Router(Generic[Q]):
     """The exchanges, queues and bindings of one virtual host.
 
-    Invariants: (1) every binding starts at an exchange that exists and points to a queue or exchange that exists;
-    (2) a binding is in its exchange exactly when it is under its destination; (3) no remembered route is older than
-    `generation`.
+    Invariants: (1) every binding starts at an exchange that exists and points to a queue or exchange that
+    exists; (2) a binding is in its exchange exactly when it is under its destination; (3) no remembered route
+    is older than `generation`.
     """
 
     __slots__ = ("_by_destination", "_cache", "_exchanges", "_key_free", "_queues", "_resolve", "generation")
@@ -221,9 +226,10 @@ class Router(Generic[Q]):
     ) -> Route[Q]:
         """The queues of a message.
 
-        `headers_thunk` gives the message's headers and is called at most once, and only when an exchange on the way
-        reads them; `property_of` reads a basic property by name for `hash-property`. `cc_keys` are the further keys
-        of the CC and BCC headers (amqp-rules 5.6); routes of messages with such keys are not cached.
+        `headers_thunk` gives the message's headers and is called at most once, and only when an exchange on
+        the way reads them; `property_of` reads a basic property by name for `hash-property`. `cc_keys` are
+        the further keys of the CC and BCC headers (amqp-rules 5.6); routes of messages with such keys are not
+        cached.
         """
         if cc_keys:
             return self._walk(exchange, (routing_key, *cc_keys), headers_thunk, property_of)[0]

@@ -1,19 +1,20 @@
 """The topic trie: which patterns match a routing key.
 
-A key is a list of words parted by dots, and so is a pattern; in a pattern the word `*` stands for exactly one word and
-`#` for zero or more (AMQP 0-9-1, 3.1.3.3). The patterns are stored in a trie with one edge per pattern word. A key is
-matched by walking all edges that fit at the same time, so the state is a set of trie nodes:
+A key is a list of words parted by dots, and so is a pattern; in a pattern the word `*` stands for exactly one
+word and `#` for zero or more (AMQP 0-9-1, 3.1.3.3). The patterns are stored in a trie with one edge per
+pattern word. A key is matched by walking all edges that fit at the same time, so the state is a set of trie
+nodes:
 
-- a *plain* node is reached by reading exactly the words so far; the next word leads to its literal child and to its
-  `*` child, and every plain node has one parent, so no node is entered twice in one step;
+- a *plain* node is reached by reading exactly the words so far; the next word leads to its literal child and
+  to its `*` child, and every plain node has one parent, so no node is entered twice in one step;
 - a *hash* node (the end of a `#` edge) swallows words without moving, so once reached it stays reached.
 
-A step looks at each reached node once, so a match costs at most words x nodes whatever the patterns are. Repeated
-hashes say no more than one (`#.#` is `#`) and are collapsed when a pattern is stored.
+A step looks at each reached node once, so a match costs at most words x nodes whatever the patterns are.
+Repeated hashes say no more than one (`#.#` is `#`) and are collapsed when a pattern is stored.
 
-The empty key has no words at all: it is matched by the empty pattern and by `#`, and by nothing else, above all not by
-`*`. The empty pattern in turn matches only the empty key. (RabbitMQ 4.3.1 repaired the opposite.) A key such as `a..b`
-has an empty word in the middle, which `*` matches.
+The empty key has no words at all: it is matched by the empty pattern and by `#`, and by nothing else, above
+all not by `*`. The empty pattern in turn matches only the empty key. (RabbitMQ 4.3.1 repaired the opposite.)
+A key such as `a..b` has an empty word in the middle, which `*` matches.
 """
 
 from __future__ import annotations
@@ -86,8 +87,9 @@ class _Node(Generic[D]):
 class TopicTrie(Generic[D]):
     """Patterns and the destinations behind them.
 
-    Invariants: (1) every node but the root has a destination below or at it; (2) no `#` edge leaves the end of a `#`
-    edge; (3) a destination is counted once per pattern bound, so `#` and `#.#` are unbound one at a time.
+    Invariants: (1) every node but the root has a destination below or at it; (2) no `#` edge leaves the end
+    of a `#` edge; (3) a destination is counted once per pattern bound, so `#` and `#.#` are unbound one at a
+    time.
     """
 
     __slots__ = ("_root",)

@@ -1,12 +1,13 @@
 """When two AMQP field values are the same value.
 
-A field table says of each value which of some twenty wire types it has, and clients choose among them by accident: one
-library writes 10 as a short, the next one as a long. RabbitMQ therefore compares by *type class* (amqp-rules 5.3):
-integers of every width are one class, both float widths are one class, and every other type is a class by itself. So
-short 10 equals long 10, while 10, 10.0, "10" and true are four different values; a timestamp is no integer either.
+A field table says of each value which of some twenty wire types it has, and clients choose among them by
+accident: one library writes 10 as a short, the next one as a long. RabbitMQ therefore compares by *type
+class* (amqp-rules 5.3): integers of every width are one class, both float widths are one class, and every
+other type is a class by itself. So short 10 equals long 10, while 10, 10.0, "10" and true are four different
+values; a timestamp is no integer either.
 
-`canonical` maps a value to a hashable tuple, (class, value), such that two values are the same exactly when their
-tuples are equal. Headers exchanges match with it, and bindings take their identity from it.
+`canonical` maps a value to a hashable tuple, (class, value), such that two values are the same exactly when
+their tuples are equal. Headers exchanges match with it, and bindings take their identity from it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ VOID: Canonical = ("void", None)
 def canonical(value: object) -> Canonical:
     """The (type class, value) of one field value; nested tables and arrays are followed.
 
-    A longstr is one class whether it holds text or other bytes; a byte array (tag `x`) is another. Recursion is as
-    deep as the value, which the frame decoder has limited (64 by default).
+    A longstr is one class whether it holds text or other bytes; a byte array (tag `x`) is another. Recursion
+    is as deep as the value, which the frame decoder has limited (64 by default).
     """
     if isinstance(value, str):
         return ("string", value)
