@@ -1,0 +1,155 @@
+"""What a message carries when a queue gives it up: the rules of dead-lettering, without any queue.
+
+A queue gives a message up because a consumer `rejected` it, because it `expired`, because the queue was longer
+than its `maxlen`, or because the `delivery_limit` was reached. If the queue has a dead-letter exchange, the
+message is published there, with its history in its headers (amqp-rules 5.6; RabbitMQ, "dead letter exchanges"):
+
+    x-death               array of tables, the newest death first; one table per {queue, reason}:
+      original-expiration   longstr     the message's own TTL in milliseconds; only if it had one
+      count                 signed 64   how often it died in this queue for this reason
+      reason, queue         longstr
+      time                  timestamp   of the first such death, seconds
+      exchange              longstr     to which it had been published
+      routing-keys          array       of longstr: with which it had been published; with CC, without BCC
+    x-first-death-{queue,reason,exchange}   set by the first death, never changed afterwards
+    x-last-death-{queue,reason,exchange}    set by every death
+
+A further death for the same {queue, reason} raises the count of its table and moves it to the front; the table
+keeps what else it says. The `expiration` property is cleared, lest the message expire again in the queue that
+collects the dead.
+
+*Cycles.* Queues may dead-letter in a circle. A message is dropped before it enters a queue in which it died
+before, unless a client rejected it on the way round: a circle that only timers and limits drive would never
+end. Only the deaths since the last one in that queue are on the way round. An older rejection does not excuse
+the circle; if it did, one rejection would make all later circles of that message endless.
+
+Headers come from clients, who republish dead messages with `x-death` changed or turned into text. What is not a
+table of the form above is dropped from the history; nothing here raises because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Literal
+
+from broker.amqp.fields import FieldTable, FieldValue, Timestamp
+from broker.amqp.properties import Properties
+
+Reason = Literal["rejected", "expired", "maxlen", "delivery_limit"]
+
+COUNT_MAX: Final = 2**63 - 1
+"""What the wire type of `count` can hold; a client may have written it."""
+
+
+def death(
+    properties: Properties,
+    queue: str,
+    reason: Reason,
+    exchange: str,
+    routing_keys: Sequence[str],
+    now_s: int,
+    *,
+    key_replaced: bool = False,
+) -> Properties:
+    """The properties of a message that has just died; the given ones stay as they are.
+
+    `exchange` and `routing_keys` are those with which the message had come into `queue`; the keys are its
+    routing key and its CC keys, without BCC. `now_s` is the time in seconds since 1970. `key_replaced` says
+    that the queue has a dead-letter routing key: then the CC header goes, because its keys are not used any
+    more.
+    """
+    headers: FieldTable = dict(properties.headers or {})
+    deaths = _history(headers)
+    if not deaths:
+        _note(headers, "first", queue, reason, exchange)
+    _note(headers, "last", queue, reason, exchange)
+    same = [entry for entry in deaths if _is_of(entry, queue, reason)]
+    if same:
+        # a client may have doubled the table: the newest one speaks for all
+        entry = {**same[0], "count": min(_count(same) + 1, COUNT_MAX)}
+    else:
+        keys: list[FieldValue] = list(routing_keys)
+        entry = {
+            "count": 1,
+            "reason": reason,
+            "queue": queue,
+            "time": Timestamp(now_s),
+            "exchange": exchange,
+            "routing-keys": keys,
+        }
+        if properties.expiration is not None:
+            entry["original-expiration"] = properties.expiration
+    headers["x-death"] = [entry, *(old for old in deaths if not _is_of(old, queue, reason))]
+    # "BCC always removed; DLRK set => CC removed"
+    headers.pop("BCC", None)
+    if key_replaced:
+        headers.pop("CC", None)
+    return replace(properties, headers=headers, expiration=None)
+
+
+def is_cycle(headers: Mapping[str, object] | None, target_queue: str) -> bool:
+    """Whether a dead message must not enter `target_queue`.
+
+    `headers` are those after `death`, so the newest death is the one that sends the message on its way. When
+    that was a rejection, there is no cycle.
+    """
+    for entry in _history(headers):
+        # "without a client explicitly rejecting the message somewhere in the cycle"
+        if entry["reason"] == "rejected":
+            return False
+        if entry["queue"] == target_queue:
+            return True
+    return False
+
+
+def death_queues(headers: Mapping[str, object] | None) -> tuple[str, ...]:
+    """The queues in which a message died, newest first, for the log line about a cycle."""
+    return tuple(str(entry["queue"]) for entry in _history(headers))
+
+
+def dead_letter_keys(
+    dead_letter_routing_key: str | None,
+    routing_keys: Sequence[str],
+    cc_keys: Sequence[str] = (),
+    bcc_keys: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """The keys with which a dead message is published, each once.
+
+    The queue's dead-letter routing key alone, if it has one ("" is one); otherwise all keys with which the
+    message had been published, those of CC and BCC included (amqp-rules 5.6).
+    """
+    if dead_letter_routing_key is not None:
+        return (dead_letter_routing_key,)
+    return tuple(dict.fromkeys((*routing_keys, *cc_keys, *bcc_keys)))
+
+
+def _history(headers: Mapping[str, object] | None) -> list[FieldTable]:
+    """The tables of `x-death` that name a queue and a reason, newest first; whatever else is there is dropped."""
+    deaths = None if headers is None else headers.get("x-death")
+    if not isinstance(deaths, list):
+        return []
+    return [
+        entry
+        for entry in deaths
+        if isinstance(entry, dict) and isinstance(entry.get("queue"), str) and isinstance(entry.get("reason"), str)
+    ]
+
+
+def _is_of(entry: FieldTable, queue: str, reason: str) -> bool:
+    return entry["queue"] == queue and entry["reason"] == reason
+
+
+def _count(same: Sequence[FieldTable]) -> int:
+    """How many deaths tables of one {queue, reason} stand for; a plain int, whose wire type is signed 64 bits."""
+    count = same[0].get("count")
+    if isinstance(count, int) and not isinstance(count, bool) and count >= 1:
+        return int(count)
+    # a table without a count stands for one death, as RabbitMQ wrote it before it counted
+    return len(same)
+
+
+def _note(headers: FieldTable, which: str, queue: str, reason: str, exchange: str) -> None:
+    headers[f"x-{which}-death-queue"] = queue
+    headers[f"x-{which}-death-reason"] = reason
+    headers[f"x-{which}-death-exchange"] = exchange
