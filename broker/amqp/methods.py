@@ -22,7 +22,9 @@ from msgspec import field
 from broker.amqp.domains import Bit, Long, LongLong, LongStr, Octet, Short, ShortStr
 from broker.amqp.errors import ConnectionFault, command_invalid, syntax_error
 from broker.amqp.fields import DEFAULT_LIMITS, FieldLimits, Table
-from broker.amqp.layout import METHODS, Method, declare
+from broker.amqp.layout import METHODS as METHODS
+from broker.amqp.layout import Method as Method
+from broker.amqp.layout import declare
 
 _IDS: Final = struct.Struct(">HH")
 
