@@ -1,0 +1,1 @@
+"""Measures this broker against RabbitMQ on the same machine: `python -m bench` or `scripts/bench`."""

@@ -1,0 +1,195 @@
+// amqpload: a load generator and loss checker for any AMQP 0-9-1 broker.
+//
+//   amqpload run     publish and/or consume, check every message, print one JSON object
+//   amqpload idle    open --count connections with one channel each, print "ready", hold them until stdin ends
+//   amqpload declare declare --count queues and print how long it took
+//   amqpload depth   declare the queue passively and print its message count (exit 1 while that is refused)
+//
+// The generator must cost little beside the broker. One thread (or one for publishers and one for consumers:
+// --threads 2) waits in epoll. A publisher owns a block of finished publish frames, of which only sequence, time
+// stamp and trailer are patched before the block is sent again. Consumers parse in place. The clock is read once
+// per block and once per socket read. Build: g++ -O2 -pthread -o amqpload amqpload.cc
+//
+// Every body: publisher(2) sequence(6) stamp(8) filler ... and, where it is at least 24 bytes long, the first
+// eight bytes again at its end. See tally.h for what counts as lost, duplicate, misordered and corrupt.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include <map>
+#include <thread>
+
+#include "run.h"
+
+static Options parse(int argc, char** argv) {
+  Options o;
+  std::map<std::string, std::string*> texts{{"--host", &o.host}, {"--user", &o.user}, {"--password", &o.password},
+      {"--vhost", &o.vhost}, {"--queue", &o.queue}, {"--args", &o.args}};
+  std::map<std::string, long*> numbers{{"--port", &o.port}, {"--publishers", &o.publishers},
+      {"--consumers", &o.consumers}, {"--queues", &o.queues}, {"--size", &o.size}, {"--window", &o.window},
+      {"--prefetch", &o.prefetch}, {"--ack-every", &o.ack_every}, {"--count", &o.count}, {"--expect", &o.expect},
+      {"--threads", &o.threads}, {"--timeout", &o.timeout_s}};
+  std::map<std::string, double*> reals{{"--rate", &o.rate}, {"--seconds", &o.seconds}, {"--warm", &o.warm_s},
+      {"--drain", &o.drain_s}};
+  int at = 1;
+  if (at < argc && argv[at][0] != '-') o.verb = argv[at++];
+  for (; at < argc; at++) {
+    std::string name = argv[at];
+    if (name == "--transient") { o.durable = o.persistent = false; continue; }
+    if (name == "--no-confirm") { o.confirm = false; continue; }
+    if (name == "--auto-ack") { o.auto_ack = true; continue; }
+    if (name == "--no-declare") { o.declare = false; continue; }
+    if (at + 1 >= argc) throw std::invalid_argument(name + " is unknown or needs a value");
+    std::string value = argv[++at];
+    if (texts.count(name)) *texts[name] = value;
+    else if (numbers.count(name)) *numbers[name] = atol(value.c_str());
+    else if (reals.count(name)) *reals[name] = atof(value.c_str());
+    else throw std::invalid_argument("unknown option " + name);
+  }
+  if (o.size < 16) throw std::invalid_argument("--size is at least 16: sequence and time stamp travel in the body");
+  if (o.publishers > 65535 || o.queues < 1 || o.window < 1) throw std::invalid_argument("a number is out of range");
+  return o;
+}
+
+static Link dialled(const Options& o) {
+  Link link;
+  link.dial(o.host, (int)o.port, o.user, o.password, o.vhost, (int)o.timeout_s);
+  return link;
+}
+
+static int idle(const Options& o) {
+  std::vector<Link> links;
+  uint64_t started = now_ns();
+  for (long i = 0; i < o.count; i++) links.push_back(dialled(o));
+  printf("{\"connections\":%ld,\"elapsed_s\":%.3f}\nready\n", o.count, (double)(now_ns() - started) / 1e9);
+  fflush(stdout);
+  while (getchar() != EOF) {
+  }
+  for (auto& link : links) link.close_in_order();
+  return 0;
+}
+
+// Declares in batches so that the broker's work is measured, not the round trips.
+static int declare(const Options& o) {
+  Link link = dialled(o);
+  std::string entries = table_entries(o.args);
+  uint64_t started = now_ns();
+  for (long done = 0; done < o.count;) {
+    long batch = std::min(100L, o.count - done);
+    std::string out;
+    for (long i = 0; i < batch; i++)
+      out += method_frame(1, kQueueDeclare,
+                          Link::declare_arguments(o.queue + std::to_string(done + i), false, o.durable, entries));
+    link.send_all(out);
+    for (long i = 0; i < batch; i++) link.expect(kQueueDeclareOk);
+    done += batch;
+  }
+  printf("{\"queues\":%ld,\"elapsed_s\":%.3f}\n", o.count, (double)(now_ns() - started) / 1e9);
+  link.close_in_order();
+  return 0;
+}
+
+static int depth(const Options& o) {
+  Link link = dialled(o);
+  printf("{\"messages\":%u}\n", link.declare(o.queue, true, o.durable, ""));
+  link.close_in_order();
+  return 0;
+}
+
+static double cpu_s() {
+  rusage u;
+  getrusage(RUSAGE_SELF, &u);
+  return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+static std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += (unsigned char)c < 32 ? ' ' : c;
+  }
+  return out + "\"";
+}
+
+static int run(const Options& o) {
+  Run shared(o);
+  std::vector<Loop> loops;
+  loops.reserve(2);
+  loops.emplace_back(shared);
+  if (o.threads > 1) loops.emplace_back(shared);
+  std::string entries = table_entries(o.args);
+  auto queue_of = [&](long i) { return o.queues > 1 ? o.queue + std::to_string(i % o.queues) : o.queue; };
+  // consumers first: a message must never find its queue undeclared, and the first latency is a real one
+  for (long i = 0; i < o.consumers; i++) {
+    Link link = dialled(o);
+    if (o.declare) link.declare(queue_of(i), false, o.durable, entries);
+    link.call(1, kBasicQos, Writer().u32(0).u16((unsigned)o.prefetch).u8(0).bytes, kBasicQosOk);
+    link.call(1, kBasicConsume,
+              Writer().u16(0).shortstr(queue_of(i)).shortstr("c").u8(o.auto_ack ? 2 : 0).longstr("").bytes, kBasicConsumeOk);
+    loops[0].consumers.emplace_back(link, o);
+  }
+  for (long i = 0; i < o.publishers; i++) {
+    Link link = dialled(o);
+    if (o.declare) link.declare(queue_of(i), false, o.durable, entries);
+    if (o.confirm) link.call(1, kConfirmSelect, Writer().u8(0).bytes, kConfirmSelectOk);
+    loops.back().publishers.emplace_back(link, o, (int)i, queue_of(i));
+  }
+
+  double cpu_before = cpu_s();
+  shared.begin();
+  std::thread second;
+  if (loops.size() > 1) second = std::thread([&] { loops[1].turn_until_done(false); });
+  loops[0].turn_until_done(true);
+  if (second.joinable()) second.join();
+  double cpu_used = cpu_s() - cpu_before;
+  uint64_t ended = shared.last_progress;
+
+  uint64_t published = 0, confirmed = 0, nacked = 0, lost = 0, unconfirmed = 0;
+  for (auto& p : loops.back().publishers) {
+    published += p.next;
+    for (uint64_t s = 0; s < p.next; s++) {
+      bool settled = !o.confirm || p.settled(s), refused = o.confirm && p.refused.test(s);
+      nacked += refused;
+      confirmed += o.confirm && settled && !refused;
+      unconfirmed += !settled;
+      if (o.consumers && settled && !refused && !shared.ledger.seen[(size_t)p.id].test(s)) lost++;
+    }
+  }
+  for (uint64_t s = 0; o.publishers == 0 && s < (uint64_t)o.expect; s++) lost += !shared.ledger.seen[0].test(s);
+  for (auto& loop : loops) loop.close_all();
+
+  // a run of a given count has no window: its rates are over its whole length
+  double window_s = o.count || o.publishers == 0 ? (double)(ended - shared.first_progress) / 1e9 : o.seconds;
+  if (window_s <= 0) window_s = 1e-9;
+  const Ledger& l = shared.ledger;
+  bool clean = shared.error.empty() && !lost && !l.duplicates && !l.misordered && !l.corrupt && !l.bad_tags && !unconfirmed;
+  printf("{\"clean\":%s,\"error\":%s,\"published\":%lu,\"confirmed\":%lu,\"unconfirmed\":%lu,\"nacked\":%lu,"
+         "\"received\":%lu,\"lost\":%lu,\"duplicates\":%lu,\"misordered\":%lu,\"corrupt\":%lu,\"bad_tags\":%lu,"
+         "\"redelivered\":%lu,\"blocked\":%lu,\"publish_rate\":%.0f,\"confirm_rate\":%.0f,\"receive_rate\":%.0f,"
+         "\"window_s\":%.3f,\"cpu_s\":%.3f,\"latency_us\":%s,\"confirm_latency_us\":%s}\n",
+         clean ? "true" : "false", quoted(shared.error).c_str(), published, confirmed, unconfirmed, nacked,
+         l.received, lost, l.duplicates, l.misordered, l.corrupt, l.bad_tags, l.redelivered,
+         (unsigned long)shared.blocked, (double)shared.published_in_window / window_s,
+         (double)shared.confirmed_in_window / window_s, (double)shared.received_in_window / window_s, window_s, cpu_used,
+         shared.latency.json_us().c_str(), shared.confirm_latency.json_us().c_str());
+  return clean ? 0 : 1;
+}
+
+int main(int argc, char** argv) {
+  signal(SIGPIPE, SIG_IGN);
+  prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+  try {
+    Options o = parse(argc, argv);
+    if (o.verb == "run") return run(o);
+    if (o.verb == "idle") return idle(o);
+    if (o.verb == "declare") return declare(o);
+    if (o.verb == "depth") return depth(o);
+    throw std::invalid_argument("unknown verb " + o.verb);
+  } catch (const std::invalid_argument& e) {
+    fprintf(stderr, "amqpload: %s\n", e.what());
+    return 2;
+  } catch (const std::exception& e) {
+    fprintf(stderr, "amqpload: %s\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,408 @@
+// The measured part of a run: publishers that patch and send blocks of finished frames, consumers that parse in
+// place, and the loop that waits for both.
+#pragma once
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include <atomic>
+#include <vector>
+
+#include "tally.h"
+#include "wire.h"
+
+struct Options {
+  std::string verb = "run", host = "127.0.0.1", user = "guest", password = "guest", vhost = "/", queue = "load", args;
+  long port = 5672, publishers = 1, consumers = 1, queues = 1, size = 100, window = 1000, prefetch = 1000;
+  long ack_every = 50;  // one basic.ack multiple for so many deliveries
+  long count = 0;       // per publisher; 0: publish for warm + seconds
+  long expect = 0;      // without publishers: how many messages of publisher 0 must arrive
+  long threads = 1, timeout_s = 60;
+  double rate = 0;      // messages/s of all publishers together; 0: as fast as the broker takes them
+  double seconds = 10, warm_s = 2, drain_s = 20;  // drain: give up after so long without any progress
+  bool durable = true, persistent = true, confirm = true, auto_ack = false, declare = true;
+};
+
+// What both threads see. The ledger and the histograms each belong to one thread.
+struct Run {
+  const Options& o;
+  Ledger ledger;
+  Histogram latency, confirm_latency;
+  uint64_t start = 0, measure_from = 0, measure_to = 0, first_progress = 0;
+  std::atomic<uint64_t> published{0}, settled{0}, refused{0}, received{0}, blocked{0}, last_progress{0};
+  std::atomic<uint64_t> published_in_window{0}, confirmed_in_window{0}, received_in_window{0};
+  std::atomic<bool> publishing{true}, stop{false};
+  std::string error;  // written once, by whoever sets stop first
+
+  explicit Run(const Options& options)
+      : o(options), ledger(options.publishers ? (size_t)options.publishers : 1) {}
+
+  void begin() {
+    start = first_progress = now_ns();
+    last_progress = start;
+    bool windowed = o.count == 0 && o.publishers > 0;
+    measure_from = windowed ? start + (uint64_t)(o.warm_s * 1e9) : start;
+    measure_to = windowed ? measure_from + (uint64_t)(o.seconds * 1e9) : UINT64_MAX;
+  }
+  bool in_window(uint64_t t) const { return t >= measure_from && t <= measure_to; }
+  void fail(const std::string& why) {
+    if (!stop.exchange(true)) error = why;
+  }
+};
+
+struct Publisher {
+  int fd, id;
+  std::vector<uint8_t> block;  // `slots` finished messages of `stride` bytes each
+  size_t stride, body_at, slots, used = 0, sent = 0;
+  uint64_t next = 0, watermark = 0;  // next sequence to publish; all below the watermark are settled
+  Bitmap early, refused;             // settled beyond the watermark; nacked
+  std::vector<uint64_t> stamps;      // publish time by sequence modulo its size, for confirm latencies
+  std::string input;
+  bool blocked = false, waits_for_room = false;
+
+  Publisher(Link& link, const Options& o, int id_, const std::string& queue) : fd(link.fd), id(id_), input(link.input) {
+    if ((uint64_t)o.size + kFrameOverhead > link.frame_max) throw std::runtime_error("the body must fit into one frame");
+    std::string publish = method_frame(1, kBasicPublish, Writer().u16(0).shortstr("").shortstr(queue).u8(0).bytes);
+    // delivery-mode only, as most clients' fastest presets have it
+    std::string header = frame(kHeader, 1, Writer().u16(60).u16(0).u64((uint64_t)o.size).u16(0x1000).u8(o.persistent ? 2 : 1).bytes);
+    std::string one = publish + header + frame(kBody, 1, std::string((size_t)o.size, 'x'));
+    stride = one.size();
+    body_at = publish.size() + header.size() + 7;
+    slots = std::max<size_t>(1, (128u << 10) / stride);
+    if (o.confirm) {
+      slots = std::min(slots, (size_t)o.window);
+      size_t ring = 1;
+      while (ring < (size_t)o.window) ring *= 2;
+      stamps.resize(ring);
+    }
+    for (size_t i = 0; i < slots; i++) block.insert(block.end(), one.begin(), one.end());
+  }
+
+  bool settled(uint64_t sequence) const { return sequence < watermark || early.test(sequence); }
+
+  void patch(size_t slot, size_t size, uint64_t stamp) {
+    uint8_t* body = block.data() + slot * stride + body_at;
+    uint64_t mark = (uint64_t)id << 48 | next;
+    put64(body, mark);
+    memcpy(body + 8, &stamp, 8);
+    if (size >= 24) memcpy(body + size - 8, body, 8);
+    if (!stamps.empty()) stamps[next & (stamps.size() - 1)] = stamp;
+    next++;
+  }
+};
+
+struct Consumer {
+  int fd;
+  std::string input;           // the unfinished frame that the last read ended in
+  std::string acks;
+  std::vector<uint64_t> next;  // per publisher, the lowest sequence that is in order here
+  uint64_t last_tag = 0, unacked = 0, body_left = 0;
+  bool again = false, waits_for_room = false;
+  std::string body;            // only for bodies that came in several frames
+
+  Consumer(Link& link, const Options& o)
+      : fd(link.fd), input(link.input), next(o.publishers ? (size_t)o.publishers : 1, 0) {}
+
+  void acknowledge() {
+    if (!unacked) return;
+    uint8_t ack[21] = {kMethod, 0, 1, 0, 0, 0, 13, 0, 60, 0, 80};
+    put64(ack + 11, last_tag);
+    ack[19] = 1;  // multiple
+    ack[20] = kFrameEnd;
+    acks.append((const char*)ack, sizeof ack);
+    unacked = 0;
+  }
+};
+
+class Loop {
+ public:
+  std::vector<Publisher> publishers;
+  std::vector<Consumer> consumers;
+
+  explicit Loop(Run& run) : run_(run), o_(run.o), scratch_(kReadBytes + (1u << 20)) {}
+
+  // `decides`: this loop also decides when the run is over.
+  void turn_until_done(bool decides) {
+    ep_ = epoll_create1(EPOLL_CLOEXEC);
+    for (size_t i = 0; i < publishers.size(); i++) watch(EPOLL_CTL_ADD, publishers[i].fd, i << 1, false);
+    for (size_t i = 0; i < consumers.size(); i++) watch(EPOLL_CTL_ADD, consumers[i].fd, i << 1 | 1, false);
+    for (auto& c : consumers) {
+      if (!c.input.empty()) parse_deliveries(c, 0);  // what came together with consume-ok
+    }
+    int ticker = o_.rate > 0 ? start_ticker() : -1;
+    while (!run_.stop) {
+      uint64_t now = now_ns();
+      if (run_.publishing && now >= run_.measure_to) run_.publishing = false;
+      bool more = false;
+      for (auto& p : publishers) more |= pump(p, now);
+      if (decides) decide(now);
+      epoll_event events[128];
+      int n = epoll_wait(ep_, events, 128, more ? 0 : 5);
+      for (int i = 0; i < n && !run_.stop; i++) {
+        uint64_t key = events[i].data.u64;
+        if (key == kTicker) {
+          uint64_t ticks;
+          (void)!read(ticker, &ticks, 8);
+        } else if (key & 1) {
+          serve(consumers[key >> 1], events[i].events);
+        } else {
+          serve(publishers[key >> 1], events[i].events);
+        }
+      }
+      if (n == 0 && !more)  // idle: leave nothing unacknowledged
+        for (auto& c : consumers) c.acknowledge(), flush_acks(c);
+    }
+    if (ticker >= 0) ::close(ticker);
+    ::close(ep_);
+  }
+
+  void close_all() {
+    auto close_one = [](int fd, const std::string& last) {
+      fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+      Link link;
+      link.fd = fd;
+      try {
+        link.send_all(last);
+      } catch (const std::runtime_error&) {
+      }
+      link.close_in_order();
+    };
+    bool orderly = run_.error.empty();
+    for (auto& c : consumers) {
+      c.acknowledge();
+      orderly ? close_one(c.fd, c.acks) : (void)::close(c.fd);
+    }
+    for (auto& p : publishers) orderly && p.used == p.sent ? close_one(p.fd, "") : (void)::close(p.fd);
+  }
+
+ private:
+  static constexpr size_t kReadBytes = 256u << 10;
+  static constexpr uint64_t kTicker = UINT64_MAX;
+  Run& run_;
+  const Options& o_;
+  std::vector<uint8_t> scratch_;
+  int ep_ = -1;
+  uint64_t complete_at_ = 0;
+
+  void watch(int operation, int fd, uint64_t key, bool room) {
+    if (operation == EPOLL_CTL_ADD) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    epoll_event e{};
+    e.events = EPOLLIN | (room ? (uint32_t)EPOLLOUT : 0u);
+    e.data.u64 = key;
+    epoll_ctl(ep_, operation, fd, &e);
+  }
+
+  int start_ticker() {
+    int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+    long interval = std::max(100000L, (long)(1e9 / o_.rate));
+    itimerspec every{{interval / 1000000000, interval % 1000000000}, {0, interval}};
+    timerfd_settime(fd, 0, &every, nullptr);
+    epoll_event e{};
+    e.events = EPOLLIN;
+    e.data.u64 = kTicker;
+    epoll_ctl(ep_, EPOLL_CTL_ADD, fd, &e);
+    return fd;
+  }
+
+  void progress(uint64_t now) { run_.last_progress.store(now, std::memory_order_relaxed); }
+
+  // Over when everything has arrived and a moment passed in which a duplicate could have shown itself.
+  void decide(uint64_t now) {
+    if (o_.count && run_.published >= (uint64_t)(o_.count * o_.publishers)) run_.publishing = false;
+    if (!o_.publishers) run_.publishing = false;
+    uint64_t published = o_.publishers ? run_.published.load() : (uint64_t)o_.expect;
+    bool complete = !run_.publishing && (!o_.confirm || !o_.publishers || run_.settled >= published) &&
+                    (!o_.consumers || run_.received >= published - run_.refused);
+    if (!complete) complete_at_ = 0;
+    else if (!complete_at_) complete_at_ = now;
+    else if (now - complete_at_ > 200000000) run_.stop = true;
+    if (!complete && now > run_.last_progress && now - run_.last_progress > (uint64_t)(o_.drain_s * 1e9))
+      run_.fail("no progress for " + std::to_string((int)o_.drain_s) + " s");
+  }
+
+  // Sends what is due; true when more could be sent at once.
+  bool pump(Publisher& p, uint64_t now) {
+    if (p.waits_for_room || p.blocked) return false;
+    if (p.sent == p.used && !fill(p, now)) return false;
+    ssize_t n = send(p.fd, p.block.data() + p.sent, p.used - p.sent, MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN) return run_.fail(std::string("publisher lost: ") + strerror(errno)), false;
+    if (n > 0) p.sent += (size_t)n;
+    if (p.sent < p.used) {
+      p.waits_for_room = true;
+      watch(EPOLL_CTL_MOD, p.fd, key_of(p), true);
+      return false;
+    }
+    return true;
+  }
+
+  bool fill(Publisher& p, uint64_t now) {
+    if (!run_.publishing) return false;
+    size_t n = p.slots;
+    if (o_.confirm) n = std::min<size_t>(n, (size_t)o_.window - (p.next - p.watermark));
+    if (o_.count) n = std::min<size_t>(n, (size_t)o_.count - p.next);
+    double rate = o_.rate / (double)o_.publishers;
+    if (o_.rate > 0) {
+      uint64_t due = (uint64_t)((double)(now - run_.start) / 1e9 * rate);
+      n = due > p.next ? std::min<size_t>(n, due - p.next) : 0;
+    }
+    if (!n) return false;
+    for (size_t i = 0; i < n; i++) {
+      // at a fixed rate the stamp is the time when the message was due, so that a stalled broker
+      // cannot hide the waiting of messages that it kept from being sent
+      uint64_t stamp = o_.rate > 0 ? run_.start + (uint64_t)((double)(p.next + 1) / rate * 1e9) : now;
+      p.patch(i, (size_t)o_.size, stamp);
+    }
+    p.used = n * p.stride;
+    p.sent = 0;
+    progress(now);
+    run_.published.fetch_add(n, std::memory_order_relaxed);
+    if (run_.in_window(now)) run_.published_in_window.fetch_add(n, std::memory_order_relaxed);
+    return true;
+  }
+
+  uint64_t key_of(const Publisher& p) const { return (uint64_t)(&p - publishers.data()) << 1; }
+
+  void serve(Publisher& p, uint32_t events) {
+    if (events & EPOLLOUT && p.waits_for_room) {
+      p.waits_for_room = false;
+      watch(EPOLL_CTL_MOD, p.fd, key_of(p), false);
+    }
+    if (!(events & ~(uint32_t)EPOLLOUT)) return;
+    ssize_t n = read_behind(p.fd, p.input);
+    if (n < 0) return;
+    uint64_t now = now_ns(), settled = 0;
+    const uint8_t *at = scratch_.data(), *end = at + n;
+    for (uint32_t size; (size_t)(end - at) >= kFrameOverhead; at += size + kFrameOverhead) {
+      size = get32(at + 3);
+      if ((size_t)(end - at) < size + kFrameOverhead) break;
+      if (at[0] != kMethod) continue;
+      const uint8_t* a = at + 11;
+      uint32_t id = get32(at + 7);
+      if (id == kBasicAck || id == kBasicNack) settled += settle(p, get64(a), a[8] & 1, id == kBasicNack, now);
+      else if (id == kConnectionBlocked) p.blocked = true, run_.blocked++;
+      else if (id == kConnectionUnblocked) p.blocked = false;
+      else if (id == kConnectionClose || id == kChannelClose) return run_.fail(close_reason(at + 7, size));
+    }
+    p.input.assign((const char*)at, (size_t)(end - at));
+    if (!settled) return;
+    progress(now);
+    run_.settled.fetch_add(settled, std::memory_order_relaxed);
+    if (run_.in_window(now)) run_.confirmed_in_window.fetch_add(settled, std::memory_order_relaxed);
+  }
+
+  // Delivery tags of confirms count from 1 on the channel, sequences from 0.
+  uint64_t settle(Publisher& p, uint64_t tag, bool multiple, bool nack, uint64_t now) {
+    if (!o_.confirm) return run_.fail("confirm on a channel that did not ask for confirms"), 0;
+    if (tag == 0 && multiple) tag = p.next;
+    if (tag == 0 || tag > p.next) return run_.fail("confirm of a message that was not published"), 0;
+    uint64_t count = 0;
+    bool measured = run_.in_window(now);
+    auto one = [&](uint64_t sequence) {
+      count++;
+      uint64_t stamp = p.stamps[sequence & (p.stamps.size() - 1)];
+      if (measured) run_.confirm_latency.add(now > stamp ? now - stamp : 0);
+      if (nack) p.refused.test_and_set(sequence), run_.refused++;
+    };
+    if (multiple) {
+      for (; p.watermark < tag; p.watermark++)
+        if (!p.early.test(p.watermark)) one(p.watermark);
+    } else if (!p.settled(tag - 1)) {
+      one(tag - 1);
+      if (tag - 1 == p.watermark) p.watermark++;
+      else p.early.test_and_set(tag - 1);
+    }
+    while (p.early.test(p.watermark)) p.watermark++;
+    return count;
+  }
+
+  void serve(Consumer& c, uint32_t events) {
+    if (events & EPOLLOUT && c.waits_for_room) flush_acks(c);
+    if (!(events & ~(uint32_t)EPOLLOUT)) return;
+    ssize_t n = read_behind(c.fd, c.input);
+    if (n < 0) return;
+    parse_deliveries(c, (size_t)n);
+    flush_acks(c);
+  }
+
+  // Reads behind the rest of the last read, into the one buffer that stays in the cache. -1: nothing or failed.
+  ssize_t read_behind(int fd, const std::string& rest) {
+    if (scratch_.size() < rest.size() + kReadBytes) scratch_.resize(rest.size() + kReadBytes);
+    memcpy(scratch_.data(), rest.data(), rest.size());
+    ssize_t n = recv(fd, scratch_.data() + rest.size(), kReadBytes, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
+    if (n <= 0) return run_.fail("connection dropped by the broker"), -1;
+    return n + (ssize_t)rest.size();
+  }
+
+  void parse_deliveries(Consumer& c, size_t available) {
+    if (!available) {  // first call: the rest of the set-up conversation
+      available = c.input.size();
+      memcpy(scratch_.data(), c.input.data(), available);
+    }
+    uint64_t now = now_ns(), before = run_.ledger.received, run_stamp = 0, run_length = 0;
+    bool measured = run_.in_window(now) && o_.publishers;
+    auto record = [&] {
+      if (run_length && measured) run_.latency.add(now > run_stamp ? now - run_stamp : 0, run_length);
+    };
+    auto arrived = [&](const uint8_t* body, size_t size) {
+      uint64_t mark = get64(body), stamp;
+      memcpy(&stamp, body + 8, 8);
+      if (size != (size_t)o_.size || (size >= 24 && memcmp(body, body + size - 8, 8))) run_.ledger.corrupt++;
+      if (stamp != run_stamp) record(), run_stamp = stamp, run_length = 0;
+      run_length++;
+      run_.ledger.enter(c.next, mark >> 48, mark & 0xffffffffffffull, c.again);
+      if (!o_.auto_ack && ++c.unacked >= (uint64_t)o_.ack_every) c.acknowledge();
+    };
+    const uint8_t *at = scratch_.data(), *end = at + available;
+    for (uint32_t size; (size_t)(end - at) >= kFrameOverhead; at += size + kFrameOverhead) {
+      size = get32(at + 3);
+      if ((size_t)(end - at) < size + kFrameOverhead) break;
+      const uint8_t* p = at + 7;
+      if (at[0] == kBody) {
+        if (c.body.empty() && size == c.body_left && size >= 16) {
+          arrived(p, size);
+        } else {
+          c.body.append((const char*)p, size);
+          if (c.body.size() < c.body_left) continue;
+          if (c.body.size() >= 16) arrived((const uint8_t*)c.body.data(), c.body.size());
+          else run_.ledger.corrupt++;
+          c.body.clear();
+        }
+      } else if (at[0] == kHeader) {
+        c.body_left = get64(p + 4);
+        if (!c.body_left) run_.ledger.corrupt++;
+      } else if (at[0] == kMethod) {
+        uint32_t id = get32(p);
+        if (id == kBasicDeliver) {
+          const uint8_t* tag = p + 5 + p[4];
+          uint64_t value = get64(tag);
+          run_.ledger.bad_tags += value != c.last_tag + 1;
+          c.last_tag = value;
+          c.again = tag[8];
+        } else if (id == kConnectionClose || id == kChannelClose) {
+          return run_.fail(close_reason(p, size));
+        } else if (id == kBasicCancel) {
+          return run_.fail("consumer cancelled by the broker");
+        }
+      }
+    }
+    record();
+    c.input.assign((const char*)at, (size_t)(end - at));
+    uint64_t count = run_.ledger.received - before;
+    if (!count) return;
+    if (run_.received == 0 && !o_.publishers) run_.first_progress = now;
+    progress(now);
+    run_.received.fetch_add(count, std::memory_order_relaxed);
+    if (run_.in_window(now)) run_.received_in_window.fetch_add(count, std::memory_order_relaxed);
+  }
+
+  void flush_acks(Consumer& c) {
+    if (c.acks.empty()) return;
+    ssize_t n = send(c.fd, c.acks.data(), c.acks.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN) return run_.fail(std::string("consumer lost: ") + strerror(errno));
+    if (n > 0) c.acks.erase(0, (size_t)n);
+    if (c.acks.empty() != c.waits_for_room) return;
+    c.waits_for_room = !c.acks.empty();
+    watch(EPOLL_CTL_MOD, c.fd, (uint64_t)(&c - consumers.data()) << 1 | 1, c.waits_for_room);
+  }
+};
