@@ -89,7 +89,8 @@ def _carry_out(plan: harness.Plan, console: Console, results: Path, quick: bool)
         "amounts": dataclasses.asdict(plan.scale),
         "versions": plan.versions,
     }
-    only_some = "" if len(plan.workloads) > 1 else f"-{plan.workloads[0].name}"
+    complete = len(plan.workloads) == len(WORKLOADS)
+    only_some = "" if complete else "-" + "-".join(workload.name for workload in plan.workloads)
     stem = f"{now.date().isoformat()}-{described['tag']}{only_some}{'-quick' if quick else ''}"
     paths = report.write(results, stem, rows, described, settings, ours, peer)
     console.print(report.machine_text(described, plan.versions), soft_wrap=True, highlight=False, markup=False)
