@@ -107,12 +107,17 @@ class HashRing(Generic[D]):
         }
 
     def _lay_out(self) -> None:
-        # labels break the tie of two equal points, so the order of binding does not matter
-        laid = sorted(
-            (point, self._label(destination), destination)
-            for destination, count in self.point_counts().items()
-            for point in label_points(self._label(destination), count)
-        )
-        self._points = array("Q", [point for point, _, _ in laid])
-        self._owners = [destination for _, _, destination in laid]
+        labelled = sorted(((self._label(destination), destination) for destination in self._weights), key=_label)
+        counts = self.point_counts()
+        owner_of: dict[int, D] = {}
+        # of two equal points the lower label wins, as it is written last: the order of binding does not matter
+        for label, destination in reversed(labelled):
+            owner_of.update(dict.fromkeys(label_points(label, counts[destination]), destination))
+        laid = sorted(owner_of)
+        self._points = array("Q", laid)
+        self._owners = [owner_of[point] for point in laid]
         self._stale = False
+
+
+def _label(labelled: tuple[str, object]) -> str:
+    return labelled[0]

@@ -15,7 +15,8 @@ QUEUES = ["p", "q", "r"]
 exchanges = st.sampled_from(EXCHANGES)
 queues = st.sampled_from(QUEUES)
 types = st.sampled_from(["direct", "fanout", "topic", "headers"])
-keys = st.sampled_from(["", "k", "k.l", "p"])
+KEYS = ["", "k", "k.l", "p"]
+keys = st.sampled_from(KEYS)
 patterns = st.sampled_from(["", "k", "k.l", "#", "k.*", "*"])
 header_tables: st.SearchStrategy[dict[str, object]] = st.sampled_from([{}, {"h": 1}, {"h": 2}])
 
@@ -143,6 +144,15 @@ class RouterUnderChange(RuleBasedStateMachine):
         headers=header_tables,
     )
     def route(self, exchange: str, key: str, copies: list[str], headers: dict[str, object]) -> None:
+        self.compare(exchange, key, copies, headers)
+
+    @rule(headers=header_tables)
+    def route_everything(self, headers: dict[str, object]) -> None:
+        for exchange in ["", *EXCHANGES]:
+            for key in KEYS:
+                self.compare(exchange, key, [], headers)
+
+    def compare(self, exchange: str, key: str, copies: list[str], headers: dict[str, object]) -> None:
         for _ in range(2):  # the second answer may come from the cache
             route = self.router.route(exchange, key, lambda: headers, copies)
             expected = self.model.route(exchange, [key, *copies], headers)

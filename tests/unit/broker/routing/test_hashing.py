@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from broker.routing.hashing import POINTS_MAX, POINTS_PER_WEIGHT, HashRing, label_points
+from broker.routing.hashing import POINTS_MAX, POINTS_PER_WEIGHT, HashRing, key_point, label_points
 
 KEYS = [f"key-{number}".encode() for number in range(20_000)]
 
@@ -44,6 +44,20 @@ def test_shares_follow_the_weights(weights: dict[str, int]) -> None:
     for name, weight in weights.items():
         expected = len(KEYS) * weight / sum(weights.values())
         assert counts[name] == pytest.approx(expected, rel=0.25)
+
+
+def test_a_key_belongs_to_the_next_point_and_after_the_last_to_the_first() -> None:
+    names = ["a", "c"]
+    made = ring(dict.fromkeys(names, 1))
+    points = sorted((point, name) for name in names for point in label_points(f"queue:{name}", POINTS_PER_WEIGHT))
+    assert points[0][1] != points[-1][1], "the ends must differ, or this test could not fail"
+    beyond = 0
+    for key in KEYS[:2_000]:
+        place = key_point(key)
+        following = next((name for point, name in points if point >= place), None)
+        beyond += following is None
+        assert made.pick(key) == (following or points[0][1])
+    assert beyond > 0, "the keys must reach over the end of the circle"
 
 
 def test_order_of_adding_does_not_matter() -> None:

@@ -173,6 +173,15 @@ def test_a_fanout_is_remembered_once_for_all_keys(router: Router[str]) -> None:
     assert router.route("x", "k2").queues == ("a", "b")
 
 
+def test_a_direct_exchange_before_a_fanout_still_reads_keys(router: Router[str]) -> None:
+    router.add_exchange("x", "direct")
+    router.add_exchange("y", "fanout")
+    router.bind(to_exchange("x", "y", "k"))
+    router.bind(to_queue("y", "a"))
+    assert router.route("x", "k").queues == ("a",)
+    assert router.route("x", "other").queues == ()
+
+
 def test_headers_are_read_once_and_only_when_needed(router: Router[str]) -> None:
     reads: list[int] = []
 
