@@ -6,7 +6,8 @@
         8  u32  length of the group in bytes, header included
        12  u32  number of records
        16  u64  lsn: 1, 2, 3 ... over the life of the journal, without a gap
-       24  u64  wall clock, ms since 1970
+       24  u48  wall clock, ms since 1970
+       30  u16  window: every group up to lsn - window was durable when this one was handed to the disk
        32  records, each padded to a multiple of 8 bytes by zeros that its length does not count
 
     record  one entry of one queue's log
@@ -33,7 +34,8 @@
 A run is one index entry: up to 256 messages of a queue whose seq share all but the low 8 bits.
 
     run entry, 20 bytes:  u8 seq & 255 | u8 priority | u8 flags | u8 delivery count (255 = 255 or more)
-                          u32 segment | u32 offset of the record in it | u32 length of the record | u32 length of the body
+                          u32 segment | u32 offset of the record in it | u32 length of the record
+                          u32 length of the body
 """
 
 from __future__ import annotations
@@ -50,6 +52,9 @@ COUNT: Final = struct.Struct("<H")
 RUN_ENTRY: Final = struct.Struct("<BBBBIIII")
 
 GROUP_HEADER_BYTES: Final = 32
+WINDOW_SHIFT: Final = 48
+WINDOW_MAX: Final = 0xFFFF
+"""`time_ms | window << WINDOW_SHIFT` is the header's last word."""
 RECORD_HEADER_BYTES: Final = 32
 ENQ_OVERHEAD_BYTES: Final = 56
 RUN_LENGTH: Final = 256

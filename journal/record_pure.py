@@ -8,7 +8,7 @@ came from the publisher's socket, so that delivering and journaling copy and nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import google_crc32c
 
@@ -30,6 +30,11 @@ from journal.layout import (
     SET,
 )
 
+if TYPE_CHECKING:
+    import mmap
+
+    Bytes: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
+
 
 class DamagedRecord(Exception):
     """Bytes of a segment that are not what was written: `args` are the offset and what is wrong there."""
@@ -42,7 +47,7 @@ class DamagedRecord(Exception):
         return f"at byte {self.args[0]}: {self.args[1]}"
 
 
-def checksum(data: bytes | memoryview) -> int:
+def checksum(data: Bytes) -> int:
     """crc32c (Castagnoli) of the bytes."""
     return int(google_crc32c.value(bytes(data)))
 
@@ -207,7 +212,7 @@ def seal(group: bytearray) -> None:
     group[4:8] = checksum(view[8:GROUP_HEADER_BYTES]).to_bytes(4, "little")
 
 
-def scan_group(data: bytes | memoryview, at: int, base: int = 0) -> tuple[int, int, list[Record]]:
+def scan_group(data: Bytes, at: int, base: int = 0) -> tuple[int, int, list[Record]]:
     """Reads and verifies the group that starts at `data[at]`, where data[0] is byte `base` of its segment.
 
     Returns (lsn, length of the group in bytes, records). Raises DamagedRecord when anything in it is not
@@ -235,7 +240,7 @@ def scan_group(data: bytes | memoryview, at: int, base: int = 0) -> tuple[int, i
     return lsn, length, records
 
 
-def _scan_record(data: bytes | memoryview, at: int, end: int, base: int) -> Record:
+def _scan_record(data: Bytes, at: int, end: int, base: int) -> Record:
     if at < 0 or end - at < RECORD_HEADER_BYTES:
         raise DamagedRecord(base + at, "a record header is cut off")
     length, crc, kind, flags, priority, _, epoch, queue_id, seq = RECORD_HEADER.unpack_from(data, at)
@@ -268,7 +273,7 @@ def _scan_record(data: bytes | memoryview, at: int, end: int, base: int) -> Reco
     )
 
 
-def read_message(data: bytes | memoryview, at: int, queue_id: int, seq: int, base: int = 0) -> Message:
+def read_message(data: Bytes, at: int, queue_id: int, seq: int, base: int = 0) -> Message:
     """The message of the ENQ record at `data[at]`, verified to be the one asked for.
 
     Raises DamagedRecord when the bytes are wrong or belong to another message.
@@ -290,9 +295,7 @@ def read_message(data: bytes | memoryview, at: int, queue_id: int, seq: int, bas
     )
 
 
-def read_messages(
-    data: bytes | memoryview, base: int, queue_id: int, wanted: Iterable[tuple[int, int]]
-) -> list[Message]:
+def read_messages(data: Bytes, base: int, queue_id: int, wanted: Iterable[tuple[int, int]]) -> list[Message]:
     """The messages of `wanted` (seq, offset in the segment), where data[0] is byte `base` of the segment."""
     return [read_message(data, offset - base, queue_id, seq, base) for seq, offset in wanted]
 

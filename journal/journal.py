@@ -1,0 +1,301 @@
+"""The journal of one node: one log for all queues, and each queue's index (the shell that ties the floor together).
+
+    queues ──group──> writer thread ──> segments/*.seg       one group commit = one pwrite + one fdatasync
+    queues ──runs───> checkpoint thread ──> index/data.mdb   what the log's older part comes down to
+    queues <─messages── reader thread <── segments/*.seg     page-in
+
+Everything is called from one thread, the owner's loop, and answers there through `notify`, in the order in which
+it was asked. Invariants:
+
+1. A group is acknowledged only when its bytes are written, and flushed if it asked for that.
+2. The index never runs ahead of the log: a checkpoint waits until the log is durable up to its position.
+3. A segment disappears only after a checkpoint that does not know it any more is durable.
+4. Bytes at or below the last durable group are never changed, repaired or skipped: wrong ones are DamagedJournal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from journal.disk_state import DiskState, Notify, OnState
+from journal.errors import JournalFailed, JournalFull, LockedJournal
+from journal.index import Index, Run
+from journal.layout import GROUP_HEADER_BYTES, WINDOW_MAX, WINDOW_SHIFT
+from journal.options import JournalOptions
+from journal.reader import Reader, Wanted
+from journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
+from journal.recovery import RecoverySink, load_index, replay_tail, settle_end, start_of_tail
+from journal.replay import Tail
+from journal.segments import START, Position, Segments
+from journal.survivors import Survivor, survivors_of
+from journal.worker import Worker
+from journal.writer import Group, Writer
+
+SEGMENT_END_MAX = 2**32 - 1
+
+
+def lock_directory(directory: Path) -> int:
+    """Takes the directory for this process; the lock goes with the returned descriptor. Raises LockedJournal."""
+    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise LockedJournal(f"{directory} is in use by another process") from error
+    return fd
+
+
+class Journal:
+    """Open it, `recover` once, then write; `close` in the end. Not thread-safe: one owner."""
+
+    def __init__(
+        self, directory: Path, options: JournalOptions, notify: Notify, on_state: OnState, lock: int, index: Index
+    ) -> None:
+        self.directory = directory
+        self.options = options
+        self.use = SegmentUse()
+        self._lock = lock
+        self._index = index
+        self._segments = Segments(directory)
+        self._segments.folder.mkdir(mode=0o750, exist_ok=True)
+        self._state = DiskState(notify, on_state)
+        self._reader = Reader(self._segments, options)
+        self._reading = Worker("journal-reader", self._state)
+        self._checkpointing = Worker("journal-checkpoint", self._state)
+        self._closing = threading.Event()
+        self._writer: Writer | None = None
+        self._end = START
+        self._checkpoint = START
+        self._older: set[int] = set()
+        self._in_flight = False
+        self._checkpoint_runs = False
+        self._bytes_since_checkpoint = 0
+        self._first_write_s: float | None = None
+
+    @classmethod
+    def open(cls, directory: Path | str, options: JournalOptions, notify: Notify, on_state: OnState) -> Journal:
+        """Raises LockedJournal, ForeignJournal, DamagedJournal, JournalFull, OSError."""
+        directory = Path(directory)
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        lock = lock_directory(directory)
+        try:
+            index = Index(directory, options.map_bytes)
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(directory, options, notify, on_state, lock, index)
+
+    def recover(self, sink: RecoverySink) -> Tail:
+        """Tells `sink` everything that is remembered; afterwards the journal takes groups. Blocks.
+
+        The sink adds what it keeps to `use`. Raises DamagedJournal, having changed nothing.
+        """
+        assert self._writer is None, "a journal is recovered once"
+        start = start_of_tail(self._index, self._segments)
+        load_index(self._index, self._segments, sink)
+        tail = replay_tail(self._segments, start, sink)
+        settle_end(self._segments, start, tail)
+        self._end = tail.position
+        self._checkpoint = start
+        if tail.groups:
+            self._bytes_since_checkpoint = self.options.checkpoint_bytes
+        self._older = {number for number in self._segments.numbers() if number < self._end.segment}
+        self._keep_reserve()
+        self._writer = Writer(self._segments, self.options, self._state, self._end)
+        self._writer.start()
+        self._reading.start()
+        self._checkpointing.start()
+        return tail
+
+    def close(self) -> None:
+        """Waits for the group in flight and what else is under way. A group that finds no space is given up (it
+        was never acknowledged). A last checkpoint is the owner's."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        if self._writer is not None:
+            self._writer.close()
+            self._checkpointing.close()
+            self._reading.close()
+        self._reader.close()
+        self._index.close()
+        os.close(self._lock)
+
+    # -- the log
+
+    @property
+    def idle(self) -> bool:
+        """No group is under way: the next one may be begun."""
+        return not self._in_flight
+
+    @property
+    def full(self) -> bool:
+        return self._state.full
+
+    @property
+    def position(self) -> Position:
+        """The end of everything submitted; what queues hold besides what they have not submitted yet."""
+        return self._end
+
+    def begin_group(self, pending_bytes: int = 0) -> GroupWriter:
+        """For about `pending_bytes` of records; starts a new segment when they would not fit this one."""
+        assert self._writer is not None, "recover comes first"
+        segment, offset, lsn = self._end
+        end = offset + GROUP_HEADER_BYTES + pending_bytes
+        assert GROUP_HEADER_BYTES + pending_bytes <= SEGMENT_END_MAX, "a group of 4 GiB cannot be written"
+        if offset and (end > self.options.segment_bytes or offset >= self.options.segment_bytes):
+            self._older.add(segment)
+            self._end = Position(segment + 1, 0, lsn)
+        return GroupWriter(self._end.segment, self._end.offset, self.options.group_bytes_max)
+
+    def submit(self, writer: GroupWriter, sync: bool, done: Callable[[], object]) -> None:
+        """Writes the group; `done()` runs on the loop when it is written (and flushed, with `sync`). It does not
+        run when the disk fails or the journal is closed while the disk is full."""
+        assert self._writer is not None, "recover comes first"
+        assert not self._in_flight, "one group at a time"
+        segment, offset, lsn = self._end
+        assert (writer.segment, writer.offset) == (segment, offset), "the group was begun before the last one"
+        lsn += 1
+        size = writer.size
+        window = min(lsn - self._writer.durable_lsn, WINDOW_MAX)
+        data = writer.finish(lsn, int(time.time() * 1000) | window << WINDOW_SHIFT)
+        self._in_flight = True
+        self._end = Position(segment, offset + size, lsn)
+        self._bytes_since_checkpoint += size
+        if self._first_write_s is None:
+            self._first_write_s = time.monotonic()
+        self._writer.put(Group(segment, offset, lsn, data, sync, partial(self._group_done, done)))
+
+    def _group_done(self, done: Callable[[], object]) -> None:
+        self._in_flight = False
+        done()
+
+    # -- checkpoints and space
+
+    @property
+    def checkpoint_due(self) -> bool:
+        if self._checkpoint_runs or self._state.failed:
+            return False
+        if self._bytes_since_checkpoint >= self.options.checkpoint_bytes:
+            return True
+        began_s = self._first_write_s
+        return began_s is not None and time.monotonic() - began_s >= self.options.checkpoint_interval_s
+
+    def checkpoint(
+        self,
+        runs: Sequence[Run],
+        metas: Sequence[tuple[int, dict[str, Any]]],
+        forgotten: Sequence[int],
+        position: Position,
+        done: Callable[[], object],
+    ) -> None:
+        """Writes what the queues hold at `position` (take both in the same breath; groups under way are waited
+        for). Runs and metas of queues that did not change since the last checkpoint may be left out.
+
+        `done()` runs on the loop when it is durable and the segments that nobody needs any more are on their way
+        out. No space: it is tried again.
+        """
+        assert not self._checkpoint_runs, "one checkpoint at a time"
+        assert self._writer is not None, "recover comes first"
+        unused = [
+            segment for segment in sorted(self._older) if segment < position.segment and not self.use.live(segment)
+        ]
+        self._checkpoint_runs = True
+        self._bytes_since_checkpoint = 0
+        self._first_write_s = None
+        durable = threading.Event()
+        self._writer.barrier(durable.set)
+
+        def commit() -> None:
+            durable.wait()
+            while not self._state.failed:
+                try:
+                    self._index.commit(runs, metas, forgotten, position)
+                    break
+                except JournalFull as error:
+                    self._give_up_reserve()
+                    self._state.no_space("index", str(error))
+                    if self._closing.wait(self.options.full_retry_s):
+                        return
+            else:
+                return
+            self._state.has_space("index")
+            self._state.tell(partial(self._checkpoint_done, position, unused, done))
+
+        self._checkpointing.put(commit)
+
+    def _checkpoint_done(self, position: Position, unused: list[int], done: Callable[[], object]) -> None:
+        self._checkpoint = position
+        self._checkpoint_runs = False
+        for segment in unused:
+            self._older.discard(segment)
+            self.use.forget(segment)
+            self._reading.put(partial(self._reader.unlink, segment))
+        self._reading.put(self._keep_reserve)
+        done()
+
+    def _reserve(self) -> Path:
+        return self.directory / "reserve"
+
+    def _keep_reserve(self) -> None:
+        path = self._reserve()
+        size = self.options.reserve_bytes
+        if size and not self._state.full and not path.exists():
+            with open(path, "wb") as file:
+                try:
+                    os.posix_fallocate(file.fileno(), 0, size)
+                except OSError:
+                    path.unlink()
+
+    def _give_up_reserve(self) -> None:
+        self._reserve().unlink(missing_ok=True)
+
+    def sparse_segments(self) -> list[int]:
+        """Segments before the checkpoint whose live bytes are few enough to be worth copying forward."""
+        found = []
+        for segment in sorted(self._older):
+            live = self.use.live(segment)
+            if live and segment < self._checkpoint.segment:
+                size = self._segments.size(segment)
+                if live * 100 < size * self.options.sparse_percent:
+                    found.append(segment)
+        return found
+
+    def survivors(self, segment: int, done: Callable[[list[Survivor] | DamagedRecord], object]) -> None:
+        """Reads what may still live in a segment before the checkpoint; queues write again what they still hold
+        there (same seq: the message moves). `done` runs on the loop."""
+        assert segment in self._older, "only a segment that is complete is copied forward"
+
+        def read() -> None:
+            found = survivors_of(self._index, self._segments, segment)
+            self._state.tell(partial(done, found))
+
+        self._checkpointing.put(read)
+
+    # -- reading
+
+    def read(
+        self, queue_id: int, wanted: Sequence[Wanted], done: Callable[[list[Message] | DamagedRecord], object]
+    ) -> None:
+        """Brings messages back: `wanted` are (seq, segment, offset, length) of records that are written. `done`
+        gets them in the same order, or the damage, on the loop."""
+
+        def bring() -> None:
+            self._state.tell(partial(done, self._reader.read(queue_id, wanted)))
+
+        self._reading.put(bring)
+
+    def free_bytes(self) -> int:
+        """What the file system has left for this process."""
+        found = os.statvfs(self.directory)
+        return found.f_bavail * found.f_frsize
+
+
+__all__ = ["Journal", "JournalFailed", "Position", "lock_directory"]

@@ -1,0 +1,109 @@
+"""What a journal remembers, told to the queues once, when a node starts (waits).
+
+First the index: each queue's meta and its runs, in the order of queue ids and seqs. Then the tail: everything that
+the log says after the checkpoint, in the order in which it happened, whatever the queue. An ENQ of a seq that is
+there already is a message that was copied forward: it moves, it does not come twice.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+import msgspec
+
+from journal.index import META_KEY, RUN_KEY, Index
+from journal.layout import ENQ, REQ, RSV, RUN_ENTRY, SET
+from journal.record import Record
+from journal.replay import Tail, group_head, replay
+from journal.segments import START, Position, Segments, sync_directory
+
+RUN_WORDS = RUN_ENTRY.size // 4
+
+
+class RecoverySink(Protocol):
+    """Who rebuilds the queues. Entries, ranges and records are the callee's to keep."""
+
+    def meta(self, queue_id: int, meta: dict[str, Any]) -> object: ...
+
+    def run(self, queue_id: int, first_seq: int, entries: bytes) -> object: ...
+
+    def enqueued(self, queue_id: int, segment: int, record: Record) -> object: ...
+
+    def settled(self, queue_id: int, ranges: tuple[tuple[int, int], ...]) -> object: ...
+
+    def reserved(self, queue_id: int, upto: int) -> object: ...
+
+    def counted(self, queue_id: int, seq: int, delivery_count: int) -> object: ...
+
+
+def load_index(index: Index, segments: Segments, sink: RecoverySink) -> None:
+    """Raises DamagedJournal also for a run that points into a segment that is not there."""
+    present = set(segments.numbers())
+    for key, payload in index.scan():
+        if len(key) == RUN_KEY.size:
+            queue_id, first_seq = RUN_KEY.unpack(key)
+            if len(payload) % RUN_ENTRY.size:
+                raise index.damaged(f"the run from seq {first_seq} on is not whole entries", queue_id)
+            if not present.issuperset(memoryview(payload).cast("I")[1::RUN_WORDS]):
+                gone = set(memoryview(payload).cast("I")[1::RUN_WORDS]) - present
+                raise segments.damaged(
+                    min(gone), None, f"the file is gone, but messages from seq {first_seq} on are in it", queue_id
+                )
+            sink.run(queue_id, first_seq, payload)
+        else:
+            sink.meta(META_KEY.unpack(key)[0], msgspec.msgpack.decode(payload))
+
+
+def replay_tail(segments: Segments, start: Position, sink: RecoverySink) -> Tail:
+    """Raises DamagedJournal."""
+
+    def visit(segment: int, records: list[Record]) -> None:
+        for record in records:
+            if record.kind == ENQ:
+                sink.enqueued(record.queue_id, segment, record)
+            elif record.kind == SET:
+                sink.settled(record.queue_id, record.ranges)
+            elif record.kind == RSV:
+                sink.reserved(record.queue_id, record.seq)
+            elif record.kind == REQ:
+                sink.counted(record.queue_id, record.seq, record.delivery_count)
+
+    return replay(segments, start, visit)
+
+
+def start_of_tail(index: Index, segments: Segments) -> Position:
+    """The checkpoint; without one the log's very beginning, which must still be there."""
+    checkpoint = index.checkpoint
+    if checkpoint is not None:
+        return checkpoint
+    numbers = segments.numbers()
+    if numbers and numbers[0] != START.segment:
+        raise index.damaged(f"it has no checkpoint, but the log begins with segment {numbers[0]}")
+    return START
+
+
+def settle_end(segments: Segments, start: Position, tail: Tail) -> None:
+    """Makes what was replayed durable and leaves nothing behind its end that could be taken for a group later.
+
+    A kill leaves the last groups in the page cache only; they are about to be acted upon, so they are flushed now.
+    """
+    end = tail.position
+    for segment in segments.numbers():
+        if start.segment <= segment <= end.segment:
+            fd = os.open(segments.path(segment), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if tail.torn and segment == end.segment:
+                    os.ftruncate(fd, end.offset)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        elif segment > end.segment and tail.torn:
+            with segments.mapped(segment) as data:
+                written = group_head(data, 0) is not None
+            if written:
+                # groups of durability `disk` that a power failure left without their predecessor
+                os.rename(segments.path(segment), segments.path(segment).with_suffix(".cut"))
+            else:
+                segments.unlink(segment)
+    sync_directory(segments.folder)

@@ -1,0 +1,141 @@
+"""Reading the log on from a position, and where it ends.
+
+Groups follow each other with lsn 1, 2, 3 ... without a gap; a group either follows the last one or starts the next
+segment. The log ends where no such group stands. That is a clean end, or a torn one (a group whose write was cut
+off by the crash), or damage; they are told apart by what comes later. Groups are written one at a time, and each
+carries in its header how far the log was durable when it was written (`window`). So when a later group says that
+the missing one had been durable, bytes were lost that the disk had promised to keep: damage, and nothing is
+touched. When no later group says so, the missing one was never acknowledged as durable, and the log is cut there.
+
+With durability `fsync` the window is 1, and anything after a broken group proves damage. With durability `disk`
+several groups can be under way to the disk, which may write them in any order when the power fails.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from journal.layout import GROUP_HEADER, GROUP_HEADER_BYTES, MAGIC, WINDOW_SHIFT
+from journal.record import DamagedRecord, Record, checksum, scan_group
+from journal.segments import Position, Segments
+
+MAGIC_BYTES = MAGIC.to_bytes(4, "little")
+
+
+class GroupHead(NamedTuple):
+    offset: int
+    length: int
+    lsn: int
+    time_ms: int
+    window: int
+
+
+class Tail(NamedTuple):
+    """Where the log ends. `torn` says that something that is no whole group stands there and must be cut."""
+
+    position: Position
+    groups: int
+    torn: bool
+    why: str
+
+
+def group_head(data: mmap.mmap | bytes, at: int) -> GroupHead | None:
+    """The header at data[at] when it is whole; its records may still be broken."""
+    if at + GROUP_HEADER_BYTES > len(data):
+        return None
+    magic, crc, length, _, lsn, time = GROUP_HEADER.unpack_from(data, at)
+    if magic != MAGIC or crc != checksum(data[at + 8 : at + GROUP_HEADER_BYTES]):
+        return None
+    return GroupHead(at, length, lsn, time & ((1 << WINDOW_SHIFT) - 1), time >> WINDOW_SHIFT)
+
+
+def replay(segments: Segments, start: Position, visit: Callable[[int, list[Record]], None]) -> Tail:
+    """Hands every group after `start` to `visit(segment, records)`, in order.
+
+    Raises DamagedJournal, possibly after some visits; the caller throws away what it built from them.
+    """
+    segment, offset, lsn = start
+    groups = 0
+    if not segments.path(segment).exists():
+        if offset or any(number > segment for number in segments.numbers()):
+            raise segments.damaged(segment, None, f"the file is gone; the log goes on at its byte {offset}")
+        return Tail(start, 0, False, "nothing was written yet")
+    while True:
+        with segments.mapped(segment) as data:
+            if offset > len(data):
+                raise segments.damaged(segment, offset, f"the file ends at {len(data)}, before the checkpoint")
+            while True:
+                try:
+                    found, length, records = scan_group(data, offset)
+                except DamagedRecord as damage:
+                    why = f"group {lsn + 1}: {damage}"
+                    break
+                if found != lsn + 1:
+                    why = f"group {lsn + 1} expected, group {found} found"
+                    break
+                visit(segment, records)
+                offset += length
+                lsn = found
+                groups += 1
+        if not _starts_with(segments, segment + 1, lsn + 1):
+            break
+        segment, offset = segment + 1, 0
+    end = Position(segment, offset, lsn)
+    return Tail(end, groups, _is_torn(segments, end, why), why)
+
+
+def _starts_with(segments: Segments, segment: int, lsn: int) -> bool:
+    try:
+        with segments.mapped(segment) as data:
+            head = group_head(data, 0)
+    except FileNotFoundError:
+        return False
+    return head is not None and head.lsn == lsn
+
+
+def _is_torn(segments: Segments, end: Position, why: str) -> bool:
+    """Whether anything but never-written space follows `end`; raises DamagedJournal when it proves lost groups."""
+    torn = False
+    for segment in segments.numbers():
+        if segment < end.segment:
+            continue
+        start = 0
+        if segment == end.segment:
+            start = end.offset
+        with segments.mapped(segment) as data:
+            head = group_head(data, start) if segment == end.segment else None
+            if head is not None and head.lsn == end.lsn + 1:
+                torn = True
+                start += max(GROUP_HEADER_BYTES, head.length)  # the torn group's own bodies prove nothing
+            for first, last in segments.written_extents(segment, start):
+                torn = torn or any_byte(data, max(first, start), last)
+                for later in later_heads(data, first, last, end.lsn):
+                    if later.lsn == end.lsn + 1 or later.lsn - later.window > end.lsn:
+                        raise segments.damaged(
+                            end.segment,
+                            end.offset,
+                            f"{why}; but it was durable, because group {later.lsn} follows in "
+                            f"{segments.path(segment).name} at byte {later.offset}",
+                        )
+    return torn
+
+
+def any_byte(data: mmap.mmap | bytes, first: int, last: int) -> bool:
+    """Whether data[first:last] holds anything but zeros."""
+    for at in range(first, last, 1 << 20):
+        piece = data[at : min(at + (1 << 20), last)]
+        if piece.count(0) != len(piece):
+            return True
+    return False
+
+
+def later_heads(data: mmap.mmap | bytes, first: int, last: int, lsn: int) -> Iterator[GroupHead]:
+    """Whole group headers in data[first:last] whose lsn is higher."""
+    at = data.find(MAGIC_BYTES, first, last)
+    while at >= 0:
+        head = group_head(data, at) if at % 8 == 0 else None
+        if head is not None and head.lsn > lsn:
+            yield head
+        at = data.find(MAGIC_BYTES, at + 1, last)

@@ -1,0 +1,222 @@
+"""The one thread that writes the log (waits).
+
+It takes one group after the other: checksums, one pwrite, one fdatasync where the group asks for it, then the
+callback through the loop. A group that did not ask is flushed within `flush_interval_s`. Nothing is acknowledged
+before its bytes are where its durability asks them to be; every failure here ends in silence, not in a wrong yes:
+
+* no space: the same bytes are tried again, at the same place, until space returns or the journal is closed;
+* any other error, and any error of a flush (after which the kernel may have thrown the pages away): failed.
+
+The next segment is allocated ahead. When that finds no space the disk counts as full although the current segment
+still takes groups: publishers stop, acknowledgements go on and free segments.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from journal.build import COMPILED
+from journal.disk_state import DiskState
+from journal.errors import JournalFailed
+from journal.layout import WINDOW_MAX
+from journal.options import JournalOptions
+from journal.record import seal
+from journal.segments import Position, Segments
+
+if TYPE_CHECKING or not COMPILED:
+
+    def write_group(fd: int, group: bytearray, offset: int, sync: bool) -> int:
+        """Seals and writes it, flushes when asked to. 0, errno of the write, or minus errno of the flush."""
+        seal(group)
+        try:
+            view = memoryview(group)
+            while view:
+                written = os.pwrite(fd, view, offset)
+                view = view[written:]
+                offset += written
+        except OSError as error:
+            return error.errno or errno.EIO
+        try:
+            if sync:
+                os.fdatasync(fd)
+        except OSError as error:
+            return -(error.errno or errno.EIO)
+        return 0
+
+else:
+    from journal.record_fast import write_group
+
+NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+class Group(NamedTuple):
+    segment: int
+    offset: int
+    lsn: int
+    data: bytearray
+    sync: bool
+    done: Callable[[], object]
+
+
+class Writer:
+    """Owns the descriptor of the segment in use. `durable_lsn` may be read from any thread."""
+
+    def __init__(self, segments: Segments, options: JournalOptions, state: DiskState, end: Position) -> None:
+        self._segments = segments
+        self._options = options
+        self._state = state
+        self._jobs: queue.SimpleQueue[Group | Callable[[], object] | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._segment = end.segment
+        self._fd = -1
+        self._ahead = -1
+        self._next_ahead_s = 0.0
+        self._dirty_since_s: float | None = None
+        self._written_lsn = end.lsn
+        self.durable_lsn = end.lsn
+        self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, group: Group) -> None:
+        """`done` goes through the loop once the group is as durable as it asked to be."""
+        self._jobs.put(group)
+
+    def barrier(self, call: Callable[[], object]) -> None:
+        """Calls on the writer thread, when everything put before is durable (or the disk has failed)."""
+        self._jobs.put(call)
+
+    def close(self) -> None:
+        """Waits for what was put; gives up a group that finds no space."""
+        self._closing.set()
+        self._jobs.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._open(self._segment, self._options.segment_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                self._state.fail(str(error))
+        while True:
+            self._upkeep()
+            try:
+                job = self._jobs.get(timeout=self._patience_s())
+            except queue.Empty:
+                continue
+            if job is None:
+                break
+            try:
+                if isinstance(job, Group):
+                    if not self._state.failed:
+                        self._write(job)
+                else:
+                    self._flush()
+                    job()
+            except (OSError, JournalFailed) as error:
+                self._state.fail(str(error))
+                if not isinstance(job, Group):
+                    job()
+        self._upkeep(last=True)
+        for fd in (self._fd, self._ahead):
+            if fd >= 0:
+                os.close(fd)
+
+    def _patience_s(self) -> float | None:
+        until = [self._dirty_since_s + self._options.flush_interval_s] if self._dirty_since_s is not None else []
+        if self._ahead < 0 and self._fd >= 0:
+            until.append(self._next_ahead_s)
+        return max(0.0, min(until) - time.monotonic()) if until and not self._state.failed else None
+
+    def _upkeep(self, last: bool = False) -> None:
+        """What is due although nobody asked: the flush of `disk` groups, the segment ahead."""
+        if self._state.failed:
+            return
+        now_s = time.monotonic()
+        if self._dirty_since_s is not None and (
+            last or now_s - self._dirty_since_s >= self._options.flush_interval_s
+        ):
+            try:
+                self._flush()
+            except JournalFailed as error:
+                self._state.fail(str(error))
+                return
+        if self._ahead < 0 and self._fd >= 0 and now_s >= self._next_ahead_s and not last:
+            self._allocate_ahead(now_s)
+
+    def _allocate_ahead(self, now_s: float) -> None:
+        try:
+            self._ahead = self._segments.create(self._segment + 1, self._options.segment_bytes)
+        except OSError as error:
+            self._next_ahead_s = now_s + self._options.full_retry_s
+            if error.errno in NO_SPACE:
+                self._state.no_space("segment", f"segment {self._segment + 1}: {error}")
+            else:
+                self._state.fail(f"segment {self._segment + 1}: {error}")
+        else:
+            self._state.has_space("segment")
+
+    def _flush(self) -> None:
+        if self._dirty_since_s is None:
+            return
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise JournalFailed(f"segment {self._segment}: fdatasync: {error}") from error
+        self._dirty_since_s = None
+        self.durable_lsn = self._written_lsn
+
+    def _open(self, segment: int, size: int) -> None:
+        """Makes `segment` the one in use."""
+        self._flush()
+        if segment == self._segment and self._fd >= 0:
+            return
+        assert segment in (self._segment, self._segment + 1), "segments are used in order"
+        if segment == self._segment + 1 and self._ahead >= 0 and os.fstat(self._ahead).st_size >= size:
+            fd, self._ahead = self._ahead, -1
+        else:
+            fd = self._segments.create(segment, size)
+            if self._ahead >= 0:
+                os.close(self._ahead)
+                self._ahead = -1
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = fd
+        self._segment = segment
+
+    def _write(self, group: Group) -> None:
+        sync = group.sync or group.lsn - self.durable_lsn >= WINDOW_MAX - 1
+        while True:
+            error = self._try(group, sync)
+            if error == 0:
+                break
+            what = f"segment {group.segment} at byte {group.offset}: {os.strerror(abs(error))}"
+            if error not in NO_SPACE:
+                raise JournalFailed(what)
+            self._state.no_space("group", what)
+            if self._closing.wait(self._options.full_retry_s):
+                return
+        self._state.has_space("group")
+        self._written_lsn = group.lsn
+        if sync:
+            self._dirty_since_s = None
+            self.durable_lsn = group.lsn
+        elif self._dirty_since_s is None:
+            self._dirty_since_s = time.monotonic()
+        self._state.tell(group.done)
+
+    def _try(self, group: Group, sync: bool) -> int:
+        if group.segment != self._segment or self._fd < 0:
+            try:
+                self._open(group.segment, max(self._options.segment_bytes, group.offset + len(group.data)))
+            except OSError as error:
+                return error.errno or errno.EIO
+        return write_group(self._fd, group.data, group.offset, sync)

@@ -1,0 +1,281 @@
+"""The journal as its owner sees it: groups, recovery, checkpoints, reclaim, page-in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from journal_bench import SMALL, Loop, Memory, Node, message_of
+
+from journal.errors import DamagedJournal, ForeignJournal, LockedJournal
+from journal.index import Index
+from journal.journal import Journal
+from journal.layout import RUN_ENTRY
+from journal.record import DamagedRecord
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.journal.close()
+
+
+def test_an_empty_journal_recovers_nothing(node: Node) -> None:
+    assert (node.tail.groups, node.tail.torn, node.memory.queues) == (0, False, {})
+    node.restart()
+    assert (node.tail.groups, node.tail.torn, node.memory.queues) == (0, False, {})
+
+
+def test_groups_come_back_after_a_restart(node: Node) -> None:
+    for i in range(60):
+        node.write(b"%d" % i * 50, b"second", sync=i % 3 == 0)
+    writer = node.journal.begin_group()
+    writer.reserve(1, 1, 40)
+    writer.count_delivery(1, 1, 30, 7)
+    node.commit(writer)
+    node.settle(3, 20)
+    places = {seq: vars(place) for seq, place in node.memory.queues[1].items()}
+    places[30]["delivery_count"] = 7
+    node.restart()
+    assert {seq: vars(place) for seq, place in node.memory.queues[1].items()} == places
+    assert node.memory.upto == {1: 40}
+    assert (node.tail.groups, node.tail.torn) == (62, False)
+    assert [m.body for m in node.read(1, 2, 119, 21)] == [b"0" * 50, b"second", b"59" * 50, b"10" * 50]
+    node.write(b"more")
+    node.restart()
+    assert node.tail.position.lsn == 63
+
+
+def test_a_sync_group_is_flushed_before_it_is_answered_and_others_soon_after(node: Node) -> None:
+    node.write(b"x", sync=True)
+    writer = node.journal._writer
+    assert writer is not None
+    assert writer.durable_lsn == 1
+    node.write(b"x", sync=False)
+    node.loop.until(lambda: writer.durable_lsn == 2)
+
+
+def test_one_group_at_a_time_and_answers_in_order(node: Node) -> None:
+    answers: list[int] = []
+    assert node.journal.idle
+
+    def again() -> None:
+        assert node.journal.idle
+        answers.append(1)
+        if len(answers) < 50:
+            node.submit(b"x", done=again)
+
+    node.submit(b"x", done=again)
+    assert not node.journal.idle
+    node.loop.until(lambda: len(answers) == 50)
+
+
+def test_a_group_larger_than_a_segment_gets_its_own(node: Node) -> None:
+    node.write(b"before")
+    node.write(b"large" * 3000)
+    node.write(b"after")
+    assert node.segments() == [1, 2, 3, 4]
+    assert (node.directory / "segments/00000002.seg").stat().st_size > 15000
+    node.restart()
+    assert [m.body for m in node.read(1, 2, 3)] == [b"before", b"large" * 3000, b"after"]
+
+
+def test_recovery_after_a_checkpoint_reads_runs_and_tail(node: Node) -> None:
+    node.write(*[b"a" * 10] * 300)
+    node.settle(1, 10)
+    node.checkpoint()
+    node.write(*[b"b"] * 5)
+    node.settle(290, 302)
+    places = node.memory.queues
+    node.restart()
+    assert node.memory.queues == places
+    assert node.memory.metas == {1: {"next_seq": 301, "reserved": 0}}
+    assert node.tail.groups == 2
+    assert [m.body for m in node.read(11, 303)] == [b"a" * 10, b"b"]
+
+
+def test_a_forgotten_queue_leaves_nothing(node: Node) -> None:
+    for queue_id in (1, 2, 3):
+        node.write(*[b"x"] * 300, queue_id=queue_id)
+    node.checkpoint()
+    for place in node.memory.queues.pop(2).values():
+        node.journal.use.release(place.segment, place.length)
+    node.checkpoint(forgotten=(2,))
+    node.restart()
+    assert sorted(node.memory.queues) == sorted(node.memory.metas) == [1, 3]
+
+
+def test_checkpoint_is_due_by_bytes_or_age(tmp_path: Path) -> None:
+    node = Node(tmp_path, replace(SMALL, checkpoint_bytes=1000, checkpoint_interval_s=1e9))
+    node.write(b"x")
+    assert not node.journal.checkpoint_due
+    node.write(b"x" * 1000)
+    assert node.journal.checkpoint_due
+    node.checkpoint()
+    assert not node.journal.checkpoint_due
+    node.journal.close()
+    node = Node(tmp_path, replace(SMALL, checkpoint_bytes=1000, checkpoint_interval_s=0.0))
+    assert not node.journal.checkpoint_due
+    node.write(b"x")
+    assert node.journal.checkpoint_due
+    node.journal.close()
+
+
+def test_segments_without_live_messages_go_after_a_checkpoint(node: Node) -> None:
+    for _ in range(20):
+        node.write(b"x" * 1000)
+    segments = node.segments()
+    assert len(segments) > 6
+    node.settle(1, 10)
+    assert node.segments() == segments
+    node.checkpoint()
+    left = node.segments()
+    assert left == segments[-len(left) :]
+    assert left[0] == node.memory.queues[1][11].segment
+    node.restart()
+    assert [m.body for m in node.read(*range(11, 21))] == [b"x" * 1000] * 10
+
+
+def test_a_segment_that_was_live_when_the_checkpoint_was_taken_stays(node: Node) -> None:
+    for _ in range(8):
+        node.write(b"x" * 1000)
+    done: list[int] = []
+    node.journal.checkpoint(node.memory.runs(), [], [], node.journal.position, lambda: done.append(1))
+    for place in node.memory.queues[1].values():
+        node.journal.use.release(place.segment, place.length)
+    node.loop.until(lambda: bool(done))
+    assert node.segments()[0] == 1
+    node.restart()
+    assert len(node.memory.queues[1]) == 8
+
+
+def test_sparse_segments_are_copied_forward(node: Node) -> None:
+    for i in range(12):
+        node.write(b"%d" % i * 700, b"keep%d" % i)
+    for i in range(12):
+        node.settle(2 * i + 1, 2 * i + 1)
+    node.checkpoint()
+    sparse = node.journal.sparse_segments()
+    assert sparse
+    assert 1 in sparse
+    for segment in sparse:
+        got: list = []
+        node.journal.survivors(segment, got.append)
+        node.loop.until(lambda got=got: bool(got))
+        writer = node.journal.begin_group(sum(s.message.size for s in got[0]))
+        for survivor in got[0]:
+            place = node.memory.queues[survivor.queue_id].get(survivor.seq)
+            assert place is not None
+            assert (place.segment, place.offset) == (segment, survivor.offset)
+            node.put(writer, survivor.queue_id, survivor.seq, survivor.message)
+        node.commit(writer)
+    node.restart()  # the move alone, without a checkpoint
+    node.checkpoint()
+    assert not set(sparse) & set(node.segments())
+    node.restart()
+    assert [m.body for m in node.read(*range(2, 25, 2))] == [b"keep%d" % i for i in range(12)]
+
+
+def test_read_joins_neighbours_across_segments_and_reports_damage(node: Node) -> None:
+    seqs = [seq for i in range(30) for seq in node.write(b"%d" % i * 100, b"y" * 200)]
+    assert len(node.segments()) > 3
+    assert [m.body for m in node.read(*seqs)] == [b for i in range(30) for b in (b"%d" % i * 100, b"y" * 200)]
+    assert [m.body for m in node.read(seqs[40], seqs[0])] == [b"20" * 100, b"0" * 100]
+    place = node.memory.queues[1][seqs[7]]
+    with open(node.directory / f"segments/{place.segment:08d}.seg", "r+b") as file:
+        file.seek(place.offset + 60)
+        file.write(b"#")
+    damage = node.read(*seqs)
+    assert isinstance(damage, DamagedRecord)
+    assert "wrong checksum" in str(damage)
+    assert f"{place.segment:08d}.seg" in str(damage)
+    assert "queue 0x1" in str(damage)
+
+
+def test_a_vanished_segment_under_a_read_is_damage(node: Node) -> None:
+    node.write(b"x")
+    os.unlink(node.directory / "segments/00000001.seg")
+    assert isinstance(node.read(1), DamagedRecord)
+
+
+def test_a_second_process_is_refused(node: Node) -> None:
+    with pytest.raises(LockedJournal):
+        Journal.open(node.directory, SMALL, Loop().calls.put, print)
+
+
+def test_another_format_is_refused(node: Node) -> None:
+    node.journal.close()
+    index = Index(node.directory)
+    with index._env.begin(write=True) as txn:
+        index._put(txn, index._journal, b"format", b"\x81\xa7version\x02")
+    index.close()
+    with pytest.raises(ForeignJournal, match="format 2"):
+        node.start()
+
+
+def test_a_flipped_byte_in_the_index_is_damage(node: Node) -> None:
+    node.write(*[b"x"] * 40)
+    node.checkpoint()
+    node.journal.close()
+    path = node.directory / "index/data.mdb"
+    raw = bytearray(path.read_bytes())
+    entry = node.memory.runs()[0][2][:40]
+    raw[raw.rindex(entry) + 30] ^= 4
+    path.write_bytes(raw)
+    with pytest.raises(DamagedJournal, match="clusterbroker journal check") as damage:
+        node.start()
+    assert damage.value.queue_id == 1
+
+
+def test_a_run_into_a_missing_segment_is_damage(node: Node) -> None:
+    for _ in range(9):
+        node.write(b"x" * 1000)
+    node.checkpoint()
+    node.journal.close()
+    os.unlink(node.directory / "segments/00000002.seg")
+    with pytest.raises(DamagedJournal, match="file is gone"):
+        node.start()
+
+
+def test_a_missing_segment_of_the_log_is_damage(node: Node) -> None:
+    for _ in range(9):
+        node.write(b"x" * 1000)
+    node.journal.close()
+    for segment in (1, 2):
+        path = node.directory / f"segments/{segment:08d}.seg"
+        away = path.with_suffix(".away")
+        path.rename(away)
+        with pytest.raises(DamagedJournal):
+            node.start()
+        away.rename(path)
+    node.start()
+
+
+def test_five_million_messages_are_cheap_to_load(node: Node) -> None:
+    """Not a timed test: that runs go through whole, without a call per message."""
+    run = b"".join(RUN_ENTRY.pack(i, 0, 0, 0, 1, 32, 80, 3) for i in range(256))
+    node.write(b"x")
+    done: list[int] = []
+    runs = [(7, 256 * i, run) for i in range(200)]
+    node.journal.checkpoint(runs, [(7, {})], [], node.journal.position, lambda: done.append(1))
+    node.loop.until(lambda: bool(done))
+    node.journal.close()
+    calls: list[int] = []
+    sink = Memory()
+    sink.run = lambda queue_id, first_seq, entries: calls.append(len(entries))  # type: ignore[method-assign]
+    node.journal = Journal.open(node.directory, SMALL, node.loop.calls.put, print)
+    node.journal.recover(sink)
+    assert calls == [256 * RUN_ENTRY.size] * 200
+
+
+def test_free_bytes_is_what_the_file_system_says(node: Node) -> None:
+    found = os.statvfs(node.directory)
+    assert abs(node.journal.free_bytes() - found.f_bavail * found.f_frsize) < 1 << 30
+
+
+def test_message_of_is_what_the_tests_think() -> None:
+    assert message_of(b"abc").body == b"abc"
