@@ -49,11 +49,14 @@ class Memory:
     queues: dict[int, dict[int, Place]] = field(default_factory=dict)
     metas: dict[int, dict[str, Any]] = field(default_factory=dict)
     upto: dict[int, int] = field(default_factory=dict)
+    indexed: set[tuple[int, int]] = field(default_factory=set)
+    """Runs that the index has; one that the tail empties must still be deleted there."""
 
     def meta(self, queue_id: int, meta: dict[str, Any]) -> None:
         self.metas[queue_id] = meta
 
     def run(self, queue_id: int, first_seq: int, entries: bytes) -> None:
+        self.indexed.add((queue_id, first_seq))
         for low, priority, _, count, segment, offset, length, body in RUN_ENTRY.iter_unpack(entries):
             self.queues.setdefault(queue_id, {})[first_seq // 256 * 256 + low] = Place(
                 segment, offset, length, body, priority, count
@@ -98,7 +101,6 @@ class Node:
         self.loop = Loop()
         self.memory = Memory()
         self.seqs: dict[int, int] = {}
-        self.known_runs: set[tuple[int, int]] = set()
         self.journal = Journal.open(
             self.directory, self.options, self.loop.calls.put, lambda state, detail: self.states.append(state)
         )
@@ -111,7 +113,6 @@ class Node:
             self.seqs[queue_id] = max(places, default=0)
             for place in places.values():
                 self.journal.use.add(place.segment, place.length)
-        self.known_runs = {(q, first) for q, first, _ in self.memory.runs()}
 
     def restart(self) -> None:
         self.journal.close()
@@ -165,8 +166,8 @@ class Node:
         done: list[int] = []
         runs = self.memory.runs()
         known = {(q, first) for q, first, _ in runs}
-        runs += [(q, first, b"") for q, first in self.known_runs - known if q not in forgotten]
-        self.known_runs = known
+        runs += [(q, first, b"") for q, first in self.memory.indexed - known if q not in forgotten]
+        self.memory.indexed = known
         metas = [(q, {"next_seq": seq + 1, "reserved": 0}) for q, seq in self.seqs.items() if q not in forgotten]
         self.journal.checkpoint(runs, metas, forgotten, self.journal.position, lambda: done.append(1))
         self.loop.until(lambda: bool(done))
