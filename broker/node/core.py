@@ -1,0 +1,466 @@
+"""One node, all of it that computes: connections, virtual hosts and queues, without a socket, a file or a clock.
+
+The shell (`broker.server.shell`) calls in with events and the time, and takes out what the node wants:
+
+    proposals    commands for the wiring log; `done` hears of the result when the command is applied
+    loads        messages to read from the journal; the answer goes to `loaded`
+    checks       passwords to verify off the loop; the answer goes to the connection
+    writes       queues with records for the next group commit: `write_group`, then `group_committed`
+    sending      connections with bytes to send
+    next_wake_ms when `turn` must be called even if nothing happens
+
+One loop turn of a busy node: sockets are read (`Connection.receive`), `turn` lets every marked queue hand out, and
+the shell persists, then sends. What must not be said before it is durable is not in a buffer before
+`group_committed`: confirms are tickets until then (`broker.queues.ticket`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from broker.amqp import properties as codec
+from broker.amqp.codec import make_message
+from broker.amqp.errors import AmqpError
+from broker.node.options import NodeOptions
+from broker.node.vhost import VirtualHost
+from broker.queues.deadletter import Reason, dead_letter_keys, death, is_cycle
+from broker.queues.queue import Queue
+from broker.queues.ring import Location, Ring
+from broker.queues.ticket import Ticket
+from broker.routing.binding import Binding, Destination
+from broker.routing.carbon_copy import copy_keys
+from cluster import changes
+from cluster.commands import AnyCommand, DeleteQueue, RemoveConnection
+from cluster.entities import Binding as BindingEntity
+from cluster.entities import Queue as QueueEntity
+from cluster.entities import User
+from cluster.state import Applied, ClusterMap
+from journal.record import GroupWriter, Message, SegmentUse
+
+if TYPE_CHECKING:
+    from broker.session.connection import Connection
+
+Done = Callable[[Applied], None]
+
+
+class Load(NamedTuple):
+    """Messages that a queue wants back from the journal."""
+
+    queue: Queue
+    locations: list[Location]
+
+
+class Check(NamedTuple):
+    """A password to verify, slowly and in the same time whether the user exists or not: `then(ok)` on the loop."""
+
+    user: User | None
+    password: bytes
+    then: Callable[[bool], None]
+
+
+class Log(Protocol):
+    """Where the node tells what clients did wrong; never secrets, never message bodies."""
+
+    def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
+        """A channel or connection was closed with an error."""
+
+    def cut(self, peer: str, user: str, why: str) -> None:
+        """A connection was dropped without a close."""
+
+    def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
+        """A login was refused."""
+
+
+class Silence:
+    """A Log that says nothing."""
+
+    def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
+        pass
+
+    def cut(self, peer: str, user: str, why: str) -> None:
+        pass
+
+    def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
+        pass
+
+
+class ReplyTarget(Protocol):
+    """A channel that consumes from amq.rabbitmq.reply-to."""
+
+    def reply(self, message: Message) -> None: ...
+
+
+class Node:
+    """The node's core. `cluster_map` is shared with the wiring log, which alone changes it."""
+
+    def __init__(
+        self, options: NodeOptions, cluster_map: ClusterMap, use: SegmentUse | None = None, log: Log | None = None
+    ) -> None:
+        self.options = options
+        self.map = cluster_map
+        self.use = use
+        self.log: Log = log or Silence()
+        self.cluster_name = f"clusterbroker@{options.name}"
+        self.offers_external = False
+        self.now_ms = 0
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.queues: dict[int, Queue] = {}
+        self.connections: dict[str, Connection] = {}
+        self.reply_targets: dict[str, ReplyTarget] = {}
+        self.alarms: dict[str, None] = {}
+        self.authorization_generation = 0
+        self.unwritten_bytes = 0
+        self.throttled = False
+        # what the shell takes out
+        self.proposals: list[tuple[AnyCommand, Done]] = []
+        self.loads: list[Load] = []
+        self.checks: list[Check] = []
+        self.writes: dict[Queue, None] = {}
+        self.touched: dict[Queue, None] = {}  # for the next checkpoint
+        self.forgotten: list[int] = []  # queue ids whose journal is to be dropped
+        self.sending: dict[Connection, None] = {}
+        self.confirming: dict[Any, None] = {}  # channels with confirms to say
+        self._barriers: list[Ticket] = []
+        self._group_barriers: list[Ticket] = []
+        self._group_in_flight = False
+        self._agenda: list[Queue] = []
+        self._wakes: list[tuple[int, int, Queue]] = []
+        self._wake_count = 0
+        self._serial = 0
+
+    # -- connections ------------------------------------------------------------------------------------------
+
+    def connection_id(self) -> str:
+        self._serial += 1
+        return f"{self.options.name}.{self.options.incarnation}.{self._serial}"
+
+    def unique(self) -> str:
+        """A name part that no other node, no other start and no earlier call has given."""
+        self._serial += 1
+        return f"{self.options.name}-{self.options.incarnation:x}-{self._serial}"
+
+    def check_password(self, user: str, password: bytes, then: Callable[[bool], None]) -> None:
+        self.checks.append(Check(self.map.user(user), password, then))
+
+    def remove_connection(self, connection_id: str) -> None:
+        """Ends the queues that were exclusive to it."""
+        self.propose(RemoveConnection(connection=connection_id), lambda *_: None)
+
+    def log_fault(self, connection: Connection, error: AmqpError, channel: int) -> None:
+        self.log.fault(connection.peer, connection.user, channel, error)
+
+    def log_cut(self, connection: Connection, why: str) -> None:
+        self.log.cut(connection.peer, connection.user, why)
+
+    def log_refused(self, connection: Connection, user: str, mechanism: str, why: str) -> None:
+        self.log.refused(connection.peer, user, mechanism, why)
+
+    def propose(self, command: AnyCommand, done: Done) -> None:
+        self.proposals.append((command, done))
+
+    def set_alarm(self, name: str, raised: bool) -> None:
+        """A resource alarm ("memory", "disk"): publishers are blocked while any is raised (amqp-rules 5.2)."""
+        before = bool(self.alarms)
+        if raised:
+            self.alarms[name] = None
+        else:
+            self.alarms.pop(name, None)
+        if bool(self.alarms) != before:
+            for connection in tuple(self.connections.values()):
+                connection.alarmed()
+
+    # -- the wiring -------------------------------------------------------------------------------------------
+
+    def apply(self, happened: Sequence[changes.Change]) -> None:
+        """What a command changed, in log order, before its proposer hears of it."""
+        for change in happened:
+            _REACTIONS[type(change)](self, change)
+
+    def adopt(self, rings: dict[int, Ring]) -> None:
+        """Builds the node from the map at start; `rings` are those with recovered messages, by queue id."""
+        for vhost in self.map.vhosts():
+            self.vhosts[vhost.name] = VirtualHost(vhost.name)
+            for exchange in self.map.exchanges(vhost.name):
+                self._exchange_declared(changes.ExchangeDeclared(exchange))
+            for queue in self.map.queues(vhost.name):
+                self._add_queue(queue, rings.get(queue.queue_id))
+            for binding in self.map.bindings(vhost.name):
+                self._bound(changes.Bound(binding))
+
+    def new_ring(self, entity: QueueEntity) -> Ring:
+        settings = self.map.effective(entity)
+        journaled = self.use is not None and not entity.transient and settings.durability != "memory"
+        ring = Ring(
+            entity.queue_id,
+            journaled,
+            settings.max_priority or 0,
+            self.use if journaled else None,
+            self._agenda,
+        )
+        if settings.delivery_limit is not None and self.options.delivery_count_header:
+            ring.annotate = with_delivery_count
+        return ring
+
+    def _add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None:
+        queue = Queue(entity, self.map.effective(entity), ring or self.new_ring(entity), self, self.now_ms)
+        vhost = self.vhosts[entity.vhost]
+        vhost.queues[entity.name] = queue
+        vhost.router.add_queue(entity.name)
+        self.queues[entity.queue_id] = queue
+
+    def _queue_declared(self, change: changes.QueueDeclared) -> None:
+        self._add_queue(change.queue)
+
+    def _queue_deleted(self, change: changes.QueueDeleted) -> None:
+        queue = self.queues.pop(change.queue.queue_id, None)
+        if queue is None:
+            return
+        vhost = self.vhosts[change.queue.vhost]
+        del vhost.queues[change.queue.name]
+        vhost.router.remove_queue(change.queue.name)
+        queue.drop()
+        self.writes.pop(queue, None)
+        self.touched.pop(queue, None)
+        if queue.ring.journaled:
+            self.forgotten.append(change.queue.queue_id)
+
+    def _exchange_declared(self, change: changes.ExchangeDeclared) -> None:
+        exchange = change.exchange
+        if exchange.name:
+            self.vhosts[exchange.vhost].router.add_exchange(
+                exchange.name,
+                exchange.type,
+                exchange.arguments,
+                self.map.exchange_settings(exchange).alternate_exchange,
+                exchange.internal,
+            )
+
+    def _exchange_deleted(self, change: changes.ExchangeDeleted) -> None:
+        self.vhosts[change.exchange.vhost].router.remove_exchange(change.exchange.name)
+
+    def _bound(self, change: changes.Bound) -> None:
+        self.vhosts[change.binding.vhost].router.bind(_binding(change.binding))
+
+    def _unbound(self, change: changes.Unbound) -> None:
+        self.vhosts[change.binding.vhost].router.unbind(_binding(change.binding))
+
+    def _vhost_added(self, change: changes.VhostAdded) -> None:
+        self.vhosts[change.vhost] = VirtualHost(change.vhost)
+
+    def _vhost_deleted(self, change: changes.VhostDeleted) -> None:
+        del self.vhosts[change.vhost]
+        for connection in tuple(self.connections.values()):
+            connection.vhost_deleted(change.vhost)
+
+    def _policy_changed(self, change: changes.PolicyChanged) -> None:
+        vhost = self.vhosts[change.vhost]
+        for queue in vhost.queues.values():
+            queue.adopt(self.map.effective(queue.entity))
+        for exchange in self.map.exchanges(change.vhost):
+            if exchange.name:
+                vhost.router.set_alternate(exchange.name, self.map.exchange_settings(exchange).alternate_exchange)
+
+    def _authorization_changed(self, _: changes.Change) -> None:
+        self.authorization_generation += 1
+
+    def _nothing(self, _: changes.Change) -> None:
+        pass
+
+    # -- what queues ask (broker.queues.queue.Host) -----------------------------------------------------------
+
+    def load(self, queue: Queue, locations: list[Location]) -> None:
+        self.loads.append(Load(queue, locations))
+
+    def loaded(self, load: Load, messages: Sequence[Message]) -> None:
+        load.queue.loaded(load.locations, messages)
+
+    def write(self, queue: Queue) -> None:
+        self.writes[queue] = None
+
+    def wake(self, queue: Queue, at_ms: int) -> None:
+        if queue.wake_ms != at_ms:
+            queue.wake_ms = at_ms
+            self._wake_count += 1
+            heapq.heappush(self._wakes, (at_ms, self._wake_count, queue))
+
+    def end(self, queue: Queue) -> None:
+        command = DeleteQueue(vhost=queue.entity.vhost, name=queue.name, queue_id=queue.entity.queue_id)
+        self.propose(command, lambda *_: None)
+
+    def dead_letter(self, queue: Queue, message: Message, reason: Reason) -> None:
+        """amqp-rules 5.6. A missing exchange, no route and a cycle drop the message silently."""
+        settings = queue.settings
+        vhost = self.vhosts.get(queue.entity.vhost)
+        if vhost is None or settings.dead_letter_exchange is None:
+            return
+        properties = codec.decode(message.header)
+        keys = [message.routing_key.decode()]
+        copies = copy_keys(properties.headers, "CC")
+        forced = settings.dead_letter_routing_key
+        dead = death(
+            properties, queue.name, reason, message.exchange.decode(), [*keys, *copies], self.now_ms // 1000,
+            key_replaced=forced is not None,
+        )  # fmt: skip
+        keys = list(dead_letter_keys(forced, keys, copies))
+        exchange = settings.dead_letter_exchange
+        route = vhost.router.route(
+            exchange, keys[0], lambda: dead.headers, keys[1:], lambda name: getattr(dead, name, None)
+        )
+        targets = [target for target in route.targets if not is_cycle(dead.headers, target.name)]
+        if not targets:
+            return
+        copy = make_message(short(exchange) + short(keys[0]), codec.encode(dead), message.body, self.now_ms)
+        assert isinstance(copy, Message), "a message that was accepted once is accepted again"
+        for target in targets:
+            if not target.rejects or target.accepts(copy, self.now_ms):
+                target.inherit(copy)
+
+    # -- the turn ---------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> None:
+        """Lets every marked queue work until none is marked, then says the confirms that came of it."""
+        self.now_ms = now_ms
+        while self._wakes and self._wakes[0][0] <= now_ms:
+            at_ms, _, queue = heapq.heappop(self._wakes)
+            if queue.wake_ms == at_ms and not queue.deleted:
+                queue.wake_ms = 0
+                queue.ring.mark()
+        agenda = self._agenda
+        while agenda:
+            due = agenda[:]
+            agenda.clear()
+            for queue in due:
+                queue.turn(now_ms)
+        if self._barriers and not self.writes and not self._group_in_flight:
+            self._pass(self._barriers)
+        self.flush_confirms()
+
+    @property
+    def busy(self) -> bool:
+        """Something is marked: `turn` must be called again."""
+        return bool(self._agenda)
+
+    @property
+    def next_wake_ms(self) -> int | None:
+        while self._wakes and (self._wakes[0][2].wake_ms != self._wakes[0][0] or self._wakes[0][2].deleted):
+            heapq.heappop(self._wakes)
+        return self._wakes[0][0] if self._wakes else None
+
+    def flush_confirms(self) -> None:
+        while self.confirming:
+            channels = tuple(self.confirming)
+            self.confirming.clear()
+            for channel in channels:
+                channel.flush_confirms()
+
+    def barrier(self, ticket: Ticket) -> None:
+        """Passes the ticket when all that was done until now is durable."""
+        self._barriers.append(ticket)
+
+    @staticmethod
+    def _pass(tickets: list[Ticket]) -> None:
+        passed = tickets[:]
+        tickets.clear()
+        for ticket in passed:
+            ticket.pass_()
+
+    # -- the journal ------------------------------------------------------------------------------------------
+
+    @property
+    def group_bytes(self) -> int:
+        """At most so many bytes the next group will take."""
+        return sum(queue.ring.unwritten_bytes for queue in self.writes)
+
+    def write_group(self, writer: GroupWriter) -> tuple[list[tuple[Queue, int]], bool]:
+        """Puts the records of all waiting queues into one group: (queue, watermark it will reach), must be synced.
+
+        A group holds everything that the turns before it did, so what belongs together is never cut in two.
+        """
+        group: list[tuple[Queue, int]] = []
+        sync = False
+        for queue in self.writes:
+            group.append((queue, queue.ring.write(writer)))
+            sync = sync or queue.settings.durability == "fsync"
+        self.writes.clear()
+        self.unwritten_bytes = 0
+        self._group_in_flight = True
+        self._group_barriers, self._barriers = self._barriers, []
+        return group, sync
+
+    def group_committed(self, group: list[tuple[Queue, int]], now_ms: int) -> None:
+        self.now_ms = now_ms
+        for queue, upto in group:
+            queue.committed(upto)
+            if not queue.deleted:
+                self.touched[queue] = None
+        self._group_in_flight = False
+        self._pass(self._group_barriers)
+        self._throttle()
+        self.flush_confirms()
+
+    def published(self, size: int) -> None:
+        """So many bytes were taken for journaled queues."""
+        self.unwritten_bytes += size
+        if self.unwritten_bytes > self.options.unwritten_bytes_max:
+            self._throttle()
+
+    def _throttle(self) -> None:
+        """Publishers wait while the journal cannot keep up; seen by clients as back pressure of the socket only."""
+        throttled = self.unwritten_bytes > self.options.unwritten_bytes_max
+        if throttled != self.throttled:
+            self.throttled = throttled
+            for connection in self.connections.values():
+                connection.review_reading()
+
+    def checkpoint(self) -> tuple[list[tuple[int, int, bytes]], list[tuple[int, dict[str, int]]], list[int]]:
+        """(queue id, first seq, run bytes) that changed, (queue id, meta) of the same queues, ids to forget."""
+        runs: list[tuple[int, int, bytes]] = []
+        metas: list[tuple[int, dict[str, int]]] = []
+        for queue in self.touched:
+            ring = queue.ring
+            runs.extend((ring.queue_id, first, run) for first, run in ring.dirty_runs())
+            metas.append((ring.queue_id, {"next_seq": ring.next_seq, "reserved": ring.reserved, "epoch": ring.epoch}))
+        self.touched.clear()
+        forgotten, self.forgotten = self.forgotten, []
+        return runs, metas, forgotten
+
+
+_REACTIONS: dict[type, Callable[[Node, Any], None]] = {
+    changes.QueueDeclared: Node._queue_declared,
+    changes.QueueDeleted: Node._queue_deleted,
+    changes.ExchangeDeclared: Node._exchange_declared,
+    changes.ExchangeDeleted: Node._exchange_deleted,
+    changes.Bound: Node._bound,
+    changes.Unbound: Node._unbound,
+    changes.VhostAdded: Node._vhost_added,
+    changes.VhostChanged: Node._nothing,
+    changes.VhostDeleted: Node._vhost_deleted,
+    changes.PolicyChanged: Node._policy_changed,
+    changes.UserChanged: Node._authorization_changed,
+    changes.PermissionChanged: Node._authorization_changed,
+    changes.ParameterChanged: Node._nothing,
+}
+
+
+def _binding(entity: BindingEntity) -> Binding:
+    destination = Destination(entity.destination, entity.destination_kind == "exchange")
+    return Binding(entity.source, destination, entity.routing_key, entity.arguments)
+
+
+def short(name: str) -> bytes:
+    """A short string on the wire."""
+    raw = name.encode()
+    return bytes((len(raw),)) + raw
+
+
+def with_delivery_count(message: Message, delivery_count: int) -> Message:
+    """The message with x-delivery-count set, for its redelivery (RabbitMQ, quorum queues)."""
+    properties = codec.decode(message.header)
+    properties.headers = {**(properties.headers or {}), "x-delivery-count": delivery_count}
+    header = codec.encode(properties)
+    return Message(
+        message.address, header + message.body, len(header), message.flags, message.priority, message.time_ms,
+        message.ttl_ms,
+    )  # fmt: skip

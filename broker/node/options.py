@@ -1,0 +1,61 @@
+"""The limits of one node: what keeps it bounded whatever its clients do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """Limits and times of the node's core; `broker.config` fills them in."""
+
+    name: str = "node"
+    """Name of this node; part of generated names."""
+
+    incarnation: int = 1
+    """Unique per process start; part of connection ids."""
+
+    channel_max: int = 2047
+    """Offered in connection.tune; 0 is not offered."""
+
+    frame_max_bytes: int = 131072
+    """Offered in connection.tune."""
+
+    heartbeat_s: int = 60
+    """Offered in connection.tune; the lower of the two sides counts."""
+
+    handshake_timeout_s: float = 10.0
+    """From the accepted socket to connection.open; a slower peer is cut."""
+
+    close_timeout_s: float = 10.0
+    """How long connection.close-ok is waited for."""
+
+    stalled_write_s: float = 60.0
+    """A connection whose socket takes nothing for so long is cut."""
+
+    message_bytes_max: int = 16 << 20
+    """Larger bodies are refused with 406."""
+
+    connections_max: int = 65536
+    """Connections of this node; more are closed at once."""
+
+    channels_per_connection_max: int = 2047
+    """Open channels of one connection."""
+
+    consumers_per_channel_max: int = 4096
+    """Consumers of one channel."""
+
+    queues_max: int = 200_000
+    """Queues of this node."""
+
+    unwritten_bytes_max: int = 64 << 20
+    """Publishers wait while more than this is on its way to the journal."""
+
+    consumer_timeout_ms: int = 30 * 60 * 1000
+    """A delivery unacknowledged for longer ends its consumer; 0 = never."""
+
+    delivery_count_header: bool = True
+    """Redeliveries of queues with a delivery limit carry x-delivery-count."""
+
+    loopback_users: tuple[str, ...] = ("guest",)
+    """Users that may only connect from a loopback address."""

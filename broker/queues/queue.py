@@ -1,0 +1,348 @@
+"""One queue on the node that owns it: what the ring cannot know.
+
+The ring keeps messages; the queue gives them meaning: limits and what happens to what exceeds them (amqp-rules
+5.6), who consumes, when the queue itself ends, and which publisher may be told that its message is safe.
+
+A queue does its work in `turn`, once for each loop turn in which something marked its ring: hand out, expire, trim,
+load, answer. Everything that it wants from the world it asks of its `Host`; it reads no clock.
+
+What leaves the queue unconsumed takes one way, `_give_up`: with a dead-letter exchange the message is published
+there in the same group commit that settles it here (its slot is HELD or SETTLED until then), so a crash finds it in
+one of the two places and never in none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from broker.queues.deadletter import Reason
+from broker.queues.ring import (
+    HEAD_EXPIRED,
+    HEAD_NONE,
+    HEAD_NOT_RESERVED,
+    HEAD_OK,
+    Location,
+    Ring,
+    dispatch,
+)
+from broker.queues.subscription import Subscription, Subscriptions
+from broker.queues.ticket import Ticket
+from cluster.entities import Queue as QueueEntity
+from cluster.queue_settings import QueueSettings
+from journal.record import Message
+
+Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count
+
+
+class Host(Protocol):
+    """What a queue asks of its node."""
+
+    def dead_letter(self, queue: Queue, message: Message, reason: Reason) -> None:
+        """Publish the message to the queue's dead-letter exchange."""
+
+    def load(self, queue: Queue, locations: list[Location]) -> None:
+        """Read messages from the journal; the answer comes to `queue.loaded`."""
+
+    def write(self, queue: Queue) -> None:
+        """The ring has something for the next group commit."""
+
+    def wake(self, queue: Queue, at_ms: int) -> None:
+        """Mark the queue's ring at this time; replaces an earlier wish."""
+
+    def end(self, queue: Queue) -> None:
+        """Propose the queue's deletion: it is auto-delete or expired and unused."""
+
+
+class Queue:
+    """A queue: its entity (what was declared), its settings (policy applied), its ring and its consumers."""
+
+    __slots__ = (
+        "_dead", "_ended", "_getters", "_waiting", "deleted", "entity", "had_consumers", "host", "last_used_ms",
+        "ring", "settings", "subscriptions", "wake_ms",
+    )  # fmt: skip
+
+    def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
+        self.entity = entity
+        self.ring = ring
+        self.host = host
+        self.subscriptions = Subscriptions(bool(settings.single_active_consumer))
+        self.had_consumers = False
+        self.last_used_ms = now_ms
+        self.wake_ms = 0
+        self.deleted = False
+        self._ended = False
+        self._waiting: deque[tuple[int, Ticket]] | None = None
+        self._getters: deque[Callable[[Taken | None], None]] | None = None
+        self._dead: dict[int, Reason] | None = None  # given up, content on its way from the disk
+        ring.owner = self
+        self.adopt(settings)
+
+    def adopt(self, settings: QueueSettings) -> None:
+        """New settings, by policy or at declaration."""
+        self.settings = settings
+        self.ring.ttl_ms = -1 if settings.message_ttl_ms is None else settings.message_ttl_ms
+        self.ring.mark()
+
+    @property
+    def name(self) -> str:
+        return self.entity.name
+
+    @property
+    def in_use(self) -> bool:
+        return len(self.subscriptions) > 0
+
+    def message_count(self, now_ms: int) -> int:
+        """Ready messages, as queue.declare-ok counts them: without the expired and the given up."""
+        self._expire(now_ms)
+        return self.ring.ready
+
+    # -- publishing -------------------------------------------------------------------------------------------
+
+    def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
+        """Appends the messages; the ticket, if any, is held until they are committed."""
+        upto = self.ring.append(messages)
+        if ticket is not None and self.ring.journaled and self.ring.advance() < upto:
+            ticket.hold()
+            if self._waiting is None:
+                self._waiting = deque()
+            self._waiting.append((upto, ticket))
+        if self.settings.max_length is not None or self.settings.max_length_bytes is not None:
+            self._trim(now_ms)
+
+    def inherit(self, message: Message) -> None:
+        """Takes a dead letter. The queue is trimmed in its own turn: chains of queues must not nest."""
+        self.ring.append((message,))
+
+    @property
+    def rejects(self) -> bool:
+        """Whether each message must be asked for by `accepts` first."""
+        return self.settings.overflow != "drop-head" and (
+            self.settings.max_length is not None or self.settings.max_length_bytes is not None
+        )
+
+    def accepts(self, message: Message, now_ms: int) -> bool:
+        """reject-publish: whether there is room for one more (amqp-rules 5.6: the length counts ready only)."""
+        if self._is_full():
+            self._expire(now_ms)
+            self._hand_out(now_ms)
+        if not self._is_full():
+            return True
+        if self.settings.overflow == "reject-publish-dlx" and self.settings.dead_letter_exchange is not None:
+            self.host.dead_letter(self, message, "maxlen")
+        return False
+
+    def _is_full(self) -> bool:
+        length, size = self.settings.max_length, self.settings.max_length_bytes
+        return (length is not None and self.ring.ready >= length) or (
+            size is not None and self.ring.ready_bytes >= size
+        )
+
+    def _too_long(self) -> bool:
+        length, size = self.settings.max_length, self.settings.max_length_bytes
+        return (length is not None and self.ring.ready > length) or (size is not None and self.ring.ready_bytes > size)
+
+    def _trim(self, now_ms: int) -> None:
+        """drop-head: consumers with credit come first, then the oldest ready messages go."""
+        if not self._too_long() or self.rejects:
+            return
+        self._expire(now_ms)
+        self._hand_out(now_ms)
+        while self._too_long():
+            seq, message, _ = self.ring.pop_head()
+            self._give_up(seq, message, "maxlen")
+
+    # -- giving up --------------------------------------------------------------------------------------------
+
+    def _give_up(self, seq: int, message: Message | None, reason: Reason) -> None:
+        """An UNACKED message without a ledger leaves the queue."""
+        if self.settings.dead_letter_exchange is None:
+            self.ring.settle(seq)
+        elif message is None:
+            if self._dead is None:
+                self._dead = {}
+            self._dead[seq] = reason
+            self.host.load(self, [self.ring.location(seq)])
+        else:
+            self.host.dead_letter(self, message, reason)
+            self.ring.settle(seq, held=True)
+        self.ring.mark()
+
+    def reject(self, seq: int) -> None:
+        """basic.reject or basic.nack without requeue."""
+        if not self.deleted:
+            self._give_up(seq, self.ring.message(seq), "rejected")
+
+    def requeue(self, seq: int, counted: bool) -> None:
+        """The message returns to its place; `counted`: the consumer failed at it (replication.md 6.9)."""
+        if self.deleted:
+            return
+        limit = self.settings.delivery_limit
+        if counted and limit is not None and self.ring.delivery_count(seq) >= limit:
+            self._give_up(seq, self.ring.message(seq), "delivery_limit")
+        else:
+            self.ring.requeue(seq, counted)
+
+    def settle(self, seq: int, held: bool = False) -> None:
+        if not self.deleted:
+            self.ring.settle(seq, held)
+            self.ring.mark()
+
+    def _expire(self, now_ms: int) -> None:
+        # a message with TTL 0 may still be handed out in the turn that brought it (amqp-rules 5.6): hence "- 1"
+        while self.ring.head(now_ms - 1) == HEAD_EXPIRED:
+            seq, message, _ = self.ring.pop_head()
+            self._give_up(seq, message, "expired")
+
+    # -- consuming --------------------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription, now_ms: int) -> None:
+        self.subscriptions.add(subscription)
+        self.had_consumers = True
+        self.last_used_ms = now_ms
+        self.ring.mark()
+
+    def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
+        """The consumer is gone; what it holds stays with its channel (amqp-rules 5.5: cancel does not requeue)."""
+        self.subscriptions.remove(subscription)
+        self.last_used_ms = now_ms
+        self.ring.mark()
+        if self.entity.auto_delete and not self.subscriptions and not self._ended:
+            self._ended = True
+            self.host.end(self)
+
+    def get(self, now_ms: int, then: Callable[[Taken | None], None]) -> None:
+        """basic.get: calls `then` with the head, UNACKED, or None; later when the head must be loaded first."""
+        self.last_used_ms = now_ms
+        if self._getters:
+            self._getters.append(then)
+            return
+        answer, known = self._take(now_ms)
+        if known:
+            then(answer)
+            return
+        if self._getters is None:
+            self._getters = deque()
+        self._getters.append(then)
+        self.ring.mark()
+
+    def _take(self, now_ms: int) -> tuple[Taken | None, bool]:
+        self._expire(now_ms)
+        head = self.ring.head(now_ms - 1)
+        if head == HEAD_OK:
+            return self.ring.take(), True
+        if head == HEAD_NONE:
+            return None, True
+        if head == HEAD_NOT_RESERVED:
+            self.ring.reserve()
+        return None, False
+
+    def purge(self) -> int:
+        return self.ring.purge()
+
+    # -- the turn ---------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> None:
+        """Does what is due. The ring's mark is taken off first, so that what happens here may set it again."""
+        ring = self.ring
+        ring.marked = False
+        if self.deleted:
+            return
+        self.subscriptions.settle()
+        self._hand_out(now_ms)
+        self._expire(now_ms)
+        if self._getters:
+            self._serve(now_ms)
+        self._trim(now_ms)
+        if ring.ready and ring.wants_load and (self.subscriptions or self._getters or ring.ttl_ms >= 0):
+            ring.loading = True
+            self.host.load(self, ring.missing())
+        if ring.journaled:
+            ring.advance()
+            if ring.needs_write:
+                self.host.write(self)
+        if self._waiting:
+            self._answer()
+        self._schedule(now_ms)
+
+    def _hand_out(self, now_ms: int) -> None:
+        credits = self.subscriptions.credits
+        if not credits:
+            return
+        while True:
+            _, why = dispatch(self.ring, credits, now_ms - 1)
+            if why == HEAD_EXPIRED:
+                self._expire(now_ms)
+                continue
+            self.ring.reserve()
+            return
+
+    def _serve(self, now_ms: int) -> None:
+        assert self._getters is not None, "called with waiting gets"
+        while self._getters:
+            answer, known = self._take(now_ms)
+            if not known:
+                return
+            self._getters.popleft()(answer)
+
+    def loaded(self, locations: Sequence[Location], messages: Sequence[Message]) -> None:
+        """Messages came from the journal."""
+        if self.deleted:
+            return
+        if self._dead and locations and locations[0][0] in self._dead:
+            for (seq, *_), message in zip(locations, messages, strict=True):
+                self._give_up(seq, message, self._dead.pop(seq))
+            return
+        self.ring.loading = False
+        self.ring.fill(locations, messages)
+        self.ring.mark()
+
+    def committed(self, upto: int) -> None:
+        """The group commit that held the ring's records up to `upto` is durable."""
+        if self.deleted:
+            return
+        self.ring.commit(upto)
+        if self._waiting:
+            self._answer()
+        if self.ring.ready or self._getters or self.ring.needs_write:
+            self.ring.mark()
+
+    def _answer(self) -> None:
+        waiting, committed = self._waiting, self.ring.committed
+        assert waiting is not None, "called with waiting tickets"
+        while waiting and waiting[0][0] <= committed:
+            waiting.popleft()[1].pass_()
+
+    def _schedule(self, now_ms: int) -> None:
+        wake = 0
+        expiry = self.ring.head_expiry_ms()
+        if expiry >= 0:
+            wake = expiry + 1
+        expires = self.settings.expires_ms
+        if expires is not None and not self.subscriptions and not self._ended:
+            # amqp-rules 5.6: queue TTL counts disuse (no consumers, no redeclare, no get)
+            end = self.last_used_ms + expires
+            if end <= now_ms:
+                self._ended = True
+                self.host.end(self)
+            else:
+                wake = min(wake, end) if wake else end
+        if wake:
+            self.host.wake(self, wake)
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """The queue was deleted: its consumers are cancelled, its publishers answered."""
+        self.deleted = True
+        for subscription in self.subscriptions:
+            self.subscriptions.remove(subscription)
+            subscription.holder.cancelled(subscription)
+        for _, ticket in self._waiting or ():
+            ticket.pass_()
+        self._waiting = None
+        for then in self._getters or ():
+            then(None)
+        self._getters = None
+        self.ring.destroy()

@@ -1,0 +1,332 @@
+"""One channel: which events it takes, what it holds, and how it ends.
+
+    OPEN -> CLOSING (we sent channel.close, all but close and close-ok is passed over) -> gone
+
+Methods of a channel take effect one after another. One that needs the wiring log, or a message from the disk, parks
+the channel: later events wait in `parked` until `resume`, and the connection stops reading when many wait.
+
+What methods do stands beside: declaring.py, publishing.py, transacting.py, consuming.py. Each is a table from method
+to function; this file is the trunk that they share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp import methods
+from broker.amqp.codec import Acked, MethodReceived, Published
+from broker.amqp.errors import (
+    AmqpError,
+    ChannelError,
+    ConnectionFault,
+    access_refused,
+    not_found,
+    precondition_failed,
+    resource_error,
+    resource_locked,
+)
+from broker.amqp.errors import channel_error as channel_fault
+from broker.amqp.layout import Method
+from broker.queues.queue import Queue
+from broker.queues.ring import Ledger
+from broker.queues.subscription import Subscription
+from broker.routing.router import Route
+from broker.session import consuming, declaring, publishing, transacting
+from broker.session.confirms import Confirms
+from cluster.authorization import PermissionKind
+from cluster.commands import AnyCommand
+from cluster.errors import Unavailable, WiringError
+from cluster.state import Applied
+
+if TYPE_CHECKING:
+    from broker.session.connection import Connection
+    from broker.session.transacting import Transaction
+
+CLOSE: Final = b"\x00\x14\x00\x28"
+CLOSE_OK: Final = b"\x00\x14\x00\x29"
+
+
+class Channel:
+    """A channel's state. `last_queue` is what an empty queue name means (amqp-rules 5.3)."""
+
+    __slots__ = (
+        "closing", "confirms", "connection", "consumers", "last_queue", "ledger", "number", "opened", "parked",
+        "prefetch", "reply_key", "reply_tag", "routes", "transaction",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.ledger = Ledger(number, connection.out)
+        self.opened = False
+        self.closing = False
+        self.parked: deque[Any] | None = None
+        self.last_queue = ""
+        self.prefetch = 0
+        self.consumers: dict[str, Subscription] = {}
+        self.confirms: Confirms | None = None
+        self.transaction: Transaction | None = None
+        self.reply_key = ""
+        self.reply_tag = b""
+        self.routes: dict[bytes, tuple[int, int, Route[Queue]]] = {}
+
+    # -- events in --------------------------------------------------------------------------------------------
+
+    def receive(self, event: Published | Acked | MethodReceived) -> None:
+        """Raises ConnectionFault; a ChannelError ends the channel here."""
+        if self.parked is not None:
+            self.parked.append(event)
+            self.connection.parked += 1
+            self.connection.review_reading()
+        elif self.closing:
+            self._closing(event)
+        else:
+            self._handle(event)
+
+    def _handle(self, event: Published | Acked | MethodReceived) -> None:
+        class_id, method_id = 60, 40
+        try:
+            if isinstance(event, Published):
+                publishing.publish(self, event)
+            elif isinstance(event, Acked):
+                method_id = 80
+                consuming.ack(self, event)
+            else:
+                method = methods.decode(event.payload)
+                class_id, method_id = method.CLASS_ID, method.METHOD_ID
+                handler = _HANDLERS.get(type(method))
+                if handler is None:
+                    raise channel_fault(f"unexpected method {method.NAME}")
+                handler(self, method)
+        except ChannelError as error:
+            self.fail(error.at(class_id, method_id))
+        except ConnectionFault as fault:
+            raise fault.at(class_id, method_id) from None
+
+    def _closing(self, event: Any) -> None:
+        if type(event) is not MethodReceived:
+            return
+        if event.payload[:4] == CLOSE_OK:
+            self._gone()
+        elif event.payload[:4] == CLOSE:
+            self.send(methods.ChannelCloseOk())
+
+    # -- parking ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_parked(self) -> bool:
+        return self.parked is not None
+
+    def park(self) -> None:
+        """Later events wait until `resume`."""
+        assert self.parked is None, "a channel is parked once"
+        self.parked = deque()
+
+    def resume(self) -> None:
+        """Takes up the waiting events, until one of them parks the channel again."""
+        waiting, self.parked = self.parked, None
+        try:
+            while waiting and not self.is_parked:
+                self.connection.parked -= 1
+                event = waiting.popleft()
+                if self.closing:
+                    self._closing(event)
+                else:
+                    self._handle(event)
+        except ConnectionFault as fault:
+            self.connection.parked -= len(waiting or ())
+            self.connection.fail(fault, self.number)
+            return
+        if waiting and self.parked is not None:
+            self.parked.extend(waiting)  # a handler parked the channel again
+        self.connection.review_reading()
+
+    def order(self, command: AnyCommand, method: Method, then: Callable[[Applied], Method | None]) -> None:
+        """Puts a command into the wiring log; the reply of `then` is sent when it was applied."""
+        self.park()
+
+        def done(applied: Applied) -> None:
+            if self.parked is None:
+                return  # the connection ended meanwhile
+            if applied.error is not None:
+                self.fail(refusal(applied.error).at(method.CLASS_ID, method.METHOD_ID))
+            elif not self.closing:
+                reply = then(applied)
+                if reply is not None:
+                    self.send(reply)
+            self.resume()
+
+        self.connection.node.propose(command, done)
+
+    # -- output -----------------------------------------------------------------------------------------------
+
+    def send(self, method: Method) -> None:
+        self.connection.send(self.number, method)
+
+    def want_flush(self) -> None:
+        """There are confirms to say."""
+        self.connection.node.confirming[self] = None
+
+    def flush_confirms(self) -> None:
+        if self.confirms is not None and not self.closing and self.opened:
+            self.confirms.flush(self.connection.out, self.number)
+            self.connection.node.sending[self.connection] = None
+
+    # -- what methods need ------------------------------------------------------------------------------------
+
+    @property
+    def vhost_name(self) -> str:
+        assert self.connection.vhost is not None, "a channel is opened after its connection"
+        return self.connection.vhost.name
+
+    def check(self, kind: PermissionKind, resource: str) -> None:
+        """403 unless the user may (amqp-rules 5.3); remembered until a permission changes."""
+        connection = self.connection
+        node = connection.node
+        known = connection.authorization.get((kind, resource))
+        if known is None or known[0] != node.authorization_generation:
+            allowed = node.map.allowed(connection.user, self.vhost_name, kind, resource)
+            known = (node.authorization_generation, allowed)
+            if len(connection.authorization) >= 4096:
+                connection.authorization.clear()
+            connection.authorization[(kind, resource)] = known
+        if not known[1]:
+            raise access_refused(
+                f"{kind} access to {_named(resource)} in vhost '{self.vhost_name}' refused for user '{connection.user}'"
+            )
+
+    def queue_name(self, name: str) -> str:
+        """The name, or that of the last queue declared on this channel when it is empty."""
+        if name:
+            return name
+        if not self.last_queue:
+            raise not_found("no previously declared queue")
+        return self.last_queue
+
+    def queue(self, name: str) -> Queue:
+        """404 for a missing queue, 405 for one that is exclusive to another connection."""
+        assert self.connection.vhost is not None, "a channel is opened after its connection"
+        queue = self.connection.vhost.queues.get(name)
+        if queue is None:
+            raise not_found(f"no queue '{name}' in vhost '{self.vhost_name}'")
+        self.check_exclusive(queue)
+        return queue
+
+    def check_exclusive(self, queue: Queue) -> None:
+        owner = queue.entity.exclusive_owner
+        if owner is not None and owner != self.connection.id:
+            raise resource_locked(
+                f"cannot obtain exclusive access to locked queue '{queue.name}' in vhost '{self.vhost_name}'. It could "
+                "be originally declared on another connection or the exclusive property value does not match that of "
+                "the original declaration."
+            )
+
+    def cancelled(self, subscription: Subscription) -> None:
+        """The broker ended a consumer: clients that can are told (amqp-rules 5.5)."""
+        self.consumers.pop(subscription.tag, None)
+        if not self.closing and self.connection.capabilities.get("consumer_cancel_notify") is True:
+            self.send(methods.BasicCancel(subscription.tag, True))
+
+    def reply(self, message: Any) -> None:
+        """Direct reply-to: the message goes straight to this channel's reply consumer."""
+        out = self.connection.out
+        out.deliver(self.number, self.reply_tag, self.ledger.skip(), False, message)
+        self.connection.node.sending[self.connection] = None
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def fail(self, error: AmqpError) -> None:
+        """Closes the channel; the connection lives."""
+        self.connection.node.log_fault(self.connection, error, self.number)
+        self.end(counted=True)
+        self.closing = True
+        self.connection.decoder.drop_channel(self.number)
+        self.send(methods.ChannelClose(int(error.code), error.reply_text, error.class_id, error.method_id))
+
+    def end(self, counted: bool) -> None:
+        """Gives back all that the channel held: amqp-rules 5.5, closing requeues what is unacknowledged."""
+        node = self.connection.node
+        for subscription in tuple(self.consumers.values()):
+            subscription.queue.unsubscribe(subscription, node.now_ms)
+        self.consumers.clear()
+        self.ledger.flowing = False
+        if self.transaction is not None:
+            self.transaction.abandon(counted)
+            self.transaction = None
+        for _, consumer, seq in self.ledger.drain():
+            consumer.ring.owner.requeue(seq, counted)
+        if self.reply_key:
+            node.reply_targets.pop(self.reply_key, None)
+            self.reply_key = ""
+        if self.parked is not None and self.connection.state.name == "CLOSED":
+            self.parked = None
+        self.confirms = None
+        node.confirming.pop(self, None)
+
+    def _gone(self) -> None:
+        self.connection.channels.pop(self.number, None)
+
+    def tick(self, now_ms: int) -> None:
+        """amqp-rules, last section: a consumer that holds a message for too long is cancelled."""
+        oldest = self.ledger.oldest()
+        if oldest is not None and not self.closing:
+            consuming.check_timeout(self, oldest, now_ms)
+
+
+def refusal(error: WiringError | Unavailable) -> AmqpError:
+    """The AMQP error for a command that was refused, or could not be stored."""
+    return _REFUSALS[error.kind](error.text)
+
+
+_REFUSALS: Final[dict[str, Callable[[str], AmqpError]]] = {
+    "not_found": not_found,
+    "access_refused": access_refused,
+    "resource_locked": resource_locked,
+    "precondition_failed": precondition_failed,
+    "already_exists": precondition_failed,
+    "in_use": precondition_failed,
+    "not_empty": precondition_failed,
+    "limit": precondition_failed,
+    "unavailable": resource_error,
+}
+
+
+def _named(resource: str) -> str:
+    return f"'{resource}'" if resource else "exchange 'amq.default'"
+
+
+def _channel_open(channel: Channel, _: methods.ChannelOpen) -> None:
+    if channel.opened:
+        raise channel_fault("second 'channel.open' seen")
+    channel.opened = True
+    channel.send(methods.ChannelOpenOk())
+
+
+def _channel_close(channel: Channel, _: methods.ChannelClose) -> None:
+    channel.end(counted=True)
+    channel.send(methods.ChannelCloseOk())
+    channel.closing = True
+    channel._gone()
+
+
+def _channel_close_ok(_: Channel, method: methods.ChannelCloseOk) -> None:
+    raise channel_fault(f"unexpected method {method.NAME}")
+
+
+def _access_request(channel: Channel, _: methods.AccessRequest) -> None:
+    """amqp-rules 5.2: a no-op that returns ticket 1."""
+    channel.send(methods.AccessRequestOk(1))
+
+
+_HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {
+    methods.ChannelOpen: _channel_open,
+    methods.ChannelClose: _channel_close,
+    methods.ChannelCloseOk: _channel_close_ok,
+    methods.AccessRequest: _access_request,
+    **declaring.HANDLERS,
+    **publishing.HANDLERS,
+    **transacting.HANDLERS,
+    **consuming.HANDLERS,
+}

@@ -1,0 +1,409 @@
+"""One client connection: bytes in, bytes out, from the protocol header to the last close-ok.
+
+    HEADER -> START -> (SECURE) -> CHECKING -> TUNE -> VHOST -> OPEN -> CLOSING -> CLOSED
+
+Each state has its legal methods (`_LEGAL`); anything else is 503, a frame on a channel other than 0 before OPEN is
+504. CHECKING waits for the node to verify a password off the loop; nothing is read meanwhile. CLOSING means that
+connection.close was sent: all but close and close-ok is ignored (AMQP 0-9-1, connection.close).
+
+The core owns an `OutBuffer` and a wish to be read (`reading`); the shell owns the socket. `receive` never raises:
+what a client does wrong ends its channel or its connection, with the code of amqp-rules 5.1, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp import methods
+from broker.amqp.codec import Acked, FrameDecoder, MethodReceived, OutBuffer, Published
+from broker.amqp.errors import (
+    AmqpError,
+    ConnectionFault,
+    ReplyCode,
+    command_invalid,
+    connection_forced,
+    not_allowed,
+)
+from broker.amqp.errors import channel_error as channel_fault
+from broker.amqp.layout import Method
+from broker.session import handshake
+from broker.session.channel import Channel
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.node.vhost import VirtualHost
+
+HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
+HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
+FRAME_MIN_BYTES: Final = 8192
+HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+PARKED_EVENTS_MAX: Final = 256
+
+
+class State(IntEnum):
+    HEADER = 0
+    START = 1
+    SECURE = 2
+    CHECKING = 3
+    TUNE = 4
+    VHOST = 5
+    OPEN = 6
+    CLOSING = 7
+    CLOSED = 8
+
+
+_LEGAL: Final[dict[State, tuple[type[Method], ...]]] = {
+    State.START: (methods.ConnectionStartOk,),
+    State.SECURE: (methods.ConnectionSecureOk,),
+    State.TUNE: (methods.ConnectionTuneOk,),
+    State.VHOST: (methods.ConnectionOpen,),
+    State.OPEN: (methods.ConnectionUpdateSecret,),
+}
+
+
+class Connection:
+    """The core of one connection.
+
+    reading   the shell should read from the socket
+    ending    None; "flush": close the socket once `out` is sent; "abort": close it now
+    """
+
+    __slots__ = (
+        "_auth_failed_close", "_blocked_told", "_closed_at_ms", "_last_heard_ms", "_last_sent_ms", "_missing_since_ms",
+        "authorization", "capabilities", "channel_max", "channels", "client_properties", "decoder", "ending",
+        "exclusive_queues", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms", "out", "parked",
+        "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "state", "user", "vhost",
+    )  # fmt: skip
+
+    def __init__(self, node: Node, peer: str, loopback: bool, now_ms: int, peer_identity: str | None = None) -> None:
+        self.node = node
+        self.id = node.connection_id()
+        self.peer = peer
+        self.loopback = loopback
+        self.peer_identity = peer_identity
+        """Who the client is by its TLS certificate, for EXTERNAL."""
+        self.state = State.HEADER
+        self.decoder = FrameDecoder(FRAME_MIN_BYTES, node.options.message_bytes_max)
+        self.out = OutBuffer(FRAME_MIN_BYTES)
+        self.channels: dict[int, Channel] = {}
+        self.reading = True
+        self.ending: str | None = None
+        self.user = ""
+        self.mechanism = ""
+        self.vhost: VirtualHost | None = None
+        self.client_properties: dict[str, Any] = {}
+        self.capabilities: dict[str, Any] = {}
+        self.authorization: dict[tuple[str, str], tuple[int, bool]] = {}
+        self.channel_max = 0
+        self.heartbeat_s = 0
+        self.publishes = False
+        self.parked = 0
+        self.exclusive_queues = False
+        self.opened_at_ms = now_ms
+        self.paused_since_ms = 0
+        self._blocked_told = False
+        self._closed_at_ms = 0
+        self._last_heard_ms = self._last_sent_ms = now_ms
+        node.connections[self.id] = self
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.id} {self.peer} {self.state.name}>"
+
+    # -- bytes in ---------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
+        """Takes `data`, which starts with the decoder's `rest`. Output is in `out`; the node lists the connection."""
+        self.node.now_ms = now_ms
+        if self.state is State.HEADER:
+            data = self._header(bytes(data))
+        if data and self.ending is None:
+            for event in self.decoder.feed(data, now_ms):
+                self._event(event)
+                if self.ending is not None:
+                    break
+        if self.out.size:
+            self.node.sending[self] = None
+
+    def _header(self, data: bytes) -> bytes:
+        """amqp-rules 5.1: an unknown header is answered with ours, then the socket is closed."""
+        if len(data) < 8 and (HEADER_0_9_1.startswith(data) or HEADER_0_9.startswith(data)):
+            self.decoder.rest = data
+            return b""
+        self.decoder.rest = b""
+        if data[:8] in (HEADER_0_9_1, HEADER_0_9):
+            self.state = State.START
+            self.send(0, handshake.start(self.node))
+            return data[8:]
+        newer = data[:6] == b"AMQP\x00\x00" and len(data) >= 8 and data[6] >= 9
+        self.out.raw(HEADER_0_9_1 if newer else b"AMQP\x03\x01\x00\x00")
+        self._end("flush")
+        return b""
+
+    def _event(self, event: Any) -> None:
+        try:
+            kind = type(event)
+            if self.state is State.CLOSING:
+                if kind is MethodReceived and event.channel == 0:
+                    self._closing(event.payload)
+            elif kind is MethodReceived and event.channel == 0:
+                self._method(methods.decode(event.payload))
+            elif isinstance(event, AmqpError):
+                raise event
+            elif self.state is not State.OPEN:
+                raise channel_fault(f"channel {event.channel} before the connection is open")
+            else:
+                channel = self.channels.get(event.channel)
+                if channel is None:
+                    channel = self._open_channel(event)
+                if kind is Published and not self.publishes:
+                    self._first_publish()
+                channel.receive(event)
+        except ConnectionFault as fault:
+            self.fail(fault, event.channel if isinstance(event, (Published, Acked, MethodReceived)) else 0)
+
+    def _open_channel(self, event: Published | Acked | MethodReceived) -> Channel:
+        if type(event) is not MethodReceived or event.payload[:4] != b"\x00\x14\x00\x0a":
+            raise channel_fault("expected 'channel.open'")
+        if event.channel > self.channel_max:
+            raise not_allowed(f"channel id {event.channel} exceeds the negotiated maximum {self.channel_max}")
+        limit = self.node.options.channels_per_connection_max
+        if len(self.channels) >= limit:
+            raise not_allowed(f"number of channels opened ({len(self.channels)}) has reached the maximum ({limit})")
+        channel = Channel(self, event.channel)
+        self.channels[event.channel] = channel
+        return channel
+
+    # -- methods of channel 0 ---------------------------------------------------------------------------------
+
+    def _method(self, method: Method) -> None:
+        kind = type(method)
+        if kind is methods.ConnectionClose:
+            self.send(0, methods.ConnectionCloseOk())
+            self._release()
+            self._end("flush")
+            return
+        if kind not in _LEGAL.get(self.state, ()):
+            fault = command_invalid(f"unexpected method {method.NAME} in state {self.state.name.lower()}")
+            raise fault.at(method.CLASS_ID, method.METHOD_ID)
+        try:
+            _HANDLERS[kind](self, method)
+        except AmqpError as error:
+            raise error.at(method.CLASS_ID, method.METHOD_ID) from None
+
+    def _start_ok(self, method: methods.ConnectionStartOk) -> None:
+        self.client_properties = dict(method.client_properties)
+        capabilities = self.client_properties.get("capabilities")
+        self.capabilities = capabilities if isinstance(capabilities, dict) else {}
+        self.mechanism = method.mechanism
+        handshake.login(self, method.mechanism, method.response)
+
+    def _secure_ok(self, method: methods.ConnectionSecureOk) -> None:
+        handshake.login(self, self.mechanism, method.response)
+
+    def authenticated(self, user: str) -> None:
+        """The handshake knows who it is."""
+        self.user = user
+        options = self.node.options
+        self.state = State.TUNE
+        self.send(0, methods.ConnectionTune(options.channel_max, options.frame_max_bytes, options.heartbeat_s))
+        self.review_reading()
+
+    def refused(self, text: str) -> None:
+        """amqp-rules 5.1: a refused login is told only to clients that asked to be told."""
+        if self.capabilities.get("authentication_failure_close") is True:
+            self.fail(AmqpError(ReplyCode.ACCESS_REFUSED, text))
+        else:
+            self._end("flush")
+
+    def _tune_ok(self, method: methods.ConnectionTuneOk) -> None:
+        """amqp-rules 5.2: 0 is refused when the server's value is not 0, more than offered is refused."""
+        options = self.node.options
+        self.channel_max = _tuned("channel_max", method.channel_max, options.channel_max, 1) or 65535
+        frame_max = _tuned("frame_max", method.frame_max, options.frame_max_bytes, FRAME_MIN_BYTES)
+        self.decoder.frame_max = frame_max or 1 << 31
+        self.out.frame_max = frame_max
+        # "clients take min of the two, or max if either is 0": the client's answer is what counts
+        self.heartbeat_s = method.heartbeat
+        self.state = State.VHOST
+
+    def _open(self, method: methods.ConnectionOpen) -> None:
+        name = method.virtual_host
+        vhost = self.node.vhosts.get(name)
+        if vhost is None:
+            raise not_allowed(f"vhost {name} not found")
+        if self.node.map.permission(self.user, name) is None:
+            raise not_allowed(f"access to vhost '{name}' refused for user '{self.user}'")
+        handshake.check_limits(self, name)
+        self.vhost = vhost
+        self.state = State.OPEN
+        self.decoder.opened = True
+        self.send(0, methods.ConnectionOpenOk())
+
+    def _update_secret(self, method: methods.ConnectionUpdateSecret) -> None:
+        handshake.update_secret(self, method.new_secret)
+
+    # -- closing ----------------------------------------------------------------------------------------------
+
+    def fail(self, error: AmqpError, channel: int = 0) -> None:
+        """Closes the connection with the error; the client's close-ok is waited for."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return
+        self.node.log_fault(self, error, channel)
+        if self.state is State.HEADER:
+            self._end("flush")
+            return
+        self._release()
+        self.state = State.CLOSING
+        self._closed_at_ms = self.node.now_ms
+        self.reading = True
+        self.send(0, methods.ConnectionClose(int(error.code), error.reply_text, error.class_id, error.method_id))
+        if error.code == ReplyCode.FRAME_ERROR or self.decoder.failed:
+            self._end("flush")  # the byte stream can no longer be read: there is no close-ok to wait for
+
+    def force_close(self, text: str) -> None:
+        """320: an operator, or a node that stops."""
+        self.fail(connection_forced(text))
+
+    def _closing(self, payload: bytes) -> None:
+        if payload[:4] == b"\x00\x0a\x00\x33":
+            self._end("flush")
+        elif payload[:4] == b"\x00\x0a\x00\x32":
+            self.send(0, methods.ConnectionCloseOk())
+
+    def _end(self, how: str) -> None:
+        self.state = State.CLOSED
+        self.ending = how
+        self.node.sending[self] = None
+
+    def lost(self, now_ms: int) -> None:
+        """The socket is gone, whoever closed it."""
+        self.node.now_ms = now_ms
+        self.state = State.CLOSED
+        self._release()
+        self.out.take()
+        self.node.connections.pop(self.id, None)
+        self.node.sending.pop(self, None)
+
+    def _release(self) -> None:
+        """All that the connection held goes back: unacknowledged messages, consumers, exclusive queues."""
+        for channel in tuple(self.channels.values()):
+            channel.end(counted=True)
+        self.channels.clear()
+        if self.exclusive_queues:
+            self.exclusive_queues = False
+            self.node.remove_connection(self.id)
+
+    def vhost_deleted(self, name: str) -> None:
+        if self.vhost is not None and self.vhost.name == name:
+            self.force_close(f"vhost '{name}' is deleted")
+
+    # -- output, flow, time -----------------------------------------------------------------------------------
+
+    def send(self, channel: int, method: Method) -> None:
+        self.out.method(channel, methods.encode(method))
+        self.node.sending[self] = None
+
+    def sent(self, now_ms: int) -> None:
+        """The shell wrote the buffer to the socket."""
+        self._last_sent_ms = now_ms
+
+    def paused(self, paused: bool, now_ms: int) -> None:
+        """The socket takes nothing more, or takes again."""
+        self.out.paused = paused
+        self.paused_since_ms = now_ms if paused else 0
+        self.review_reading()
+        if not paused:
+            self.mark_consumers()
+
+    def mark_consumers(self) -> None:
+        """There is room in the buffer again."""
+        for channel in self.channels.values():
+            for subscription in channel.consumers.values():
+                subscription.queue.ring.mark()
+
+    def _first_publish(self) -> None:
+        self.publishes = True
+        self.alarmed()
+
+    def alarmed(self) -> None:
+        """amqp-rules 5.2: connection.blocked goes once to publishing connections, unblocked when all alarms clear."""
+        blocked = bool(self.node.alarms) and self.publishes
+        if blocked != self._blocked_told and self.state is State.OPEN:
+            self._blocked_told = blocked
+            if self.capabilities.get("connection.blocked") is True:
+                if blocked:
+                    self.send(0, methods.ConnectionBlocked("low on " + " and ".join(self.node.alarms)))
+                else:
+                    self.send(0, methods.ConnectionUnblocked())
+        self.review_reading()
+
+    def review_reading(self) -> None:
+        """Whether the socket should be read: not while blocked, checked, behind, or deaf itself."""
+        blocked = self.publishes and (bool(self.node.alarms) or self.node.throttled)
+        reading = (
+            not (blocked and self.state is State.OPEN)
+            and self.state is not State.CHECKING
+            and self.parked < PARKED_EVENTS_MAX
+            and not self.out.paused
+        )
+        if reading != self.reading:
+            self.reading = reading
+            self._last_heard_ms = self.node.now_ms
+            self.node.sending[self] = None
+
+    def tick(self, now_ms: int) -> None:
+        """Heartbeats and deadlines; called about twice a second."""
+        options = self.node.options
+        if self.decoder.heard:
+            self.decoder.heard = False
+            self._last_heard_ms = now_ms
+        if self.state is State.CLOSED:
+            return
+        if self.paused_since_ms and now_ms - self.paused_since_ms > options.stalled_write_s * 1000:
+            self.node.log_cut(self, f"its socket took nothing for {options.stalled_write_s:g} s")
+            self._end("abort")
+        elif self.state is State.CLOSING:
+            if now_ms - self._closed_at_ms > options.close_timeout_s * 1000:
+                self._end("abort")
+        elif self.state is not State.OPEN:
+            if now_ms - self.opened_at_ms > options.handshake_timeout_s * 1000:
+                self.node.log_cut(self, f"no connection.open within {options.handshake_timeout_s:g} s")
+                self._end("abort")
+        elif self.heartbeat_s:
+            self._beat(now_ms)
+        if self.state is State.OPEN:
+            for channel in self.channels.values():
+                channel.tick(now_ms)
+
+    def _beat(self, now_ms: int) -> None:
+        """amqp-rules 5.2: send every timeout / 2, any traffic counts, two misses close; not while blocked."""
+        if now_ms - self._last_sent_ms >= self.heartbeat_s * 500:
+            self.out.raw(HEARTBEAT)
+            self.node.sending[self] = None
+        if not self.reading:
+            self._last_heard_ms = now_ms
+        elif now_ms - self._last_heard_ms > self.heartbeat_s * 2000:
+            self.node.log_cut(self, f"missed heartbeats, timeout {self.heartbeat_s} s")
+            self._end("abort")
+
+
+_HANDLERS: Final[dict[type[Method], Callable[[Connection, Any], None]]] = {
+    methods.ConnectionStartOk: Connection._start_ok,
+    methods.ConnectionSecureOk: Connection._secure_ok,
+    methods.ConnectionTuneOk: Connection._tune_ok,
+    methods.ConnectionOpen: Connection._open,
+    methods.ConnectionUpdateSecret: Connection._update_secret,
+}
+
+
+def _tuned(name: str, wanted: int, offered: int, least: int) -> int:
+    if offered and (wanted == 0 or wanted > offered):
+        what = "higher" if wanted else "lower"
+        bound = "maximum" if wanted else "minimum"
+        limit = offered if wanted else least
+        raise not_allowed(f"negotiated {name} = {wanted} is {what} than the {bound} allowed value ({limit})")
+    if wanted and wanted < least:
+        raise not_allowed(f"negotiated {name} = {wanted} is lower than the minimum allowed value ({least})")
+    return wanted

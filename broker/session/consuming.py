@@ -1,0 +1,232 @@
+"""basic.consume, get, ack, nack, reject, recover, qos, cancel: how messages reach a client and what becomes of them.
+
+amqp-rules 5.5: delivery tags count per channel from 1; `multiple` with tag 0 means all; a tag that is not outstanding
+is 406; closing a channel requeues, basic.cancel does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp import methods
+from broker.amqp.codec import Acked
+from broker.amqp.errors import access_refused, not_allowed, not_implemented, precondition_failed
+from broker.amqp.layout import Method
+from broker.queues.queue import Taken
+from broker.queues.ring import Consumer
+from broker.queues.subscription import Subscription
+from broker.session.declaring import clean
+from broker.session.publishing import REPLY_TO
+
+if TYPE_CHECKING:
+    from broker.session.channel import Channel
+
+
+def ack(channel: Channel, event: Acked) -> None:
+    if channel.transaction is not None:
+        for value in event.acks:
+            _stage(channel, value >> 1, bool(value & 1), "ack")
+        return
+    unknown = channel.ledger.ack(event.acks)
+    if unknown:
+        raise precondition_failed(f"unknown delivery tag {unknown - 1}")
+
+
+def _stage(channel: Channel, tag: int, multiple: bool, outcome: str) -> None:
+    entries = channel.ledger.collect(tag, multiple)
+    if entries is None:
+        raise precondition_failed(f"unknown delivery tag {tag}")
+    assert channel.transaction is not None, "staged in a transaction"
+    channel.transaction.settles.append((entries, outcome))
+
+
+def _give_back(channel: Channel, tag: int, multiple: bool, requeue: bool, counted: bool) -> None:
+    if channel.transaction is not None:
+        _stage(channel, tag, multiple, "requeue" if requeue else "reject")
+        return
+    entries = channel.ledger.collect(tag, multiple)
+    if entries is None:
+        raise precondition_failed(f"unknown delivery tag {tag}")
+    for _, consumer, seq in entries:
+        if requeue:
+            consumer.ring.owner.requeue(seq, counted)
+        else:
+            consumer.ring.owner.reject(seq)
+        consumer.ring.mark()
+
+
+def _nack(channel: Channel, method: methods.BasicNack) -> None:
+    _give_back(channel, method.delivery_tag, method.multiple, method.requeue, counted=False)
+
+
+def _reject(channel: Channel, method: methods.BasicReject) -> None:
+    _give_back(channel, method.delivery_tag, False, method.requeue, counted=True)
+
+
+def _recover(channel: Channel, method: methods.BasicRecover) -> None:
+    if not method.requeue:
+        # amqp-rules 5.1
+        raise not_implemented("requeue=false")
+    for _, consumer, seq in channel.ledger.drain():
+        consumer.ring.owner.requeue(seq, False)
+        consumer.ring.mark()
+    if isinstance(method, methods.BasicRecover):
+        channel.send(methods.BasicRecoverOk())
+
+
+def _qos(channel: Channel, method: methods.BasicQos) -> None:
+    if method.prefetch_size:
+        raise not_implemented(f"prefetch_size!=0 ({method.prefetch_size})")
+    if method.global_qos:
+        channel.ledger.prefetch = method.prefetch_count
+        for subscription in channel.consumers.values():
+            subscription.queue.ring.mark()
+    else:
+        # amqp-rules 5.5: applies to new consumers
+        channel.prefetch = method.prefetch_count
+    channel.send(methods.BasicQosOk())
+
+
+def _flow(channel: Channel, method: methods.ChannelFlow) -> None:
+    if not method.active:
+        raise not_implemented("active=false")
+    channel.send(methods.ChannelFlowOk(True))
+
+
+def _consume(channel: Channel, method: methods.BasicConsume) -> None:
+    connection = channel.connection
+    node = connection.node
+    tag = method.consumer_tag or f"amq.ctag-{node.unique()}"
+    if method.queue == REPLY_TO:
+        _consume_replies(channel, method, tag)
+        return
+    name = channel.queue_name(clean(method.queue))
+    channel.check("read", name)
+    if tag in channel.consumers:
+        raise not_allowed(f"attempt to reuse consumer tag '{tag}'")
+    limit = node.options.consumers_per_channel_max
+    if len(channel.consumers) >= limit:
+        raise not_allowed(f"reached maximum ({limit}) of consumers per channel")
+    queue = channel.queue(name)
+    if queue.subscriptions.exclusive or (method.exclusive and queue.in_use):
+        raise access_refused(f"queue '{name}' in vhost '{channel.vhost_name}' in exclusive use")
+    priority = method.arguments.get("x-priority", 0)
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise precondition_failed(f"invalid arg 'x-priority' for consumer '{tag}': expected an integer")
+    subscription = Subscription(
+        channel,
+        channel.ledger,
+        queue,
+        tag,
+        no_ack=method.no_ack,
+        exclusive=method.exclusive,
+        prefetch=channel.prefetch,
+        priority=max(-(2**31), min(2**31 - 1, int(priority))),
+        arguments=method.arguments,
+    )
+    channel.consumers[tag] = subscription
+    if not method.nowait:
+        channel.send(methods.BasicConsumeOk(tag))
+    queue.subscribe(subscription, node.now_ms)
+
+
+def _consume_replies(channel: Channel, method: methods.BasicConsume, tag: str) -> None:
+    """amqp-rules 5.1: one per channel, without acknowledgements."""
+    if not method.no_ack:
+        raise precondition_failed("reply consumer cannot acknowledge")
+    if channel.reply_key:
+        raise precondition_failed("reply consumer already set")
+    node = channel.connection.node
+    channel.reply_key = f"{REPLY_TO}.{node.unique()}"
+    raw = tag.encode()
+    channel.reply_tag = bytes((len(raw),)) + raw
+    node.reply_targets[channel.reply_key] = channel
+    if not method.nowait:
+        channel.send(methods.BasicConsumeOk(tag))
+
+
+def _cancel(channel: Channel, method: methods.BasicCancel) -> None:
+    tag = method.consumer_tag
+    node = channel.connection.node
+    subscription = channel.consumers.pop(tag, None)
+    if subscription is not None:
+        subscription.queue.unsubscribe(subscription, node.now_ms)
+    elif channel.reply_key and channel.reply_tag[1:] == tag.encode():
+        node.reply_targets.pop(channel.reply_key, None)
+        channel.reply_key = ""
+    if not method.nowait:
+        channel.send(methods.BasicCancelOk(tag))
+
+
+def _get(channel: Channel, method: methods.BasicGet) -> None:
+    name = channel.queue_name(clean(method.queue))
+    channel.check("read", name)
+    queue = channel.queue(name)
+    node = channel.connection.node
+    channel.park()
+
+    def taken(answer: Taken | None) -> None:
+        if channel.parked is None or channel.closing:
+            if answer is not None:
+                queue.requeue(answer[0], False)
+            return
+        if answer is None:
+            channel.send(methods.BasicGetEmpty())
+        else:
+            seq, message, redelivered, count = answer
+            if count and queue.ring.annotate is not None:
+                message = queue.ring.annotate(message, count)
+            if method.no_ack:
+                tag = channel.ledger.skip()
+                queue.settle(seq)
+            else:
+                tag = channel.ledger.add(Consumer(queue.ring, channel.ledger, b"\0", False, 0), seq, node.now_ms)
+            channel.connection.out.get_ok(channel.number, tag, redelivered, message, queue.ring.ready)
+            node.sending[channel.connection] = None
+        channel.resume()
+
+    queue.get(node.now_ms, taken)
+
+
+def check_timeout(channel: Channel, oldest: tuple[int, Consumer, int], now_ms: int) -> None:
+    """The consumer of the oldest delivery held it for too long: it is cancelled and its messages return."""
+    at_ms, consumer, _ = oldest
+    queue = consumer.ring.owner
+    limit = queue.settings.consumer_timeout_ms
+    if limit is None:
+        limit = channel.connection.node.options.consumer_timeout_ms
+    if not limit or now_ms - at_ms < limit:
+        return
+    subscription = consumer.owner
+    able = channel.connection.capabilities.get("consumer_cancel_notify") is True
+    if subscription is None or not able:
+        channel.fail(
+            precondition_failed(
+                f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: {limit} ms"
+            )
+        )
+        return
+    kept = []
+    for entry in channel.ledger.drain():
+        if entry[1] is consumer:
+            queue.requeue(entry[2], True)
+        else:
+            kept.append(entry)
+    channel.ledger.restore(kept, now_ms)
+    if subscription.tag in channel.consumers:
+        queue.unsubscribe(subscription, now_ms)
+        channel.cancelled(subscription)
+
+
+HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {
+    methods.BasicNack: _nack,
+    methods.BasicReject: _reject,
+    methods.BasicRecover: _recover,
+    methods.BasicRecoverAsync: _recover,
+    methods.BasicQos: _qos,
+    methods.ChannelFlow: _flow,
+    methods.BasicConsume: _consume,
+    methods.BasicCancel: _cancel,
+    methods.BasicGet: _get,
+}

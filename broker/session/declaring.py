@@ -1,0 +1,231 @@
+"""exchange.* and queue.*: what a client declares becomes a command of the wiring log.
+
+Permissions (amqp-rules 5.3): declare and delete = configure; passive declare = any; bind = write on the destination
+and read on the source; a dead-letter exchange in the arguments = read on the queue and write on that exchange, an
+alternate exchange = read on the exchange and write on the alternate. Everything else that can be wrong is decided by
+the cluster map, the same on every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp import methods
+from broker.amqp.errors import access_refused, not_found, precondition_failed
+from broker.amqp.layout import Method
+from cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
+from cluster.entities import DestinationKind
+from cluster.state import Applied
+
+if TYPE_CHECKING:
+    from broker.session.channel import Channel
+
+
+def plain(value: Any) -> Any:
+    """Arguments as the wiring keeps them: AMQP's integers of any width are one class (amqp-rules 5.3)."""
+    if isinstance(value, bool) or value is None or isinstance(value, (str, float)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    raise AssertionError(f"no field value is a {type(value).__name__}")
+
+
+def clean(name: str) -> str:
+    """amqp-rules 5.3: CR and LF are stripped from names."""
+    return name.replace("\r", "").replace("\n", "")
+
+
+def _answered(method: Any, reply: Method) -> Callable[[Applied], Method | None]:
+    return lambda _: None if method.nowait else reply
+
+
+def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None:
+    name = clean(method.exchange)
+    vhost = channel.vhost_name
+    if not name:
+        raise access_refused("operation not permitted on the default exchange")
+    if method.passive:
+        if channel.connection.node.map.exchange(vhost, name) is None:
+            raise not_found(f"no exchange '{name}' in vhost '{vhost}'")
+        if not method.nowait:
+            channel.send(methods.ExchangeDeclareOk())
+        return
+    channel.check("configure", name)
+    arguments = plain(method.arguments)
+    alternate = arguments.get("alternate-exchange")
+    if isinstance(alternate, str):
+        channel.check("read", name)
+        channel.check("write", alternate)
+    command = DeclareExchange(
+        vhost=vhost,
+        name=name,
+        type=method.type,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
+        arguments=arguments,
+    )
+    channel.order(command, method, _answered(method, methods.ExchangeDeclareOk()))
+
+
+def _exchange_delete(channel: Channel, method: methods.ExchangeDelete) -> None:
+    name = clean(method.exchange)
+    if not name:
+        raise access_refused("operation not permitted on the default exchange")
+    channel.check("configure", name)
+    command = DeleteExchange(vhost=channel.vhost_name, name=name, if_unused=method.if_unused)
+    channel.order(command, method, _answered(method, methods.ExchangeDeleteOk()))
+
+
+def _binding(
+    channel: Channel,
+    kind: type[Bind] | type[Unbind],
+    source: str,
+    destination: str,
+    to: DestinationKind,
+    method: Any,
+) -> Bind | Unbind:
+    if not source or (to == "exchange" and not destination):
+        raise access_refused("operation not permitted on the default exchange")
+    channel.check("write", destination)
+    channel.check("read", source)
+    return kind(
+        vhost=channel.vhost_name,
+        source=source,
+        destination=destination,
+        destination_kind=to,
+        routing_key=method.routing_key,
+        arguments=plain(method.arguments),
+        connection=channel.connection.id,
+    )
+
+
+def _exchange_bind(channel: Channel, method: methods.ExchangeBind) -> None:
+    command = _binding(channel, Bind, clean(method.source), clean(method.destination), "exchange", method)
+    channel.order(command, method, _answered(method, methods.ExchangeBindOk()))
+
+
+def _exchange_unbind(channel: Channel, method: methods.ExchangeUnbind) -> None:
+    command = _binding(channel, Unbind, clean(method.source), clean(method.destination), "exchange", method)
+    channel.order(command, method, _answered(method, methods.ExchangeUnbindOk()))
+
+
+def _queue_bind(channel: Channel, method: methods.QueueBind) -> None:
+    name = channel.queue_name(clean(method.queue))
+    if not method.queue and not method.routing_key:
+        # amqp-rules 5.3: bind with both empty uses the queue's name as key
+        method = methods.QueueBind(0, name, method.exchange, name, method.nowait, method.arguments)
+    command = _binding(channel, Bind, clean(method.exchange), name, "queue", method)
+    channel.order(command, method, _answered(method, methods.QueueBindOk()))
+
+
+def _queue_unbind(channel: Channel, method: methods.QueueUnbind) -> None:
+    name = channel.queue_name(clean(method.queue))
+    command = _binding(channel, Unbind, clean(method.exchange), name, "queue", method)
+    channel.order(command, method, lambda _: methods.QueueUnbindOk())
+
+
+def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
+    name = clean(method.queue)
+    connection = channel.connection
+    if method.passive:
+        queue = channel.queue(channel.queue_name(name))
+        queue.last_used_ms = connection.node.now_ms
+        channel.last_queue = queue.name
+        if not method.nowait:
+            channel.send(_declare_ok(channel, queue.name))
+        return
+    server_named = not name
+    if server_named:
+        name = f"amq.gen-{connection.node.unique()}"
+    channel.check("configure", name)
+    arguments = plain(method.arguments)
+    dead_letters = arguments.get("x-dead-letter-exchange")
+    if isinstance(dead_letters, str):
+        channel.check("read", name)
+        channel.check("write", dead_letters)
+    limit = connection.node.options.queues_max
+    if len(connection.node.queues) >= limit and connection.node.map.queue(channel.vhost_name, name) is None:
+        raise precondition_failed(f"cannot declare queue '{name}': queue limit in this node ({limit}) is reached")
+    command = DeclareQueue(
+        vhost=channel.vhost_name,
+        name=name,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        exclusive=method.exclusive,
+        arguments=arguments,
+        connection=connection.id,
+        server_named=server_named,
+    )
+
+    def declared(_: Applied) -> Method | None:
+        connection.exclusive_queues = connection.exclusive_queues or method.exclusive
+        channel.last_queue = name
+        if method.nowait:
+            return None
+        return _declare_ok(channel, name)
+
+    channel.order(command, method, declared)
+
+
+def _declare_ok(channel: Channel, name: str) -> methods.QueueDeclareOk:
+    node = channel.connection.node
+    assert channel.connection.vhost is not None, "a channel is opened after its connection"
+    queue = channel.connection.vhost.queues.get(name)
+    if queue is None:
+        return methods.QueueDeclareOk(name, 0, 0)  # deleted again before the answer
+    queue.last_used_ms = node.now_ms
+    queue.ring.mark()
+    return methods.QueueDeclareOk(name, queue.message_count(node.now_ms), len(queue.subscriptions))
+
+
+def _queue_purge(channel: Channel, method: methods.QueuePurge) -> None:
+    name = channel.queue_name(clean(method.queue))
+    channel.check("read", name)
+    count = channel.queue(name).purge()
+    if not method.nowait:
+        channel.send(methods.QueuePurgeOk(count))
+
+
+def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
+    name = channel.queue_name(clean(method.queue))
+    channel.check("configure", name)
+    vhost = channel.connection.vhost
+    assert vhost is not None, "a channel is opened after its connection"
+    queue = vhost.queues.get(name)
+    if queue is None:
+        # amqp-rules 5.3: deleting a missing queue succeeds
+        if not method.nowait:
+            channel.send(methods.QueueDeleteOk(0))
+        return
+    channel.check_exclusive(queue)
+    if method.if_unused and queue.in_use:
+        raise precondition_failed(f"queue '{name}' in vhost '{vhost.name}' in use")
+    count = queue.message_count(channel.connection.node.now_ms)
+    if method.if_empty and count:
+        raise precondition_failed(f"queue '{name}' in vhost '{vhost.name}' not empty")
+    command = DeleteQueue(vhost=vhost.name, name=name, queue_id=queue.entity.queue_id)
+    channel.order(command, method, _answered(method, methods.QueueDeleteOk(count)))
+
+
+HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {
+    methods.ExchangeDeclare: _exchange_declare,
+    methods.ExchangeDelete: _exchange_delete,
+    methods.ExchangeBind: _exchange_bind,
+    methods.ExchangeUnbind: _exchange_unbind,
+    methods.QueueDeclare: _queue_declare,
+    methods.QueueBind: _queue_bind,
+    methods.QueueUnbind: _queue_unbind,
+    methods.QueuePurge: _queue_purge,
+    methods.QueueDelete: _queue_delete,
+}

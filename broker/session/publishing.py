@@ -1,0 +1,202 @@
+"""basic.publish and confirm.select: a batch of messages on its way to its queues.
+
+The usual batch takes the short way: its route is remembered per channel and address until the wiring or a permission
+changes, so neither names are decoded nor rights checked again. The long way, message by message, is for what may
+differ between messages of one batch: user-id, reply-to, CC and BCC, exchanges that look into headers, and queues
+that may refuse (overflow reject-publish).
+
+Order of checks (amqp-rules 5.1, 5.4): size and expiration, immediate, permission, exchange, internal, topic
+permission, properties; then returns, before the ack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp import methods
+from broker.amqp import properties as codec
+from broker.amqp.codec import Published, make_message
+from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
+from broker.amqp.layout import Method
+from broker.queues.queue import Queue
+from broker.queues.ticket import Ticket
+from broker.routing.carbon_copy import UnacceptableHeader, copy_keys
+from broker.routing.router import Route
+from broker.session.confirms import Confirms
+from journal.layout import HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID
+from journal.record import Message
+
+if TYPE_CHECKING:
+    from broker.session.channel import Channel
+
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+NO_ROUTE: Final = 312
+NO_ROUTE_TEXT: Final = b"NO_ROUTE"
+ROUTES_MAX: Final = 1024
+LOOKED_INTO: Final = HAS_HEADERS | HAS_USER_ID | HAS_REPLY_TO
+
+
+def publish(channel: Channel, event: Published) -> None:
+    """Takes a batch; raises the AMQP error that it deserves."""
+    if event.refusal is not None:
+        raise event.refusal
+    if event.immediate:
+        # amqp-rules 5.1: unsupported, 540
+        raise not_implemented("immediate=true")
+    node = channel.connection.node
+    vhost = channel.connection.vhost
+    assert vhost is not None, "a channel is opened after its connection"
+    known = channel.routes.get(event.address)
+    if known is None or known[0] != vhost.router.generation or known[1] != node.authorization_generation:
+        route = _permitted(channel, event)
+        if len(channel.routes) >= ROUTES_MAX:
+            channel.routes.clear()
+        if not route.uncacheable:
+            channel.routes[event.address] = (vhost.router.generation, node.authorization_generation, route)
+    else:
+        route = known[2]
+    if route.uncacheable or (event.flags & LOOKED_INTO and _looks_into(event)):
+        for message in event.messages:
+            own, own_route = _one(channel, event, message)
+            _stage_or_send(channel, own_route, (own,), event.mandatory)
+    else:
+        _stage_or_send(channel, route, event.messages, event.mandatory)
+
+
+def _permitted(channel: Channel, event: Published) -> Route[Queue]:
+    connection = channel.connection
+    vhost = connection.vhost
+    assert vhost is not None, "a channel is opened after its connection"
+    exchange, key = event.exchange, event.routing_key
+    channel.check("write", exchange)
+    if not exchange and key.startswith(REPLY_TO + "."):
+        return Route(uncacheable=True)
+    route = vhost.router.route(exchange, key, lambda: None)
+    if not route.found_exchange:
+        raise not_found(f"no exchange '{exchange}' in vhost '{vhost.name}'")
+    if route.internal:
+        raise access_refused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
+    if vhost.router.exchange_type(exchange) == "topic" and not connection.node.map.topic_allowed(
+        connection.user, vhost.name, "write", exchange, key
+    ):
+        raise access_refused(
+            f"write access to topic '{key}' in exchange '{exchange}' in vhost '{vhost.name}' refused for user "
+            f"'{connection.user}'"
+        )
+    return route
+
+
+def _looks_into(event: Published) -> bool:
+    """Whether a message of the batch has properties that matter here. May err on the careful side."""
+    if event.flags & (HAS_USER_ID | HAS_REPLY_TO):
+        return True
+    return any(b"CC" in message.header for message in event.messages)
+
+
+def _one(channel: Channel, event: Published, message: Message) -> tuple[Message, Route[Queue]]:
+    """A message with what the broker changes in it, and its own route."""
+    connection = channel.connection
+    vhost = connection.vhost
+    assert vhost is not None, "a channel is opened after its connection"
+    properties = codec.decode(message.header)
+    changed = properties
+    if properties.user_id is not None and properties.user_id != connection.user:
+        user = connection.node.map.user(connection.user)
+        if user is None or "impersonator" not in user.tags:
+            raise precondition_failed(
+                f"user_id property set to '{properties.user_id}' but authenticated user was '{connection.user}'"
+            )
+    if properties.reply_to == REPLY_TO:
+        if not channel.reply_key:
+            raise precondition_failed("fast reply consumer does not exist")
+        changed = replace(changed, reply_to=channel.reply_key)
+    exchange, key = event.exchange, event.routing_key
+    if not exchange and key.startswith(REPLY_TO + "."):
+        target = connection.node.reply_targets.get(key)
+        if target is not None:
+            target.reply(_rebuilt(message, changed) if changed is not properties else message)
+        return message, Route(found_exchange=target is not None, uncacheable=True)
+    try:
+        blind = copy_keys(properties.headers, "BCC")
+        more = (*copy_keys(properties.headers, "CC"), *blind)
+    except UnacceptableHeader as error:
+        raise precondition_failed(str(error)) from None
+    if blind:
+        changed = replace(changed, headers={k: v for k, v in (properties.headers or {}).items() if k != "BCC"})
+    route = vhost.router.route(
+        exchange, key, lambda: properties.headers, more, lambda name: getattr(properties, name, None)
+    )
+    return (_rebuilt(message, changed) if changed is not properties else message), route
+
+
+def _rebuilt(message: Message, properties: codec.Properties) -> Message:
+    rebuilt = make_message(message.address, codec.encode(properties), message.body, message.time_ms)
+    assert isinstance(rebuilt, Message), "a message that was accepted once is accepted again"
+    return rebuilt
+
+
+def _stage_or_send(channel: Channel, route: Route[Queue], messages: Sequence[Message], mandatory: bool) -> None:
+    if channel.transaction is not None:
+        channel.transaction.publishes.append((route, messages, mandatory))
+        return
+    confirms = channel.confirms
+    if confirms is not None and any(queue.rejects for queue in route.targets):
+        for message in messages:
+            send(channel, route, (message,), mandatory, confirms.ticket(1))
+    else:
+        send(channel, route, messages, mandatory, None if confirms is None else confirms.ticket(len(messages)))
+
+
+def send(
+    channel: Channel, route: Route[Queue], messages: Sequence[Message], mandatory: bool, ticket: Ticket | None
+) -> None:
+    """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered."""
+    node = channel.connection.node
+    if not route.targets and mandatory and not _is_direct_reply(route, messages):
+        # amqp-rules 5.4: the return comes before the ack
+        for message in messages:
+            channel.connection.out.returned(channel.number, NO_ROUTE, NO_ROUTE_TEXT, message)
+        node.sending[channel.connection] = None
+    journaled = 0
+    for queue in route.targets:
+        if queue.deleted:
+            continue
+        if queue.rejects:
+            accepted = [message for message in messages if _accepted(queue, message, node.now_ms)]
+            if ticket is not None and len(accepted) < len(messages):
+                ticket.rejected = True
+        else:
+            queue.publish(messages, ticket, node.now_ms)
+        journaled += queue.ring.journaled
+    if journaled:
+        node.published(journaled * len(messages) * messages[0].size)
+    if ticket is not None:
+        ticket.pass_()
+
+
+def _accepted(queue: Queue, message: Message, now_ms: int) -> bool:
+    if not queue.accepts(message, now_ms):
+        return False
+    queue.publish((message,), None, now_ms)
+    return True
+
+
+def _is_direct_reply(route: Route[Queue], messages: Sequence[Message]) -> bool:
+    """A reply that reached its consumer was routed (amqp-rules 5.4)."""
+    return route.found_exchange and route.uncacheable and messages[0].routing_key.startswith(REPLY_TO.encode() + b".")
+
+
+def _confirm_select(channel: Channel, method: methods.ConfirmSelect) -> None:
+    if channel.transaction is not None:
+        raise precondition_failed("cannot switch from tx to confirm mode")
+    if channel.confirms is None:
+        channel.confirms = Confirms(channel.want_flush)
+    if not method.nowait:
+        channel.send(methods.ConfirmSelectOk())
+
+
+HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {
+    methods.ConfirmSelect: _confirm_select,
+}

@@ -1,0 +1,106 @@
+"""tx.*: publishes and acknowledgements that take effect together.
+
+Until tx.commit a channel's publishes are staged, and its acknowledged deliveries are out of its ledger but not out of
+their queues. The checks of each are made at once (amqp-rules 5.4). A commit does everything within one turn, so it
+stands in one group of the journal: after a crash all of it is there or none. Settled messages are HELD or SETTLED
+until that group is durable, and tx.commit-ok waits for it. A rollback forgets the staged publishes and returns the
+acknowledged deliveries to the ledger; it does not requeue them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp import methods
+from broker.amqp.errors import internal_error, precondition_failed
+from broker.amqp.layout import Method
+from broker.queues.queue import Queue
+from broker.queues.ring import Consumer
+from broker.queues.ticket import Ticket
+from broker.routing.router import Route
+from broker.session import publishing
+from journal.record import Message
+
+if TYPE_CHECKING:
+    from broker.session.channel import Channel
+
+Entry = tuple[int, Consumer, int]  # delivery tag, consumer, seq
+
+
+class Transaction:
+    """What a channel has staged. `settles`: deliveries, and what becomes of them ("ack", "reject", "requeue")."""
+
+    __slots__ = ("publishes", "settles")
+
+    def __init__(self) -> None:
+        self.publishes: list[tuple[Route[Queue], Sequence[Message], bool]] = []
+        self.settles: list[tuple[list[Entry], str]] = []
+
+    def abandon(self, counted: bool) -> None:
+        """The channel ends: what was acknowledged in vain goes back to its queues."""
+        for entries, _ in self.settles:
+            for _, consumer, seq in entries:
+                consumer.ring.owner.requeue(seq, counted)
+        self.settles.clear()
+
+
+def _select(channel: Channel, _: methods.TxSelect) -> None:
+    if channel.confirms is not None:
+        raise precondition_failed("cannot switch from confirm to tx mode")
+    if channel.transaction is None:
+        channel.transaction = Transaction()
+    channel.send(methods.TxSelectOk())
+
+
+def _current(channel: Channel) -> Transaction:
+    if channel.transaction is None:
+        raise precondition_failed("channel is not transactional")
+    return channel.transaction
+
+
+def _commit(channel: Channel, method: methods.TxCommit) -> None:
+    staged = _current(channel)
+    channel.transaction = Transaction()
+    channel.park()
+
+    def done(ticket: Ticket) -> None:
+        if channel.parked is None:
+            return
+        if not channel.closing:
+            if ticket.rejected:
+                # a queue refused one of the publishes; RabbitMQ ends the connection with 541 likewise
+                channel.connection.fail(internal_error("commit failed", method.CLASS_ID, method.METHOD_ID))
+                return
+            channel.send(methods.TxCommitOk())
+        channel.resume()
+
+    ticket = Ticket(1, 1, done)
+    for route, messages, mandatory in staged.publishes:
+        ticket.hold()
+        publishing.send(channel, route, messages, mandatory, ticket)
+    for entries, outcome in staged.settles:
+        for _, consumer, seq in entries:
+            queue: Queue = consumer.ring.owner
+            if outcome == "ack":
+                queue.settle(seq, held=True)
+            elif outcome == "requeue":
+                queue.requeue(seq, counted=False)
+            else:
+                queue.reject(seq)
+    channel.connection.node.barrier(ticket)
+
+
+def _rollback(channel: Channel, _: methods.TxRollback) -> None:
+    staged = _current(channel)
+    channel.transaction = Transaction()
+    for entries, _outcome in staged.settles:
+        channel.ledger.restore(entries, channel.connection.node.now_ms)
+    channel.send(methods.TxRollbackOk())
+
+
+HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {
+    methods.TxSelect: _select,
+    methods.TxCommit: _commit,
+    methods.TxRollback: _rollback,
+}
