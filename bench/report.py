@@ -177,7 +177,7 @@ def verdict_text(rows: Sequence[Row]) -> tuple[bool, str]:
     said = f"{met} of {len(judged)} targets met, {missed} missed"
     said += f", {unjudged} without a peer" if unjudged else ""
     said += f", FAILED runs in: {', '.join(failed)}" if failed else ", no message lost, doubled or out of order"
-    return not failed, f"bench {'failed' if failed else 'done'}: {said}; {'; '.join(ratios)}"
+    return not failed, f"bench {'failed' if failed else 'done'}: {'; '.join([said, *ratios])}"
 
 
 def write(

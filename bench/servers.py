@@ -32,7 +32,7 @@ RABBITMQ_PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 
 
 class ServerError(Exception):
-    """A broker did not start, or ended by itself; the message names its log."""
+    """A broker did not start, or ended by itself; the message ends with the last lines of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,7 @@ class Server(ABC):
         )  # fmt: skip
         said_ready = threading.Event()
         ready_at = [0.0]
-        threading.Thread(
-            target=self._follow_output, args=(self._process, said_ready, ready_at), daemon=True
-        ).start()
+        threading.Thread(target=self._follow_output, args=(self._process, said_ready, ready_at), daemon=True).start()
         while (hello := greeting(self.port)) is None:
             self._check_alive(started)
             time.sleep(0.005)
@@ -146,17 +144,16 @@ class Server(ABC):
     def _check_alive(self, started: float) -> None:
         assert self._process is not None, "only a started broker is watched"
         if self._process.poll() is not None:
-            raise ServerError(f"{self.name} ended with {self._process.returncode}; see {self._kept_log()}")
+            raise ServerError(f"{self.name} ended with {self._process.returncode}; its log ends: {self._last_words()}")
         if time.perf_counter() - started > START_TIMEOUT_S:
-            raise ServerError(f"{self.name} did not accept in {START_TIMEOUT_S} s; see {self._kept_log()}")
+            raise ServerError(f"{self.name} did not accept in {START_TIMEOUT_S} s; its log ends: {self._last_words()}")
 
-    def _kept_log(self) -> Path:
-        """A copy of the log that outlives the directory."""
-        kept = self.directory.parent / f"{self.name}-failed.log"
+    def _last_words(self, lines: int = 12) -> str:
+        """The end of the log, which is gone with the directory."""
         if self._log is not None:
             self._log.flush()
-        shutil.copyfile(self.directory / "server.log", kept)
-        return kept
+        text = (self.directory / "server.log").read_text(errors="replace")
+        return " / ".join(text.strip().splitlines()[-lines:]) or "it logged nothing"
 
     def _tree(self) -> list[psutil.Process]:
         if self._process is None or self._process.poll() is not None:
