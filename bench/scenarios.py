@@ -167,9 +167,7 @@ def _connections(server: Server, _workload: Workload, scale: Scale) -> Measureme
 def _idle_connections(server: Server, count: int) -> Iterator[float]:
     """Holds connections open during the block; yields the seconds that opening took."""
     argv = generator.command("idle", server.port, ["--count", str(count)])
-    holder = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert holder.stdin is not None, "the holder waits for its input to end"
     assert holder.stdout is not None, "the holder says when it is ready"
     started = time.perf_counter()

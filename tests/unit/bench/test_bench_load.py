@@ -38,9 +38,7 @@ PLAIN_ANSWERS = {
 class FakeBroker:
     """Answers the generator's conversation; keeps all publishes and delivers what `mischief` makes of them."""
 
-    def __init__(
-        self, mischief: Mischief, confirmed: int = COUNT, tags_from: int = 1, confirms: bool = True
-    ) -> None:
+    def __init__(self, mischief: Mischief, confirmed: int = COUNT, tags_from: int = 1, confirms: bool = True) -> None:
         self.mischief, self.confirmed, self.tags_from = mischief, confirmed, tags_from
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
@@ -60,9 +58,7 @@ class FakeBroker:
     def _serve(self, peer: socket.socket) -> None:
         stream = peer.makefile("rb")
         stream.read(8)
-        peer.sendall(
-            method(0, 10, 10, b"\x00\x09" + bytes(4) + b"\x00\x00\x00\x05PLAIN" + b"\x00\x00\x00\x05en_US")
-        )
+        peer.sendall(method(0, 10, 10, b"\x00\x09" + bytes(4) + b"\x00\x00\x00\x05PLAIN" + b"\x00\x00\x00\x05en_US"))
         content = b""
         while len(head := stream.read(7)) == 7:
             kind, _, size = struct.unpack(">BHI", head)

@@ -92,9 +92,7 @@ def test_a_missed_target_is_no_failure() -> None:
 
 
 def test_the_table_shows_each_figure_once() -> None:
-    table = report.markdown(
-        [Row(WORKLOAD, ours=[clean(1234567.8, 0.4567)], peer=[clean(100000)])], "ours", "rabbitmq"
-    )
+    table = report.markdown([Row(WORKLOAD, ours=[clean(1234567.8, 0.4567)], peer=[clean(100000)])], "ours", "rabbitmq")
     assert "| durable | rate (msg/s) | 1,234,568 | 100,000 | 12.3 x | >= 8 x | met |" in table
     assert "|  | p99 (ms) | 0.457 | 1 | 0.457 x |  |  |" in table
 
