@@ -62,7 +62,7 @@ class Journal:
         self.options = options
         self.use = SegmentUse()
         self._lock = lock
-        self._index = index
+        self.index = index
         self._segments = Segments(directory)
         self._segments.folder.mkdir(mode=0o750, exist_ok=True)
         self._state = DiskState(notify, on_state)
@@ -98,8 +98,8 @@ class Journal:
         The sink adds what it keeps to `use`. Raises DamagedJournal, having changed nothing.
         """
         assert self._writer is None, "a journal is recovered once"
-        start = start_of_tail(self._index, self._segments)
-        load_index(self._index, self._segments, sink)
+        start = start_of_tail(self.index, self._segments)
+        load_index(self.index, self._segments, sink)
         tail = replay_tail(self._segments, start, sink)
         settle_end(self._segments, start, tail)
         self._end = tail.position
@@ -125,7 +125,7 @@ class Journal:
             self._checkpointing.close()
             self._reading.close()
         self._reader.close()
-        self._index.close()
+        self.index.close()
         os.close(self._lock)
 
     # -- the log
@@ -217,7 +217,7 @@ class Journal:
             durable.wait()
             while not self._state.failed:
                 try:
-                    self._index.commit(runs, metas, forgotten, position)
+                    self.index.commit(runs, metas, forgotten, position)
                     break
                 except JournalFull as error:
                     self._give_up_reserve()
@@ -274,7 +274,7 @@ class Journal:
         assert segment in self._older, "only a segment that is complete is copied forward"
 
         def read() -> None:
-            found = survivors_of(self._index, self._segments, segment)
+            found = survivors_of(self.index, self._segments, segment)
             self._state.tell(partial(done, found))
 
         self._checkpointing.put(read)

@@ -268,9 +268,7 @@ def _scan_record(data: Bytes, at: int, end: int, base: int) -> Record:
         delivery_count = COUNT.unpack_from(data, body)[0]
     elif kind not in KIND_NAMES:
         raise DamagedRecord(base + at, f"record kind {kind} is unknown")
-    return Record(
-        kind, flags, priority, epoch, queue_id, seq, base + at, length, body_length, delivery_count, ranges
-    )
+    return Record(kind, flags, priority, epoch, queue_id, seq, base + at, length, body_length, delivery_count, ranges)
 
 
 def read_message(data: Bytes, at: int, queue_id: int, seq: int, base: int = 0) -> Message:

@@ -141,9 +141,7 @@ class Writer:
         if self._state.failed:
             return
         now_s = time.monotonic()
-        if self._dirty_since_s is not None and (
-            last or now_s - self._dirty_since_s >= self._options.flush_interval_s
-        ):
+        if self._dirty_since_s is not None and (last or now_s - self._dirty_since_s >= self._options.flush_interval_s):
             try:
                 self._flush()
             except JournalFailed as error:

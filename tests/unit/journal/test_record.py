@@ -172,9 +172,7 @@ def test_every_cut_of_a_group_is_seen(half: Any) -> None:
 def test_damage_names_the_place(half: Any) -> None:
     group, (_, second) = group_of(half)
     group[second - 4096 + 60] ^= 1
-    with pytest.raises(
-        record_pure.DamagedRecord, match=f"at byte {second}: a record has a wrong checksum"
-    ) as damage:
+    with pytest.raises(record_pure.DamagedRecord, match=f"at byte {second}: a record has a wrong checksum") as damage:
         half.scan_group(group, 0, 4096)
     assert damage.value.offset == second
 

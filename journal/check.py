@@ -1,0 +1,229 @@
+"""The proof that a journal is whole, offline or beside a running node (waits). Nothing is written.
+
+What is proved: every group of every segment has right checksums and the next lsn; the checkpoint lies between two
+groups; the log goes on from it without a gap to its end; every run of the index points to ENQ records of the right
+queue and seq, with the lengths it says; every value of the index has its checksum.
+
+Beside a running node the end of the log moves, segments disappear, and runs are replaced. What looks broken there
+is looked at again before it is reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from journal.errors import DamagedJournal
+from journal.index import RUN_KEY, Index
+from journal.inspect import is_running
+from journal.layout import GROUP_HEADER_BYTES, KIND_NAMES, RUN_ENTRY, RUN_LENGTH
+from journal.record import DamagedRecord, Record, read_message, scan_group
+from journal.recovery import start_of_tail
+from journal.replay import any_byte, replay
+from journal.segments import START, Position, Segments
+
+LOOKS = 5
+PAUSE_S = 0.05
+
+
+class Broken(NamedTuple):
+    """One place that is not what was written."""
+
+    file: str
+    offset: int | None
+    what: str
+    queue_id: int | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.offset is None else f" at byte {self.offset}"
+        queue = "" if self.queue_id is None else f" (queue {self.queue_id:#x})"
+        return f"{self.file}{place}{queue}: {self.what}"
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """`broken` is empty when the journal is proved."""
+
+    directory: Path
+    running: bool
+    segments: int = 0
+    groups: int = 0
+    records: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    """of groups"""
+    queues: int = 0
+    runs: int = 0
+    indexed_messages: int = 0
+    checkpoint: Position | None = None
+    end: Position = START
+    torn: bool = False
+    """a torn tail, which the node will cut when it starts; no damage"""
+    broken: list[Broken] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.broken
+
+
+def check(directory: Path | str, progress: Callable[[int, int], object] | None = None) -> CheckReport:
+    """Raises FileNotFoundError when no journal is there, ForeignJournal; damage is reported, not raised.
+
+    `progress(done, of)` counts segments.
+    """
+    directory = Path(directory)
+    report = CheckReport(directory, is_running(directory))
+    try:
+        index = Index(directory, readonly=True, lock=report.running)
+    except DamagedJournal as damage:
+        report.broken.append(_broken(damage))
+        return report
+    try:
+        _Check(report, index, Segments(directory), progress).run()
+    finally:
+        index.close()
+    return report
+
+
+def _broken(damage: DamagedJournal) -> Broken:
+    return Broken(damage.file, damage.offset, damage.what, damage.queue_id)
+
+
+class _Check:
+    def __init__(
+        self,
+        report: CheckReport,
+        index: Index,
+        segments: Segments,
+        progress: Callable[[int, int], object] | None,
+    ) -> None:
+        self.report = report
+        self.index = index
+        self.segments = segments
+        self.progress = progress or (lambda *_: None)
+        self.looks = LOOKS if report.running else 1
+
+    def run(self) -> None:
+        try:
+            start = start_of_tail(self.index, self.segments)
+            self.report.checkpoint = self.index.checkpoint
+            self._older(start)
+            self._tail()
+            self._runs()
+        except DamagedJournal as damage:
+            self.report.broken.append(_broken(damage))
+
+    def _older(self, start: Position) -> None:
+        """Everything before the checkpoint: whole segments, and the beginning of the checkpoint's own."""
+        numbers = [number for number in self.segments.numbers() if number <= start.segment]
+        lsn, last = 0, 0
+        for done, segment in enumerate(numbers):
+            self.progress(done, len(numbers))
+            try:
+                lsn = self._segment(segment, lsn if segment == last + 1 else None, start, at_least=lsn)
+            except FileNotFoundError:
+                continue
+            except DamagedJournal as damage:
+                self.report.broken.append(_broken(damage))
+            last = segment
+        self.progress(len(numbers), len(numbers))
+
+    def _segment(self, segment: int, lsn: int | None, start: Position, at_least: int) -> int:
+        """Its last lsn. `lsn` is the one before its first, None when a neighbour is gone."""
+        with self.segments.mapped(segment) as data:
+            self.report.segments += 1
+            end = start.offset if segment == start.segment else len(data)
+            at = 0
+            while at < end:
+                if segment < start.segment and data[at : at + 4] == bytes(4):
+                    break
+                try:
+                    found, length, records = scan_group(data, at)
+                except DamagedRecord as damage:
+                    raise self.segments.damaged(segment, damage.offset, damage.args[1]) from damage
+                if found != (lsn + 1 if lsn is not None else found) or found <= at_least:
+                    what = f"group {found} follows group {at_least if lsn is None else lsn}"
+                    raise self.segments.damaged(segment, at, what)
+                self._count(records)
+                self.report.bytes += length
+                self.report.groups += 1
+                lsn = at_least = found
+                at += length
+            if segment == start.segment and (at != start.offset or (lsn or at_least) not in (0, start.lsn)):
+                what = f"the checkpoint (byte {start.offset}, group {start.lsn}) is not between two groups"
+                raise self.segments.damaged(segment, at, what)
+            if segment < start.segment and any_byte(data, at, len(data)):
+                raise self.segments.damaged(segment, at, "the segment's groups are followed by something else")
+            return at_least
+
+    def _tail(self) -> None:
+        """What comes after the checkpoint, up to the end."""
+        seen: list[Record] = []
+        for look in range(1, self.looks + 1):
+            seen.clear()
+            try:
+                start = start_of_tail(self.index, self.segments)
+                tail = replay(self.segments, start, lambda _, records: seen.extend(records))
+                break
+            except (DamagedJournal, FileNotFoundError):
+                if look == self.looks:
+                    raise
+                time.sleep(PAUSE_S)
+        self._count(seen)
+        self.report.groups += tail.groups
+        self.report.segments += max(0, tail.position.segment - start.segment)
+        self.report.bytes += tail.groups * GROUP_HEADER_BYTES + sum((record.length + 7) & ~7 for record in seen)
+        self.report.end = tail.position
+        self.report.torn = tail.torn and not self.report.running
+
+    def _count(self, records: list[Record]) -> None:
+        counts = self.report.records
+        for record in records:
+            name = KIND_NAMES[record.kind]
+            counts[name] = counts.get(name, 0) + 1
+
+    def _runs(self) -> None:
+        for key, payload in self.index.scan():
+            if len(key) != RUN_KEY.size:
+                self.report.queues += 1
+                continue
+            queue_id, first_seq = RUN_KEY.unpack(key)
+            self.report.runs += 1
+            wrong = self._run(queue_id, first_seq, payload)
+            if wrong is not None and not self._replaced(queue_id, first_seq, payload):
+                self.report.broken.append(wrong)
+
+    def _replaced(self, queue_id: int, first_seq: int, payload: bytes) -> bool:
+        """Whether the running node has written this run anew meanwhile, which it does before a segment goes."""
+        return self.report.running and (first_seq, payload) not in self.index.runs(queue_id, first_seq, first_seq)
+
+    def _run(self, queue_id: int, first_seq: int, payload: bytes) -> Broken | None:
+        block = first_seq // RUN_LENGTH * RUN_LENGTH
+        by_segment: dict[int, list[tuple[int, int, int, int]]] = {}
+        before = -1
+        for low, _, _, _, segment, offset, length, body_length in RUN_ENTRY.iter_unpack(payload):
+            if low <= before:
+                return Broken("index/data.mdb", None, f"the run from seq {first_seq} on is out of order", queue_id)
+            before = low
+            by_segment.setdefault(segment, []).append((block + low, offset, length, body_length))
+            self.report.indexed_messages += 1
+        for segment, wanted in by_segment.items():
+            file = f"segments/{self.segments.path(segment).name}"
+            try:
+                with self.segments.mapped(segment) as data:
+                    for seq, offset, length, body_length in wanted:
+                        message = read_message(data, offset, queue_id, seq)
+                        found = 56 + len(message.address) + len(message.payload), message.body_length
+                        if found != (length, body_length):
+                            what = f"message {seq} has lengths {found}, the index says {(length, body_length)}"
+                            return Broken(file, offset, what, queue_id)
+            except FileNotFoundError:
+                return Broken(file, None, f"the file is gone, but message {wanted[0][0]} is in it", queue_id)
+            except DamagedRecord as damage:
+                return Broken(file, damage.offset, damage.args[1], queue_id)
+        return None
+
+
+__all__ = ["Broken", "CheckReport", "check"]

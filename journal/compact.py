@@ -1,0 +1,151 @@
+"""Making a journal small while no node has it open (waits): sparse segments are copied forward, then the index.
+
+A running node copies sparse segments forward by itself; its index file never shrinks, because LMDB keeps free
+pages. The order is safe against a kill at any moment: new copies are durable before the index knows them, the index
+knows them before the old segment goes, and the new index file takes the old one's place in one rename.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from journal.errors import DamagedJournal, JournalFailed, JournalFull
+from journal.fold import Fold
+from journal.index import Index
+from journal.journal import Journal, lock_directory
+from journal.layout import ENQ, RUN_ENTRY
+from journal.options import JournalOptions
+from journal.record import DamagedRecord, GroupWriter, Record
+from journal.segments import Segments, sync_directory
+from journal.survivors import Survivor
+
+
+class CompactReport(NamedTuple):
+    bytes_before: int
+    bytes_after: int
+    segments_removed: int
+    messages_moved: int
+
+
+def disk_bytes(directory: Path) -> int:
+    """What the journal's files take on the disk."""
+    paths = [*(directory / "segments").glob("*"), *(directory / "index").glob("*.mdb")]
+    return sum(path.stat().st_blocks * 512 for path in paths)
+
+
+def compact(directory: Path | str, options: JournalOptions | None = None) -> CompactReport:
+    """Raises LockedJournal, DamagedJournal, ForeignJournal, JournalFull; whatever happens, the journal
+    stays whole."""
+    directory = Path(directory)
+    if not (directory / "index/data.mdb").exists():
+        raise FileNotFoundError(f"no journal is in {directory}")
+    before, count = disk_bytes(directory), len(Segments(directory).numbers())
+    moved = _Compaction(directory, replace(options or JournalOptions(), reserve_bytes=0)).run()
+    _compact_index(directory)
+    return CompactReport(before, disk_bytes(directory), count - len(Segments(directory).numbers()), moved)
+
+
+class _Compaction:
+    """An owner of the journal without queues: the fold stands in for them."""
+
+    def __init__(self, directory: Path, options: JournalOptions) -> None:
+        self.calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self.journal = Journal.open(directory, options, self.calls.put, self._on_state)
+        self.fold = Fold(self.journal.index, Segments(directory))
+        self.moved = 0
+
+    def _on_state(self, state: str, detail: str) -> None:
+        if state == "full":
+            raise JournalFull(detail)
+        if state == "failed":
+            raise JournalFailed(detail)
+
+    def run(self) -> int:
+        try:
+            self.journal.recover(self.fold)
+            for queue_id in self.fold.queue_ids():
+                for entry in self.fold.entries(queue_id):
+                    self.journal.use.add(entry.segment, entry.length)
+            self._checkpoint()
+            for segment in self.journal.sparse_segments():
+                self._move(segment)
+            self._checkpoint()
+        finally:
+            self.journal.close()
+        return self.moved
+
+    def _wait(self, start: Callable[[Callable[..., None]], None]) -> object:
+        answers: list[object] = []
+        start(lambda *answer: answers.append(answer))
+        while not answers:
+            self.calls.get()()
+        return answers[0]
+
+    def _checkpoint(self) -> None:
+        metas = []
+        for queue_id in self.fold.queue_ids():
+            meta = dict(self.fold.meta_of(queue_id))
+            meta["reserved"] = self.fold.reserved_upto(queue_id)
+            meta["next_seq"] = max(meta.get("next_seq", 1), self.fold.next_seq(queue_id))
+            metas.append((queue_id, meta))
+        runs, position = self.fold.runs(), self.journal.position
+        self._wait(lambda done: self.journal.checkpoint(runs, metas, [], position, done))
+
+    def _move(self, segment: int) -> None:
+        answer = self._wait(lambda done: self.journal.survivors(segment, done))
+        assert isinstance(answer, tuple), "survivors answer once"
+        found: list[Survivor] | DamagedRecord = answer[0]
+        if isinstance(found, DamagedRecord):
+            raise DamagedJournal(self.journal.directory, f"segments/{segment:08d}.seg", found.offset, found.args[1])
+        while found:
+            writer = self.journal.begin_group(min(sum(s.message.size for s in found), 8 << 20))
+            taken = 0
+            while taken < len(found) and not writer.full:
+                self._write(writer, segment, found[taken])
+                taken += 1
+            found = found[taken:]
+            self._wait(lambda done, writer=writer: self.journal.submit(writer, True, done))  # type: ignore[misc]
+
+    def _write(self, writer: GroupWriter, segment: int, survivor: Survivor) -> None:
+        queue_id, seq, offset, message = survivor
+        entry = self.fold.entry(queue_id, seq)
+        if entry is None or RUN_ENTRY.unpack(entry)[4:6] != (segment, offset):
+            return
+        count = RUN_ENTRY.unpack(entry)[3]
+        epoch = self.fold.meta_of(queue_id).get("epoch", 0)
+        at = writer.enqueue(queue_id, epoch, seq, message, count)
+        length = RUN_ENTRY.unpack(entry)[6]
+        record = Record(
+            ENQ, message.flags, message.priority, epoch, queue_id, seq, at, length, message.body_length, count, ()
+        )
+        self.fold.enqueued(queue_id, writer.segment, record)
+        self.journal.use.release(segment, length)
+        self.journal.use.add(writer.segment, length)
+        self.moved += 1
+
+
+def _compact_index(directory: Path) -> None:
+    lock = lock_directory(directory)
+    try:
+        copy = directory / "index.new"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir(mode=0o750)
+        index = Index(directory)
+        try:
+            index.copy(copy)
+        finally:
+            index.close()
+        fd = os.open(copy / "data.mdb", os.O_RDWR)
+        os.fsync(fd)
+        os.close(fd)
+        os.rename(copy / "data.mdb", directory / "index/data.mdb")
+        sync_directory(directory / "index")
+        shutil.rmtree(copy)
+    finally:
+        os.close(lock)

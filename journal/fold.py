@@ -1,0 +1,176 @@
+"""Index and tail folded into one view of every queue, without a node (waits for the disk only).
+
+Runs that the tail touches are held in memory as an overlay; all others stay in the index and are read when they are
+asked for. So memory follows the tail, which a checkpoint bounds, and not the backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from journal.index import Index
+from journal.layout import REDELIVERED, RUN_ENTRY, RUN_LENGTH
+from journal.record import Record
+from journal.recovery import replay_tail, start_of_tail
+from journal.replay import Tail
+from journal.segments import Segments
+
+Block = dict[int, bytes]
+"""seq -> run entry"""
+
+
+class Entry(NamedTuple):
+    """What the journal knows of one live message without reading it."""
+
+    seq: int
+    priority: int
+    redelivered: bool
+    delivery_count: int
+    segment: int
+    offset: int
+    length: int
+    body_length: int
+
+
+class Fold:
+    """A recovery sink. `load` reads the tail; raises DamagedJournal."""
+
+    def __init__(self, index: Index, segments: Segments) -> None:
+        self.index = index
+        self.segments = segments
+        self.touched: dict[int, dict[int, Block]] = {}
+        self.tail: Tail | None = None
+        self._metas: dict[int, dict[str, Any]] = {}
+        self._reserved: dict[int, int] = {}
+        self._newest: dict[int, int] = {}
+
+    def load(self) -> Tail:
+        self._metas = dict(self.index.metas())
+        self.tail = replay_tail(self.segments, start_of_tail(self.index, self.segments), self)
+        return self.tail
+
+    def queue_ids(self) -> list[int]:
+        return sorted({*self._metas, *self.touched})
+
+    def meta(self, queue_id: int, meta: dict[str, Any]) -> None:
+        self._metas[queue_id] = meta
+
+    def meta_of(self, queue_id: int) -> dict[str, Any]:
+        return self._metas.get(queue_id, {})
+
+    def reserved_upto(self, queue_id: int) -> int:
+        """Messages up to this seq may have been delivered before."""
+        known = self.meta_of(queue_id).get("reserved", 0)
+        return max(known if isinstance(known, int) else 0, self._reserved.get(queue_id, 0))
+
+    def entries(self, queue_id: int) -> Iterator[Entry]:
+        """The live messages of a queue, in the order of their seqs."""
+        blocks = self.touched.get(queue_id, {})
+        waiting = sorted(blocks)
+        upto = self.reserved_upto(queue_id)
+        for first_seq, entries in self.index.runs(queue_id):
+            block = first_seq // RUN_LENGTH * RUN_LENGTH
+            while waiting and waiting[0] < block:
+                yield from _entries(blocks[waiting.pop(0)], upto)
+            if block in blocks:
+                continue
+            yield from _entries(_block(block, entries), upto)
+        for block in waiting:
+            yield from _entries(blocks[block], upto)
+
+    def runs(self) -> list[tuple[int, int, bytes]]:
+        """The touched runs as a checkpoint wants them."""
+        found = []
+        for queue_id, blocks in self.touched.items():
+            for block, entries in blocks.items():
+                for first_seq, _ in self.index.runs(queue_id, block, block + RUN_LENGTH - 1):
+                    if first_seq != block or not entries:
+                        found.append((queue_id, first_seq, b""))
+                if entries:
+                    found.append((queue_id, block, b"".join(entries[seq] for seq in sorted(entries))))
+        return found
+
+    def entry(self, queue_id: int, seq: int) -> bytes | None:
+        """The run entry of one message."""
+        return self._touch(queue_id, seq).get(seq)
+
+    def next_seq(self, queue_id: int) -> int:
+        """The lowest seq that no record of the tail has used."""
+        return self._newest.get(queue_id, 0) + 1
+
+    def _touch(self, queue_id: int, seq: int) -> Block:
+        blocks = self.touched.setdefault(queue_id, {})
+        first = seq // RUN_LENGTH * RUN_LENGTH
+        block = blocks.get(first)
+        if block is None:
+            block = blocks[first] = {}
+            for _, entries in self.index.runs(queue_id, first, first + RUN_LENGTH - 1):
+                block.update(_block(first, entries))
+        return block
+
+    # the recovery sink
+
+    def run(self, queue_id: int, first_seq: int, entries: bytes) -> None:
+        """Stays where it is."""
+
+    def enqueued(self, queue_id: int, segment: int, record: Record) -> None:
+        self._newest[queue_id] = max(self._newest.get(queue_id, 0), record.seq)
+        block = self._touch(queue_id, record.seq)
+        before = block.get(record.seq)
+        flags = 0 if before is None else RUN_ENTRY.unpack(before)[2]
+        count = record.delivery_count if before is None else RUN_ENTRY.unpack(before)[3]
+        block[record.seq] = RUN_ENTRY.pack(
+            record.seq % RUN_LENGTH,
+            record.priority,
+            flags,
+            min(count, 255),
+            segment,
+            record.offset,
+            record.length,
+            record.body_length,
+        )
+
+    def settled(self, queue_id: int, ranges: tuple[tuple[int, int], ...]) -> None:
+        for first, last in ranges:
+            for block in self._blocks_between(queue_id, first, last):
+                entries = self._touch(queue_id, block)
+                for seq in [seq for seq in entries if first <= seq <= last]:
+                    del entries[seq]
+
+    def _blocks_between(self, queue_id: int, first: int, last: int) -> list[int]:
+        low, high = first // RUN_LENGTH * RUN_LENGTH, last // RUN_LENGTH * RUN_LENGTH
+        if high == low:
+            return [low]
+        in_index = {seq // RUN_LENGTH * RUN_LENGTH for seq, _ in self.index.runs(queue_id, low, high + RUN_LENGTH - 1)}
+        touched = {block for block in self.touched.get(queue_id, {}) if low <= block <= high}
+        return sorted(in_index | touched)
+
+    def reserved(self, queue_id: int, upto: int) -> None:
+        self._reserved[queue_id] = max(self._reserved.get(queue_id, 0), upto)
+
+    def counted(self, queue_id: int, seq: int, delivery_count: int) -> None:
+        block = self._touch(queue_id, seq)
+        entry = block.get(seq)
+        if entry is not None:
+            block[seq] = entry[:2] + bytes([entry[2] | REDELIVERED, min(delivery_count, 255)]) + entry[4:]
+
+
+def _block(first: int, entries: bytes) -> Block:
+    size = RUN_ENTRY.size
+    return {first + entries[at]: entries[at : at + size] for at in range(0, len(entries), size)}
+
+
+def _entries(block: Block, upto: int) -> Iterator[Entry]:
+    for seq in sorted(block):
+        _, priority, flags, count, segment, offset, length, body_length = RUN_ENTRY.unpack(block[seq])
+        yield Entry(
+            seq,
+            priority,
+            bool(flags & REDELIVERED) or seq <= upto,
+            count,
+            segment,
+            offset,
+            length,
+            body_length,
+        )

@@ -1,0 +1,152 @@
+"""A look into a journal from outside, offline or beside a running node, without writing a byte of it (waits).
+
+Beside a running node the view is of one moment that has passed: messages that are settled and whose segment is
+reclaimed while somebody looks are left out. LMDB notes its readers in `index/lock.mdb` then; nothing else changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from journal.fold import Entry, Fold
+from journal.index import Index
+from journal.options import JournalOptions
+from journal.reader import Reader
+from journal.record import DamagedRecord, Message, read_message
+from journal.segments import Segments
+
+BATCH = 256
+
+
+class QueueSummary(NamedTuple):
+    queue_id: int
+    ready: int
+    body_bytes: int
+    record_bytes: int
+    oldest_seq: int | None
+    newest_seq: int | None
+    oldest_ms: int | None
+    newest_ms: int | None
+    redelivered: int
+    meta: dict[str, Any]
+
+
+class StoredMessage(NamedTuple):
+    entry: Entry
+    message: Message
+
+
+def is_running(directory: Path) -> bool:
+    """Whether a node holds the directory."""
+    try:
+        fd = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+class JournalView:
+    """`with JournalView(directory) as view`. Raises FileNotFoundError, ForeignJournal, DamagedJournal."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = Path(directory)
+        self.running = is_running(self.directory)
+        self._index = Index(self.directory, readonly=True, lock=self.running)
+        self._segments = Segments(self.directory)
+        self._reader = Reader(self._segments, JournalOptions())
+        self._fold = Fold(self._index, self._segments)
+        try:
+            self.tail = self._fold.load()
+        except BaseException:
+            self._index.close()
+            raise
+
+    def __enter__(self) -> JournalView:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reader.close()
+        self._index.close()
+
+    def queue_ids(self) -> list[int]:
+        return self._fold.queue_ids()
+
+    def queues(self) -> Iterator[QueueSummary]:
+        """One line for each queue."""
+        for queue_id in self.queue_ids():
+            ready = body_bytes = record_bytes = redelivered = 0
+            oldest: Entry | None = None
+            newest: Entry | None = None
+            for entry in self._fold.entries(queue_id):
+                ready += 1
+                body_bytes += entry.body_length
+                record_bytes += entry.length
+                redelivered += entry.redelivered
+                oldest = oldest or entry
+                newest = entry
+            yield QueueSummary(
+                queue_id,
+                ready,
+                body_bytes,
+                record_bytes,
+                oldest and oldest.seq,
+                newest and newest.seq,
+                self._time_ms(queue_id, oldest),
+                self._time_ms(queue_id, newest),
+                redelivered,
+                self._fold.meta_of(queue_id),
+            )
+
+    def _time_ms(self, queue_id: int, entry: Entry | None) -> int | None:
+        message = None if entry is None else self._read(queue_id, entry)
+        return None if message is None else message.time_ms
+
+    def entries(self, queue_id: int) -> Iterator[Entry]:
+        """The live messages of a queue without their contents, in the order of their seqs."""
+        return self._fold.entries(queue_id)
+
+    def messages(self, queue_id: int) -> Iterator[StoredMessage]:
+        """The live messages of a queue, in the order of their seqs. Raises DamagedJournal."""
+        entries = self._fold.entries(queue_id)
+        while batch := list(islice(entries, BATCH)):
+            wanted = [(entry.seq, entry.segment, entry.offset, entry.length) for entry in batch]
+            found = self._reader.read(queue_id, wanted)
+            if not isinstance(found, DamagedRecord):
+                yield from map(StoredMessage, batch, found)
+                continue
+            for entry in batch:
+                message = self._read(queue_id, entry)
+                if message is not None:
+                    yield StoredMessage(entry, message)
+
+    def _read(self, queue_id: int, entry: Entry) -> Message | None:
+        try:
+            fd = os.open(self._segments.path(entry.segment), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if self.running:
+                return None
+            raise self._segments.damaged(entry.segment, None, "the file is gone", queue_id) from None
+        try:
+            data = os.pread(fd, entry.length, entry.offset)
+            return read_message(data, 0, queue_id, entry.seq, entry.offset)
+        except DamagedRecord as damage:
+            raise self._segments.damaged(entry.segment, damage.offset, damage.args[1], queue_id) from damage
+        finally:
+            os.close(fd)
