@@ -271,7 +271,11 @@ class Queue:
         if not credits:
             return
         while True:
-            _, why = dispatch(self.ring, credits, now_ms - 1)
+            count, why = dispatch(self.ring, credits, now_ms - 1)
+            if count:
+                for credit in credits:
+                    if credit.ledger.out.size:
+                        credit.owner.holder.want_send()
             if why == HEAD_EXPIRED:
                 self._expire(now_ms)
                 continue

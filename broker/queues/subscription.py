@@ -24,6 +24,10 @@ class Holder(Protocol):
         """The broker ended the subscription (the queue went, or the consumer took too long)."""
 
 
+    def want_send(self) -> None:
+        """Deliveries wait in the channel's output buffer."""
+
+
 class Subscription:
     """One basic.consume.
 

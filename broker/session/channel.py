@@ -165,6 +165,10 @@ class Channel:
     def send(self, method: Method) -> None:
         self.connection.send(self.number, method)
 
+    def want_send(self) -> None:
+        """There are frames in the output buffer."""
+        self.connection.node.sending[self.connection] = None
+
     def want_flush(self) -> None:
         """There are confirms to say."""
         self.connection.node.confirming[self] = None
