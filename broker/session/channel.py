@@ -78,7 +78,7 @@ class Channel:
         """Raises ConnectionFault; a ChannelError ends the channel here."""
         if self.parked is not None:
             self.parked.append(event)
-            self.connection.parked += 1
+            self.connection.parked_bytes += _weight(event)
             self.connection.review_reading()
         elif self.closing:
             self._closing(event)
@@ -129,18 +129,17 @@ class Channel:
         waiting, self.parked = self.parked, None
         try:
             while waiting and not self.is_parked:
-                self.connection.parked -= 1
                 event = waiting.popleft()
+                self.connection.parked_bytes -= _weight(event)
                 if self.closing:
                     self._closing(event)
                 else:
                     self._handle(event)
         except ConnectionFault as fault:
-            self.connection.parked -= len(waiting or ())
             self.connection.fail(fault, self.number)
             return
-        if waiting and self.parked is not None:
-            self.parked.extend(waiting)  # a handler parked the channel again
+        if waiting and self.is_parked:
+            self.parked = deque(waiting)  # a handler parked the channel again
         self.connection.review_reading()
 
     def order(self, command: AnyCommand, method: Method, then: Callable[[Applied], Method | None]) -> None:
@@ -264,8 +263,6 @@ class Channel:
         if self.reply_key:
             node.reply_targets.pop(self.reply_key, None)
             self.reply_key = ""
-        if self.parked is not None and self.connection.state.name == "CLOSED":
-            self.parked = None
         self.confirms = None
         node.confirming.pop(self, None)
 
@@ -277,6 +274,13 @@ class Channel:
         oldest = self.ledger.oldest()
         if oldest is not None and not self.closing:
             consuming.check_timeout(self, oldest, now_ms)
+
+
+def _weight(event: Published | Acked | MethodReceived) -> int:
+    """What a waiting event counts against the connection's limit."""
+    if isinstance(event, Published):
+        return 1024 + event.size
+    return 1024 + (len(event.payload) if isinstance(event, MethodReceived) else 0)
 
 
 def refusal(error: WiringError | Unavailable) -> AmqpError:

@@ -39,7 +39,8 @@ HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
 HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 FRAME_MIN_BYTES: Final = 8192
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
-PARKED_EVENTS_MAX: Final = 256
+PARKED_BYTES_MAX: Final = 1 << 20
+"""Of events that wait in parked channels; then the socket is not read. An event counts at least 1 KiB."""
 
 
 class State(IntEnum):
@@ -71,9 +72,9 @@ class Connection:
     """
 
     __slots__ = (
-        "_auth_failed_close", "_blocked_told", "_closed_at_ms", "_last_heard_ms", "_last_sent_ms", "_missing_since_ms",
+        "_blocked_told", "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms",
         "authorization", "capabilities", "channel_max", "channels", "client_properties", "decoder", "ending",
-        "exclusive_queues", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms", "out", "parked",
+        "exclusive_queues", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms", "out", "parked_bytes",
         "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "state", "user", "vhost",
     )  # fmt: skip
 
@@ -99,7 +100,8 @@ class Connection:
         self.channel_max = 0
         self.heartbeat_s = 0
         self.publishes = False
-        self.parked = 0
+        self.parked_bytes = 0
+        self._held: list[Any] = []  # came while the password was checked
         self.exclusive_queues = False
         self.opened_at_ms = now_ms
         self.paused_since_ms = 0
@@ -118,10 +120,10 @@ class Connection:
         self.node.now_ms = now_ms
         if self.state is State.HEADER:
             data = self._header(bytes(data))
-        if data and self.ending is None:
+        if data and not self.ended:
             for event in self.decoder.feed(data, now_ms):
                 self._event(event)
-                if self.ending is not None:
+                if self.ended:
                     break
         if self.out.size:
             self.node.sending[self] = None
@@ -144,7 +146,9 @@ class Connection:
     def _event(self, event: Any) -> None:
         try:
             kind = type(event)
-            if self.state is State.CLOSING:
+            if self.state is State.CHECKING:
+                self._held.append(event)
+            elif self.state is State.CLOSING:
                 if kind is MethodReceived and event.channel == 0:
                     self._closing(event.payload)
             elif kind is MethodReceived and event.channel == 0:
@@ -174,6 +178,10 @@ class Connection:
         channel = Channel(self, event.channel)
         self.channels[event.channel] = channel
         return channel
+
+    @property
+    def ended(self) -> bool:
+        return self.ending is not None
 
     # -- methods of channel 0 ---------------------------------------------------------------------------------
 
@@ -208,6 +216,10 @@ class Connection:
         options = self.node.options
         self.state = State.TUNE
         self.send(0, methods.ConnectionTune(options.channel_max, options.frame_max_bytes, options.heartbeat_s))
+        held, self._held = self._held, []
+        for event in held:
+            if not self.ended:
+                self._event(event)
         self.review_reading()
 
     def refused(self, text: str) -> None:
@@ -290,7 +302,9 @@ class Connection:
         """All that the connection held goes back: unacknowledged messages, consumers, exclusive queues."""
         for channel in tuple(self.channels.values()):
             channel.end(counted=True)
+            channel.parked = None  # what waited there is never taken up
         self.channels.clear()
+        self.parked_bytes = 0
         if self.exclusive_queues:
             self.exclusive_queues = False
             self.node.remove_connection(self.id)
@@ -345,7 +359,7 @@ class Connection:
         reading = (
             not (blocked and self.state is State.OPEN)
             and self.state is not State.CHECKING
-            and self.parked < PARKED_EVENTS_MAX
+            and self.parked_bytes < PARKED_BYTES_MAX
             and not self.out.paused
         )
         if reading != self.reading:
