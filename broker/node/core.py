@@ -36,7 +36,8 @@ from cluster.commands import AnyCommand, DeleteQueue, RemoveConnection
 from cluster.entities import Binding as BindingEntity
 from cluster.entities import Queue as QueueEntity
 from cluster.entities import User
-from cluster.state import Applied, ClusterMap
+from cluster.state import Applied
+from cluster.view import ClusterView
 from journal.record import GroupWriter, Message, SegmentUse
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Node:
     """The node's core. `cluster_map` is shared with the wiring log, which alone changes it."""
 
     def __init__(
-        self, options: NodeOptions, cluster_map: ClusterMap, use: SegmentUse | None = None, log: Log | None = None
+        self, options: NodeOptions, cluster_map: ClusterView, use: SegmentUse | None = None, log: Log | None = None
     ) -> None:
         self.options = options
         self.map = cluster_map
