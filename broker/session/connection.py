@@ -120,10 +120,10 @@ class Connection:
         self.node.now_ms = now_ms
         if self.state is State.HEADER:
             data = self._header(bytes(data))
-        if data and not self.ended:
+        if data and not self.ended():
             for event in self.decoder.feed(data, now_ms):
                 self._event(event)
-                if self.ended:
+                if self.ended():
                     break
         if self.out.size:
             self.node.sending[self] = None
@@ -179,7 +179,6 @@ class Connection:
         self.channels[event.channel] = channel
         return channel
 
-    @property
     def ended(self) -> bool:
         return self.ending is not None
 
@@ -218,7 +217,7 @@ class Connection:
         self.send(0, methods.ConnectionTune(options.channel_max, options.frame_max_bytes, options.heartbeat_s))
         held, self._held = self._held, []
         for event in held:
-            if not self.ended:
+            if not self.ended():
                 self._event(event)
         self.review_reading()
 
