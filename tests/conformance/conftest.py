@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    oracle = os.environ.get("CONFORMANCE_URL") == "rabbitmq" or "CONFORMANCE_ORACLE" in os.environ
+    oracle = os.environ.get("CONFORMANCE_URL") == "rabbitmq" or bool(os.environ.get("CONFORMANCE_ORACLE"))
     for item in items:
         mark = item.get_closest_marker("differs_from_rabbitmq_3_10")
         if mark is None or not oracle:

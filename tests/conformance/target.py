@@ -145,27 +145,23 @@ class Clusterbroker(Target):
         super().__init__()
         self.directory = directory
         self.log: IO[bytes] = (directory / "node.log").open("wb")
+        self.output: IO[bytes] = (directory / "node.out").open("wb")
         command = [sys.executable, "-m", "broker.cli.main", "start", "--name", "c1"]
         command += ["--data-dir", str(directory / "data"), "--amqp", "127.0.0.1:0"]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=self.log, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-        )
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(command, stdout=self.output, stderr=self.log, env=environment)
         self.url = f"amqp://guest:guest@{self._listener()}/"
 
     def _listener(self) -> str:
         """The start prints one line a listener (`amqp 127.0.0.1:41234`), then `ready`."""
-        assert self.process.stdout is not None
-        deadline, address, said = time.monotonic() + START_TIMEOUT_S, "", ""
-        for line in self.process.stdout:
-            said += line.decode()
-            words = line.decode().split()
-            if words[:1] == ["amqp"]:
-                address = words[1]
-            if words[:1] == ["ready"] and address:
-                return address
-            if time.monotonic() > deadline:
-                break
-        raise TimeoutError(f"the node did not become ready: {said}{self.node_log()[-2000:]}")
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            said = (self.directory / "node.out").read_text().splitlines()
+            if said[-1:] == ["ready"]:
+                return next(line.split()[1] for line in said if line.startswith("amqp "))
+            time.sleep(0.02)
+        self.stop()
+        raise TimeoutError(f"the node did not become ready: {self.node_log()[-2000:]}")
 
     def node_log(self) -> str:
         return (self.directory / "node.log").read_text(errors="replace")
@@ -222,3 +218,4 @@ class Clusterbroker(Target):
                 self.process.kill()
                 self.process.wait(10)
         self.log.close()
+        self.output.close()

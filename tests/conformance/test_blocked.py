@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from .conftest import Connect
 from .marks import not_on_one_node, rule
-from .target import Target
+from .target import HookMissing, Target
 from .wire import Connection, eventually
 
 
 @pytest.fixture
 def alarms(target: Target) -> Iterator[Target]:
     yield target
-    for kind in ("memory", "disk"):
-        target.set_alarm(kind, False)
+    with suppress(HookMissing):
+        for kind in ("memory", "disk"):
+            target.set_alarm(kind, False)
 
 
 def said(connection: Connection) -> list[str]:
