@@ -1,0 +1,171 @@
+"""One client's socket: bytes between asyncio and the connection's core (waits).
+
+All clients of a node read into one buffer: a read is taken apart before the next one begins, so an idle connection
+owns none. What the decoder left over (part of a frame) is copied to the front of the buffer just before a read.
+
+A connection that ends with words (connection.close, close-ok) lingers: we close our half of the stream and throw
+away what still comes, until the client has closed its half or the time is over. Closing at once would make the
+kernel answer unread bytes with a reset, and the client would lose our words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+from broker.amqp.errors import internal_error
+from broker.session.connection import Connection, State
+
+if TYPE_CHECKING:
+    from broker.server.shell import NodeShell
+
+WRITE_HIGH_BYTES = 1 << 20
+LINGER_S = 3.0
+
+
+class ReceiveBuffer:
+    """The memory that all sockets of a node are read into."""
+
+    __slots__ = ("size", "view")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.view = memoryview(bytearray(size))
+
+
+class Client(asyncio.BufferedProtocol):
+    """The protocol of one socket."""
+
+    __slots__ = ("_ended", "_kept", "_reading", "_transport", "connection", "shell")
+
+    def __init__(self, shell: NodeShell) -> None:
+        self.shell = shell
+        self.connection: Connection | None = None
+        self._transport: Any = None
+        self._kept = 0
+        self._reading = True
+        self._ended = False
+
+    # -- from the socket --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self.connection = self.shell.admit(self, transport)
+        if self.connection is None:
+            self._ended = True
+            self._transport.abort()
+        else:
+            self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        view = self.shell.buffer.view
+        if self._ended or self.connection is None:
+            self._kept = 0
+            return view
+        rest = self.connection.decoder.rest
+        kept = self._kept = len(rest)
+        if kept:
+            view[:kept] = rest
+            return view[kept:]
+        return view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        connection = self.connection
+        if self._ended or connection is None:
+            return
+        shell = self.shell
+        try:
+            connection.receive(shell.buffer.view[: self._kept + nbytes], shell.clock.now_ms())
+        except Exception as error:
+            self.crashed(error)
+        shell.received(nbytes)
+
+    def pause_writing(self) -> None:
+        if self.connection is not None:
+            self.connection.paused(True, self.shell.clock.now_ms())
+
+    def resume_writing(self) -> None:
+        if self.connection is not None:
+            self.connection.paused(False, self.shell.clock.now_ms())
+            self.shell.schedule()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        connection, self.connection = self.connection, None
+        self._ended = True
+        if connection is not None:
+            self.shell.lost(self, connection)
+
+    # -- to the socket ----------------------------------------------------------------------------------------
+
+    def flush(self, connection: Connection, now_ms: int) -> None:
+        """Carries out what the core wants: bytes sent, reading or not, the end."""
+        transport = self._transport
+        out = connection.out
+        if out.size:
+            full = out.size >= out.size_max
+            data = out.take()
+            if not self._ended and not transport.is_closing():
+                transport.write(data)
+                connection.sent(now_ms)
+            if full and not out.paused:
+                connection.mark_consumers()
+        if self._ended or transport.is_closing():
+            return
+        if connection.ending is not None:
+            self._end(connection.ending)
+        elif connection.reading is not self._reading:
+            self._reading = connection.reading
+            if self._reading:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def _end(self, how: str) -> None:
+        self._ended = True
+        transport = self._transport
+        if how == "abort":
+            transport.abort()
+            return
+        if not self._reading:
+            transport.resume_reading()
+        self.shell.lingers(self, LINGER_S)
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def abort(self) -> None:
+        """Nothing more in either direction; `connection_lost` follows."""
+        self._ended = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def crashed(self, error: Exception) -> None:
+        """A mistake of ours costs this client its connection (541), and nobody else anything."""
+        connection = self.connection
+        if connection is None:
+            return
+        self.shell.log.crashed(connection.peer, error)
+        try:
+            if connection.state in (State.CLOSING, State.CLOSED):
+                self.abort()
+            else:
+                connection.fail(internal_error("the broker made a mistake; see its log"))
+        except Exception:
+            self.abort()
+
+
+def peer_name(transport: asyncio.BaseTransport) -> tuple[str, bool]:
+    """(address and port of the other side, whether it is this machine)."""
+    name = transport.get_extra_info("peername")
+    if not isinstance(name, tuple) or len(name) < 2:
+        return "unknown", False
+    host = str(name[0])
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+        mapped = getattr(address, "ipv4_mapped", None)
+        loopback = (mapped or address).is_loopback
+    except ValueError:
+        loopback = False
+    return (f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"), loopback

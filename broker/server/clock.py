@@ -1,0 +1,42 @@
+"""The node's time: wall clock milliseconds that never jump.
+
+The core uses one time for everything: when a message came and expires, when a heartbeat is late. Message times must
+mean something after a restart, so they follow the wall clock; deadlines must not fire because somebody set the
+clock. So the node's time starts at the wall clock, runs with the monotonic clock, and is led towards the wall clock
+by at most a tenth of the time that passes: it never stands still for long, never goes back and never leaps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+SLEW_DIVISOR = 10
+
+
+class Clock:
+    """`now_ms` may be called at any rate; `lead` about twice a second."""
+
+    __slots__ = ("_led_ns", "_monotonic_ns", "_offset_ns", "_wall_ns")
+
+    def __init__(
+        self,
+        wall_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._led_ns = monotonic_ns()
+        self._offset_ns = wall_ns() - self._led_ns
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return (self._monotonic_ns() + self._offset_ns) // 1_000_000
+
+    def lead(self) -> None:
+        """Moves towards the wall clock by at most a tenth of the time since the last call."""
+        monotonic_ns = self._monotonic_ns()
+        most_ns = (monotonic_ns - self._led_ns) // SLEW_DIVISOR
+        error_ns = self._wall_ns() - (monotonic_ns + self._offset_ns)
+        self._led_ns = monotonic_ns
+        self._offset_ns += max(-most_ns, min(most_ns, error_ns))

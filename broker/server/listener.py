@@ -1,0 +1,153 @@
+"""Accepting clients: addresses, TLS, and as many descriptors as the system allows (waits)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    import ssl
+
+BACKLOG = 4096
+TLS_HANDSHAKE_TIMEOUT_S = 10.0
+_ADDRESS = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^:\[\]\s]*)):(?P<port>\d{1,5})")
+
+
+class Address(NamedTuple):
+    """Where to listen; port 0 is any free one, an empty host all addresses."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address(text: str) -> Address:
+    """HOST:PORT, with IPv6 addresses in brackets. Raises ValueError."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError(f"'{text}' is not HOST:PORT (IPv6 addresses in brackets, port at most 65535)")
+    host = match["six"] or match["host"] or ""
+    return Address("" if host == "*" else host, int(match["port"]))
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """Certificates of the TLS listeners."""
+
+    certificate: Path
+    """PEM file: the node's certificate and its chain."""
+
+    key: Path | None = None
+    """PEM file with the private key; None: it is in the certificate's file."""
+
+    authorities: Path | None = None
+    """PEM file with the authorities that sign client certificates; None: clients are not asked for one."""
+
+    client_certificate: Literal["none", "wanted", "required"] = "none"
+    """Whether clients are asked for a certificate, and whether they are refused without one."""
+
+    identity: Literal["distinguished_name", "common_name"] = "distinguished_name"
+    """What of the certificate's subject is the user name for EXTERNAL."""
+
+
+def tls_context(options: TlsOptions) -> ssl.SSLContext:
+    """TLS 1.2 or newer. Raises OSError or ssl.SSLError when a file cannot be read."""
+    import ssl
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=options.authorities)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(options.certificate, options.key)
+    wanted = {"none": ssl.CERT_NONE, "wanted": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+    context.verify_mode = wanted[options.client_certificate]
+    return context
+
+
+_SHORT = {
+    "commonName": "CN",
+    "countryName": "C",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "emailAddress": "EMAILADDRESS",
+    "domainComponent": "DC",
+    "userId": "UID",
+    "streetAddress": "STREET",
+}
+
+
+def peer_identity(transport: asyncio.BaseTransport, kind: str) -> str | None:
+    """The user name in a verified client certificate: the common name, or the subject as RFC 4514 writes it
+    (last part first, "CN=client,O=example"); None without a certificate."""
+    certificate = transport.get_extra_info("peercert")
+    if not certificate:
+        return None
+    parts = [pair for part in certificate.get("subject", ()) for pair in part]
+    if kind == "common_name":
+        return next((value for name, value in reversed(parts) if name == "commonName"), None)
+    return ",".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in reversed(parts)) or None
+
+
+def _escaped(value: str) -> str:
+    escaped = re.sub(r'([,+"\\<>;])', r"\\\1", value)
+    return "\\" + escaped if escaped[:1] in ("#", " ") else escaped
+
+
+def raise_descriptor_limit() -> int:
+    """Lets the process have as many sockets as the system allows it; returns that number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            return soft
+    return hard
+
+
+class Listener:
+    """Listening sockets of one protocol ("amqp", "amqps")."""
+
+    __slots__ = ("_server", "addresses", "protocol")
+
+    def __init__(self, protocol: str, server: asyncio.Server) -> None:
+        self.protocol = protocol
+        self._server = server
+        self.addresses = [Address(*bound.getsockname()[:2]) for bound in server.sockets]
+
+    @classmethod
+    async def open(
+        cls,
+        protocol: str,
+        where: Address,
+        serve: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None = None,
+    ) -> Listener:
+        """Raises OSError with the address in its text when it cannot be had."""
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(
+                serve,
+                where.host or None,
+                where.port,
+                backlog=BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
+                reuse_address=True,
+            )
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {protocol} {where}: {error.strerror or error}") from error
+        return cls(protocol, server)
+
+    def close(self) -> None:
+        """Accepts no more; those who are connected stay."""
+        self._server.close()
+
+
+__all__ = ["Address", "Listener", "TlsOptions", "address", "peer_identity", "raise_descriptor_limit", "tls_context"]

@@ -1,0 +1,150 @@
+"""What the node says about itself: one structured line per event, and never so many that they hurt.
+
+Lines that clients can cause (a refused login, a broken frame, a dropped connection) pass a bucket per kind of event:
+so many at once, so many a second; what is held back is counted, and the count is in the next line that passes.
+Passwords, hashes and message bodies are in no line: the callers hand in names and reasons only.
+
+`structured` writes JSON or console lines to stderr through structlog, which is imported with the first line, because
+importing it costs more time than an empty node needs to start. `library` goes to the `logging` logger
+"clusterbroker", for nodes that live in somebody else's process.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.amqp.errors import AmqpError
+
+LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+BURST: Final = 50
+PER_S: Final = 5.0
+
+Sink = Callable[[str, str, dict[str, Any]], None]
+"""Takes level, event, facts."""
+
+
+def structured(form: str) -> Sink:
+    """Lines on stderr; `form` is "json" or "console"."""
+    logger: Any = None
+
+    def write(level: str, event: str, facts: dict[str, Any]) -> None:
+        nonlocal logger
+        if logger is None:
+            logger = _structlog_logger(form)
+        getattr(logger, level)(event, **facts)
+
+    return write
+
+
+def _structlog_logger(form: str) -> Any:
+    import sys
+
+    import structlog
+
+    drawn: Any = (
+        structlog.processors.JSONRenderer(default=str)
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+    )
+    # a logger of our own: nothing of the process's structlog configuration is touched
+    return structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info if form == "json" else _unchanged,
+            drawn,
+        ],
+        wrapper_class=structlog.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _unchanged(_logger: Any, _method: str, event: Any) -> Any:
+    return event
+
+
+def library() -> Sink:
+    logger = logging.getLogger("clusterbroker")
+
+    def write(level: str, event: str, facts: dict[str, Any]) -> None:
+        number = LEVELS[level]
+        if logger.isEnabledFor(number):
+            error = facts.pop("exc_info", None)
+            text = " ".join(f"{name}={value!r}" for name, value in facts.items())
+            logger.log(number, "%s %s", event, text, exc_info=error)
+
+    return write
+
+
+class _Bucket:
+    __slots__ = ("at_s", "held_back", "tokens")
+
+    def __init__(self, at_s: float) -> None:
+        self.tokens = float(BURST)
+        self.at_s = at_s
+        self.held_back = 0
+
+    def passes(self, at_s: float) -> bool:
+        self.tokens = min(BURST, self.tokens + (at_s - self.at_s) * PER_S)
+        self.at_s = at_s
+        if self.tokens < 1:
+            self.held_back += 1
+            return False
+        self.tokens -= 1
+        return True
+
+
+class NodeLog:
+    """`broker.node.core.Log`, and what the shells have to say."""
+
+    __slots__ = ("_buckets", "_level", "_now_s", "_write")
+
+    def __init__(self, write: Sink, level: str = "info", now_s: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
+        self._level = LEVELS[level]
+        self._now_s = now_s
+        self._buckets: dict[str, _Bucket] = {}
+
+    def say(self, level: str, event: str, **facts: Any) -> None:
+        """An event of the node itself; never held back."""
+        if LEVELS[level] >= self._level:
+            self._write(level, event, facts)
+
+    def _caused(self, level: str, event: str, facts: dict[str, Any]) -> None:
+        """An event that a client can repeat at will."""
+        if LEVELS[level] < self._level:
+            return
+        at_s = self._now_s()
+        bucket = self._buckets.get(event)
+        if bucket is None:
+            bucket = self._buckets[event] = _Bucket(at_s)
+        if bucket.passes(at_s):
+            if bucket.held_back:
+                facts["held_back"], bucket.held_back = bucket.held_back, 0
+            self._write(level, event, facts)
+
+    def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
+        level = "error" if int(error.code) == 541 else "warning"
+        facts = {"peer": peer, "user": user, "channel": channel, "code": int(error.code), "text": error.reply_text}
+        self._caused(level, "client.fault", facts)
+
+    def cut(self, peer: str, user: str, why: str) -> None:
+        self._caused("warning", "client.cut", {"peer": peer, "user": user, "why": why})
+
+    def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
+        facts = {"peer": peer, "user": user, "mechanism": mechanism, "why": why}
+        self._caused("warning", "client.refused", facts)
+
+    def turned_away(self, peer: str, why: str) -> None:
+        """A socket was closed before a word was said."""
+        self._caused("warning", "client.turned_away", {"peer": peer, "why": why})
+
+    def crashed(self, peer: str, error: BaseException) -> None:
+        """A mistake of ours while we served one client."""
+        self._caused("error", "client.crashed", {"peer": peer, "exc_info": error})

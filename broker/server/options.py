@@ -1,0 +1,58 @@
+"""All that a running node is told, composed by `broker.config` (the command line) or `broker.embedded` (tests)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from broker.node.options import NodeOptions
+from broker.server.alarms import AlarmOptions
+from broker.server.listener import Address, TlsOptions
+from journal.options import JournalOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """A node as a process sees it; the limits of its core are in `node`."""
+
+    data_dir: Path | None = None
+    """Where wiring and messages are kept; None: in memory only, gone with the process."""
+
+    amqp: tuple[Address, ...] = (Address("127.0.0.1", 5672),)
+    """Where plain AMQP is spoken."""
+
+    amqps: tuple[Address, ...] = ()
+    """Where AMQP inside TLS is spoken; needs `tls`."""
+
+    tls: TlsOptions | None = None
+    """Certificates for `amqps`."""
+
+    node: NodeOptions = field(default_factory=NodeOptions)
+    """Limits and times of the core. Its incarnation is replaced at start by the stored count of starts."""
+
+    journal: JournalOptions = field(default_factory=JournalOptions)
+    """Sizes and times of the journal."""
+
+    alarms: AlarmOptions = field(default_factory=AlarmOptions)
+    """When publishers have to wait."""
+
+    receive_buffer_bytes: int = 512 << 10
+    """Size of the one buffer that all sockets are read into; raised to twice the frame size if it is less."""
+
+    turn_bytes_max: int = 1 << 20
+    """So many bytes may be read before the node works on them, whatever else is ready to be read."""
+
+    stop_grace_s: float = 3.0
+    """How long clients may take to answer connection.close when the node stops."""
+
+    default_user: str = "guest"
+    """Made when there is no user at all, with all permissions in "/". Empty: none is made."""
+
+    default_password: str = "guest"  # noqa: S105  (the field's known default, and only valid from loopback)
+    """Of the default user."""
+
+    password_cost: int = 14
+    """Base-2 logarithm of scrypt's n for passwords hashed by this node."""
+
+    admin: bool = True
+    """Whether the node serves `admin.sock` in its data directory."""

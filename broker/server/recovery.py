@@ -1,0 +1,91 @@
+"""Queues from what the journal remembers: the listener of `Journal.recover`.
+
+The wiring is read first and says which queues there are. Messages of a queue that it does not know (it was deleted,
+and the journal had not heard of it) are passed over, and the journal is told to forget the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.queues.ring import Ring
+from cluster.entities import Queue
+from cluster.ids import QueueId
+from journal.record import Record
+
+Find = Callable[[QueueId], Queue | None]
+Make = Callable[[Queue], Ring]
+
+
+class Recovery:
+    """`rings` by queue id when `finish` has returned; `unknown` are the ids to forget, `changed` those of which
+    the log's tail said more than the index knows: they belong into the next checkpoint."""
+
+    def __init__(self, find: Find, make: Make) -> None:
+        self._find = find
+        self._make = make
+        self._ends: dict[int, tuple[int, int]] = {}
+        self.rings: dict[int, Ring] = {}
+        self.unknown: set[int] = set()
+        self.changed: set[int] = set()
+
+    def _tail_ring(self, queue_id: int) -> Ring | None:
+        ring = self._ring(queue_id)
+        if ring is not None:
+            self.changed.add(queue_id)
+        return ring
+
+    def _ring(self, queue_id: int) -> Ring | None:
+        ring = self.rings.get(queue_id)
+        if ring is None and queue_id not in self.unknown:
+            entity = self._find(QueueId(queue_id))
+            if entity is None:
+                self.unknown.add(queue_id)
+            else:
+                ring = self.rings[queue_id] = self._make(entity)
+        return ring
+
+    def meta(self, queue_id: int, meta: dict[str, Any]) -> None:
+        ring = self._ring(queue_id)
+        if ring is not None:
+            ring.epoch = meta.get("epoch", ring.epoch)
+            self._ends[queue_id] = meta["next_seq"], meta["reserved"]
+
+    def run(self, queue_id: int, first_seq: int, entries: bytes) -> None:
+        ring = self._ring(queue_id)
+        if ring is not None:
+            ring.restore_run(first_seq, entries)
+
+    def enqueued(self, queue_id: int, segment: int, record: Record) -> None:
+        ring = self._tail_ring(queue_id)
+        if ring is not None:
+            ring.restore(
+                record.seq,
+                segment,
+                record.offset,
+                record.length,
+                record.body_length,
+                record.priority,
+                record.delivery_count,
+            )
+
+    def settled(self, queue_id: int, ranges: tuple[tuple[int, int], ...]) -> None:
+        ring = self._tail_ring(queue_id)
+        if ring is not None:
+            ring.restore_settled(ranges)
+
+    def reserved(self, queue_id: int, upto: int) -> None:
+        if self._tail_ring(queue_id) is not None:
+            next_seq, reserved = self._ends.get(queue_id, (1, 0))
+            self._ends[queue_id] = next_seq, max(reserved, upto)
+
+    def counted(self, queue_id: int, seq: int, delivery_count: int) -> None:
+        ring = self._tail_ring(queue_id)
+        if ring is not None:
+            ring.restore_count(seq, delivery_count)
+
+    def finish(self) -> None:
+        """The log is folded."""
+        for queue_id, ring in self.rings.items():
+            ring.restore_end(*self._ends.get(queue_id, (1, 0)))

@@ -1,0 +1,430 @@
+"""The one loop that drives a node (waits).
+
+Whatever happens (a socket was read, the disk answered, a timer went off) is handed to the core, and asks for one
+`run_turn` soon. A turn carries out what the core wants in one order:
+
+    1. turn        marked queues hand out, expire, trim
+    2. order       proposals go to the wiring log; its listener folds what was applied into the node
+    3. load, check messages wanted back from the journal, passwords to verify
+    4. persist     what queues have to write becomes one group commit, if none is under way
+    5. send        buffers go to their sockets
+
+Persist comes before send: what stands in a buffer in step 5 promises nothing that the group of step 4 has not yet
+kept, because confirms are tickets until `group_committed`.
+
+A mistake that belongs to one client ends that client (`broker.server.client`). One that does not (a turn that
+fails, a disk that fails) ends the node: what it holds in memory may be wrong, what it has written is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from broker.node.core import Node
+from broker.queues.queue import Queue
+from broker.server.admin import AdminSocket
+from broker.server.alarms import Alarms
+from broker.server.client import Client, ReceiveBuffer, peer_name
+from broker.server.clock import Clock
+from broker.server.credentials import Credentials
+from broker.server.listener import Listener, peer_identity, tls_context
+from broker.server.log import NodeLog
+from broker.server.options import ServerOptions
+from broker.server.storage import Storage
+from broker.session.connection import Connection
+from cluster.commands import PutUser, SetPermission
+from cluster.passwords import SCRYPT, hashed
+from cluster.state import Applied
+from journal.errors import DamagedJournal, JournalFailed
+from journal.record import DamagedRecord, Message
+from journal.survivors import Survivor
+
+TICK_S = 0.5
+TICK_SLICE = 500
+ORDER_ROUNDS_MAX = 16
+
+
+class NodeShell:
+    """`start`, wait for `ended` (or your own reason), `stop`. All on one loop.
+
+    ended   becomes the exception that ended the node, or None when it was stopped
+    """
+
+    def __init__(self, options: ServerOptions, log: NodeLog) -> None:
+        self.options = options
+        self.log = log
+        self.clock = Clock()
+        self.buffer = ReceiveBuffer(max(options.receive_buffer_bytes, 2 * options.node.frame_max_bytes))
+        self.clients: dict[Connection, Client] = {}
+        self.listeners: list[Listener] = []
+        self.node: Node
+        self.storage: Storage
+        self.alarms: Alarms
+        self.credentials: Credentials
+        self.ended: asyncio.Future[BaseException | None]
+        self._loop: asyncio.AbstractEventLoop
+        self._admin: AdminSocket | None = None
+        self._lingering: dict[Client, float] = {}
+        self._scheduled = False
+        self._received = 0
+        self._accepting = False
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_ms: int | None = None
+        self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}
+        self._copying = False
+        self._stopped = False
+
+    # -- start and stop ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns when clients are accepted. Raises JournalError, LogFailure, OSError, ssl.SSLError, ValueError."""
+        self._loop = asyncio.get_running_loop()
+        self.ended = self._loop.create_future()
+        options = self.options
+        tls = tls_context(options.tls) if options.tls is not None and options.amqps else None
+        self.storage = Storage.open(options, self._loop.call_soon_threadsafe, self._journal_state, self.fail)
+        try:
+            self.credentials = Credentials(self._loop, self.schedule)
+            self.alarms = Alarms(options.alarms, options.data_dir, self._alarm_changed)
+            self.node = self.storage.recover(self.log, self.clock.now_ms())
+            self.node.offers_external = (
+                tls is not None and options.tls is not None and (options.tls.client_certificate != "none")
+            )
+            self.storage.wiring.listen(self._applied)
+            await self._first_user()
+            self._tick()
+            self._check_alarms()
+            if options.admin and options.data_dir is not None:
+                self._admin = await AdminSocket.open(self, options.data_dir)
+            self._accepting = True
+            for where in options.amqp:
+                self.listeners.append(await Listener.open("amqp", where, partial(Client, self)))
+            for where in options.amqps:
+                assert tls is not None, "the configuration wants certificates for amqps"
+                self.listeners.append(await Listener.open("amqps", where, partial(Client, self), tls))
+        except BaseException:
+            await self._close()
+            raise
+        self.schedule()
+
+    async def stop(self) -> None:
+        """Closes clients (320), flushes the journal, takes a last checkpoint. May be called again."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._accepting = False
+        for listener in self.listeners:
+            listener.close()
+        failed = self.ended.done()
+        if not failed:
+            for connection in tuple(self.node.connections.values()):
+                connection.force_close("broker forced connection closure with reason 'shutdown'")
+            self.run_turn()
+            await self._wait(lambda: not self.clients, self.options.stop_grace_s)
+        for client in tuple(self.clients.values()):
+            client.abort()
+        await self._wait(lambda: not self.clients, 1.0)
+        if not self.ended.done():
+            self.run_turn()
+            await self.storage.settle(self.node, self.run_turn)
+        await self._close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    async def _wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
+        """Polls: this is the way out, and what is waited for comes within milliseconds or not at all."""
+        end_s = self._loop.time() + timeout_s
+        while not reached():
+            if self._loop.time() >= end_s:
+                return False
+            await asyncio.sleep(0.002)
+        return True
+
+    async def _close(self) -> None:
+        self._stopped = True
+        for timer in (*self._timers.values(), *((self._wake,) if self._wake else ())):
+            timer.cancel()
+        for listener in self.listeners:
+            listener.close()
+        if self._admin is not None:
+            await self._admin.close()
+        if hasattr(self, "credentials"):
+            self.credentials.close()
+        await self._loop.run_in_executor(None, self.storage.close)
+
+    def fail(self, error: BaseException) -> None:
+        """The node cannot go on; whoever waits for `ended` stops it."""
+        if self.ended.done():
+            return
+        self.log.say("critical", "node.failed", error=str(error), exc_info=error)
+        self._accepting = False
+        self.ended.set_result(error)
+        for listener in self.listeners:
+            listener.close()
+        for client in tuple(self.clients.values()):
+            client.abort()
+
+    async def _first_user(self) -> None:
+        name, password = self.options.default_user, self.options.default_password
+        if not name or self.node.map.users():
+            return
+        cost = self.options.password_cost
+        stored = await asyncio.to_thread(hashed, password, cost=cost) if cost > 8 else hashed(password, cost=cost)
+        self.credentials.remember(stored, SCRYPT, password.encode())
+        await self.propose(PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=("administrator",)))
+        await self.propose(SetPermission(user=name, vhost="/", configure=".*", write=".*", read=".*"))
+
+    async def propose(self, command: Any) -> Applied:
+        """Orders a command and waits for its outcome."""
+        applied: asyncio.Future[Applied] = self._loop.create_future()
+
+        def done(outcome: Applied) -> None:
+            if not applied.done():
+                applied.set_result(outcome)
+
+        self.storage.wiring.propose(command, done)
+        outcome = await applied
+        self.schedule()
+        return outcome
+
+    # -- clients ----------------------------------------------------------------------------------------------
+
+    def admit(self, client: Client, transport: asyncio.BaseTransport) -> Connection | None:
+        """A socket was accepted; None turns it away."""
+        peer, loopback = peer_name(transport)
+        if not self._accepting:
+            return None
+        if len(self.clients) >= self.options.node.connections_max:
+            self.log.turned_away(peer, f"there are {len(self.clients)} connections already")
+            return None
+        identity = None
+        if self.options.tls is not None and transport.get_extra_info("sslcontext") is not None:
+            identity = peer_identity(transport, self.options.tls.identity)
+        connection = Connection(self.node, peer, loopback, self.clock.now_ms(), identity)
+        self.clients[connection] = client
+        return connection
+
+    def received(self, size: int) -> None:
+        """A client read so many bytes."""
+        self._received += size
+        if self._received >= self.options.turn_bytes_max:
+            self.run_turn()
+        else:
+            self.schedule()
+
+    def lost(self, client: Client, connection: Connection) -> None:
+        del self.clients[connection]
+        self._lingering.pop(client, None)
+        try:
+            connection.lost(self.clock.now_ms())
+        except Exception as error:
+            self.fail(error)
+        self.schedule()
+
+    def lingers(self, client: Client, time_s: float) -> None:
+        """The client has been told the end and has so long to go."""
+        self._lingering[client] = self._loop.time() + time_s
+
+    # -- the turn ---------------------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """Asks for a turn soon."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.run_turn)
+
+    def run_turn(self) -> None:
+        self._scheduled = False
+        self._received = 0
+        if self.ended.done():
+            return
+        node = self.node
+        now_ms = self.clock.now_ms()
+        try:
+            node.turn(now_ms)
+            rounds = 0
+            while node.proposals and rounds < ORDER_ROUNDS_MAX:
+                self._order()
+                node.turn(now_ms)
+                rounds += 1
+            if node.loads:
+                self._load()
+            if node.checks:
+                self._check()
+            self._persist()
+            if node.sending:
+                self._send(now_ms)
+        except Exception as error:
+            self.fail(error)
+            return
+        if node.busy or node.proposals or node.sending:
+            self.schedule()
+        wake_ms = node.next_wake_ms
+        if wake_ms != self._wake_ms:
+            self._wake_at(wake_ms, now_ms)
+
+    def _order(self) -> None:
+        proposals, self.node.proposals = self.node.proposals, []
+        for command, done in proposals:
+            self.storage.wiring.propose(command, partial(self._told, done))
+
+    def _told(self, done: Callable[[Applied], None], applied: Applied) -> None:
+        try:
+            done(applied)
+        except Exception as error:
+            self.fail(error)
+        self.schedule()
+
+    def _applied(self, applied: Applied) -> None:
+        """The wiring log's listener: comes before the proposer's `done`."""
+        try:
+            self.node.apply(applied.changes)
+        except Exception as error:
+            self.fail(error)
+        self.schedule()
+
+    def _load(self) -> None:
+        loads, self.node.loads = self.node.loads, []
+        journal = self.storage.journal
+        assert journal is not None, "only a journaled queue loads"
+        for load in loads:
+            journal.read(load.queue.entity.queue_id, load.locations, partial(self._loaded, load))
+
+    def _loaded(self, load: Any, messages: list[Message] | DamagedRecord) -> None:
+        if isinstance(messages, DamagedRecord):
+            if not load.queue.deleted:
+                self._damaged(messages, load.queue)
+            return
+        try:
+            self.node.loaded(load, messages)
+        except Exception as error:
+            self.fail(error)
+        self.schedule()
+
+    def _damaged(self, damage: DamagedRecord, queue: Queue | None) -> None:
+        assert self.options.data_dir is not None, "a record was read from somewhere"
+        what = str(damage) if queue is None else f"queue '{queue.name}' in vhost '{queue.entity.vhost}': {damage}"
+        queue_id = None if queue is None else queue.entity.queue_id
+        self.fail(DamagedJournal(self.options.data_dir / "journal", "segments", None, what, queue_id))
+
+    def _check(self) -> None:
+        checks, self.node.checks = self.node.checks, []
+        for user, password, then in checks:
+            stored, algorithm = ("", "") if user is None else (user.password_hash, user.hash_algorithm)
+            self.credentials.check(stored, algorithm, password, then)
+
+    def _persist(self) -> None:
+        journal, node = self.storage.journal, self.node
+        if journal is None or not journal.idle:
+            return
+        if journal.checkpoint_due:
+            self.storage.checkpoint(node, self._checkpointed)
+        if node.writes:
+            writer = journal.begin_group(node.group_bytes)
+            group, sync = node.write_group(writer)
+            journal.submit(writer, sync, partial(self._committed, group))
+
+    def _committed(self, group: list[tuple[Queue, int]]) -> None:
+        try:
+            self.node.group_committed(group, self.clock.now_ms())
+        except Exception as error:
+            self.fail(error)
+        self.run_turn()
+
+    def _send(self, now_ms: int) -> None:
+        sending = self.node.sending
+        clients = self.clients
+        # what is marked anew meanwhile belongs to the next turn
+        for connection in tuple(sending):
+            del sending[connection]
+            client = clients.get(connection)
+            if client is not None:
+                client.flush(connection, now_ms)
+
+    # -- timers -----------------------------------------------------------------------------------------------
+
+    def _wake_at(self, wake_ms: int | None, now_ms: int) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        self._wake_ms = wake_ms
+        self._wake = None
+        if wake_ms is not None:
+            self._wake = self._loop.call_later(max(0, wake_ms - now_ms) / 1000, self._woken)
+
+    def _woken(self) -> None:
+        self._wake = self._wake_ms = None
+        self.run_turn()
+
+    def _again(self, delay_s: float, what: Callable[[], object]) -> None:
+        if not self._stopped:
+            self._timers[what] = self._loop.call_later(delay_s, what)
+
+    def _tick(self) -> None:
+        """Heartbeats and deadlines of all connections, a slice at a time, so that many do not hold up the loop."""
+        self.clock.lead()
+        now_s = self._loop.time()
+        for client in [client for client, end_s in self._lingering.items() if end_s <= now_s]:
+            del self._lingering[client]
+            client.abort()
+        self._tick_slice(iter(tuple(self.node.connections.values())))
+        self._again(TICK_S, self._tick)
+
+    def _tick_slice(self, connections: Any) -> None:
+        now_ms = self.clock.now_ms()
+        ticked = 0
+        for connection in islice(connections, TICK_SLICE):
+            ticked += 1
+            try:
+                connection.tick(now_ms)
+            except Exception as error:
+                client = self.clients.get(connection)
+                if client is not None:
+                    client.crashed(error)
+        self.schedule()
+        if ticked == TICK_SLICE:
+            self._loop.call_soon(self._tick_slice, connections)
+
+    # -- alarms and upkeep ------------------------------------------------------------------------------------
+
+    def _check_alarms(self) -> None:
+        with contextlib.suppress(OSError):
+            self.alarms.check()
+        self._again(self.options.alarms.interval_s, self._check_alarms)
+
+    def _alarm_changed(self, name: str, raised: bool, reason: str) -> None:
+        self.log.say("warning", "alarm.raised" if raised else "alarm.cleared", alarm=name, reason=reason)
+        self.node.set_alarm(name, raised)
+        self.schedule()
+
+    def _journal_state(self, state: str, detail: str) -> None:
+        if state == "failed":
+            self.fail(JournalFailed(detail))
+            return
+        self.log.say("error" if state == "full" else "info", "journal." + state, detail=detail)
+        self.alarms.set("disk", "journal full", state == "full")
+
+    def _checkpointed(self) -> None:
+        """A checkpoint is durable: look for one segment that is worth copying forward."""
+        journal = self.storage.journal
+        if journal is None or self._copying or self._stopped:
+            return
+        sparse = journal.sparse_segments()
+        if sparse:
+            self._copying = True
+            journal.survivors(sparse[0], partial(self._copy_forward, sparse[0]))
+
+    def _copy_forward(self, segment: int, survivors: list[Survivor] | DamagedRecord) -> None:
+        self._copying = False
+        if isinstance(survivors, DamagedRecord):
+            self._damaged(survivors, None)
+            return
+        for queue_id, seq, offset, message in survivors:
+            queue = self.node.queues.get(queue_id)
+            if queue is not None and not queue.deleted:
+                queue.ring.rewrite(seq, segment, offset, message)
+        self.schedule()

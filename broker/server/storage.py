@@ -1,0 +1,152 @@
+"""What a node remembers between two starts, opened, read and closed in the right order (waits).
+
+    DIR/lock            taken by the process that uses the directory
+    DIR/starts          how often the node was started: its incarnation
+    DIR/wiring/         the wiring log (cluster.local_log)
+    DIR/journal/        the messages (journal.journal)
+
+Without a directory everything is in memory, and no queue is journaled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from broker.node.core import Log, Node
+from broker.server.options import ServerOptions
+from broker.server.recovery import Recovery
+from cluster.errors import LogFailure
+from cluster.local_log import LocalLog
+from cluster.wiring_log import MemoryWiringLog
+from journal.journal import Journal, lock_directory
+
+SETTLE_S = 30.0
+
+CallSoon = Callable[[Callable[[], object]], object]
+
+
+def next_start(directory: Path) -> int:
+    """Counts the starts of the node in this directory, durably: names made in different starts must differ."""
+    path = directory / "starts"
+    try:
+        count = int(path.read_text()) + 1
+    except FileNotFoundError:
+        count = 1
+    except ValueError as error:
+        raise ValueError(f"{path} should hold a number: {error}") from error
+    fresh = path.with_suffix(".new")
+    with open(fresh, "w", encoding="ascii") as file:
+        file.write(str(count))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+    return count
+
+
+class Storage:
+    """`wiring` is always there; `journal` is None when everything is in memory."""
+
+    __slots__ = ("_checkpointing", "_lock", "_options", "incarnation", "journal", "wiring")
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._lock = -1
+        self._checkpointing = False
+        self.incarnation = 1
+        self.journal: Journal | None = None
+        self.wiring: LocalLog | MemoryWiringLog
+
+    @classmethod
+    def open(
+        cls,
+        options: ServerOptions,
+        call_soon: CallSoon,
+        on_journal_state: Callable[[str, str], object],
+        on_wiring_failure: Callable[[LogFailure], object],
+    ) -> Storage:
+        """Blocks. Raises LockedJournal, DamagedJournal, ForeignJournal, JournalFull, LogFailure, DiskFull, OSError."""
+        self = cls(options)
+        directory = options.data_dir
+        if directory is None:
+            self.wiring = MemoryWiringLog()
+            return self
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._lock = lock_directory(directory)
+        try:
+            self.incarnation = next_start(directory)
+            self.wiring = LocalLog(directory / "wiring", call_soon=call_soon, on_failure=on_wiring_failure)
+            self.journal = Journal.open(directory / "journal", options.journal, call_soon, on_journal_state)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def recover(self, log: Log, now_ms: int) -> Node:
+        """The node as it was, with everything that was kept. Blocks. Raises DamagedJournal."""
+        options = replace(self._options.node, incarnation=self.incarnation)
+        journal = self.journal
+        node = Node(options, self.wiring.map, journal.use if journal is not None else None, log)
+        node.now_ms = now_ms
+        if journal is None:
+            node.adopt({})
+            return node
+        recovery = Recovery(self.wiring.map.queue_by_id, node.new_ring)
+        journal.recover(recovery)
+        recovery.finish()
+        node.adopt(recovery.rings)
+        node.forgotten.extend(sorted(recovery.unknown))
+        for queue_id in recovery.changed:
+            node.touched[node.queues[queue_id]] = None
+        return node
+
+    def checkpoint(self, node: Node, then: Callable[[], object]) -> None:
+        """To be called while no group is under way: what the queues hold is then what the log says up to its end."""
+        journal = self.journal
+        assert journal is not None, "only a journal has checkpoints"
+        assert journal.idle, "a group under way is neither in the runs nor behind the position"
+        self._checkpointing = True
+
+        def done() -> None:
+            self._checkpointing = False
+            then()
+
+        runs, metas, forgotten = node.checkpoint()
+        journal.checkpoint(runs, metas, forgotten, journal.position, done)
+
+    async def settle(self, node: Node, run_turn: Callable[[], object], timeout_s: float = SETTLE_S) -> bool:
+        """Waits until all is written, and takes a last checkpoint: the next start has nothing to replay.
+
+        False when the disk did not answer in time (it is full, or gone): what was acknowledged is safe anyway.
+        """
+        journal = self.journal
+        if journal is None:
+            return True
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        while node.writes or node.busy or not journal.idle or node.proposals or self._checkpointing:
+            if loop.time() >= end_s or journal.full:
+                return False
+            run_turn()
+            await asyncio.sleep(0.001)
+        last = asyncio.Event()
+        self.checkpoint(node, last.set)
+        try:
+            await asyncio.wait_for(last.wait(), max(0.1, end_s - loop.time()))
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Blocks until the threads of both logs are through."""
+        if self.journal is not None:
+            journal, self.journal = self.journal, None
+            journal.close()
+        if isinstance(getattr(self, "wiring", None), LocalLog):
+            self.wiring.close()  # type: ignore[union-attr]
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
