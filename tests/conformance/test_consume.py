@@ -264,6 +264,17 @@ def test_quorum_adds_x_delivery_count(channel: Channel, name: Name) -> None:
         assert channel.delivery().headers["x-delivery-count"] == count
 
 
+@rule("5.5/delivery-count")
+@differs_from_rabbitmq_3_10("x-acquired-count came with 4.3")
+def test_quorum_adds_x_acquired_count(channel: Channel, name: Name) -> None:
+    queue = name("quorum")
+    channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
+    channel.basic_publish("", queue, b"x")
+    channel.consume(queue)
+    channel.basic_nack(channel.delivery().delivery_tag, requeue=True)
+    assert channel.delivery().headers["x-acquired-count"] == 1
+
+
 @rule("5.5/cancel-notice-delete")
 def test_consumers_of_a_deleted_queue_are_told(connection: Connection, queue: str) -> None:
     channel, other = connection.channel(), connection.channel()

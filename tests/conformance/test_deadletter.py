@@ -95,6 +95,19 @@ def test_deaths_are_merged_newest_first(channel: Channel, name: Name, last_death
         assert got.headers["x-last-death-exchange"] == ""
 
 
+@rule("5.6/x-death")
+def test_the_time_is_that_of_the_first_death(channel: Channel, name: Name) -> None:
+    queue = name("self")
+    channel.queue_declare(queue, arguments={"x-dead-letter-exchange": ""})
+    channel.basic_publish("", queue, b"x")
+    channel.basic_reject(letter_unacked(channel, queue).delivery_tag)
+    first = letter_unacked(channel, queue)
+    time.sleep(1.1)
+    channel.basic_reject(first.delivery_tag)
+    death = letter(channel, queue).headers["x-death"][0]
+    assert (death["count"], death["time"]) == (2, first.headers["x-death"][0]["time"])
+
+
 @rule("5.6/x-first-death", "5.6/x-last-death")
 @differs_from_rabbitmq_3_10("has no x-last-death-*")
 def test_the_first_death_stays_and_the_last_follows(channel: Channel, name: Name) -> None:

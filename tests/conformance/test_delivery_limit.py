@@ -43,6 +43,20 @@ def test_beyond_the_limit_a_message_is_dead_lettered(channel: Channel, name: Nam
     channel.nothing_delivered()
 
 
+@rule("more/x-queue-type")
+@differs_from_rabbitmq_3_10("has no delivery limit by default", hangs=True)
+def test_quorum_queues_have_a_limit_of_20_by_default(channel: Channel, name: Name) -> None:
+    queue, dead = name("quorum"), name("dead")
+    channel.queue_declare(dead)
+    arguments = {"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+    channel.queue_declare(queue, durable=True, arguments=arguments)
+    channel.basic_publish("", queue, b"poison")
+    channel.consume(queue)
+    for _ in range(21):
+        channel.basic_reject(channel.delivery().delivery_tag, requeue=True)
+    eventually(lambda: channel.message_count(dead) == 1)
+
+
 @TYPES
 @rule("5.5/delivery-count")
 def test_a_lost_client_counts_as_a_failure(connect: Connect, channel: Channel, name: Name, kind: str) -> None:

@@ -49,10 +49,11 @@ def test_a_requeued_message_keeps_its_priority(channel: Channel, name: Name) -> 
     assert drain(channel, queue) == [b"1:5", b"2:3", b"0:1"]
 
 
+@rule("more/x-queue-type")
 def test_without_priorities_the_property_changes_nothing(channel: Channel, queue: str) -> None:
     """A classic queue without x-max-priority is FIFO, whatever the property says."""
-    publish(channel, queue, 0, 0, 0)
-    assert drain(channel, queue) == [b"0:0", b"1:0", b"2:0"]
+    publish(channel, queue, 0, 9, 5)
+    assert drain(channel, queue) == [b"0:0", b"1:9", b"2:5"]
 
 
 @rule("more/priorities")
