@@ -130,6 +130,7 @@ def main() -> None:
     oracle = Oracle(Path(sys.argv[1]).resolve())
     oracle.start()
     print(f"export CONFORMANCE_URL={oracle.url} CONFORMANCE_ORACLE={oracle.directory}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         signal.pause()
     except KeyboardInterrupt:
