@@ -174,9 +174,7 @@ def test_bits_that_mean_nothing_are_ignored(half: Any) -> None:
 
 
 def test_an_event_between_two_publishes_parts_them(half: Any) -> None:
-    kinds = [
-        told(event)[0] for event in fed(half, publish() + ack(1) + publish() + frame(1, 1, b"abcd") + publish())
-    ]
+    kinds = [told(event)[0] for event in fed(half, publish() + ack(1) + publish() + frame(1, 1, b"abcd") + publish())]
     assert kinds == ["published", "acked", "published", "method", "published"]
 
 
@@ -201,12 +199,7 @@ def test_names_may_be_any_utf8_up_to_255_bytes(half: Any) -> None:
 
 def test_body_in_many_frames_and_an_empty_one(half: Any) -> None:
     data = (
-        publish_method()
-        + header(size=9)
-        + body(data=b"abc")
-        + body(data=b"")
-        + body(data=b"def")
-        + body(data=b"ghi")
+        publish_method() + header(size=9) + body(data=b"abc") + body(data=b"") + body(data=b"def") + body(data=b"ghi")
     )
     (event,) = fed(half, data)
     assert [message.body for message in event.messages] == [b"abcdefghi"]
@@ -245,9 +238,7 @@ def test_equal_addresses_join_even_when_another_came_between(half: Any) -> None:
 
 
 def test_every_split_gives_the_same_messages(half: Any) -> None:
-    data = (
-        publish(b"one", properties=PERSISTENT_TEXT) + ack(7) + publish(b"") + frame(8, 0, b"") + publish(b"x" * 50)
-    )
+    data = publish(b"one", properties=PERSISTENT_TEXT) + ack(7) + publish(b"") + frame(8, 0, b"") + publish(b"x" * 50)
     for cut in range(len(data) + 1):
         decoder = decoder_of(half)
         events = decoder.feed(data[:cut], NOW)
@@ -388,9 +379,7 @@ def test_bad_expiration_is_a_channel_error(half: Any, text: bytes) -> None:
 def test_oversize_is_refused_and_passed_over(half: Any) -> None:
     decoder = decoder_of(half, 8192, 10)
     text = "message size 11 is larger than configured max size 10"
-    data = (
-        publish(b"x" * 10) + publish(b"x" * 11, bits=3) + publish_method() + header(size=11) + body(data=b"y" * 5)
-    )
+    data = publish(b"x" * 10) + publish(b"x" * 11, bits=3) + publish_method() + header(size=11) + body(data=b"y" * 5)
     events = decoder.feed(data + body(data=b"y" * 6) + publish(b"after"), NOW)
     assert not decoder.failed
     assert [len(event.messages) for event in events] == [1, 0, 0, 1]
@@ -657,6 +646,7 @@ def test_what_was_remembered_is_still_checked_after_a_refusal(half: Any) -> None
     good, bad = b"\x01\x00\x0212", b"\x01\x00\x021x"
     events = fed(half, b"".join(publish(properties=each) for each in (good, bad, bad, good, bad)))
     assert [event.refusal is None for event in events] == [True, False, False, True, False]
+    assert [event.messages[0].ttl_ms for event in (events[0], events[3])] == [12, 12]
 
 
 # -- out ------------------------------------------------------------------------------------------------------
