@@ -18,15 +18,12 @@ from typing import NamedTuple
 
 from journal.errors import DamagedJournal
 from journal.index import RUN_KEY, Index
-from journal.inspect import is_running
+from journal.inspect import LOOKS, PAUSE_S, is_running
 from journal.layout import GROUP_HEADER_BYTES, KIND_NAMES, RUN_ENTRY, RUN_LENGTH
 from journal.record import DamagedRecord, Record, read_message, scan_group
 from journal.recovery import start_of_tail
 from journal.replay import any_byte, replay
 from journal.segments import START, Position, Segments
-
-LOOKS = 5
-PAUSE_S = 0.05
 
 
 class Broken(NamedTuple):

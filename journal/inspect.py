@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from journal.errors import DamagedJournal
 from journal.fold import Entry, Fold
 from journal.index import Index
 from journal.options import JournalOptions
 from journal.reader import Reader
 from journal.record import DamagedRecord, Message, read_message
+from journal.replay import Tail
 from journal.segments import Segments
 
 BATCH = 256
+LOOKS = 8
+PAUSE_S = 0.02
 
 
 class QueueSummary(NamedTuple):
@@ -66,12 +71,23 @@ class JournalView:
         self._index = Index(self.directory, readonly=True, lock=self.running)
         self._segments = Segments(self.directory)
         self._reader = Reader(self._segments, JournalOptions())
-        self._fold = Fold(self._index, self._segments)
         try:
-            self.tail = self._fold.load()
+            self.tail = self._load()
         except BaseException:
             self._index.close()
             raise
+
+    def _load(self) -> Tail:
+        """A running node may take the segments of one checkpoint away while it writes the next."""
+        for look in range(1, LOOKS + 1):
+            self._fold = Fold(self._index, self._segments)
+            try:
+                return self._fold.load()
+            except (DamagedJournal, FileNotFoundError):
+                if not self.running or look == LOOKS:
+                    raise
+                time.sleep(PAUSE_S)
+        raise AssertionError("the last look returns or raises")
 
     def __enter__(self) -> JournalView:
         return self

@@ -36,7 +36,7 @@ from journal.replay import Tail
 from journal.segments import START, Position, Segments
 from journal.survivors import Survivor, survivors_of
 from journal.worker import Worker
-from journal.writer import Group, Writer
+from journal.writer import Group, Watch, Writer
 
 SEGMENT_END_MAX = 2**32 - 1
 
@@ -56,11 +56,19 @@ class Journal:
     """Open it, `recover` once, then write; `close` in the end. Not thread-safe: one owner."""
 
     def __init__(
-        self, directory: Path, options: JournalOptions, notify: Notify, on_state: OnState, lock: int, index: Index
+        self,
+        directory: Path,
+        options: JournalOptions,
+        notify: Notify,
+        on_state: OnState,
+        watch: Watch | None,
+        lock: int,
+        index: Index,
     ) -> None:
         self.directory = directory
         self.options = options
         self.use = SegmentUse()
+        self._watch = watch
         self._lock = lock
         self.index = index
         self._segments = Segments(directory)
@@ -80,8 +88,19 @@ class Journal:
         self._first_write_s: float | None = None
 
     @classmethod
-    def open(cls, directory: Path | str, options: JournalOptions, notify: Notify, on_state: OnState) -> Journal:
-        """Raises LockedJournal, ForeignJournal, DamagedJournal, JournalFull, OSError."""
+    def open(
+        cls,
+        directory: Path | str,
+        options: JournalOptions,
+        notify: Notify,
+        on_state: OnState,
+        watch: Watch | None = None,
+    ) -> Journal:
+        """`notify` is `loop.call_soon_threadsafe`. `watch` is `loop.add_reader`: with it, groups are written by a
+        thread that needs no interpreter lock, which a busy loop gives away late. The owner takes no further care of
+        the watched descriptor but `loop.remove_reader(journal.watched)` before `close`.
+
+        Raises LockedJournal, ForeignJournal, DamagedJournal, JournalFull, OSError."""
         directory = Path(directory)
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         lock = lock_directory(directory)
@@ -90,7 +109,7 @@ class Journal:
         except BaseException:
             os.close(lock)
             raise
-        return cls(directory, options, notify, on_state, lock, index)
+        return cls(directory, options, notify, on_state, watch, lock, index)
 
     def recover(self, sink: RecoverySink) -> Tail:
         """Tells `sink` everything that is remembered; afterwards the journal takes groups. Blocks.
@@ -108,7 +127,7 @@ class Journal:
             self._bytes_since_checkpoint = self.options.checkpoint_bytes
         self._older = {number for number in self._segments.numbers() if number < self._end.segment}
         self._keep_reserve()
-        self._writer = Writer(self._segments, self.options, self._state, self._end)
+        self._writer = Writer(self._segments, self.options, self._state, self._end, self._watch)
         self._writer.start()
         self._reading.start()
         self._checkpointing.start()
@@ -134,6 +153,11 @@ class Journal:
     def idle(self) -> bool:
         """No group is under way: the next one may be begun."""
         return not self._in_flight
+
+    @property
+    def watched(self) -> int | None:
+        """The descriptor that was given to `watch`, if any."""
+        return None if self._writer is None else self._writer.watched
 
     @property
     def full(self) -> bool:

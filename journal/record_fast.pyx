@@ -151,9 +151,6 @@ cdef extern from *:
     #pragma pack(pop)
 
     /* Fills in every checksum of a group; -1 when the group is not what a GroupWriter builds. */
-    #include <errno.h>
-    #include <unistd.h>
-
     static int seal_group(uint8_t *p, size_t n)
     {
         group_head head;
@@ -178,24 +175,6 @@ cdef extern from *:
         uint32_t crc = crc_of(p + 8, sizeof head - 8);
         memcpy(p + 4, &crc, 4);
         return at == n ? 0 : -1;
-    }
-
-    /* Writes all of it at `offset`, flushes when asked to: 0, errno of the write, or minus errno of the flush. */
-    static int put_group(int fd, const uint8_t *p, size_t n, off_t offset, int sync)
-    {
-        while (n) {
-            ssize_t written = pwrite(fd, p, n, offset);
-            if (written < 0 && errno == EINTR)
-                continue;
-            if (written <= 0)
-                return written ? errno : ENOSPC;
-            p += written;
-            offset += written;
-            n -= written;
-        }
-        if (sync && fdatasync(fd))
-            return -errno;
-        return 0;
     }
     """
     ctypedef struct group_head:
@@ -225,7 +204,15 @@ cdef extern from *:
     uint32_t crc_of(const uint8_t *p, size_t n) nogil
     uint32_t crc_portable(uint32_t crc, const uint8_t *p, size_t n) nogil
     int seal_group(uint8_t *p, size_t n) nogil
+
+cdef extern from "commit_thread.h":
+    ctypedef struct commit_thread:
+        int[2] pipe
     int put_group(int fd, const uint8_t *p, size_t n, int64_t offset, bint sync) nogil
+    commit_thread *commit_open() nogil
+    void commit_ask(commit_thread *t, int fd, uint8_t *data, size_t length, int64_t offset, bint sync) nogil
+    int commit_take(commit_thread *t, bint wait, int *result) nogil
+    void commit_close(commit_thread *t) nogil
 
 crc_prepare()
 
@@ -508,6 +495,56 @@ def write_group(int fd, group: bytearray, int64_t offset, bint sync) -> int:
     if wrong:
         raise AssertionError("a group is sealed whole")
     return error
+
+
+@cython.final
+cdef class CommitThread:
+    """Writes one group at a time without the interpreter lock; see commit_thread.h. Called from one thread."""
+
+    cdef commit_thread *thread
+    cdef Py_buffer view
+    cdef bint asked
+
+    def __init__(self):
+        self.thread = commit_open()
+        if self.thread == NULL:
+            raise OSError("no thread or pipe for the journal")
+
+    def __dealloc__(self):
+        if self.thread != NULL:
+            self.close()
+
+    def fileno(self) -> int:
+        """Becomes readable when the group is done."""
+        return self.thread.pipe[0]
+
+    def start(self, int fd, group: bytearray, int64_t offset, bint sync) -> None:
+        """The group belongs to the thread until `take` has answered."""
+        assert not self.asked, "one group at a time"
+        PyObject_GetBuffer(group, &self.view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        self.asked = True
+        commit_ask(self.thread, fd, <uint8_t *>self.view.buf, self.view.len, offset, sync)
+
+    def take(self, bint wait=False) -> int | None:
+        """The group's result, as `write_group` gives it; None when it is not done or none was started."""
+        cdef int result = 0, done
+        if not self.asked:
+            return None
+        with nogil:
+            done = commit_take(self.thread, wait, &result)
+        if not done:
+            return None
+        self.asked = False
+        PyBuffer_Release(&self.view)
+        return result
+
+    def close(self) -> None:
+        """Waits for the group under way; its result is lost unless it was taken."""
+        if self.thread != NULL:
+            self.take(True)
+            with nogil:
+                commit_close(self.thread)
+            self.thread = NULL
 
 
 cdef object scan_record(const uint8_t *data, int64_t at, int64_t end, int64_t base, record_head *head):

