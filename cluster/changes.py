@@ -1,0 +1,112 @@
+"""What an applied command changed: the events by which the rest of the node learns of it.
+
+Past participles, small and frozen. A command that changed nothing has no changes, and every change of the
+map's state is told: the two facts are one invariant (tests/property/test_cluster_map.py).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .entities import Binding, Exchange, Queue
+
+
+class QueueDeclared(msgspec.Struct, frozen=True, tag=True):
+    """A queue began to exist."""
+
+    queue: Queue
+
+
+class QueueDeleted(msgspec.Struct, frozen=True, tag=True):
+    """A queue ended: cancel its consumers, drop its messages."""
+
+    queue: Queue
+
+
+class ExchangeDeclared(msgspec.Struct, frozen=True, tag=True):
+    """An exchange began to exist."""
+
+    exchange: Exchange
+
+
+class ExchangeDeleted(msgspec.Struct, frozen=True, tag=True):
+    """An exchange ended, by command or because its last binding went (auto-delete)."""
+
+    exchange: Exchange
+
+
+class Bound(msgspec.Struct, frozen=True, tag=True):
+    """A binding began: routes of its source exchange changed."""
+
+    binding: Binding
+
+
+class Unbound(msgspec.Struct, frozen=True, tag=True):
+    """A binding ended, by command or with one of its ends."""
+
+    binding: Binding
+
+
+class VhostAdded(msgspec.Struct, frozen=True, tag=True):
+    """A vhost began to exist; its own exchanges follow as ExchangeDeclared."""
+
+    vhost: str
+
+
+class VhostChanged(msgspec.Struct, frozen=True, tag=True):
+    """Description, tags, metadata, default queue type or limits of a vhost changed."""
+
+    vhost: str
+
+
+class VhostDeleted(msgspec.Struct, frozen=True, tag=True):
+    """A vhost ended; the end of all that was in it has been told before."""
+
+    vhost: str
+
+
+class PolicyChanged(msgspec.Struct, frozen=True, tag=True):
+    """A policy came, changed or went: ask again for the settings of the vhost's queues and exchanges."""
+
+    vhost: str
+    name: str
+    operator: bool = False
+
+
+class UserChanged(msgspec.Struct, frozen=True, tag=True):
+    """A user came, changed or went."""
+
+    user: str
+    deleted: bool = False
+
+
+class PermissionChanged(msgspec.Struct, frozen=True, tag=True):
+    """What a user may do in a vhost changed (permission or topic permission)."""
+
+    user: str
+    vhost: str
+
+
+class ParameterChanged(msgspec.Struct, frozen=True, tag=True):
+    """A runtime parameter came, changed or went."""
+
+    vhost: str
+    component: str
+    name: str
+
+
+Change = (
+    QueueDeclared
+    | QueueDeleted
+    | ExchangeDeclared
+    | ExchangeDeleted
+    | Bound
+    | Unbound
+    | VhostAdded
+    | VhostChanged
+    | VhostDeleted
+    | PolicyChanged
+    | UserChanged
+    | PermissionChanged
+    | ParameterChanged
+)

@@ -1,0 +1,160 @@
+"""What the wiring is made of: frozen values, replaced and never changed, so that a snapshot may share them.
+
+Field order is the stored order (array-like msgpack): new fields go to the end and carry a default, then older
+bytes still decode. The keys of the maps that hold them: vhosts, users, by name; exchanges and queues by
+(vhost, name); bindings by all their fields; permissions by (user, vhost); policies by (vhost, name).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from .ids import Epoch, Incarnation, NodeId, QueueId
+
+DestinationKind = Literal["queue", "exchange"]
+ApplyTo = Literal["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"]
+
+
+class Vhost(msgspec.Struct, frozen=True, array_like=True):
+    """A name space of exchanges, queues and permissions."""
+
+    name: str
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    default_queue_type: str | None = None
+    """What an absent `x-queue-type` means here; None: "classic"."""
+
+
+class Exchange(msgspec.Struct, frozen=True, array_like=True):
+    """An exchange; `arguments` keeps every argument, known or not."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, Any] = {}
+
+
+class Queue(msgspec.Struct, frozen=True, array_like=True):
+    """One declaration of a queue and who holds it (replication.md 1)."""
+
+    vhost: str
+    name: str
+    queue_id: QueueId
+    durable: bool
+    auto_delete: bool
+    exclusive_owner: str | None
+    """Id of the connection that alone may use the queue; None: not exclusive."""
+    arguments: dict[str, Any]
+    owner: NodeId | None
+    """The node that sequences the queue; None: offline."""
+    epoch: Epoch = Epoch(1)
+    incarnation: Incarnation = Incarnation(1)
+    """The owner's incarnation at the time it was granted the queue."""
+    replicas: tuple[NodeId, ...] = ()
+    in_sync: tuple[NodeId, ...] = ()
+    eligible: tuple[NodeId, ...] = ()
+    """Nodes outside the in-sync set that still hold every committed record (replication.md 2, elr)."""
+    version: int = 1
+    """Counts the changes of owner and in-sync set."""
+
+    @property
+    def transient(self) -> bool:
+        """Whether a restart of its node ends it."""
+        return not self.durable or self.exclusive_owner is not None
+
+
+class Binding(msgspec.Struct, frozen=True, array_like=True):
+    """From a source exchange to a queue or exchange. The default exchange's bindings are implied, never stored."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_kind: DestinationKind
+    routing_key: str
+    arguments: dict[str, Any] = {}
+
+
+class UserLimits(msgspec.Struct, frozen=True, array_like=True):
+    """Counts that the broker enforces at each node; None or negative: unlimited."""
+
+    connections_max: int | None = None
+    channels_max: int | None = None
+
+
+class User(msgspec.Struct, frozen=True, array_like=True):
+    """An account; `password_hash` is in the form of `hash_algorithm` (passwords.py), empty: no password login."""
+
+    name: str
+    password_hash: str
+    hash_algorithm: str
+    tags: tuple[str, ...] = ()
+    limits: UserLimits = UserLimits()
+
+    def __repr__(self) -> str:
+        """Without the hash: it must never reach a log."""
+        return f"User(name={self.name!r}, hash_algorithm={self.hash_algorithm!r}, tags={self.tags!r})"
+
+
+class Permission(msgspec.Struct, frozen=True, array_like=True):
+    """Three regular expressions over resource names; an empty one matches no name."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+class TopicPermission(msgspec.Struct, frozen=True, array_like=True):
+    """Two regular expressions over routing keys of one topic exchange."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+class Policy(msgspec.Struct, frozen=True, array_like=True):
+    """Settings for all queues or exchanges whose name matches."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: dict[str, Any]
+    apply_to: ApplyTo = "all"
+    priority: int = 0
+
+
+class OperatorPolicy(msgspec.Struct, frozen=True, array_like=True):
+    """An administrator's policy over queues; it is stronger than arguments."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: dict[str, Any]
+    apply_to: ApplyTo = "queues"
+    priority: int = 0
+
+
+class Parameter(msgspec.Struct, frozen=True, array_like=True):
+    """A free-form runtime parameter; `vhost` is empty for a global one."""
+
+    vhost: str
+    component: str
+    name: str
+    value: Any
+
+
+class VhostLimits(msgspec.Struct, frozen=True, array_like=True):
+    """Limits of one vhost; None or negative: unlimited."""
+
+    vhost: str
+    queues_max: int | None = None
+    connections_max: int | None = None

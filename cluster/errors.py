@@ -1,0 +1,198 @@
+"""What can go wrong on this floor, and of each: whose fault, the same on every node, may one retry.
+
+    ClusterError
+    |-- WiringError           the client's fault; deterministic: every node that folds the log gets the same one,
+    |   |                     so it may be the recorded result of a command; a retry gives the same answer
+    |   |-- NotFound              kind "not_found"            a named thing does not exist           (AMQP 404)
+    |   |-- AccessRefused         kind "access_refused"       reserved names, the default exchange   (AMQP 403)
+    |   |-- ResourceLocked        kind "resource_locked"      another connection's exclusive queue   (AMQP 405)
+    |   |-- PreconditionFailed    kind "precondition_failed"  inequivalent or invalid arguments      (AMQP 406)
+    |   |-- AlreadyExists         kind "already_exists"       a name that must be new is taken       (AMQP 406)
+    |   |-- InUse                 kind "in_use"               if-unused and something uses it        (AMQP 406)
+    |   |-- NotEmpty              kind "not_empty"            if-empty and something is in it        (AMQP 406)
+    |   `-- LimitReached          kind "limit"                a configured limit of a vhost or user  (AMQP 406)
+    |-- Unavailable           kind "unavailable"; nobody's fault; not deterministic, never recorded in the log; the
+    |   |                     command was not applied, one may retry
+    |   `-- DiskFull              the log could not grow; nothing was written
+    `-- LogFailure            the disk's fault; the node must stop
+        |-- DamagedLog            stored bytes do not match their checksum or their order
+        |-- FormatTooNew          written by a newer release
+        `-- DiskFailed            a write or a sync failed: what is on disk is not known
+
+The broker maps kinds to AMQP reply codes; texts are the ones RabbitMQ's clients know (amqp-rules.md 5.1,
+5.3).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ClusterError(Exception):
+    """Root of all errors of this floor."""
+
+    __slots__ = ()
+
+
+class _Answer(ClusterError):
+    """An error that is the answer to a command: a stable kind and a text for the client."""
+
+    __slots__ = ("text",)
+    kind: ClassVar[str] = ""
+    deterministic: ClassVar[bool] = False
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        """Two answers are the same when a client cannot tell them apart."""
+        return type(other) is type(self) and isinstance(other, _Answer) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.text))
+
+
+class WiringError(_Answer):
+    """A command that the fold refuses: the state is unchanged, on every node alike."""
+
+    __slots__ = ()
+    deterministic = True
+
+
+class NotFound(WiringError):
+    """A vhost, exchange, queue or user that the command names does not exist."""
+
+    __slots__ = ()
+    kind = "not_found"
+
+
+class AccessRefused(WiringError):
+    """The rules of the protocol forbid the command, whoever asks."""
+
+    __slots__ = ()
+    kind = "access_refused"
+
+
+class ResourceLocked(WiringError):
+    """The queue is exclusive to another connection."""
+
+    __slots__ = ()
+    kind = "resource_locked"
+
+
+class PreconditionFailed(WiringError):
+    """An argument is invalid, or differs from what exists."""
+
+    __slots__ = ()
+    kind = "precondition_failed"
+
+
+class AlreadyExists(WiringError):
+    """The name is taken and the command needs a new one."""
+
+    __slots__ = ()
+    kind = "already_exists"
+
+
+class InUse(WiringError):
+    """Deletion was asked for an unused thing only, and it is used."""
+
+    __slots__ = ()
+    kind = "in_use"
+
+
+class NotEmpty(WiringError):
+    """Deletion was asked for an empty queue only, and it holds messages."""
+
+    __slots__ = ()
+    kind = "not_empty"
+
+
+class LimitReached(WiringError):
+    """One more would be more than an administrator allowed."""
+
+    __slots__ = ()
+    kind = "limit"
+
+
+class Unavailable(_Answer):
+    """The command could not be ordered now; it was not applied and may be proposed again."""
+
+    __slots__ = ()
+    kind = "unavailable"
+    retriable = True
+
+
+class DiskFull(Unavailable):
+    """No room for the log: the whole group of commands was rolled back."""
+
+    __slots__ = ()
+
+
+class LogFailure(ClusterError):
+    """The stored log cannot be trusted or continued; the node must stop and an operator must look."""
+
+    __slots__ = ()
+
+
+class DamagedLog(LogFailure):
+    """A stored value does not match its checksum, its place or its form; nothing is repaired silently."""
+
+    __slots__ = ()
+
+
+class FormatTooNew(LogFailure):
+    """The directory was written by a newer release whose format this one does not know."""
+
+    __slots__ = ()
+
+
+class DiskFailed(LogFailure):
+    """A write or sync failed with something else than a full disk."""
+
+    __slots__ = ()
+
+
+def queue_text(vhost: str, name: str) -> str:
+    """A queue as RabbitMQ names it in error texts."""
+    return f"queue '{name}' in vhost '{vhost}'"
+
+
+def exchange_text(vhost: str, name: str) -> str:
+    """An exchange as RabbitMQ names it in error texts."""
+    return f"exchange '{name}' in vhost '{vhost}'"
+
+
+def no_queue(vhost: str, name: str) -> NotFound:
+    """404 `no queue 'q' in vhost '/'`."""
+    return NotFound(f"no {queue_text(vhost, name)}")
+
+
+def no_exchange(vhost: str, name: str) -> NotFound:
+    """404 `no exchange 'x' in vhost '/'`."""
+    return NotFound(f"no {exchange_text(vhost, name)}")
+
+
+def no_vhost(name: str) -> NotFound:
+    """`vhost 'v' not found`."""
+    return NotFound(f"vhost '{name}' not found")
+
+
+def queue_locked(vhost: str, name: str) -> ResourceLocked:
+    """405, for any use of another connection's exclusive queue."""
+    return ResourceLocked(
+        f"cannot obtain exclusive access to locked {queue_text(vhost, name)}. It could be originally declared on "
+        "another connection or the exclusive property value does not match that of the original declaration."
+    )
+
+
+def queue_in_use(vhost: str, name: str) -> InUse:
+    """406 `queue 'q' in vhost '/' in use`, for the queue's owner, who alone knows its consumers."""
+    return InUse(f"{queue_text(vhost, name)} in use")
+
+
+def queue_not_empty(vhost: str, name: str) -> NotEmpty:
+    """406 `queue 'q' in vhost '/' not empty`, for the queue's owner, who alone knows its messages."""
+    return NotEmpty(f"{queue_text(vhost, name)} not empty")
