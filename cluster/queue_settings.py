@@ -1,0 +1,235 @@
+"""The settings of a queue: one table from which arguments and policies are checked and effective values are merged.
+
+A setting has up to three sources, and amqp-rules.md 5.3 orders them:
+
+    operator policy  >  x-argument  >  policy  >  default;    numeric conflicts take the minimum
+
+*minimum* holds for limits (TTL, lengths, timeouts, delivery limit), where the stricter one is always the safe
+one. All else (names, modes, replica counts) takes the first source that says something; a dead letter
+exchange in the argument beats the policy's. A row of `RULES` is the only place that knows a setting. There is
+one queue type: it carries the whole matrix, and `x-queue-type` chooses defaults only, so no row belongs to a
+type; rows of streams are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from .arguments import is_integer, type_name
+
+MILLISECONDS_MAX: Final = 2**32 - 1
+"""RabbitMQ's longest timer, 49.7 days."""
+QUORUM_DELIVERY_LIMIT: Final = 20
+
+Check = Callable[[Any], str | None]
+Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
+Durability = Literal["memory", "disk", "fsync"]
+
+
+class QueueSettings(msgspec.Struct, frozen=True):
+    """Every limit of a queue, resolved. None: no such limit, or the node's own default where it says so."""
+
+    queue_type: str = "classic"
+    message_ttl_ms: int | None = None
+    expires_ms: int | None = None
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: Overflow = "drop-head"
+    dead_letter_exchange: str | None = None
+    """"" is the default exchange, None is no dead lettering."""
+    dead_letter_routing_key: str | None = None
+    """None: the message's own keys."""
+    dead_letter_strategy: Literal["at-most-once", "at-least-once"] = "at-most-once"
+    max_priority: int | None = None
+    """None: 32 priorities without declaration are up to the queue (amqp-rules.md, last section)."""
+    single_active_consumer: bool = False
+    delivery_limit: int | None = None
+    consumer_timeout_ms: int | None = None
+    """None: the node's default."""
+    delayed_retry_type: Literal["disabled", "all", "failed", "returned"] = "disabled"
+    delayed_retry_min_ms: int | None = None
+    delayed_retry_max_ms: int | None = None
+    replicas: int | None = None
+    """None: 3, or as many as there are nodes."""
+    min_in_sync: int | None = None
+    """None: the majority of the replicas."""
+    durability: Durability = "fsync"
+    ownership: Literal["shared", "rotating"] = "shared"
+    ownership_hold_ms: int = 1000
+    policy: str | None = None
+    """Name of the policy that applies."""
+    operator_policy: str | None = None
+    sources: tuple[tuple[str, str], ...] = ()
+    """(field, what set it) for each field that something set."""
+
+    def explain(self) -> dict[str, str]:
+        """Which rule set which value: `{"max_length": "10, the minimum of argument ... and policy ..."}`."""
+        return {field: f"{getattr(self, field)}, {source}" for field, source in self.sources}
+
+
+class Rule(NamedTuple):
+    """One setting: how an argument and a policy call it, what is a legal value, how sources are merged."""
+
+    argument: str | None
+    key: str | None
+    """Its name in a policy's definition; None: cannot be set by policy."""
+    field: str | None
+    """Field of QueueSettings; None: accepted and without effect here."""
+    check: Check
+    merge: Literal["minimum", "first"] = "first"
+
+
+def _of_type(value: object, wanted: str) -> str:
+    return f"unacceptable type '{type_name(value)}', expected {wanted}"
+
+
+def _integer(low: int, high: int) -> Check:
+    def check(value: Any) -> str | None:
+        if not is_integer(value):
+            return _of_type(value, "an integer")
+        if value < low:
+            return f"value {value} is negative" if low == 0 else f"value {value} is less than {low}"
+        if value > high:
+            return f"value {value} is more than {high}"
+        return None
+
+    return check
+
+
+def _text(value: Any) -> str | None:
+    return None if isinstance(value, str) else _of_type(value, "a string")
+
+
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else _of_type(value, "a boolean")
+
+
+def _one_of(*allowed: str) -> Check:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, str):
+            return _of_type(value, "a string")
+        return None if value in allowed else f"'{value[:255]}' is not one of {', '.join(allowed)}"
+
+    return check
+
+
+def _queue_type(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return _of_type(value, "a string")
+    if value == "stream":
+        return "streams are not supported; use 'classic' or 'quorum'"
+    return None if value in {"classic", "quorum"} else f"unknown queue type '{value[:255]}'"
+
+
+def _stream_only(_value: Any) -> str | None:
+    return "only streams have it, and streams are not supported"
+
+
+_count = _integer(0, 2**63 - 1)
+_milliseconds = _integer(0, MILLISECONDS_MAX)
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule("x-expires", "expires", "expires_ms", _integer(1, MILLISECONDS_MAX), "minimum"),
+    Rule("x-message-ttl", "message-ttl", "message_ttl_ms", _milliseconds, "minimum"),
+    Rule("x-dead-letter-exchange", "dead-letter-exchange", "dead_letter_exchange", _text),
+    Rule("x-dead-letter-routing-key", "dead-letter-routing-key", "dead_letter_routing_key", _text),
+    Rule(
+        "x-dead-letter-strategy",
+        "dead-letter-strategy",
+        "dead_letter_strategy",
+        _one_of("at-most-once", "at-least-once"),
+    ),
+    Rule("x-max-length", "max-length", "max_length", _count, "minimum"),
+    Rule("x-max-length-bytes", "max-length-bytes", "max_length_bytes", _count, "minimum"),
+    Rule("x-max-priority", None, "max_priority", _integer(1, 255)),
+    Rule("x-overflow", "overflow", "overflow", _one_of("drop-head", "reject-publish", "reject-publish-dlx")),
+    Rule("x-queue-mode", "queue-mode", None, _one_of("default", "lazy")),
+    Rule("x-queue-version", "queue-version", None, _integer(1, 2)),
+    Rule("x-single-active-consumer", None, "single_active_consumer", _flag),
+    Rule("x-queue-type", None, "queue_type", _queue_type),
+    Rule("x-queue-master-locator", "queue-master-locator", None, _text),
+    Rule("x-queue-leader-locator", "queue-leader-locator", None, _one_of("client-local", "balanced")),
+    Rule("x-delivery-limit", "delivery-limit", "delivery_limit", _integer(-1, 2**31 - 1), "minimum"),
+    Rule("x-consumer-timeout", "consumer-timeout", "consumer_timeout_ms", _milliseconds, "minimum"),
+    Rule("x-consumer-disconnected-timeout", "consumer-disconnected-timeout", None, _milliseconds),
+    Rule(
+        "x-delayed-retry-type",
+        "delayed-retry-type",
+        "delayed_retry_type",
+        _one_of("disabled", "all", "failed", "returned"),
+    ),
+    Rule("x-delayed-retry-min", "delayed-retry-min", "delayed_retry_min_ms", _milliseconds),
+    Rule("x-delayed-retry-max", "delayed-retry-max", "delayed_retry_max_ms", _milliseconds),
+    Rule("x-max-in-memory-length", "max-in-memory-length", None, _count),
+    Rule("x-max-in-memory-bytes", "max-in-memory-bytes", None, _count),
+    Rule("x-quorum-initial-group-size", None, None, _integer(1, 255)),
+    Rule("x-member-placement-tag", None, None, _text),
+    Rule("x-replicas", "replicas", "replicas", _integer(1, 255)),
+    Rule("x-min-in-sync", "min-in-sync", "min_in_sync", _integer(1, 255)),
+    Rule("x-durability", "durability", "durability", _one_of("memory", "disk", "fsync")),
+    Rule("x-ownership", "ownership", "ownership", _one_of("shared", "rotating")),
+    Rule("x-ownership-hold-ms", "ownership-hold-ms", "ownership_hold_ms", _integer(1, MILLISECONDS_MAX)),
+    Rule("x-max-age", "max-age", None, _stream_only),
+    Rule("x-stream-max-segment-size-bytes", "stream-max-segment-size-bytes", None, _stream_only),
+    Rule("x-stream-filter-size-bytes", "stream-filter-size-bytes", None, _stream_only),
+    Rule("x-initial-cluster-size", "initial-cluster-size", None, _stream_only),
+)
+
+ARGUMENT_RULES: Final = {rule.argument: rule for rule in RULES if rule.argument is not None}
+POLICY_RULES: Final = {rule.key: rule for rule in RULES if rule.key is not None}
+
+Source = tuple[str, Mapping[str, Any]]
+"""(name for explanations, definition by policy key)."""
+
+
+def resolve(
+    arguments: Mapping[str, Any],
+    *,
+    transient: bool,
+    policy: tuple[str, Mapping[str, Any]] | None = None,
+    operator_policy: tuple[str, Mapping[str, Any]] | None = None,
+) -> QueueSettings:
+    """The effective settings from valid arguments and (name, definition) of the policies that apply.
+
+    A transient queue's messages live in memory whatever is asked (architecture.md: a non-durable queue
+    replicates in memory). A negative delivery limit says "none" and never is the minimum.
+    """
+    values: dict[str, Any] = {
+        "queue_type": arguments.get("x-queue-type", "classic"),
+        "policy": policy[0] if policy else None,
+        "operator_policy": operator_policy[0] if operator_policy else None,
+    }
+    sources: list[tuple[str, str]] = []
+    for rule in RULES:
+        if rule.field is None:
+            continue
+        found: list[tuple[Any, str]] = []
+        if operator_policy and rule.key is not None and rule.key in operator_policy[1]:
+            found.append((operator_policy[1][rule.key], f"operator policy '{operator_policy[0]}'"))
+        if rule.argument is not None and rule.argument in arguments:
+            found.append((arguments[rule.argument], f"argument '{rule.argument}'"))
+        if policy and rule.key is not None and rule.key in policy[1]:
+            found.append((policy[1][rule.key], f"policy '{policy[0]}'"))
+        if not found:
+            continue
+        value, source = found[0]
+        if rule.merge == "minimum":
+            value = min((v for v, _ in found if v >= 0), default=None)
+            if len(found) > 1:
+                source = "the minimum of " + " and ".join(f"{name} ({v})" for v, name in found)
+        values[rule.field] = value
+        sources.append((rule.field, source))
+    if "delivery_limit" not in values and values["queue_type"] == "quorum":
+        values["delivery_limit"] = QUORUM_DELIVERY_LIMIT
+        sources.append(("delivery_limit", "default of queue type 'quorum'"))
+    if "replicas" not in values and "x-quorum-initial-group-size" in arguments:
+        values["replicas"] = arguments["x-quorum-initial-group-size"]
+        sources.append(("replicas", "argument 'x-quorum-initial-group-size'"))
+    if transient:
+        values["durability"] = "memory"
+        sources = [entry for entry in sources if entry[0] != "durability"]
+        sources.append(("durability", "the queue is not durable"))
+    return QueueSettings(**values, sources=tuple(sources))
