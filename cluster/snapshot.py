@@ -1,0 +1,103 @@
+"""The cluster map written down: the state behind one log index, as a list of independent chunks.
+
+    chunk    u8 version (1) | msgpack [kind, [entity, entity, ...]]       at most CHUNK_ENTITIES entities
+    kinds    vhost, limits, exchange, queue, binding, policy, operator_policy, user, permission,
+    topic_permission,
+             parameter; in this order, within a kind in the map's order, so that order survives too
+
+A snapshot holds transient things as well: what a later command of the log answered may have depended on them,
+and replay must give that answer again. A restart ends them by a command of its own (ForgetTransient).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from .arguments import ENCODER
+from .entities import (
+    Binding,
+    Exchange,
+    OperatorPolicy,
+    Parameter,
+    Permission,
+    Policy,
+    Queue,
+    TopicPermission,
+    User,
+    Vhost,
+    VhostLimits,
+)
+from .ids import LogIndex
+
+VERSION: Final = 1
+CHUNK_ENTITIES: Final = 1000
+
+_KINDS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
+    ("vhost", "vhosts", Vhost),
+    ("limits", "limits", VhostLimits),
+    ("exchange", "exchanges", Exchange),
+    ("queue", "queues", Queue),
+    ("binding", "bindings", Binding),
+    ("policy", "policies", Policy),
+    ("operator_policy", "operator_policies", OperatorPolicy),
+    ("user", "users", User),
+    ("permission", "permissions", Permission),
+    ("topic_permission", "topic_permissions", TopicPermission),
+    ("parameter", "parameters", Parameter),
+)
+_FIELDS: Final = {kind: field for kind, field, _ in _KINDS}
+_LISTS: Final[dict[str, Any]] = {
+    kind: msgspec.msgpack.Decoder(list[entity])  # type: ignore[valid-type]
+    for kind, _, entity in _KINDS
+}
+_OUTER: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+
+
+class Snapshot(msgspec.Struct):
+    """The entities of a cluster map after the command at `index`; a restored node continues with `index + 1`."""
+
+    index: LogIndex
+    vhosts: list[Vhost] = []
+    limits: list[VhostLimits] = []
+    exchanges: list[Exchange] = []
+    queues: list[Queue] = []
+    bindings: list[Binding] = []
+    policies: list[Policy] = []
+    operator_policies: list[OperatorPolicy] = []
+    users: list[User] = []
+    permissions: list[Permission] = []
+    topic_permissions: list[TopicPermission] = []
+    parameters: list[Parameter] = []
+
+    def sections(self) -> Iterator[tuple[str, list[Any]]]:
+        """(kind, entities) in the stored order."""
+        for kind, field, _ in _KINDS:
+            yield kind, getattr(self, field)
+
+    def __len__(self) -> int:
+        """How many entities there are."""
+        return sum(len(entities) for _, entities in self.sections())
+
+
+def encode(snapshot: Snapshot) -> Iterator[bytes]:
+    """The chunks of a snapshot, one at a time, so that a writer thread gives others a turn in between."""
+    for kind, entities in snapshot.sections():
+        for start in range(0, len(entities), CHUNK_ENTITIES):
+            yield bytes((VERSION,)) + ENCODER.encode((kind, entities[start : start + CHUNK_ENTITIES]))
+
+
+def decode(index: LogIndex, chunks: Iterable[bytes]) -> Snapshot:
+    """The snapshot behind stored chunks; ValueError when they are none of this version."""
+    snapshot = Snapshot(index)
+    for chunk in chunks:
+        if not chunk or chunk[0] != VERSION:
+            raise ValueError(f"snapshot version {chunk[0] if chunk else 'missing'} is not {VERSION}")
+        try:
+            kind, raw = _OUTER.decode(chunk[1:])
+            getattr(snapshot, _FIELDS[kind]).extend(_LISTS[kind].decode(raw))
+        except (msgspec.DecodeError, KeyError, RecursionError) as error:
+            raise ValueError(f"not a chunk of a snapshot: {error}") from error
+    return snapshot

@@ -1,0 +1,364 @@
+"""The cluster map: the fold of the wiring log, what all nodes agree on.
+
+    apply(index, command) -> Applied(result or error, changes)
+
+It is a function of the commands alone: no clock, no chance, no configuration, no iteration in hash order. So
+equal logs give equal maps, `digest()` proves it, and a snapshot followed by the tail of the log is the same
+as the whole log. A refused command changes nothing; a command that changed nothing has no changes.
+
+The questions that the map answers are in view.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from . import changes as told
+from . import commands as c
+from .arguments import same
+from .changes import Change
+from .entities import (
+    OperatorPolicy,
+    Parameter,
+    Permission,
+    Policy,
+    Queue,
+    TopicPermission,
+    User,
+    Vhost,
+    VhostLimits,
+)
+from .errors import PreconditionFailed, Unavailable, WiringError, no_vhost
+from .ids import LogIndex, QueueId
+from .policies import check_policy
+from .queue_rules import check_length
+from .snapshot import Snapshot
+from .topology import Topology
+from .view import ClusterView
+
+DEFAULT_VHOST: Final = "/"
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What came of a command.
+
+    `result` by command: DeclareQueue the Queue, DeclareExchange the Exchange, Bind the Binding (each the
+    existing one when it is equivalent; `changes` is empty then); deletions and Unbind whether the thing
+    existed; all else None.
+    """
+
+    index: LogIndex
+    command: c.AnyCommand
+    error: WiringError | Unavailable | None
+
+    result: Any
+    changes: tuple[Change, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command was not refused."""
+        return self.error is None
+
+
+class ClusterMap(ClusterView):
+    """Vhosts with their wiring, users, permissions, policies and parameters.
+
+    Invariants: (1) commands are applied in ascending index; (2) an error leaves the digest as it was; (3) a
+    command that changed the digest has changes.
+    """
+
+    __slots__ = ("_handlers",)
+
+    def __init__(self) -> None:
+        """A new cluster's map: the default vhost with its exchanges and nobody who may use it."""
+        super().__init__()
+        self._handlers: dict[type, Callable[[Any, list[Change]], Any]] = {
+            c.AddVhost: self._add_vhost,
+            c.DeleteVhost: self._delete_vhost,
+            c.DeclareExchange: lambda command, log: self._topology(command).declare_exchange(command, log),
+            c.DeleteExchange: self._delete_exchange,
+            c.DeclareQueue: self._declare_queue,
+            c.DeleteQueue: self._delete_queue,
+            c.Bind: lambda command, log: self._topology(command).bind(command, log),
+            c.Unbind: self._unbind,
+            c.RemoveConnection: self._remove_connection,
+            c.ForgetTransient: self._forget_transient,
+            c.PutUser: self._put_user,
+            c.DeleteUser: self._delete_user,
+            c.SetPermission: self._set_permission,
+            c.ClearPermission: self._clear_permission,
+            c.SetTopicPermission: self._set_topic_permission,
+            c.ClearTopicPermission: self._clear_topic_permission,
+            c.PutPolicy: self._put_policy,
+            c.DeletePolicy: self._delete_policy,
+            c.PutOperatorPolicy: self._put_operator_policy,
+            c.DeleteOperatorPolicy: self._delete_operator_policy,
+            c.PutParameter: self._put_parameter,
+            c.DeleteParameter: self._delete_parameter,
+            c.SetVhostLimits: self._set_vhost_limits,
+            c.ClearVhostLimits: self._clear_vhost_limits,
+        }
+        self._add_vhost(c.AddVhost(name=DEFAULT_VHOST), [])
+
+    # ---- the fold ----
+
+    def apply(self, index: LogIndex, command: c.AnyCommand) -> Applied:
+        """Apply the next command of the log; WiringErrors become part of the answer."""
+        assert index > self._applied, f"command {index} comes after {self._applied}"
+        self._applied = index
+        log: list[Change] = []
+        try:
+            result = self._handlers[type(command)](command, log)
+        except WiringError as error:
+            assert not log, "a refused command changed nothing"
+            return Applied(index, command, error.with_traceback(None), None, ())
+        for change in log:
+            self._index(change)
+        return Applied(index, command, None, result, tuple(log))
+
+    @classmethod
+    def restored(cls, snapshot: Snapshot) -> ClusterMap:
+        """The map that `snapshot()` was taken of; KeyError or AssertionError when it contradicts itself."""
+        self = cls()
+        self._vhosts.clear()
+        self._applied = snapshot.index
+        for vhost in snapshot.vhosts:
+            self._vhosts[vhost.name] = Topology(vhost)
+        for limits in snapshot.limits:
+            self._vhosts[limits.vhost].limits = limits
+        for exchange in snapshot.exchanges:
+            self._vhosts[exchange.vhost].exchanges[exchange.name] = exchange
+        for queue in snapshot.queues:
+            self._index(told.QueueDeclared(self._vhosts[queue.vhost].adopt_queue(queue)))
+        for binding in snapshot.bindings:
+            self._vhosts[binding.vhost].adopt_binding(binding)
+        for policy in snapshot.policies:
+            self._vhosts[policy.vhost].policies.put(policy)
+        for operator_policy in snapshot.operator_policies:
+            self._vhosts[operator_policy.vhost].policies.put_operator(operator_policy)
+        self._accounts.restore(snapshot.users, snapshot.permissions, snapshot.topic_permissions)
+        for parameter in snapshot.parameters:
+            self._parameters[(parameter.vhost, parameter.component, parameter.name)] = parameter
+        return self
+
+    # ---- handlers: one per command; checks first, then changes ----
+
+    def _topology(self, command: Any) -> Topology:
+        topology = self._vhosts.get(command.vhost)
+        if topology is None:
+            raise no_vhost(command.vhost)
+        return topology
+
+    def _index(self, change: Change) -> None:
+        """Keep the indices over all vhosts in step with a change."""
+        match change:
+            case told.QueueDeclared(queue=queue):
+                self._by_id[queue.queue_id] = queue
+                if queue.exclusive_owner is not None:
+                    self._exclusive.setdefault(queue.exclusive_owner, {})[queue.queue_id] = queue
+            case told.QueueDeleted(queue=queue):
+                del self._by_id[queue.queue_id]
+                if queue.exclusive_owner is not None:
+                    owned = self._exclusive[queue.exclusive_owner]
+                    del owned[queue.queue_id]
+                    if not owned:
+                        del self._exclusive[queue.exclusive_owner]
+
+    def _add_vhost(self, command: c.AddVhost, log: list[Change]) -> None:
+        check_length("vhost", command.name)
+        if command.default_queue_type not in {None, "classic", "quorum"}:
+            raise PreconditionFailed(f"unsupported default queue type '{command.default_queue_type}'")
+        vhost = Vhost(
+            name=command.name,
+            description=command.description,
+            tags=command.tags,
+            metadata=command.metadata,
+            default_queue_type=command.default_queue_type,
+        )
+        topology = self._vhosts.get(command.name)
+        if topology is None:
+            topology = self._vhosts[command.name] = Topology(vhost)
+            log.append(told.VhostAdded(vhost.name))
+            topology.predeclare(log)
+        elif not same(topology.vhost, vhost):
+            topology.vhost = vhost
+            log.append(told.VhostChanged(vhost.name))
+
+    def _delete_vhost(self, command: c.DeleteVhost, log: list[Change]) -> bool:
+        topology = self._vhosts.pop(command.name, None)
+        if topology is None:
+            return False
+        topology.end_everything(log)
+        users = self._accounts.delete_vhost(command.name)
+        log.extend(told.PermissionChanged(user, command.name) for user in users)
+        for key in [key for key in self._parameters if key[0] == command.name]:
+            del self._parameters[key]
+            log.append(told.ParameterChanged(*key))
+        log.append(told.VhostDeleted(command.name))
+        return True
+
+    def _delete_exchange(self, command: c.DeleteExchange, log: list[Change]) -> bool:
+        topology = self._vhosts.get(command.vhost)
+        return topology is not None and topology.delete_exchange(command, log)
+
+    def _declare_queue(self, command: c.DeclareQueue, log: list[Change]) -> Queue:
+        return self._topology(command).declare_queue(QueueId(self._applied), command, log)
+
+    def _delete_queue(self, command: c.DeleteQueue, log: list[Change]) -> bool:
+        queue = self._by_id.get(command.queue_id)
+        if queue is None:
+            return False
+        self._vhosts[queue.vhost].end_queue(queue, log)
+        return True
+
+    def _unbind(self, command: c.Unbind, log: list[Change]) -> bool:
+        topology = self._vhosts.get(command.vhost)
+        return topology is not None and topology.unbind(command, log)
+
+    def _remove_connection(self, command: c.RemoveConnection, log: list[Change]) -> bool:
+        queues = self.exclusive_queues(command.connection)
+        for queue in queues:
+            self._vhosts[queue.vhost].end_queue(queue, log)
+        return bool(queues)
+
+    def _forget_transient(self, command: c.ForgetTransient, log: list[Change]) -> None:
+        for queue in self.queues():
+            if queue.transient and (command.alone or queue.owner == command.node):
+                self._vhosts[queue.vhost].end_queue(queue, log)
+        if command.alone:
+            for topology in self._vhosts.values():
+                topology.end_transient_exchanges(log)
+
+    def _put_user(self, command: c.PutUser, log: list[Change]) -> None:
+        if not command.name:
+            raise PreconditionFailed("user name is empty")
+        check_length("user", command.name)
+        user = User(
+            name=command.name,
+            password_hash=command.password_hash,
+            hash_algorithm=command.hash_algorithm,
+            tags=command.tags,
+            limits=command.limits,
+        )
+        if self._accounts.put_user(user):
+            log.append(told.UserChanged(command.name))
+
+    def _delete_user(self, command: c.DeleteUser, log: list[Change]) -> bool:
+        vhosts = self._accounts.delete_user(command.name)
+        if vhosts is None:
+            return False
+        log.extend(told.PermissionChanged(command.name, vhost) for vhost in vhosts)
+        log.append(told.UserChanged(command.name, deleted=True))
+        return True
+
+    def _set_permission(self, command: c.SetPermission, log: list[Change]) -> None:
+        self._topology(command)
+        permission = Permission(
+            user=command.user,
+            vhost=command.vhost,
+            configure=command.configure,
+            write=command.write,
+            read=command.read,
+        )
+        if self._accounts.set_permission(permission):
+            log.append(told.PermissionChanged(command.user, command.vhost))
+
+    def _clear_permission(self, command: c.ClearPermission, log: list[Change]) -> bool:
+        existed = self._accounts.clear_permission(command.user, command.vhost)
+        if existed:
+            log.append(told.PermissionChanged(command.user, command.vhost))
+        return existed
+
+    def _set_topic_permission(self, command: c.SetTopicPermission, log: list[Change]) -> None:
+        self._topology(command)
+        permission = TopicPermission(
+            user=command.user,
+            vhost=command.vhost,
+            exchange=command.exchange,
+            write=command.write,
+            read=command.read,
+        )
+        if self._accounts.set_topic_permission(permission):
+            log.append(told.PermissionChanged(command.user, command.vhost))
+
+    def _clear_topic_permission(self, command: c.ClearTopicPermission, log: list[Change]) -> bool:
+        existed = self._accounts.clear_topic_permission(command.user, command.vhost, command.exchange)
+        if existed:
+            log.append(told.PermissionChanged(command.user, command.vhost))
+        return existed
+
+    def _put_policy(self, command: c.PutPolicy, log: list[Change]) -> None:
+        topology = self._topology(command)
+        policy = Policy(
+            vhost=command.vhost,
+            name=command.name,
+            pattern=command.pattern,
+            definition=command.definition,
+            apply_to=command.apply_to,
+            priority=command.priority,
+        )
+        check_policy(policy)
+        if topology.policies.put(policy):
+            log.append(told.PolicyChanged(command.vhost, command.name))
+
+    def _delete_policy(self, command: c.DeletePolicy, log: list[Change]) -> bool:
+        topology = self._vhosts.get(command.vhost)
+        if topology is None or not topology.policies.delete(command.name):
+            return False
+        log.append(told.PolicyChanged(command.vhost, command.name))
+        return True
+
+    def _put_operator_policy(self, command: c.PutOperatorPolicy, log: list[Change]) -> None:
+        topology = self._topology(command)
+        policy = OperatorPolicy(
+            vhost=command.vhost,
+            name=command.name,
+            pattern=command.pattern,
+            definition=command.definition,
+            apply_to=command.apply_to,
+            priority=command.priority,
+        )
+        check_policy(policy)
+        if topology.policies.put_operator(policy):
+            log.append(told.PolicyChanged(command.vhost, command.name, operator=True))
+
+    def _delete_operator_policy(self, command: c.DeleteOperatorPolicy, log: list[Change]) -> bool:
+        topology = self._vhosts.get(command.vhost)
+        if topology is None or not topology.policies.delete_operator(command.name):
+            return False
+        log.append(told.PolicyChanged(command.vhost, command.name, operator=True))
+        return True
+
+    def _put_parameter(self, command: c.PutParameter, log: list[Change]) -> None:
+        if command.vhost and command.vhost not in self._vhosts:
+            raise no_vhost(command.vhost)
+        key = (command.vhost, command.component, command.name)
+        parameter = Parameter(*key, value=command.value)
+        if not same(self._parameters.get(key), parameter):
+            self._parameters[key] = parameter
+            log.append(told.ParameterChanged(*key))
+
+    def _delete_parameter(self, command: c.DeleteParameter, log: list[Change]) -> bool:
+        key = (command.vhost, command.component, command.name)
+        if self._parameters.pop(key, None) is None:
+            return False
+        log.append(told.ParameterChanged(*key))
+        return True
+
+    def _set_vhost_limits(self, command: c.SetVhostLimits, log: list[Change]) -> None:
+        topology = self._topology(command)
+        limits = VhostLimits(command.vhost, command.queues_max, command.connections_max)
+        if topology.limits != limits:
+            topology.limits = limits
+            log.append(told.VhostChanged(command.vhost))
+
+    def _clear_vhost_limits(self, command: c.ClearVhostLimits, log: list[Change]) -> bool:
+        topology = self._vhosts.get(command.vhost)
+        if topology is None or topology.limits is None:
+            return False
+        topology.limits = None
+        log.append(told.VhostChanged(command.vhost))
+        return True

@@ -1,0 +1,297 @@
+"""The wiring of one vhost: its exchanges, queues, bindings and policies, and the rules that tie them together.
+
+    exchange --binding--> queue            a binding lives as long as both its ends
+    exchange --binding--> exchange         an auto-delete exchange lives as long as its last binding *from* it
+
+So ends cascade: a queue's end takes its bindings, a binding's end may take its source exchange, whose end
+takes the bindings that lead to it, and so on. The cascade runs oldest first and ends, because each step
+removes something. Every method that changes something appends to `changes` what it changed, in order,
+bindings before their ends; every check comes before the first change, so an error leaves the state as it was.
+"""
+
+from __future__ import annotations
+
+from . import exchange_rules, queue_rules
+from .binding_table import BindingTable
+from .changes import Bound, Change, ExchangeDeclared, ExchangeDeleted, QueueDeclared, QueueDeleted, Unbound
+from .commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, Unbind
+from .entities import Binding, Exchange, Queue, Vhost, VhostLimits
+from .errors import InUse, LimitReached, exchange_text, no_exchange, no_queue, queue_text
+from .ids import Epoch, NodeId, QueueId
+from .policies import PolicyTable
+
+
+class Topology:
+    """One vhost and all in it.
+
+    Invariants: (1) both ends of every binding exist; (2) no two queues share a name; (3) the default exchange
+    is not stored; (4) no auto-delete exchange lost its last binding and still exists.
+    """
+
+    __slots__ = ("_node_sets", "bindings", "exchanges", "limits", "policies", "queues", "vhost")
+
+    def __init__(self, vhost: Vhost) -> None:
+        self.vhost = vhost
+        self.limits: VhostLimits | None = None
+        self.exchanges: dict[str, Exchange] = {}
+        self.queues: dict[str, Queue] = {}
+        self.bindings = BindingTable()
+        self.policies = PolicyTable()
+        self._node_sets: dict[tuple[NodeId, ...], tuple[NodeId, ...]] = {}
+
+    def predeclare(self, changes: list[Change]) -> None:
+        """The exchanges that every vhost begins with."""
+        for name, type_, internal in exchange_rules.PREDECLARED:
+            exchange = Exchange(vhost=self.vhost.name, name=name, type=type_, internal=internal)
+            self.exchanges[name] = exchange
+            changes.append(ExchangeDeclared(exchange))
+
+    def declare_exchange(self, command: DeclareExchange, changes: list[Change]) -> Exchange:
+        """exchange.declare: the existing exchange when it is equivalent, else a new one."""
+        exchange_rules.check_type(command.type)
+        exchange_rules.refuse_default_exchange(command.name)
+        existing = self.exchanges.get(command.name)
+        if existing is not None:
+            exchange_rules.check_equivalent(
+                existing,
+                type_=command.type,
+                durable=command.durable,
+                auto_delete=command.auto_delete,
+                internal=command.internal,
+                arguments=command.arguments,
+            )
+            return existing
+        queue_rules.check_name("exchange", command.name)
+        exchange_rules.check_arguments(self.vhost.name, command.name, command.type, command.arguments)
+        exchange = Exchange(
+            vhost=self.vhost.name,
+            name=command.name,
+            type=exchange_rules.TYPES[exchange_rules.TYPES.index(command.type)],
+            durable=command.durable,
+            auto_delete=command.auto_delete,
+            internal=command.internal,
+            arguments=command.arguments,
+        )
+        self.exchanges[command.name] = exchange
+        changes.append(ExchangeDeclared(exchange))
+        return exchange
+
+    def delete_exchange(self, command: DeleteExchange, changes: list[Change]) -> bool:
+        """exchange.delete: whether it existed."""
+        exchange_rules.refuse_default_exchange(command.name)
+        exchange_rules.refuse_system_deletion(self.vhost.name, command.name)
+        exchange = self.exchanges.get(command.name)
+        if exchange is None:
+            return False
+        # if-unused looks at bindings from the exchange only
+        if command.if_unused and self.bindings.leaves(command.name):
+            raise InUse(f"{exchange_text(self.vhost.name, command.name)} in use")
+        self.end_exchange(exchange, changes)
+        return True
+
+    def declare_queue(self, queue_id: QueueId, command: DeclareQueue, changes: list[Change]) -> Queue:
+        """queue.declare: the existing queue when it is equivalent, else a new one with this id."""
+        existing = self.queues.get(command.name)
+        if existing is not None:
+            queue_rules.check_equivalent(
+                existing,
+                connection=command.connection,
+                exclusive=command.exclusive,
+                durable=command.durable,
+                auto_delete=command.auto_delete,
+                arguments=command.arguments,
+                queue_type_default=self.vhost.default_queue_type or "classic",
+            )
+            return existing
+        if command.server_named:
+            queue_rules.check_length("queue", command.name)
+        else:
+            queue_rules.check_name("queue", command.name)
+        queue_rules.check_arguments(self.vhost.name, command.name, command.arguments)
+        self._check_queue_limit(command.name)
+        # "Exclusive => durable flag ignored" (amqp-rules.md 5.3)
+        durable = command.durable and not command.exclusive
+        arguments = command.arguments
+        if durable and self.vhost.default_queue_type and "x-queue-type" not in arguments:
+            arguments = {**arguments, "x-queue-type": self.vhost.default_queue_type}
+        assert command.connection is not None or not command.exclusive, "an exclusive queue has a connection"
+        replicas = command.replicas or (command.owner,)
+        queue = self.adopt_queue(
+            Queue(
+                vhost=self.vhost.name,
+                name=command.name,
+                queue_id=queue_id,
+                durable=durable,
+                auto_delete=command.auto_delete,
+                exclusive_owner=command.connection if command.exclusive else None,
+                arguments=arguments,
+                owner=command.owner,
+                epoch=Epoch(1),
+                incarnation=command.incarnation,
+                replicas=replicas,
+                in_sync=replicas,
+            )
+        )
+        changes.append(QueueDeclared(queue))
+        return queue
+
+    def adopt_queue(self, queue: Queue) -> Queue:
+        """Hold a legal queue; names of vhost and nodes become shared, as there may be very many queues."""
+        held = Queue(
+            vhost=self.vhost.name,
+            name=queue.name,
+            queue_id=queue.queue_id,
+            durable=queue.durable,
+            auto_delete=queue.auto_delete,
+            exclusive_owner=queue.exclusive_owner,
+            arguments=queue.arguments,
+            owner=None if queue.owner is None else self._shared((queue.owner,))[0],
+            epoch=queue.epoch,
+            incarnation=queue.incarnation,
+            replicas=self._shared(queue.replicas),
+            in_sync=self._shared(queue.in_sync),
+            eligible=self._shared(queue.eligible),
+            version=queue.version,
+        )
+        self.queues[held.name] = held
+        return held
+
+    def adopt_binding(self, binding: Binding) -> None:
+        """Hold a binding that is known to be legal and new, with the strings of its ends."""
+        self.bindings.add(self._binding(binding))
+
+    def _shared(self, nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+        return self._node_sets.setdefault(nodes, nodes)
+
+    def _check_queue_limit(self, name: str) -> None:
+        most = self.limits.queues_max if self.limits is not None else None
+        if most is not None and 0 <= most <= len(self.queues):
+            vhost = self.vhost.name
+            raise LimitReached(
+                f"cannot declare {queue_text(vhost, name)}: queue limit in vhost '{vhost}' ({most}) is reached"
+            )
+
+    def bind(self, command: Bind, changes: list[Change]) -> Binding:
+        """queue.bind or exchange.bind: the existing binding, or a new one."""
+        source = self._source_of(command)
+        if source is None:
+            raise no_exchange(self.vhost.name, command.source)
+        if not self._has_destination(command):
+            missing = no_queue if command.destination_kind == "queue" else no_exchange
+            raise missing(self.vhost.name, command.destination)
+        self._check_access(command)
+        binding = self._binding(command)
+        existing = self.bindings.find(binding)
+        if existing is not None:
+            return existing
+        queue_rules.check_length("routing key", command.routing_key)
+        exchange_rules.check_binding(source, command.routing_key, command.arguments)
+        self.bindings.add(binding)
+        changes.append(Bound(binding))
+        return binding
+
+    def unbind(self, command: Unbind, changes: list[Change]) -> bool:
+        """queue.unbind or exchange.unbind: whether the binding existed."""
+        self._source_of(command)
+        self._check_access(command)
+        binding = self.bindings.find(self._binding(command))
+        if binding is None:
+            return False
+        self._end_bindings((binding,), changes)
+        return True
+
+    def end_queue(self, queue: Queue, changes: list[Change]) -> None:
+        """End a queue with all that hangs on it."""
+        del self.queues[queue.name]
+        bindings = self.bindings.to_destination("queue", queue.name)
+        self._end_bindings(bindings, changes)
+        changes.append(QueueDeleted(queue))
+
+    def end_exchange(self, exchange: Exchange, changes: list[Change]) -> None:
+        """End an exchange with all that hangs on it."""
+        del self.exchanges[exchange.name]
+        # a binding from the exchange to itself is in both answers
+        leaving = self.bindings.from_source(exchange.name)
+        self._end_bindings(leaving, changes)
+        self._end_bindings(self.bindings.to_destination("exchange", exchange.name), changes)
+        changes.append(ExchangeDeleted(exchange))
+
+    def end_transient_exchanges(self, changes: list[Change]) -> None:
+        """End every exchange that does not survive a restart."""
+        for exchange in [x for x in self.exchanges.values() if not x.durable]:
+            if exchange.name in self.exchanges:
+                self.end_exchange(exchange, changes)
+
+    def end_everything(self, changes: list[Change]) -> None:
+        """Empty the vhost, without looking at auto-delete: all exchanges go anyway."""
+        for binding in tuple(self.bindings):
+            self.bindings.remove(binding)
+            changes.append(Unbound(binding))
+        changes.extend(QueueDeleted(queue) for queue in self.queues.values())
+        changes.extend(ExchangeDeleted(exchange) for exchange in self.exchanges.values())
+        self.queues.clear()
+        self.exchanges.clear()
+
+    def is_durable(self, binding: Binding) -> bool:
+        """A binding is durable only when both its ends are."""
+        source = self.exchanges.get(binding.source)
+        if source is None or not source.durable:
+            return False
+        if binding.destination_kind == "queue":
+            queue = self.queues.get(binding.destination)
+            return queue is not None and not queue.transient
+        exchange = self.exchanges.get(binding.destination)
+        return exchange is not None and exchange.durable
+
+    def _end_bindings(self, bindings: tuple[Binding, ...], changes: list[Change]) -> None:
+        """End bindings, then every auto-delete exchange that lost its last binding by that, and so on."""
+        ending = list(bindings)
+        waiting = {id(binding) for binding in ending}
+        ended: list[Exchange] = []
+        at = 0
+        while at < len(ending):
+            binding = ending[at]
+            at += 1
+            self.bindings.remove(binding)
+            changes.append(Unbound(binding))
+            source = self.exchanges.get(binding.source)
+            if source is None or not source.auto_delete or self.bindings.leaves(source.name):
+                continue
+            # "Auto-delete exchanges go when the last binding from them goes"
+            del self.exchanges[source.name]
+            ended.append(source)
+            for doomed in self.bindings.to_destination("exchange", source.name):
+                if id(doomed) not in waiting:
+                    waiting.add(id(doomed))
+                    ending.append(doomed)
+        changes.extend(ExchangeDeleted(exchange) for exchange in ended)
+
+    def _source_of(self, command: Bind | Unbind) -> Exchange | None:
+        exchange_rules.refuse_default_exchange(command.source)
+        if command.destination_kind == "exchange":
+            exchange_rules.refuse_default_exchange(command.destination)
+        return self.exchanges.get(command.source)
+
+    def _has_destination(self, command: Bind | Unbind) -> bool:
+        ends = self.queues if command.destination_kind == "queue" else self.exchanges
+        return command.destination in ends
+
+    def _check_access(self, command: Bind | Unbind) -> None:
+        if command.destination_kind == "queue":
+            queue = self.queues.get(command.destination)
+            if queue is not None:
+                queue_rules.check_access(queue, command.connection)
+
+    def _binding(self, command: Bind | Unbind | Binding) -> Binding:
+        source = self.exchanges.get(command.source)
+        ends = self.queues if command.destination_kind == "queue" else self.exchanges
+        end = ends.get(command.destination)
+        return Binding(
+            vhost=self.vhost.name,
+            # the entities' own strings, so that many bindings share them
+            source=source.name if source else command.source,
+            destination=end.name if end else command.destination,
+            destination_kind="queue" if command.destination_kind == "queue" else "exchange",
+            routing_key=command.routing_key,
+            arguments=command.arguments,
+        )

@@ -1,0 +1,227 @@
+"""Reading the cluster map: every question the other floors ask of it, none of which scans.
+
+Reading is free at any time on the loop's thread. What is read is frozen and may be kept; whether it still
+holds is told by the changes of later commands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from .arguments import CANONICAL
+from .authorization import Accounts, PermissionKind, TopicPermissionKind
+from .entities import (
+    Binding,
+    DestinationKind,
+    Exchange,
+    OperatorPolicy,
+    Parameter,
+    Permission,
+    Policy,
+    Queue,
+    TopicPermission,
+    User,
+    Vhost,
+    VhostLimits,
+)
+from .ids import LogIndex, QueueId
+from .policies import ExchangeSettings
+from .queue_settings import QueueSettings
+from .snapshot import Snapshot
+from .topology import Topology
+
+
+class ClusterView:
+    """The state of the cluster map and all questions about it; only its subclass ClusterMap changes it.
+
+    Invariant: `_by_id` holds exactly the queues of all vhosts, and `_exclusive` those of them that a
+    connection owns.
+    """
+
+    __slots__ = ("_accounts", "_applied", "_by_id", "_exclusive", "_parameters", "_vhosts")
+
+    def __init__(self) -> None:
+        """Nothing at all, not even a vhost."""
+        self._applied = LogIndex(0)
+        self._vhosts: dict[str, Topology] = {}
+        self._by_id: dict[QueueId, Queue] = {}
+        self._exclusive: dict[str, dict[QueueId, Queue]] = {}
+        self._accounts = Accounts()
+        self._parameters: dict[tuple[str, str, str], Parameter] = {}
+
+    @property
+    def applied(self) -> LogIndex:
+        """Index of the last applied command."""
+        return self._applied
+
+    @property
+    def entities(self) -> int:
+        """About how many entities there are: what a snapshot costs."""
+        wiring = sum(len(t.exchanges) + len(t.queues) + len(t.bindings) for t in self._vhosts.values())
+        return wiring + len(self._parameters)
+
+    def digest(self) -> str:
+        """Hash of the whole state, order included: equal logs give equal digests on every node."""
+        whole = hashlib.blake2b(digest_size=32)
+        for kind, entities in self.snapshot().sections():
+            whole.update(b"%s %d\n" % (kind.encode(), len(entities)))
+            for entity in entities:
+                whole.update(CANONICAL.encode(entity))
+        return whole.hexdigest()
+
+    def snapshot(self) -> Snapshot:
+        """The state at this moment: cheap, since entities are frozen and shared; any thread may encode it."""
+        vhosts = self._vhosts.values()
+        return Snapshot(
+            index=self._applied,
+            vhosts=[t.vhost for t in vhosts],
+            limits=[t.limits for t in vhosts if t.limits is not None],
+            exchanges=[x for t in vhosts for x in t.exchanges.values()],
+            queues=[q for t in vhosts for q in t.queues.values()],
+            bindings=[b for t in vhosts for b in t.bindings],
+            policies=[p for t in vhosts for p in t.policies.policies()],
+            operator_policies=[p for t in vhosts for p in t.policies.operator_policies()],
+            users=list(self._accounts.users()),
+            permissions=list(self._accounts.permissions()),
+            topic_permissions=list(self._accounts.topic_permissions()),
+            parameters=list(self._parameters.values()),
+        )
+
+    # ---- questions: wiring ----
+
+    def vhost(self, name: str) -> Vhost | None:
+        """The vhost of this name."""
+        topology = self._vhosts.get(name)
+        return topology.vhost if topology else None
+
+    def vhosts(self) -> tuple[Vhost, ...]:
+        """All vhosts, oldest first."""
+        return tuple(topology.vhost for topology in self._vhosts.values())
+
+    def vhost_limits(self, name: str) -> VhostLimits:
+        """The limits of a vhost; an empty one when it has none."""
+        topology = self._vhosts.get(name)
+        return (topology.limits if topology else None) or VhostLimits(name)
+
+    def exchange(self, vhost: str, name: str) -> Exchange | None:
+        """The exchange of this name; the default exchange is not stored (None)."""
+        topology = self._vhosts.get(vhost)
+        return topology.exchanges.get(name) if topology else None
+
+    def exchanges(self, vhost: str) -> tuple[Exchange, ...]:
+        """All exchanges of a vhost, oldest first."""
+        topology = self._vhosts.get(vhost)
+        return tuple(topology.exchanges.values()) if topology else ()
+
+    def queue(self, vhost: str, name: str) -> Queue | None:
+        """The queue of this name."""
+        topology = self._vhosts.get(vhost)
+        return topology.queues.get(name) if topology else None
+
+    def queue_by_id(self, queue_id: QueueId) -> Queue | None:
+        """The living queue of this declaration."""
+        return self._by_id.get(queue_id)
+
+    def queues(self, vhost: str | None = None) -> tuple[Queue, ...]:
+        """All queues of a vhost, or of all vhosts."""
+        if vhost is None:
+            return tuple(queue for topology in self._vhosts.values() for queue in topology.queues.values())
+        topology = self._vhosts.get(vhost)
+        return tuple(topology.queues.values()) if topology else ()
+
+    def exclusive_queues(self, connection: str) -> tuple[Queue, ...]:
+        """The queues that are exclusive to a connection, oldest first."""
+        owned = self._exclusive.get(connection, {})
+        return tuple(owned[queue_id] for queue_id in sorted(owned))
+
+    def bindings(self, vhost: str) -> tuple[Binding, ...]:
+        """All stored bindings of a vhost, oldest first; those of the default exchange are implied by the queues."""
+        topology = self._vhosts.get(vhost)
+        return tuple(topology.bindings) if topology else ()
+
+    def bindings_from(self, vhost: str, source: str, routing_key: str | None = None) -> tuple[Binding, ...]:
+        """Bindings that leave an exchange, oldest first; all or those with exactly this key."""
+        topology = self._vhosts.get(vhost)
+        return topology.bindings.from_source(source, routing_key) if topology else ()
+
+    def bindings_to(self, vhost: str, destination_kind: DestinationKind, name: str) -> tuple[Binding, ...]:
+        """Bindings that end at a queue or exchange, oldest first."""
+        topology = self._vhosts.get(vhost)
+        return topology.bindings.to_destination(destination_kind, name) if topology else ()
+
+    def is_durable_binding(self, binding: Binding) -> bool:
+        """Whether the binding survives a restart: both its ends do."""
+        topology = self._vhosts.get(binding.vhost)
+        return topology is not None and topology.is_durable(binding)
+
+    def find_binding(self, binding: Binding) -> Binding | None:
+        """The stored binding that is the same as this one."""
+        topology = self._vhosts.get(binding.vhost)
+        return topology.bindings.find(binding) if topology else None
+
+    # ---- questions: policies ----
+
+    def effective(self, queue: Queue) -> QueueSettings:
+        """The settings that hold for a queue now: arguments and policies merged (`.explain()` says how)."""
+        return self._vhosts[queue.vhost].policies.queue_settings(queue)
+
+    def exchange_settings(self, exchange: Exchange) -> ExchangeSettings:
+        """The settings that hold for an exchange now."""
+        return self._vhosts[exchange.vhost].policies.exchange_settings(exchange)
+
+    def policies(self, vhost: str) -> tuple[Policy, ...]:
+        """Policies of a vhost, in the order in which they are asked."""
+        topology = self._vhosts.get(vhost)
+        return topology.policies.policies() if topology else ()
+
+    def operator_policies(self, vhost: str) -> tuple[OperatorPolicy, ...]:
+        """Operator policies of a vhost, in the order in which they are asked."""
+        topology = self._vhosts.get(vhost)
+        return topology.policies.operator_policies() if topology else ()
+
+    def parameter(self, vhost: str, component: str, name: str) -> Parameter | None:
+        """A runtime parameter; vhost "" for a global one."""
+        return self._parameters.get((vhost, component, name))
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All runtime parameters, oldest first."""
+        return tuple(self._parameters.values())
+
+    # ---- questions: users ----
+
+    def user(self, name: str) -> User | None:
+        """The user of this name."""
+        return self._accounts.user(name)
+
+    def users(self) -> tuple[User, ...]:
+        """All users, oldest first."""
+        return self._accounts.users()
+
+    def permission(self, user: str, vhost: str) -> Permission | None:
+        """The user's permission in a vhost; None: it may not open the vhost."""
+        return self._accounts.permission(user, vhost)
+
+    def permissions(self) -> tuple[Permission, ...]:
+        """All permissions."""
+        return self._accounts.permissions()
+
+    def topic_permissions(self) -> tuple[TopicPermission, ...]:
+        """All topic permissions."""
+        return self._accounts.topic_permissions()
+
+    def allowed(self, user: str, vhost: str, kind: PermissionKind, resource: str) -> bool:
+        """Whether the user may `configure`, `write` or `read` the exchange or queue of this name."""
+        return self._accounts.allowed(user, vhost, kind, resource)
+
+    def topic_allowed(
+        self,
+        user: str,
+        vhost: str,
+        kind: TopicPermissionKind,
+        exchange: str,
+        routing_key: str,
+        *,
+        client_id: str | None = None,
+    ) -> bool:
+        """Whether the user may use the routing key on a topic exchange: `write` to publish, `read` to bind."""
+        return self._accounts.topic_allowed(user, vhost, kind, exchange, routing_key, client_id=client_id)
