@@ -1,0 +1,46 @@
+"""Must the answer to a command wait for the disk?
+
+A command about something that a restart ends anyway (a transient queue or exchange, a binding with such an
+end), and one that finds what it asks for already there (most declares are redeclares), promises nothing that
+a crash could break. It may be answered at once, as long as no earlier command still waits.
+"""
+
+from __future__ import annotations
+
+from . import commands as c
+from .entities import Binding
+from .view import ClusterView
+
+
+def waits_for_disk(view: ClusterView, command: c.AnyCommand) -> bool:
+    """Whether the command may change something durable; in doubt, yes."""
+    match command:
+        case c.DeclareQueue():
+            return command.durable and not command.exclusive and view.queue(command.vhost, command.name) is None
+        case c.DeclareExchange():
+            return command.durable and view.exchange(command.vhost, command.name) is None
+        case c.DeleteQueue():
+            queue = view.queue_by_id(command.queue_id)
+            return queue is not None and not queue.transient
+        case c.DeleteExchange():
+            exchange = view.exchange(command.vhost, command.name)
+            return exchange is not None and exchange.durable
+        case c.Bind() | c.Unbind():
+            binding = _binding(command)
+            known = view.find_binding(binding) is not None
+            return view.is_durable_binding(binding) and known is isinstance(command, c.Unbind)
+        case c.RemoveConnection() | c.ForgetTransient():
+            return False
+        case _:
+            return True
+
+
+def _binding(command: c.Bind | c.Unbind) -> Binding:
+    return Binding(
+        vhost=command.vhost,
+        source=command.source,
+        destination=command.destination,
+        destination_kind="queue" if command.destination_kind == "queue" else "exchange",
+        routing_key=command.routing_key,
+        arguments=command.arguments,
+    )
