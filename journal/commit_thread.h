@@ -9,6 +9,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* 0 or minus errno */
+static int flush_file(int fd)
+{
+#if defined(__APPLE__)
+    return fcntl(fd, F_FULLFSYNC) ? -errno : 0;
+#else
+    return fdatasync(fd) ? -errno : 0;
+#endif
+}
+
 /* Writes all of it at `offset`, flushes when asked to: 0, errno of the write, or minus errno of the flush. */
 static int put_group(int fd, const uint8_t *p, size_t n, int64_t offset, int sync)
 {
@@ -22,14 +32,7 @@ static int put_group(int fd, const uint8_t *p, size_t n, int64_t offset, int syn
         offset += written;
         n -= (size_t)written;
     }
-#if defined(__APPLE__)
-    if (sync && fcntl(fd, F_FULLFSYNC))
-        return -errno;
-#else
-    if (sync && fdatasync(fd))
-        return -errno;
-#endif
-    return 0;
+    return sync ? flush_file(fd) : 0;
 }
 
 enum { COMMIT_IDLE, COMMIT_ASKED, COMMIT_DONE, COMMIT_STOP };
@@ -41,6 +44,7 @@ typedef struct {
     int state, stopping;
     int pipe[2];
     int fd, sync, result;
+    int before; /* flushed first, -1 for none: the segment that was in use until now */
     uint8_t *data;
     size_t length;
     int64_t offset;
@@ -58,8 +62,11 @@ static void *commit_run(void *argument)
         if (t->state != COMMIT_ASKED)
             break;
         pthread_mutex_unlock(&t->mutex);
-        int result = seal_group(t->data, t->length) ? EINVAL
-                                                    : put_group(t->fd, t->data, t->length, t->offset, t->sync);
+        int result = seal_group(t->data, t->length) ? -EINVAL : 0;
+        if (!result && t->before >= 0)
+            result = flush_file(t->before);
+        if (!result)
+            result = put_group(t->fd, t->data, t->length, t->offset, t->sync);
         pthread_mutex_lock(&t->mutex);
         t->result = result;
         t->state = COMMIT_DONE;
@@ -101,7 +108,8 @@ static commit_thread *commit_open(void)
     return t;
 }
 
-static void commit_ask(commit_thread *t, int fd, uint8_t *data, size_t length, int64_t offset, int sync)
+static void commit_ask(commit_thread *t, int fd, uint8_t *data, size_t length, int64_t offset, int sync,
+                       int before)
 {
     pthread_mutex_lock(&t->mutex);
     t->fd = fd;
@@ -109,6 +117,7 @@ static void commit_ask(commit_thread *t, int fd, uint8_t *data, size_t length, i
     t->length = length;
     t->offset = offset;
     t->sync = sync;
+    t->before = before;
     t->state = COMMIT_ASKED;
     pthread_cond_signal(&t->changed);
     pthread_mutex_unlock(&t->mutex);

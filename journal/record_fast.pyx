@@ -210,7 +210,8 @@ cdef extern from "commit_thread.h":
         int[2] pipe
     int put_group(int fd, const uint8_t *p, size_t n, int64_t offset, bint sync) nogil
     commit_thread *commit_open() nogil
-    void commit_ask(commit_thread *t, int fd, uint8_t *data, size_t length, int64_t offset, bint sync) nogil
+    void commit_ask(commit_thread *t, int fd, uint8_t *data, size_t length, int64_t offset, bint sync,
+                    int before) nogil
     int commit_take(commit_thread *t, bint wait, int *result) nogil
     void commit_close(commit_thread *t) nogil
 
@@ -518,12 +519,12 @@ cdef class CommitThread:
         """Becomes readable when the group is done."""
         return self.thread.pipe[0]
 
-    def start(self, int fd, group: bytearray, int64_t offset, bint sync) -> None:
-        """The group belongs to the thread until `take` has answered."""
+    def start(self, int fd, group: bytearray, int64_t offset, bint sync, int before=-1) -> None:
+        """The group belongs to the thread until `take` has answered. `before` is flushed first."""
         assert not self.asked, "one group at a time"
         PyObject_GetBuffer(group, &self.view, PyBUF_SIMPLE | PyBUF_WRITABLE)
         self.asked = True
-        commit_ask(self.thread, fd, <uint8_t *>self.view.buf, self.view.len, offset, sync)
+        commit_ask(self.thread, fd, <uint8_t *>self.view.buf, self.view.len, offset, sync, before)
 
     def take(self, bint wait=False) -> int | None:
         """The group's result, as `write_group` gives it; None when it is not done or none was started."""

@@ -62,7 +62,7 @@ class Commits(Protocol):
     """journal.record_fast.CommitThread"""
 
     def fileno(self) -> int: ...
-    def start(self, fd: int, group: bytearray, offset: int, sync: bool) -> None: ...
+    def start(self, fd: int, group: bytearray, offset: int, sync: bool, before: int = -1) -> None: ...
     def take(self, wait: bool = False) -> int | None: ...
     def close(self) -> None: ...
 
@@ -121,6 +121,7 @@ class Writer:
         # Linux tells a failed write-back once to each open file: the two that flush must not share one
         self._flush_fd = -1
         self._ahead = -1
+        self._retired: tuple[int, ...] = ()
         self._next_ahead_s = 0.0
         self._dirty_since_s: float | None = None
         self._written_lsn = end.lsn
@@ -129,6 +130,12 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
 
     def start(self) -> None:
+        """Opens the segment in use; raises OSError, but not for want of space."""
+        try:
+            self._open(self._segment, self._options.segment_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
         self._thread.start()
 
     @property
@@ -137,11 +144,34 @@ class Writer:
 
     def put(self, group: Group) -> None:
         """`done` goes through the loop once the group is as durable as it asked to be."""
-        if self._commits is None or self._fd < 0 or group.segment != self._segment or self._state.failed:
+        if self._commits is None or self._fd < 0 or self._state.failed:
             self._jobs.put(group)
             return
+        before = -1
+        if group.segment != self._segment:
+            if self._ahead < 0 or len(group.data) > self._options.segment_bytes:
+                self._jobs.put(group)
+                return
+            before = self._roll()
         self._committing = group
-        self._commits.start(self._fd, group.data, group.offset, self._must_flush(group))
+        self._commits.start(self._fd, group.data, group.offset, self._must_flush(group), before)
+
+    def _roll(self) -> int:
+        """Takes the segment ahead into use, on the loop. Returns the old one's descriptor when it must be flushed,
+        which the commit thread does from now on."""
+        flush_fd = os.open(self._segments.path(self._segment + 1), os.O_RDWR | os.O_CLOEXEC)
+        with self._lock:
+            before = self._fd if self._dirty_since_s is not None else -1
+            self._dirty_since_s = None
+            self._retired = (self._fd, self._flush_fd)
+            self._fd, self._flush_fd, self._segment = self._ahead, flush_fd, self._segment + 1
+            self._ahead = -1
+        return before
+
+    def _close_retired(self) -> None:
+        retired, self._retired = self._retired, ()
+        for fd in retired:
+            os.close(fd)
 
     def _committed(self) -> None:
         """The short cut's answer, on the loop."""
@@ -150,6 +180,8 @@ class Writer:
         if error is None or self._committing is None:
             return
         group, self._committing = self._committing, None
+        if self._retired:
+            self._jobs.put(self._close_retired)  # behind a flush that may still be using one of them
         if self._state.failed:
             error = errno.EIO
         elif error in NO_SPACE:
@@ -191,11 +223,6 @@ class Writer:
             self._commits.close()
 
     def _run(self) -> None:
-        try:
-            self._open(self._segment, self._options.segment_bytes)
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                self._state.fail(str(error))
         while True:
             self._upkeep()
             try:
@@ -207,7 +234,9 @@ class Writer:
             try:
                 if job is look_at_clock:
                     continue
-                if isinstance(job, Group):
+                if job == self._close_retired:
+                    self._close_retired()
+                elif isinstance(job, Group):
                     if not self._state.failed:
                         self._write(job)
                 else:
@@ -218,7 +247,7 @@ class Writer:
                 if not isinstance(job, Group):
                     job()
         self._upkeep(last=True)
-        for fd in (self._fd, self._flush_fd, self._ahead):
+        for fd in (self._fd, self._flush_fd, self._ahead, *self._retired):
             if fd >= 0:
                 os.close(fd)
 
@@ -260,9 +289,9 @@ class Writer:
         with self._lock:
             if self._dirty_since_s is None:
                 return
-            upto = self._written_lsn
+            upto, fd = self._written_lsn, self._flush_fd
         try:
-            os.fdatasync(self._flush_fd)
+            os.fdatasync(fd)
         except OSError as error:
             raise JournalFailed(f"segment {self._segment}: fdatasync: {error}") from error
         with self._lock:
@@ -276,6 +305,8 @@ class Writer:
         """The group is written. True when there is something to flush now and was not before."""
         with self._lock:
             self._written_lsn = group.lsn
+            if group.offset == 0:
+                self.durable_lsn = max(self.durable_lsn, group.lsn - 1)  # rolling over flushes what was before
             if synced:
                 self._synced_lsn = self.durable_lsn = group.lsn
                 self._dirty_since_s = None
