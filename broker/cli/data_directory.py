@@ -1,0 +1,132 @@
+"""A node's data directory from outside: where its journal is, whether a node runs, what its queues are called (waits).
+
+    DIR/journal/   the messages; knows queues by id only          DIR/wiring/   which id has which name
+
+A journal's own directory is accepted as DIR too. Nothing is written. Offline, no lock file is touched either; beside
+a running node LMDB notes its readers in the lock files that the node has made, and a view that was overtaken by a
+checkpoint is looked at again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+from cluster.entities import Queue
+from cluster.errors import ClusterError
+from cluster.ids import QueueId
+from cluster.log_store import LogStore
+from cluster.state import ClusterMap
+from journal.errors import DamagedJournal
+from journal.inspect import JournalView, is_running
+
+LOOKS = 5
+PAUSE_S = 0.05
+
+T = TypeVar("T")
+
+
+class NotThere(Exception):
+    """No journal, or no such queue: the text says what, where, and what to do."""
+
+
+class DataDirectory:
+    """`wiring` is the folded wiring log; None when it is missing or damaged, then `wiring_problem` says why."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises NotThere."""
+        self.directory = directory
+        bare = (directory / "index/data.mdb").exists()
+        if bare:
+            self.journal, wiring = directory, directory.parent / "wiring"
+        else:
+            self.journal, wiring = directory / "journal", directory / "wiring"
+        if not (self.journal / "index/data.mdb").exists():
+            raise NotThere(f"no journal is in {directory}: give the directory that the node has as --data-dir")
+        self.running = is_running(self.journal)
+        self.wiring: ClusterMap | None = None
+        self.wiring_commands = 0
+        self.wiring_problem = ""
+        self.wiring_expected = not bare or wiring.exists()
+        """Whether it is damage that there is no wiring: a journal may lie alone, a node's directory has both."""
+        try:
+            self.wiring = self._fold(wiring)
+        except (ClusterError, OSError) as error:
+            self.wiring_problem = str(error)
+
+    def _fold(self, directory: Path) -> ClusterMap:
+        """The cluster map as its log says it. Raises FileNotFoundError, ClusterError."""
+        if not (directory / "data.mdb").exists():
+            raise FileNotFoundError(f"{directory} holds no wiring log: queues have ids instead of names")
+        if self.running:
+            return self._load(directory)
+        with TemporaryDirectory(prefix="clusterbroker-") as aside:
+            # LMDB makes its lock file beside the data file that it is given: the link keeps it out of DIR
+            (Path(aside) / "data.mdb").symlink_to((directory / "data.mdb").resolve())
+            try:
+                return self._load(Path(aside))
+            except ClusterError as error:
+                raise type(error)(str(error).replace(aside, str(directory))) from error
+
+    def _load(self, directory: Path) -> ClusterMap:
+        store = LogStore(directory, read_only=True)
+        try:
+            stored = store.load()
+        finally:
+            store.close()
+        wiring = ClusterMap() if stored.snapshot is None else ClusterMap.restored(stored.snapshot)
+        for index, command in stored.entries:
+            wiring.apply(index, command)
+        self.wiring_commands = len(stored.entries)
+        return wiring
+
+    @property
+    def listing(self) -> str:
+        """What to do when a queue is not found."""
+        return f"`clusterbroker journal ls {self.directory}` lists what is there"
+
+    def queues(self) -> list[Queue]:
+        """The queues that a journal may hold messages of, by vhost and name."""
+        found = [] if self.wiring is None else [queue for queue in self.wiring.queues() if not queue.transient]
+        return sorted(found, key=lambda queue: (queue.vhost, queue.name))
+
+    def queue_by_id(self, queue_id: int) -> Queue | None:
+        return None if self.wiring is None else self.wiring.queue_by_id(QueueId(queue_id))
+
+    def queue_id(self, vhost: str, name: str) -> int:
+        """Of a queue by its name, or by its id as `journal ls` prints it (`0x1f`). Raises NotThere."""
+        queue = None if self.wiring is None else self.wiring.queue(vhost, name)
+        if queue is not None:
+            return int(queue.queue_id)
+        if name.startswith("0x"):
+            try:
+                return int(name, 16)
+            except ValueError:
+                pass
+        why = f" ({self.wiring_problem})" if self.wiring_problem else ""
+        raise NotThere(f"no queue {name!r} in vhost {vhost!r}{why}: {self.listing}")
+
+    def view(self) -> JournalView:
+        """An open view; the caller closes it. Raises DamagedJournal, ForeignJournal, OSError."""
+        return self._looked_again(lambda: JournalView(self.journal))
+
+    def look(self, at: Callable[[JournalView], T]) -> T:
+        """What `at` makes of a view; beside a running node it may be asked again. Raises as `view`."""
+
+        def look_once() -> T:
+            with JournalView(self.journal) as view:
+                return at(view)
+
+        return self._looked_again(look_once)
+
+    def _looked_again(self, look: Callable[[], T]) -> T:
+        for _ in range(LOOKS - 1 if self.running else 0):
+            try:
+                return look()
+            except (DamagedJournal, FileNotFoundError):
+                # a checkpoint moved the beginning of the tail, or a segment went, between two reads
+                time.sleep(PAUSE_S)
+        return look()

@@ -1,0 +1,414 @@
+"""`clusterbroker journal ls | inspect | check | export | compact DIR`: a journal from outside (waits for the disk).
+
+Everything but `compact` only reads, offline or beside a running node, whose log goes on meanwhile. What was stored
+may be hostile: it reaches the terminal through `readable.visible` alone. Exit codes: 0 done, 1 the journal or the
+disk is not as it should be, 2 the command names something that is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from broker.cli.data_directory import DataDirectory, NotThere
+from broker.cli.export import Export, ExportImpossible
+from broker.cli.readable import body_text, plain, properties_of, visible
+from cluster.errors import ClusterError
+from journal.check import Broken, CheckReport
+from journal.check import check as check_journal
+from journal.compact import compact as compact_journal
+from journal.errors import DamagedJournal, JournalError, LockedJournal
+from journal.inspect import JournalView, StoredMessage
+
+BODY_SHOWN_MAX = 2000
+"""Characters of a body in a table; --json has all of it."""
+TABLE_ROWS_MAX = 500
+
+app = typer.Typer(
+    help="Read, prove, export or compact the messages on a node's disk, also without the node.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The node's data directory.", show_default=False)]
+QueueName = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="Its name, or its id as `ls` prints it.", show_default=False)
+]
+VhostName = Annotated[str, typer.Option("--vhost", help="The vhost of the queue.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """What stands in the way goes to stderr in one line, and the exit code says whose affair it is."""
+    try:
+        yield
+    except (NotThere, ExportImpossible) as error:
+        _fail(str(error), 2)
+    except LockedJournal as error:
+        _fail(f"{error}: stop the node first (it compacts what is worth it by itself while it runs)", 1)
+    except (JournalError, ClusterError) as error:
+        _fail(str(error), 1)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        _fail(f"{error.filename or 'the journal'}: {error.strerror or error}", 1)
+
+
+def _fail(text: str, code: int) -> None:
+    print(f"clusterbroker journal: {visible(text)}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _table(*columns: tuple[str, bool]) -> Table:
+    """Columns are (title, whether its cells are numbers)."""
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for title, number in columns:
+        table.add_column(title, justify="right" if number else "left", no_wrap=number, overflow="fold")
+    return table
+
+
+def _cell(text: str) -> Text:
+    return Text(visible(text))
+
+
+def _print(*shown: Any) -> None:
+    # a table in a pipe is for grep: as wide as it wants to be
+    Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 250).print(*shown)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _moment(time_ms: int | None) -> str:
+    return "" if time_ms is None else datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(" ", "seconds")
+
+
+@dataclass(slots=True)
+class _Line:
+    """A queue in `ls`. `name` is None when the wiring does not know it."""
+
+    vhost: str | None
+    name: str | None
+    id: str
+    ready: int = 0
+    redelivered: int = 0
+    bytes: int = 0
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def _lines(place: DataDirectory, view: JournalView) -> list[_Line]:
+    lines = {int(queue.queue_id): _Line(queue.vhost, queue.name, hex(queue.queue_id)) for queue in place.queues()}
+    for found in view.queues():
+        line = lines.setdefault(found.queue_id, _Line(None, None, hex(found.queue_id)))
+        line.ready, line.redelivered, line.bytes = found.ready, found.redelivered, found.body_bytes
+        line.oldest_ms, line.newest_ms = found.oldest_ms, found.newest_ms
+    return list(lines.values())
+
+
+@app.command("ls")
+def list_queues(directory: Directory, as_json: AsJson = False) -> None:
+    """The queues of the journal: how many messages are ready, of what size and age."""
+    with _one_line():
+        place = DataDirectory(directory)
+        lines = place.look(lambda view: _lines(place, view))
+    if as_json:
+        print(json.dumps([line.as_json() for line in lines], indent=2))
+        return
+    if place.wiring_problem:
+        print(f"names are not known: {visible(place.wiring_problem)}", file=sys.stderr)
+    table = _table(
+        ("vhost", False),
+        ("name", False),
+        ("id", True),
+        ("ready", True),
+        ("redelivered", True),
+        ("bytes", True),
+        ("oldest", False),
+        ("newest", False),
+    )
+    for line in lines:
+        table.add_row(
+            _cell(line.vhost or ""),
+            _cell("?" if place.wiring is None else "(deleted)") if line.name is None else _cell(line.name),
+            line.id,
+            f"{line.ready:,}",
+            f"{line.redelivered:,}",
+            decimal(line.bytes),
+            _moment(line.oldest_ms),
+            _moment(line.newest_ms),
+        )
+    _print(table)
+    state = "its node runs: this is a moment that has passed" if place.running else "no node runs on it"
+    print(f"{_count(len(lines), 'queue')}, {_count(sum(line.ready for line in lines), 'message')}; {state}")
+
+
+def _message_json(stored: StoredMessage, body: bool) -> dict[str, Any]:
+    entry, message = stored
+    properties, headers = properties_of(message.header)
+    found = {
+        "seq": entry.seq,
+        "exchange": plain(message.exchange),
+        "routing_key": plain(message.routing_key),
+        "properties": properties,
+        "headers": headers,
+        "bytes": message.body_length,
+        "delivery_count": entry.delivery_count,
+        "redelivered": entry.redelivered,
+        "enqueued_ms": message.time_ms,
+        "segment": entry.segment,
+        "offset": entry.offset,
+    }
+    if body:
+        found["body"], found["body_encoding"] = body_text(message.body)
+    return found
+
+
+@app.command("inspect")
+def inspect_queue(
+    directory: Directory,
+    queue: QueueName,
+    vhost: VhostName = "/",
+    limit: Annotated[int, typer.Option("--limit", min=0, help="How many messages from the oldest on; 0: all.")] = 20,
+    body: Annotated[bool, typer.Option("--body", help="The bodies too: as text, or hexadecimal.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The messages of one queue, oldest first: properties, headers, size, and where each one lies."""
+    with _one_line():
+        place = DataDirectory(directory)
+        queue_id = place.queue_id(vhost, queue)
+        with closing(place.view()) as view:
+            if queue_id not in view.queue_ids() and place.queue_by_id(queue_id) is None:
+                raise NotThere(f"no queue has the id {queue}: {place.listing}")
+            found = islice(view.messages(queue_id), limit or None)
+            if as_json:
+                _inspect_json(found, body)
+            else:
+                _inspect_table(found, body)
+                count = sum(1 for _ in islice(view.entries(queue_id), limit + 1)) if limit else 0
+                if count > limit:
+                    print(f"only the first {limit} are shown: --limit 0 shows all")
+
+
+def _inspect_json(messages: Iterator[StoredMessage], body: bool) -> None:
+    between = "[\n"
+    for stored in messages:
+        print(between, json.dumps(_message_json(stored, body)), sep="", end="")
+        between = ",\n"
+    print("[]" if between == "[\n" else "\n]")
+
+
+def _inspect_table(messages: Iterator[StoredMessage], body: bool) -> None:
+    count = 0
+    while rows := list(islice(messages, TABLE_ROWS_MAX)):
+        count += len(rows)
+        table = _table(
+            ("seq", True),
+            ("exchange", False),
+            ("routing key", False),
+            ("bytes", True),
+            ("deliveries", True),
+            ("redelivered", False),
+            ("segment:offset", True),
+            ("properties", False),
+            *([("body", False)] if body else []),
+        )
+        for stored in rows:
+            table.add_row(*_inspect_row(stored, body))
+        _print(table)
+    print(_count(count, "message"))
+
+
+def _inspect_row(stored: StoredMessage, body: bool) -> list[str | Text]:
+    entry, message = stored
+    properties, headers = properties_of(message.header)
+    shown = [f"{name}={value}" for name, value in properties.items()]
+    if headers is not None:
+        shown.append(f"headers={json.dumps(headers, ensure_ascii=False)}")
+    row: list[str | Text] = [
+        str(entry.seq),
+        _cell(message.exchange.decode("utf-8", "surrogateescape")),
+        _cell(message.routing_key.decode("utf-8", "surrogateescape")),
+        f"{message.body_length:,}",
+        str(entry.delivery_count),
+        "yes" if entry.redelivered else "no",
+        f"{entry.segment}:{entry.offset}",
+        _cell(" ".join(shown)),
+    ]
+    if body:
+        text, _ = body_text(message.body)
+        rest = len(text) - BODY_SHOWN_MAX
+        row.append(_cell(text[:BODY_SHOWN_MAX]).append(f" ... and {rest:,} more characters" if rest > 0 else ""))
+    return row
+
+
+@app.command("check")
+def check(directory: Directory, as_json: AsJson = False) -> None:
+    """Prove that every byte of the journal is what was written; exit code 1 names the place where it is not."""
+    with _one_line():
+        place = DataDirectory(directory)
+        with _progress() as progress:
+            task = progress.add_task("segments", total=None)
+            report = check_journal(place.journal, lambda done, of: progress.update(task, completed=done, total=of))
+        unknown = _unknown_queues(place, report)
+    broken = [_broken_json(place, one) for one in report.broken]
+    if place.wiring_problem and place.wiring_expected:
+        broken.append({"file": "wiring/data.mdb", "offset": None, "queue_id": None, "what": place.wiring_problem})
+    if as_json:
+        print(json.dumps(_report_json(place, report, broken, unknown), indent=2))
+    else:
+        _print_report(place, report, unknown)
+        for one in broken:
+            print(f"broken: {visible(_sentence(one))}")
+        print(_verdict(place, report, len(broken)))
+    if broken:
+        raise typer.Exit(1)
+
+
+def _unknown_queues(place: DataDirectory, report: CheckReport) -> int:
+    """Queues that the wiring has deleted and the journal still holds: the node forgets them when it starts."""
+    if place.wiring is None or report.broken:
+        return 0
+    return place.look(lambda view: sum(place.queue_by_id(queue_id) is None for queue_id in view.queue_ids()))
+
+
+def _broken_json(place: DataDirectory, broken: Broken) -> dict[str, Any]:
+    found = {"file": broken.file, "offset": broken.offset, "what": broken.what, "queue_id": None}
+    if broken.queue_id is not None:
+        found["queue_id"] = hex(broken.queue_id)
+        queue = place.queue_by_id(broken.queue_id)
+        if queue is not None:
+            found |= {"vhost": queue.vhost, "queue": queue.name}
+    return found
+
+
+def _sentence(broken: dict[str, Any]) -> str:
+    place = "" if broken["offset"] is None else f" at byte {broken['offset']}"
+    queue = "" if broken["queue_id"] is None else f" (queue {broken['queue_id']})"
+    if "queue" in broken:
+        queue = f" (queue {broken['queue']!r} of vhost {broken['vhost']!r}, {broken['queue_id']})"
+    return f"{broken['file']}{place}{queue}: {broken['what']}"
+
+
+def _report_json(
+    place: DataDirectory, report: CheckReport, broken: list[dict[str, Any]], unknown: int
+) -> dict[str, Any]:
+    return {
+        "directory": str(place.directory),
+        "ok": not broken,
+        "running": report.running,
+        "segments": report.segments,
+        "groups": report.groups,
+        "records": report.records,
+        "bytes": report.bytes,
+        "queues": report.queues,
+        "runs": report.runs,
+        "indexed_messages": report.indexed_messages,
+        "checkpoint": None if report.checkpoint is None else report.checkpoint._asdict(),
+        "end": report.end._asdict(),
+        "torn_tail": report.torn,
+        "wiring_commands": place.wiring_commands,
+        "deleted_queues": unknown,
+        "broken": broken,
+    }
+
+
+def _print_report(place: DataDirectory, report: CheckReport, unknown: int) -> None:
+    table = _table(("proved", False), ("", True))
+    records = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.records.items())) or "0"
+    checkpoint = "none yet"
+    if report.checkpoint is not None:
+        checkpoint = f"{report.checkpoint.segment}:{report.checkpoint.offset}, group {report.checkpoint.lsn:,}"
+    for name, value in (
+        ("segments", f"{report.segments:,}"),
+        ("groups", f"{report.groups:,}"),
+        ("records", records),
+        ("bytes", decimal(report.bytes)),
+        ("queues in the index", f"{report.queues:,}"),
+        ("messages in the index", f"{report.indexed_messages:,} in {report.runs:,} runs"),
+        ("checkpoint", checkpoint),
+        ("end of the log", f"{report.end.segment}:{report.end.offset}, group {report.end.lsn:,}"),
+        ("wiring", "unreadable" if place.wiring is None else _count(place.wiring_commands, "command")),
+    ):
+        table.add_row(name, value)
+    _print(table)
+    if report.torn:
+        print("the last group was not finished (a kill or a power cut): never confirmed, cut at the next start")
+    if unknown:
+        print(f"{_count(unknown, 'deleted queue')} still in the journal: the next start forgets what is deleted")
+
+
+def _verdict(place: DataDirectory, report: CheckReport, broken: int) -> str:
+    if not broken:
+        beside = " (beside its running node)" if report.running else ""
+        return f"whole{beside}: {_count(report.groups, 'group')} in {_count(report.segments, 'segment')}, as they were written"
+    stop = "Stop the node. " if report.running else ""
+    return (
+        f"broken in {_count(broken, 'place')}; nothing was changed. {stop}Copy {place.directory} "
+        f"before anything else; save what can be read with `clusterbroker journal export {place.directory} QUEUE --to "
+        f"FILE.jsonl`; then restore the directory from a backup, or start the node with an empty one."
+    )
+
+
+@app.command("export")
+def export(
+    directory: Directory,
+    queue: QueueName,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="Ends in .parquet, .csv or .jsonl.")],
+    vhost: VhostName = "/",
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE when it exists.")] = False,
+) -> None:
+    """The messages of one queue as Parquet, CSV or JSON lines: properties, headers, body. The queue keeps them."""
+    with _one_line():
+        place = DataDirectory(directory)
+        queue_id = place.queue_id(vhost, queue)
+        sheet = Export(to, replace=force)
+        with closing(place.view()) as view, _progress() as progress:
+            if queue_id not in view.queue_ids() and place.queue_by_id(queue_id) is None:
+                raise NotThere(f"no queue has the id {queue}: {place.listing}")
+            total = None if progress.disable else sum(1 for _ in view.entries(queue_id))
+            task = progress.add_task("messages", total=total)
+            try:
+                with sheet:
+                    for count in sheet.write(view.messages(queue_id)):
+                        progress.advance(task, count)
+            except DamagedJournal as damage:
+                _fail(f"{damage} What came before it ({_count(sheet.written, 'message')}) is in {sheet.partial}.", 1)
+    print(f"exported {_count(sheet.written, 'message')} to {visible(str(to))} ({decimal(to.stat().st_size)})")
+
+
+@app.command("compact")
+def compact(directory: Directory) -> None:
+    """Copy sparse segments forward and rewrite the index of a stopped node; its messages stay what they are."""
+    with _one_line():
+        place = DataDirectory(directory)
+        with Console(stderr=True).status("compacting"):
+            report = compact_journal(place.journal)
+    before, after = decimal(report.bytes_before), decimal(report.bytes_after)
+    moved = f"{_count(report.segments_removed, 'segment')} removed, {_count(report.messages_moved, 'message')} moved"
+    print(f"compacted {visible(str(directory))}: {before} before, {after} after; {moved}")
