@@ -28,7 +28,7 @@ def ack(channel: Channel, event: Acked) -> None:
         for value in event.acks:
             _stage(channel, value >> 1, bool(value & 1), "ack")
         return
-    unknown = channel.ledger.ack(event.acks)
+    unknown = channel.ledger.ack(event)
     if unknown:
         raise precondition_failed(f"unknown delivery tag {unknown - 1}")
 
