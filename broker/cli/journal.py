@@ -366,7 +366,8 @@ def _print_report(place: DataDirectory, report: CheckReport, unknown: int) -> No
 def _verdict(place: DataDirectory, report: CheckReport, broken: int) -> str:
     if not broken:
         beside = " (beside its running node)" if report.running else ""
-        return f"whole{beside}: {_count(report.groups, 'group')} in {_count(report.segments, 'segment')}, as they were written"
+        groups, segments = _count(report.groups, "group"), _count(report.segments, "segment")
+        return f"whole{beside}: {groups} in {segments}, as they were written"
     stop = "Stop the node. " if report.running else ""
     return (
         f"broken in {_count(broken, 'place')}; nothing was changed. {stop}Copy {place.directory} "
