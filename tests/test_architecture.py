@@ -1,0 +1,268 @@
+"""The house rules, read from the imports: floors go down, cores are pure, no circles, files stay small.
+
+    broker > replication > cluster > journal        pipeline beside them, importing none
+
+A core takes events and `now`, and returns effects; only the shells listed here may wait for, or ask, the world. To
+add a shell, add a line with its reason. A line that is no longer needed is an error as well, so the lists stay true.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+MAY_IMPORT = {
+    "journal": set(),
+    "cluster": {"journal"},
+    "replication": {"cluster", "journal"},
+    "broker": {"replication", "cluster", "journal"},
+    "pipeline": set(),
+}
+OURS = {*MAY_IMPORT, "tests", "bench"}
+
+WORLD = {
+    "asyncio", "concurrent", "fcntl", "lmdb", "mmap", "multiprocessing", "os", "queue", "random", "secrets", "select",
+    "selectors", "shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time", "uuid", "uvloop",
+}  # fmt: skip
+"""Modules that wait, or that read clock, chance, disk, network or environment."""
+
+SHELLS = {
+    "broker/cli/": "the command line: processes, files, terminals",
+    "broker/server/": "the shell of the node: one loop, sockets, disk, clock",
+    "broker/config.py": "the only reader of file and environment",
+    "broker/embedded.py": "a node inside another program: its thread and its loop",
+    "cluster/local_log.py": "the wiring log's writer thread",
+    "cluster/log_store.py": "the wiring log's LMDB",
+    "cluster/passwords.py": "salts come from the system",
+    "journal/build.py": "CLUSTERBROKER_PURE asks for the twins",
+    "journal/check.py": "reads a journal that may be moving, and looks again",
+    "journal/compact.py": "rewrites a journal's files",
+    "journal/disk_state.py": "what several threads say of one disk",
+    "journal/index.py": "the journal's LMDB",
+    "journal/inspect.py": "reads a journal that may be moving",
+    "journal/journal.py": "ties writer, reader and checkpoint threads together",
+    "journal/reader.py": "page-in from segments",
+    "journal/recovery.py": "puts an end to the log's files",
+    "journal/replay.py": "reads segments",
+    "journal/segments.py": "the segment files",
+    "journal/worker.py": "a thread and its jobs",
+    "journal/writer.py": "the group commit's thread",
+}
+"""Files, or whole rooms, that may import modules of WORLD, and why."""
+
+CIRCLES = {
+    ("broker.session.handshake", "broker.session.connection"): "imported late for State, which wants a file of its own",
+}
+"""Imports that close a circle and are suffered for now, and why."""
+
+LINES_MAX = 600
+LONG = {
+    "broker/amqp/codec_fast.pyx": "all that runs per frame, in one unit of translation: calls between units cost",
+    "broker/queues/ring_fast.pyx": "ring, ledger and hand-out share C structs that no Python may see",
+    "broker/queues/ring_pure.py": "the specification of ring_fast.pyx, class for class beside it",
+    "journal/record_fast.pyx": "message, group writer and scanner share C structs and one checksum",
+}
+"""Files above LINES_MAX lines, and why."""
+
+
+def sources() -> list[Path]:
+    """Everything on the floors that is written by hand, relative to the root."""
+    found = [
+        path for floor in MAY_IMPORT for pattern in ("*.py", "*.pyx", "*.pxd") for path in (ROOT / floor).rglob(pattern)
+    ]
+    return sorted(path.relative_to(ROOT) for path in found)
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return {module_of(path): path for path in sources() if path.suffix != ".pxd"}
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    """The modules that a file imports when it runs, wherever the import stands; not those for type checkers only."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    names = set(_cython_imports(text) if path.suffix != ".py" else _python_imports(ast.parse(text), path))
+    return frozenset(names)
+
+
+def _python_imports(tree: ast.AST, path: Path) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            # `if TYPE_CHECKING or not COMPILED` runs too: the twins are chosen like that
+            if isinstance(node.test, ast.BoolOp):
+                yield from _python_imports(node, path)
+            else:
+                yield from (name for inner in node.orelse for name in _python_imports(inner, path))
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from _from(node, path)
+        else:
+            yield from _python_imports(node, path)
+
+
+def _from(node: ast.ImportFrom, path: Path) -> Iterator[str]:
+    package = list(path.parent.parts)
+    base = package[: len(package) - node.level + 1] if node.level else []
+    origin = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+    for alias in node.names:
+        name = f"{origin}.{alias.name}"
+        yield name if name in modules() else origin
+
+
+def _cython_imports(text: str) -> Iterator[str]:
+    for match in re.finditer(r"^\s*(?:from\s+([\w.]+)\s+c?import\s|c?import\s+([\w.]+))", text, re.MULTILINE):
+        yield match[1] or match[2]
+
+
+def floor_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+@pytest.mark.parametrize("floor", MAY_IMPORT)
+def test_imports_only_go_down(floor: str) -> None:
+    wrong = [
+        f"{path} imports {module}"
+        for path in sources()
+        if path.parts[0] == floor
+        for module in sorted(imports_of(path))
+        if floor_of(module) in OURS - MAY_IMPORT[floor] - {floor}
+    ]
+    allowed = ", ".join(sorted(MAY_IMPORT[floor])) or "nothing of ours"
+    assert not wrong, f"{floor}/ may import {allowed}, but " + "; ".join(wrong)
+
+
+def shell_of(path: Path) -> str | None:
+    """The line of SHELLS that a file falls under."""
+    return next(
+        (name for name in SHELLS if str(path) == name or (name[-1] == "/" and str(path).startswith(name))), None
+    )
+
+
+def test_only_shells_touch_the_world() -> None:
+    wrong = [
+        f"{path} imports {', '.join(touched)}: hand it in, or move what waits into a shell"
+        for path in sources()
+        if shell_of(path) is None and (touched := sorted(WORLD & {floor_of(name) for name in imports_of(path)}))
+    ]
+    assert not wrong, "cores are pure, but " + "; ".join(wrong)
+
+
+def test_the_list_of_shells_is_true() -> None:
+    busy = {shell_of(path) for path in sources() if WORLD & {floor_of(name) for name in imports_of(path)}}
+    idle = sorted(SHELLS.keys() - busy)
+    assert not idle, f"listed as shells, but they touch nothing of the world (any more): {', '.join(idle)}"
+
+
+@pytest.mark.parametrize("floor", MAY_IMPORT)
+def test_no_circles_inside_a_floor(floor: str) -> None:
+    edges = {
+        module: {name for name in imports_of(path) if name in modules() and name != module} - suffered(module)
+        for module, path in modules().items()
+        if path.parts[0] == floor
+    }
+    circle = _circle(edges)
+    assert not circle, f"a circle of imports in {floor}/: {' -> '.join(circle)}"
+
+
+def suffered(module: str) -> set[str]:
+    return {target for origin, target in CIRCLES if origin == module}
+
+
+def test_the_list_of_circles_is_true() -> None:
+    gone = [
+        f"{origin} -> {target}"
+        for origin, target in CIRCLES
+        if origin not in modules() or target not in imports_of(modules()[origin])
+    ]
+    assert not gone, f"listed as circles, but not imported (any more): {', '.join(gone)}"
+
+
+def _circle(edges: dict[str, set[str]]) -> list[str]:
+    done: set[str] = set()
+
+    def visit(module: str, way: list[str]) -> list[str]:
+        if module in way:
+            return [*way[way.index(module) :], module]
+        if module in done:
+            return []
+        for target in sorted(edges.get(module, ())):
+            if found := visit(target, [*way, module]):
+                return found
+        done.add(module)
+        return []
+
+    return next((found for module in sorted(edges) if (found := visit(module, []))), [])
+
+
+def lines_of(path: Path) -> int:
+    return (ROOT / path).read_text(encoding="utf-8").count("\n")
+
+
+def test_files_stay_small() -> None:
+    long = [
+        f"{path} has {lines_of(path)} lines"
+        for path in sources()
+        if lines_of(path) > LINES_MAX and str(path) not in LONG
+    ]
+    assert not long, f"a file has one reason to exist and at most {LINES_MAX} lines, but " + "; ".join(long)
+    short = [name for name in LONG if not (ROOT / name).exists() or lines_of(Path(name)) <= LINES_MAX]
+    assert not short, f"listed as long, but they are not (any more): {', '.join(short)}"
+
+
+def test_every_package_is_installed() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    found = {".".join(path.parent.parts) for path in sources()}
+    listed = {name for name in settings["packages"] if floor_of(name) in MAY_IMPORT}
+    assert found - listed == set(), (
+        "directories with code that pyproject.toml does not install ([tool.setuptools] packages)"
+    )
+    assert listed - found == set(), "packages in pyproject.toml that do not exist"
+    bare = sorted(name for name in found if not (ROOT / name.replace(".", "/") / "__init__.py").exists())
+    assert not bare, f"packages without __init__.py: {', '.join(bare)}"
+    untyped = [floor for floor in MAY_IMPORT if (ROOT / floor).exists() and not (ROOT / floor / "py.typed").exists()]
+    assert not untyped, f"floors without py.typed: {', '.join(untyped)}"
+
+
+def test_a_rule_that_is_broken_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules themselves, tried on a small house that breaks them."""
+    house = {
+        "journal/__init__.py": "",
+        "journal/a.py": "from . import b\nimport time\n",
+        "journal/b.py": "def late():\n    from journal.a import x\n",
+        "journal/c.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import broker.x\n",
+        "journal/d.pyx": "from cluster.ids cimport QueueId\n",
+    }
+    for name, text in house.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    monkeypatch.setattr(f"{__name__}.SHELLS", {"journal/c.py": "touches nothing"})
+    modules.cache_clear()
+    imports_of.cache_clear()
+    try:
+        with pytest.raises(AssertionError, match=r"journal/d.pyx imports cluster.ids"):
+            test_imports_only_go_down("journal")
+        with pytest.raises(AssertionError, match=r"journal/a.py imports time"):
+            test_only_shells_touch_the_world()
+        with pytest.raises(AssertionError, match=r"journal/c.py"):
+            test_the_list_of_shells_is_true()
+        with pytest.raises(AssertionError, match=r"journal.a -> journal.b -> journal.a"):
+            test_no_circles_inside_a_floor("journal")
+    finally:
+        modules.cache_clear()
+        imports_of.cache_clear()
