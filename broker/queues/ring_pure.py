@@ -10,7 +10,8 @@ order RSV, ENQ, SET, REQ. A message that was settled before its group was writte
     committed    all below it is decided: durable, or not to be kept, or settled by an acknowledgement before it
                  was written. Publisher confirms follow it.
     reserved     (RSV) every seq up to it may be handed out. After a crash exactly these count as redelivered, so a
-                 hand-out needs the reservation durable, or standing in the log before the message itself.
+                 hand-out needs the reservation durable, or standing in the log before the message itself. Hence
+                 handing out an unwritten message raises `reserved`: the group that writes it starts with the RSV.
     SETTLED      settled, the SET record not yet durable: the slot keeps its place on disk until it is, so that
                  neither a checkpoint nor reclaim forgets a message whose settlement a crash could still undo.
     HELD         settled unwritten, but as one half of something atomic (a transaction, a dead letter): no ENQ is
@@ -32,7 +33,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from broker.amqp.codec_pure import OutBuffer
-from journal.layout import PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH
+from journal.layout import ENQ_OVERHEAD_BYTES, PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH
 from journal.record_pure import GroupWriter, Message, SegmentUse
 
 EMPTY: Final = 0
@@ -50,6 +51,7 @@ HEAD_EXPIRED: Final = 4
 NO_CREDIT: Final = 5
 LIMIT: Final = 6
 
+ENQ_BYTES_MAX: Final = 576  # an ENQ without its payload: header and fields, two names of 255, padding
 RESERVE_FIRST: Final = 64
 RESERVE_MAX: Final = 8192
 LOAD_MESSAGES: Final = 4096
@@ -84,14 +86,16 @@ class Ring:
     max_priority  0 for a FIFO ring; otherwise message priorities are cut to it
     use           the journal's live bytes per segment; None when not journaled
     agenda        `mark` puts `owner` onto this list once: the queues to look at when the turn ends
+
+    `reserved_durable` is the reservation that a checkpoint may write down; `destroyed`: the queue is deleted.
     """
 
     __slots__ = (
-        "_cursor", "_dirty_runs", "_first", "_heap", "_inflight", "_moves", "_next_moves", "_rewrites", "_requeued",
-        "_reserve_from", "_reserve_step", "_reserved_durable", "_reserved_written", "_settled", "_slots",
-        "_unwritten", "agenda", "annotate", "committed", "epoch", "journaled", "loading", "marked", "max_priority",
-        "next_seq", "owner", "queue_id", "ready", "ready_bytes", "reserved", "resident_bytes", "resident_bytes_max",
-        "ttl_ms", "turn", "unacked", "use",
+        "_cursor", "_dirty_runs", "_heap", "_inflight", "_moves", "_requeued", "_reserve_from", "_reserve_step",
+        "_reserved_written", "_rewrites", "_settled", "_slots", "_unwritten", "agenda", "annotate", "committed",
+        "destroyed", "epoch", "journaled", "loading", "marked", "max_priority", "next_seq", "owner", "queue_id",
+        "ready", "ready_bytes", "reserved", "reserved_durable", "resident_bytes", "resident_bytes_max", "ttl_ms",
+        "turn", "unacked", "use",
     )  # fmt: skip
 
     def __init__(
@@ -120,9 +124,10 @@ class Ring:
         self.next_seq = 1
         self.committed = 1
         self.loading = False
+        self.destroyed = False
         self.reserved = 0
         self._reserved_written = 0  # the newest RSV in a submitted group
-        self._reserved_durable = 0
+        self.reserved_durable = 0
         self._reserve_from = 1  # first seq whose ENQ stands after the newest written RSV
         self._reserve_step = RESERVE_FIRST
         self._slots: OrderedDict[int, _Slot] = OrderedDict()
@@ -131,9 +136,8 @@ class Ring:
         self._unwritten = 1  # first seq that no group has passed
         self._settled: list[list[int]] = []  # ranges of written seqs whose SET is unlogged
         self._requeued: dict[int, int] = {}  # seq -> delivery count, REQ unlogged
-        self._rewrites: list[int] = []
-        self._next_moves: list[Location] = []
-        self._moves: list[Location] = []
+        self._rewrites: dict[int, None] = {}
+        self._moves: list[Location] = []  # copies in the group in flight
         self._inflight: list[list[int]] = []  # SET ranges of the group in flight
         self._dirty_runs: dict[int, None] = {}
 
@@ -212,17 +216,20 @@ class Ring:
         return -1 if message is None else self._expiry(message)
 
     def _may_hand_out(self, seq: int) -> bool:
-        return seq <= self._reserved_durable or self._reserve_from <= seq <= self._reserved_written
+        return seq <= self.reserved_durable or self._reserve_from <= seq <= self._reserved_written
 
     def reserve(self) -> None:
         """Asks for the right to hand out more; the next group carries it."""
-        if not self.journaled:
+        if not self.journaled or self.destroyed:
             return
         seq = self._head() or self.next_seq
         if seq + self._reserve_step // 2 > self.reserved:
-            self.reserved = max(seq, self.reserved) + self._reserve_step
-            self._reserve_step = min(self._reserve_step * 2, RESERVE_MAX)
+            self._reserve_past(seq)
             self.mark()
+
+    def _reserve_past(self, seq: int) -> None:
+        self.reserved = max(seq, self.reserved) + self._reserve_step
+        self._reserve_step = min(self._reserve_step * 2, RESERVE_MAX)
 
     def take(self) -> tuple[int, Message, bool, int]:
         """Hands out the head (`head` said HEAD_OK): seq, message, redelivered, delivery count."""
@@ -234,8 +241,10 @@ class Ring:
         self._leave_head(seq, slot)
         slot.state = UNACKED
         self.unacked += 1
+        if slot.persist and not slot.written and seq > self.reserved:
+            self._reserve_past(seq)
         if slot.written and seq < self.committed and self.resident_bytes > self.resident_bytes_max:
-            self._page_out(slot)
+            self._page_out(seq, slot)
         return seq, message, slot.redelivered, slot.delivery_count
 
     def _leave_head(self, seq: int, slot: _Slot) -> None:
@@ -250,6 +259,8 @@ class Ring:
 
     def settle(self, seq: int, held: bool = False) -> None:
         """The message leaves the queue; `held`: as one half of something atomic (see HELD)."""
+        if self.destroyed:
+            return
         slot = self._slots[seq]
         if slot.state == READY:
             self.ready -= 1
@@ -261,6 +272,7 @@ class Ring:
             self.resident_bytes -= len(slot.message.payload)
             slot.message = None
         self._requeued.pop(seq, None)
+        self._rewrites.pop(seq, None)
         if slot.written:
             slot.state = SETTLED
             if self._settled and self._settled[-1][1] + 1 == seq:
@@ -277,6 +289,8 @@ class Ring:
 
     def requeue(self, seq: int, counted: bool) -> int:
         """An unacknowledged message returns to its old place; returns its delivery count."""
+        if self.destroyed:
+            return 0
         slot = self._slots[seq]
         assert slot.state == UNACKED, f"only an unacknowledged message returns, {seq} of {self.queue_id} is not"
         slot.state = READY
@@ -347,7 +361,7 @@ class Ring:
         return (
             128
             + self.resident_bytes
-            + 360 * (self.next_seq - self._unwritten)
+            + ENQ_BYTES_MAX * (self.next_seq - self._unwritten + len(self._rewrites))
             + 56 * (len(self._settled) + len(self._requeued))
         )
 
@@ -358,12 +372,23 @@ class Ring:
             self._reserved_written = self.reserved
             self._reserve_from = self._unwritten
         for seq in self._rewrites:
-            slot = self._slots.get(seq)
-            if slot is None or slot.state not in (READY, UNACKED) or slot.message is None:
-                continue
+            slot = self._slots[seq]  # a message that leaves is struck off
+            assert slot.message is not None, "a message to be written again stays in memory"
             offset = writer.enqueue(self.queue_id, self.epoch, seq, slot.message, slot.delivery_count)
-            self._next_moves.append((seq, writer.segment, offset, slot.length))
+            self._moves.append((seq, writer.segment, offset, slot.length))
         self._rewrites.clear()
+        self._write_new(writer)
+        if self._settled:
+            self._settled = _joined(self._settled)
+            writer.settle(self.queue_id, self.epoch, [(first, last) for first, last in self._settled])
+            self._inflight.extend(self._settled)
+            self._settled = []
+        for seq, count in self._requeued.items():
+            writer.count_delivery(self.queue_id, self.epoch, seq, count)
+        self._requeued = {}
+        return self._unwritten
+
+    def _write_new(self, writer: GroupWriter) -> None:
         for seq in range(self._unwritten, self.next_seq):
             slot = self._slots.get(seq)
             if slot is None or not slot.persist or slot.state not in (READY, UNACKED):
@@ -371,23 +396,12 @@ class Ring:
             assert slot.message is not None, "an unwritten message is in memory"
             slot.offset = writer.enqueue(self.queue_id, self.epoch, seq, slot.message, slot.delivery_count)
             slot.segment = writer.segment
-            slot.length = 56 + len(slot.message.address) + len(slot.message.payload)
+            slot.length = ENQ_OVERHEAD_BYTES + len(slot.message.address) + len(slot.message.payload)
             slot.written = True
             self._dirty_runs[seq // RUN_LENGTH] = None
             if self.use is not None:
                 self.use.add(slot.segment, slot.length)
         self._unwritten = self.next_seq
-        if self._settled:
-            ranges = [(first, last) for first, last in self._settled]
-            writer.settle(self.queue_id, self.epoch, ranges)
-            self._inflight.extend(self._settled)
-            self._settled = []
-        for seq, count in self._requeued.items():
-            writer.count_delivery(self.queue_id, self.epoch, seq, count)
-        self._requeued = {}
-        self._moves.extend(self._next_moves)
-        self._next_moves = []
-        return self._unwritten
 
     def commit(self, upto: int) -> None:
         """The group that `write` returned `upto` for is durable. At most one group of a ring is in flight."""
@@ -399,9 +413,9 @@ class Ring:
             if slot.state == HELD:
                 self._forget(seq)
             elif slot.written and slot.message is not None and self.resident_bytes > self.resident_bytes_max:
-                self._page_out(slot)
+                self._page_out(seq, slot)
         self.committed = max(self.committed, upto)
-        self._reserved_durable = self._reserved_written
+        self.reserved_durable = self._reserved_written
         for seq, segment, offset, length in self._moves:
             slot = self._slots.get(seq)
             if slot is None:
@@ -411,6 +425,8 @@ class Ring:
                 self.use.release(slot.segment, slot.length)
             slot.segment, slot.offset = segment, offset
             self._dirty_runs[seq // RUN_LENGTH] = None
+            if slot.message is not None and self.resident_bytes > self.resident_bytes_max:
+                self._page_out(seq, slot)
         self._moves = []
         for first, last in self._inflight:
             for seq in range(first, last + 1):
@@ -430,11 +446,7 @@ class Ring:
             return self.committed
         while self.committed < self.next_seq:
             slot = self._slots.get(self.committed)
-            if (
-                slot is not None
-                and slot.persist
-                and (slot.state == HELD or slot.state in (READY, UNACKED, SETTLED))
-            ):
+            if slot is not None and slot.persist:
                 break
             self.committed += 1
         return self.committed
@@ -446,20 +458,27 @@ class Ring:
             return False
         if (slot.segment, slot.offset) != (segment, offset):
             return False
-        if slot.message is None:
-            slot.message = message
-            self.resident_bytes += len(message.payload)
-        self._rewrites.append(seq)
-        self.mark()
+        if seq not in self._rewrites:
+            self._page_in(slot, message)
+            self._rewrites[seq] = None
+            self.mark()
         return True
 
     # -- paging -----------------------------------------------------------------------------------------------
 
-    def _page_out(self, slot: _Slot) -> None:
+    def _page_out(self, seq: int, slot: _Slot) -> None:
         assert slot.written, "only a message on disk leaves memory"
         assert slot.message is not None, "it is in memory"
+        if seq in self._rewrites:
+            return
         self.resident_bytes -= len(slot.message.payload)
         slot.message = None
+
+    def _page_in(self, slot: _Slot, message: Message) -> None:
+        if slot.message is None:
+            assert message.body_length == slot.body_length, "a message comes back as it left"
+            slot.message = message
+            self.resident_bytes += len(message.payload)
 
     @property
     def wants_load(self) -> bool:
@@ -469,15 +488,19 @@ class Ring:
         return bool(self._missing(1, 1, LOAD_MESSAGES // 2))
 
     def missing(self) -> list[Location]:
-        """Places of the next ready messages that are on disk only: at most LOAD_MESSAGES, about LOAD_BYTES."""
+        """Places of the next ready messages that are on disk only: at most LOAD_MESSAGES, about LOAD_BYTES.
+
+        It looks no further than LOAD_MESSAGES ahead of the head.
+        """
         return self._missing(LOAD_MESSAGES, LOAD_BYTES, LOAD_MESSAGES)
 
     def _missing(self, count_max: int, bytes_max: int, look_max: int) -> list[Location]:
         found: list[Location] = []
         size = 0
         self._head()
-        ahead = [seq for _, seq in sorted(self._heap)]
-        for seq in (*ahead, *range(self._cursor, min(self.next_seq, self._cursor + look_max))):
+        ahead = heapq.nsmallest(look_max, (entry for entry in self._heap if self._is_ready(entry[1])))
+        end = min(self.next_seq, self._cursor + look_max - len(ahead))
+        for seq in (*(seq for _, seq in ahead), *range(self._cursor, end)):
             slot = self._slots.get(seq)
             if slot is None or slot.state != READY or slot.message is not None:
                 continue
@@ -487,13 +510,16 @@ class Ring:
                 break
         return found
 
+    def _is_ready(self, seq: int) -> bool:
+        slot = self._slots.get(seq)
+        return slot is not None and slot.state == READY
+
     def fill(self, locations: Iterable[Location], messages: Sequence[Message]) -> None:
         """Brings back messages that `missing` named; those that left meanwhile are passed over."""
         for (seq, *_), message in zip(locations, messages, strict=True):
             slot = self._slots.get(seq)
-            if slot is not None and slot.state in (READY, UNACKED) and slot.message is None:
-                slot.message = message
-                self.resident_bytes += len(message.payload)
+            if slot is not None and slot.state in (READY, UNACKED):
+                self._page_in(slot, message)
 
     # -- checkpoint and recovery ------------------------------------------------------------------------------
 
@@ -505,7 +531,7 @@ class Ring:
         """
         runs: list[tuple[int, bytes]] = []
         keep: dict[int, None] = {}
-        for number in self._dirty_runs:
+        for number in sorted(self._dirty_runs):
             first = number * RUN_LENGTH
             entries: list[bytes] = []
             for seq in range(first, first + RUN_LENGTH):
@@ -526,7 +552,7 @@ class Ring:
                         slot.offset,
                         slot.length,
                         slot.body_length,
-                    )  # fmt: skip
+                    )
                 )
                 if slot.state == SETTLED:
                     keep[number] = None
@@ -537,7 +563,8 @@ class Ring:
     def restore_run(self, first_seq: int, run: bytes) -> None:
         for low, priority, flags, count, segment, offset, length, body_length in RUN_ENTRY.iter_unpack(run):
             self.restore(first_seq + low, segment, offset, length, body_length, priority, count)
-            self._slots[first_seq + low].redelivered = bool(flags & REDELIVERED)
+            if flags & REDELIVERED:
+                self._slots[first_seq + low].redelivered = True
 
     def restore(
         self, seq: int, segment: int, offset: int, length: int, body_length: int, priority: int, delivery_count: int
@@ -550,6 +577,7 @@ class Ring:
         slot.written = True
         slot.segment, slot.offset, slot.length = segment, offset, length
         slot.delivery_count = delivery_count
+        slot.redelivered = old is not None and old.redelivered
         if self.use is not None:
             self.use.add(segment, length)
         self._slots[seq] = slot
@@ -577,7 +605,7 @@ class Ring:
         self._slots = OrderedDict(sorted(self._slots.items()))
         self.next_seq = max(self.next_seq, next_seq, reserved + 1)
         self.committed = self._unwritten = self.next_seq
-        self.reserved = self._reserved_written = self._reserved_durable = reserved
+        self.reserved = self._reserved_written = self.reserved_durable = reserved
         self._cursor = next(iter(self._slots), self.next_seq)
         for seq, slot in self._slots.items():
             self.ready += 1
@@ -590,15 +618,29 @@ class Ring:
             self._cursor = self.next_seq
 
     def destroy(self) -> None:
-        """The queue is deleted: gives back its segments' bytes. The ring is spent."""
+        """The queue is deleted: gives back its segments' bytes. What still returns to the spent ring is passed over."""
         if self.use is not None:
             for slot in self._slots.values():
                 if slot.written:
                     self.use.release(slot.segment, slot.length)
         self._slots.clear()
         self._heap.clear()
-        self._moves, self._rewrites, self._inflight, self._settled = [], [], [], []
+        self._moves, self._inflight, self._settled = [], [], []
+        self._rewrites, self._requeued, self._dirty_runs = {}, {}, {}
+        self._unwritten, self._reserved_written = self.next_seq, self.reserved
+        self.destroyed = True
         self.ready = self.unacked = self.ready_bytes = self.resident_bytes = 0
+
+
+def _joined(ranges: list[list[int]]) -> list[list[int]]:
+    """Sorted, neighbours made one: consumers that take turns acknowledge in turns too."""
+    joined: list[list[int]] = []
+    for first, last in sorted(ranges):
+        if joined and joined[-1][1] + 1 == first:
+            joined[-1][1] = last
+        else:
+            joined.append([first, last])
+    return joined
 
 
 class Consumer:
@@ -735,6 +777,8 @@ class Ledger:
     def restore(self, entries: Iterable[Entry], now_ms: int) -> None:
         """Puts collected deliveries back (a transaction was rolled back)."""
         for tag, consumer, seq in entries:
+            assert tag < self.next_tag, "a delivery is put back under its own tag"
+            assert tag not in self._entries, "a delivery is put back once"
             self._entries[tag] = (consumer, seq, now_ms)
             self.unacked += 1
             consumer.unacked += 1
@@ -761,12 +805,13 @@ def dispatch(ring: Ring, consumers: Sequence[Consumer], now_ms: int, limit: int 
     while True:
         if count >= limit:
             return count, LIMIT
-        consumer = _choose(ring, consumers)
+        consumer, turn = _choose(ring, consumers)
         if consumer is None:
             return count, NO_CREDIT if ring.ready else HEAD_NONE
         head = ring.head(now_ms)
         if head != HEAD_OK:
             return count, head
+        ring.turn = turn  # only now: who was chosen in vain stays next
         seq, message, redelivered, delivery_count = ring.take()
         if delivery_count and ring.annotate is not None:
             message = ring.annotate(message, delivery_count)
@@ -779,7 +824,8 @@ def dispatch(ring: Ring, consumers: Sequence[Consumer], now_ms: int, limit: int 
         count += 1
 
 
-def _choose(ring: Ring, consumers: Sequence[Consumer]) -> Consumer | None:
+def _choose(ring: Ring, consumers: Sequence[Consumer]) -> tuple[Consumer | None, int]:
+    """The next consumer with credit, and the `turn` after it."""
     start = 0
     while start < len(consumers):
         end = start
@@ -789,7 +835,6 @@ def _choose(ring: Ring, consumers: Sequence[Consumer]) -> Consumer | None:
         for step in range(width):
             place = (ring.turn + step) % width
             if consumers[start + place].has_credit:
-                ring.turn = place + 1
-                return consumers[start + place]
+                return consumers[start + place], place + 1
         start = end
-    return None
+    return None, ring.turn

@@ -1,0 +1,1773 @@
+# The compiled half of ring_pure.py, which is the specification and explains every name. What is here and not there:
+#
+# A message costs one slot of 24 bytes. Slots stand in blocks of 256 neighbouring seqs (one run of the journal's
+# index); a block exists while one of its slots is in use, so an empty queue owns none. `shelves` lists the blocks by
+# number, in order, without the blocks that went: one old message and a billion passed ones cost two blocks. A seq is
+# found through the block used last, or by a binary search whose first guess is exact unless blocks are missing.
+# A channel's deliveries are kept in the same way, by tag.
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.string cimport memcpy, memmove, memset
+
+from struct import error as StructError
+
+from broker.amqp.codec_fast cimport Acked, OutBuffer
+from journal.record_fast cimport GroupWriter, Message, SegmentUse
+
+cdef enum:
+    # a slot's state: the low bits of `bits`
+    EMPTY = 0
+    READY = 1
+    UNACKED = 2
+    SETTLED = 3
+    HELD = 4
+    STATE = 7
+    # and what else is true of it
+    REDELIVERED = 8
+    PERSIST = 16
+    WRITTEN = 32
+    COUNTED = 64  # its delivery count waits for a REQ
+    COPIED = 128  # it waits to be written again
+
+cdef enum:
+    HEAD_OK = 0
+    HEAD_NONE = 1
+    HEAD_NOT_LOADED = 2
+    HEAD_NOT_RESERVED = 3
+    HEAD_EXPIRED = 4
+    NO_CREDIT = 5
+    LIMIT = 6
+
+cdef enum:
+    PERSISTENT = 1
+    RUN_REDELIVERED = 1
+    RUN_LENGTH = 256
+    RUN_ENTRY_BYTES = 20
+    ENQ_OVERHEAD_BYTES = 56
+    ENQ_BYTES_MAX = 576
+    RESERVE_FIRST = 64
+    RESERVE_MAX = 8192
+    LOAD_MESSAGES = 4096
+    LOAD_BYTES = 4 << 20
+    SPARES_MAX = 16
+    KEPT_WORDS = 64
+    SEQ_BITS = 56
+
+cdef uint64_t NONE = 0xFFFFFFFFFFFFFFFF
+cdef uint64_t SEQ_MASK = (<uint64_t>1 << SEQ_BITS) - 1
+
+cdef struct slot:
+    uint64_t message  # an owned Message; body length << 1 | 1 when it is not in memory
+    uint32_t segment
+    uint32_t offset
+    uint32_t length
+    uint8_t bits
+    uint8_t priority
+    uint16_t delivery_count
+
+cdef struct block:
+    slot[256] slots  # an EMPTY slot is all zeros
+    uint32_t live
+    uint32_t dirty
+
+cdef struct shelf:
+    uint64_t number
+    block *place  # NULL: the block went
+
+cdef packed struct run_entry:
+    uint8_t low
+    uint8_t priority
+    uint8_t flags
+    uint8_t delivery_count
+    uint32_t segment
+    uint32_t offset
+    uint32_t length
+    uint32_t body_length
+
+cdef slot nothing  # EMPTY for ever
+
+# Blocks change hands often when queues are short: a few wait here, all zeros, for the next queue.
+cdef block *spares[SPARES_MAX]
+cdef int spare_count = 0
+
+
+cdef block *new_block() except NULL:
+    global spare_count
+    cdef block *made
+    if spare_count:
+        spare_count -= 1
+        return spares[spare_count]
+    made = <block *>calloc(1, sizeof(block))
+    if made == NULL:
+        raise MemoryError()
+    return made
+
+
+cdef void old_block(block *spent) noexcept:
+    global spare_count
+    spent.live = spent.dirty = 0
+    if spare_count < SPARES_MAX:
+        spares[spare_count] = spent
+        spare_count += 1
+    else:
+        free(spent)
+
+
+# -- a growing array of words, also as a heap -------------------------------------------------------------------
+
+cdef struct words:
+    uint64_t *at
+    size_t n
+    size_t room
+
+
+cdef int grow(words *v) except -1:
+    cdef size_t room = 2 * v.room + 8
+    cdef uint64_t *at = <uint64_t *>realloc(v.at, room * sizeof(uint64_t))
+    if at == NULL:
+        raise MemoryError()
+    v.at = at
+    v.room = room
+    return 0
+
+
+cdef inline int push(words *v, uint64_t word) except -1:
+    if v.n == v.room:
+        grow(v)
+    v.at[v.n] = word
+    v.n += 1
+    return 0
+
+
+cdef void drop(words *v) noexcept:
+    free(v.at)
+    v.at = NULL
+    v.n = v.room = 0
+
+
+cdef inline void reset(words *v) noexcept:
+    v.n = 0
+    if v.room > KEPT_WORDS:
+        drop(v)
+
+
+cdef int heap_push(words *heap, uint64_t key) except -1:
+    cdef size_t i, parent
+    push(heap, key)
+    i = heap.n - 1
+    while i:
+        parent = (i - 1) >> 1
+        if heap.at[parent] <= key:
+            break
+        heap.at[i] = heap.at[parent]
+        i = parent
+    heap.at[i] = key
+    return 0
+
+
+cdef void heap_pop(words *heap) noexcept:
+    cdef size_t i = 0, child
+    cdef uint64_t key
+    heap.n -= 1
+    if heap.n == 0:
+        reset(heap)
+        return
+    key = heap.at[heap.n]
+    while True:
+        child = 2 * i + 1
+        if child >= heap.n:
+            break
+        if child + 1 < heap.n and heap.at[child + 1] < heap.at[child]:
+            child += 1
+        if key <= heap.at[child]:
+            break
+        heap.at[i] = heap.at[child]
+        i = child
+    heap.at[i] = key
+
+
+cdef int compare_words(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t x = (<const uint64_t *>a)[0], y = (<const uint64_t *>b)[0]
+    return (x > y) - (x < y)
+
+
+cdef int join_ranges(words *ranges) except -1:
+    # Sorts pairs (first, last) and joins neighbours. Acknowledgements come in few ascending runs, one for each
+    # consumer: a merge sort that starts from the runs it finds.
+    cdef size_t n = ranges.n // 2, i, j, k, a, b, out, runs
+    cdef uint64_t *source = ranges.at
+    cdef uint64_t *target = NULL
+    cdef uint64_t *spare = NULL
+    cdef bint from_left
+    while True:
+        runs = out = i = 0
+        while i < n:
+            runs += 1
+            j = i + 1
+            while j < n and source[2 * j] >= source[2 * j - 2]:
+                j += 1
+            if j == n and runs == 1:
+                break
+            k = j + 1
+            while k < n and source[2 * k] >= source[2 * k - 2]:
+                k += 1
+            if k > n:
+                k = n
+            if target == NULL:
+                target = spare = <uint64_t *>malloc(2 * n * sizeof(uint64_t))
+                if spare == NULL:
+                    raise MemoryError()
+            a, b = i, j
+            while a < j or b < k:
+                from_left = b >= k or (a < j and source[2 * a] <= source[2 * b])
+                if from_left:
+                    target[2 * out] = source[2 * a]
+                    target[2 * out + 1] = source[2 * a + 1]
+                    a += 1
+                else:
+                    target[2 * out] = source[2 * b]
+                    target[2 * out + 1] = source[2 * b + 1]
+                    b += 1
+                out += 1
+            i = k
+        if i < n or n == 0:  # one run: sorted
+            break
+        source, target = target, source
+    if source != ranges.at:
+        memcpy(ranges.at, source, 2 * n * sizeof(uint64_t))
+    free(spare)
+    out = 0
+    for i in range(1, n):
+        if ranges.at[2 * i] == ranges.at[2 * out + 1] + 1:
+            ranges.at[2 * out + 1] = ranges.at[2 * i + 1]
+        else:
+            out += 1
+            ranges.at[2 * out] = ranges.at[2 * i]
+            ranges.at[2 * out + 1] = ranges.at[2 * i + 1]
+    if n:
+        ranges.n = 2 * (out + 1)
+    return 0
+
+
+# -- slots -------------------------------------------------------------------------------------------------------
+
+cdef inline bint in_memory(slot *s) noexcept:
+    return s.message & 1 == 0
+
+
+cdef inline size_t payload_bytes(slot *s) noexcept:
+    return PyBytes_GET_SIZE((<Message><PyObject *>s.message).payload)
+
+
+cdef inline uint64_t body_bytes(slot *s) noexcept:
+    if s.message & 1:
+        return s.message >> 1
+    return payload_bytes(s) - (<Message><PyObject *>s.message).header_length
+
+
+cdef inline void set_state(slot *s, uint8_t state) noexcept:
+    s.bits = (s.bits & ~<uint8_t>STATE) | state
+
+
+cdef inline uint64_t heap_key(slot *s, uint64_t seq) noexcept:
+    return <uint64_t>(255 - s.priority) << SEQ_BITS | seq
+
+
+cdef class Ledger
+
+
+@cython.final
+cdef class Ring:
+    """The messages of one queue; see ring_pure.Ring."""
+
+    cdef readonly uint64_t queue_id
+    cdef readonly bint journaled
+    cdef readonly uint8_t max_priority
+    cdef readonly SegmentUse use
+    cdef public list agenda
+    cdef public object owner
+    cdef public object annotate
+    cdef public uint32_t epoch
+    cdef public bint marked
+    cdef public bint loading
+    cdef readonly bint destroyed
+    cdef public int64_t ttl_ms
+    cdef public uint64_t turn
+    cdef readonly uint64_t ready
+    cdef readonly uint64_t unacked
+    cdef readonly int64_t ready_bytes
+    cdef readonly int64_t resident_bytes
+    cdef public int64_t resident_bytes_max
+    cdef readonly uint64_t next_seq
+    cdef readonly uint64_t committed
+    cdef readonly uint64_t reserved
+    cdef readonly uint64_t reserved_durable
+    cdef uint64_t reserved_written
+    cdef uint64_t reserve_from
+    cdef uint64_t reserve_step
+    cdef uint64_t cursor
+    cdef uint64_t unwritten
+
+    cdef uint64_t absent  # ready messages that are on disk only
+    cdef uint64_t loaded_to  # from the cursor to here none of them is absent
+    cdef uint64_t held  # slots in that state
+    cdef uint64_t counted  # slots with COUNTED
+    cdef uint64_t copied  # slots with COPIED
+
+    cdef words heap  # (255 - priority) << 56 | seq of ready messages that the cursor will not meet
+    cdef words settled  # pairs (first, last)
+    cdef words inflight
+    cdef words counts  # seqs, in the order in which they were COUNTED
+    cdef words copies  # seqs, in the order in which they were COPIED
+    cdef words moves  # triples seq, segment << 32 | offset, length
+    cdef words dirty  # numbers of blocks, gone or marked dirty
+
+    cdef shelf *shelves
+    cdef size_t shelf_first
+    cdef size_t shelf_end
+    cdef size_t shelf_room
+    cdef size_t shelf_holes
+    cdef uint64_t hot_number
+    cdef block *hot
+
+    def __cinit__(self):
+        self.hot_number = NONE
+
+    def __init__(self, uint64_t queue_id, bint journaled=False, uint8_t max_priority=0, SegmentUse use=None,
+                 list agenda=None, owner=None):
+        self.queue_id = queue_id
+        self.journaled = journaled
+        self.max_priority = max_priority
+        self.use = use
+        self.agenda = agenda
+        self.owner = owner
+        self.epoch = 1
+        self.ttl_ms = -1
+        self.resident_bytes_max = 8 << 20
+        self.next_seq = self.committed = self.cursor = self.unwritten = self.reserve_from = 1
+        self.reserve_step = RESERVE_FIRST
+
+    def __dealloc__(self):
+        self.free_blocks()
+        self.drop_words()
+
+    cdef void drop_words(self) noexcept:
+        drop(&self.heap)
+        drop(&self.settled)
+        drop(&self.inflight)
+        drop(&self.counts)
+        drop(&self.copies)
+        drop(&self.moves)
+        drop(&self.dirty)
+
+    # -- blocks -----------------------------------------------------------------------------------------------
+
+    cdef size_t shelf_at(self, uint64_t number) noexcept:
+        # The first shelf whose number is not lower. Numbers rise by one at least, which bounds the place on both
+        # sides; without missing blocks the bounds meet.
+        cdef size_t low = self.shelf_first, high = self.shelf_end, middle
+        cdef uint64_t above, below
+        if low == high or number <= self.shelves[low].number:
+            return low
+        high -= 1
+        if number > self.shelves[high].number:
+            return high + 1
+        above = number - self.shelves[low].number
+        below = self.shelves[high].number - number
+        middle = high
+        if above < high - low:
+            high = low + above
+        if below < middle - low:
+            low = middle - below
+        while low < high:
+            middle = (low + high) >> 1
+            if self.shelves[middle].number < number:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef block *seek_block(self, uint64_t number) noexcept:
+        cdef size_t i = self.shelf_at(number)
+        if i == self.shelf_end or self.shelves[i].number != number or self.shelves[i].place == NULL:
+            return NULL
+        self.hot_number = number
+        self.hot = self.shelves[i].place
+        return self.hot
+
+    cdef inline block *find_block(self, uint64_t number) noexcept:
+        if number == self.hot_number:
+            return self.hot
+        return self.seek_block(number)
+
+    cdef inline slot *find(self, uint64_t seq) noexcept:
+        # the slot of seq, `nothing` when its block does not exist; `hot` is its block afterwards
+        cdef block *found = self.find_block(seq >> 8)
+        if found == NULL:
+            return &nothing
+        return &found.slots[seq & 255]
+
+    cdef block *add_block(self, uint64_t number) except NULL:
+        cdef block *made
+        cdef shelf *grown
+        cdef size_t i, out, room
+        if self.shelf_end == self.shelf_room:
+            if self.shelf_room and 2 * (self.shelf_first + self.shelf_holes) >= self.shelf_room:
+                out = 0
+                for i in range(self.shelf_first, self.shelf_end):
+                    if self.shelves[i].place != NULL:
+                        self.shelves[out] = self.shelves[i]
+                        out += 1
+                self.shelf_first = self.shelf_holes = 0
+                self.shelf_end = out
+            else:
+                room = 2 * self.shelf_room + 4
+                grown = <shelf *>realloc(self.shelves, room * sizeof(shelf))
+                if grown == NULL:
+                    raise MemoryError()
+                self.shelves = grown
+                self.shelf_room = room
+        made = new_block()
+        i = self.shelf_at(number)
+        if i < self.shelf_end and self.shelves[i].number == number:
+            self.shelf_holes -= 1
+        else:
+            memmove(&self.shelves[i + 1], &self.shelves[i], (self.shelf_end - i) * sizeof(shelf))
+            self.shelf_end += 1
+            self.shelves[i].number = number
+        self.shelves[i].place = made
+        self.hot_number = number
+        self.hot = made
+        return made
+
+    cdef void drop_hot_block(self) noexcept:
+        cdef size_t i = self.shelf_at(self.hot_number)
+        old_block(self.hot)
+        self.shelves[i].place = NULL
+        self.hot_number = NONE
+        self.shelf_holes += 1
+        while self.shelf_first < self.shelf_end and self.shelves[self.shelf_first].place == NULL:
+            self.shelf_first += 1
+            self.shelf_holes -= 1
+        while self.shelf_end > self.shelf_first and self.shelves[self.shelf_end - 1].place == NULL:
+            self.shelf_end -= 1
+            self.shelf_holes -= 1
+        if self.shelf_first == self.shelf_end:
+            self.shelf_first = self.shelf_end = 0
+            if self.shelf_room > 4:
+                free(self.shelves)
+                self.shelves = NULL
+                self.shelf_room = 0
+
+    cdef uint64_t skip(self, uint64_t seq, uint64_t end) noexcept:
+        # the block of seq does not exist: the first seq of the next one, at most `end`
+        cdef size_t i = self.shelf_at(seq >> 8)
+        while i < self.shelf_end and self.shelves[i].place == NULL:
+            i += 1
+        if i == self.shelf_end:
+            return end
+        return min(self.shelves[i].number << 8, end)
+
+    cdef inline bint forget(self, slot *s) noexcept:
+        # s was just found, so its block is hot; True when the block is gone
+        memset(s, 0, sizeof(slot))
+        self.hot.live -= 1
+        if self.hot.live:
+            return False
+        self.drop_hot_block()
+        return True
+
+    cdef void free_blocks(self) noexcept:
+        cdef size_t i, k
+        cdef block *place
+        for i in range(self.shelf_first, self.shelf_end):
+            place = self.shelves[i].place
+            if place == NULL:
+                continue
+            for k in range(256):
+                if place.slots[k].bits and in_memory(&place.slots[k]):
+                    Py_DECREF(<object><PyObject *>place.slots[k].message)
+            memset(place, 0, sizeof(block))
+            old_block(place)
+        free(self.shelves)
+        self.shelves = NULL
+        self.shelf_first = self.shelf_end = self.shelf_room = self.shelf_holes = 0
+        self.hot_number = NONE
+
+    cdef inline int mark_dirty(self) except -1:
+        # the hot block
+        if not self.hot.dirty:
+            self.hot.dirty = True
+            if self.dirty.n == 0 or self.dirty.at[self.dirty.n - 1] != self.hot_number:
+                push(&self.dirty, self.hot_number)
+        return 0
+
+    # -- joining ----------------------------------------------------------------------------------------------
+
+    cdef inline int put(self, Message message) except -1:
+        cdef uint64_t seq = self.next_seq
+        cdef size_t size = PyBytes_GET_SIZE(message.payload)
+        cdef block *place
+        cdef slot *s
+        if self.max_priority:
+            heap_push(&self.heap, <uint64_t>(255 - min(message.priority, self.max_priority)) << SEQ_BITS | seq)
+        place = self.find_block(seq >> 8)
+        if place == NULL:
+            place = self.add_block(seq >> 8)
+        s = &place.slots[seq & 255]
+        Py_INCREF(message)
+        s.message = <uint64_t><PyObject *>message
+        s.priority = min(message.priority, self.max_priority)
+        s.bits = READY
+        if self.journaled and message.flags & PERSISTENT:
+            s.bits |= PERSIST
+        place.live += 1
+        self.next_seq = seq + 1
+        self.ready += 1
+        self.ready_bytes += size - message.header_length
+        self.resident_bytes += size
+        return 0
+
+    def append(self, messages) -> int:
+        """Gives the messages the next seqs; returns `next_seq` after them."""
+        for message in messages:
+            if type(message) is not Message:
+                raise TypeError(f"a compiled ring holds compiled messages, not {type(message).__name__}")
+            self.put(<Message>message)
+        if self.max_priority:
+            self.cursor = self.next_seq
+        self.set_mark()
+        return self.next_seq
+
+    cdef inline int set_mark(self) except -1:
+        if not self.marked and self.agenda is not None:
+            self.marked = True
+            self.agenda.append(self.owner)
+        return 0
+
+    def mark(self) -> None:
+        self.set_mark()
+
+    # -- the head ---------------------------------------------------------------------------------------------
+
+    cdef inline uint64_t head_seq(self) noexcept:
+        # the seq of the next ready message, 0 when there is none
+        cdef uint64_t seq
+        while self.heap.n:
+            seq = self.heap.at[0] & SEQ_MASK
+            if self.find(seq).bits & STATE == READY:  # returned messages stand before the cursor
+                return seq
+            heap_pop(&self.heap)
+        return self.cursor_seq()
+
+    cdef uint64_t cursor_seq(self) noexcept:
+        cdef uint64_t seq = self.cursor, end = self.next_seq, stop
+        cdef block *place
+        while seq < end:
+            place = self.find_block(seq >> 8)
+            if place == NULL:
+                seq = self.skip(seq, end)
+                continue
+            stop = min((seq | 255) + 1, end)
+            while seq < stop:
+                if place.slots[seq & 255].bits & STATE == READY:
+                    self.cursor = seq
+                    return seq
+                seq += 1
+        self.cursor = seq
+        return 0
+
+    cdef inline int64_t expiry(self, Message message) noexcept:
+        # amqp-rules 5.6: the effective TTL is the lower of the queue's and the message's
+        cdef int64_t ttl = message.ttl_ms
+        if self.ttl_ms >= 0 and (ttl < 0 or self.ttl_ms < ttl):
+            ttl = self.ttl_ms
+        return -1 if ttl < 0 else message.time_ms + ttl
+
+    cdef inline bint may_hand_out(self, uint64_t seq) noexcept:
+        return seq <= self.reserved_durable or self.reserve_from <= seq <= self.reserved_written
+
+    cdef inline int head_at(self, uint64_t seq, slot *s, int64_t now_ms) noexcept:
+        cdef int64_t expiry
+        if not in_memory(s):
+            return HEAD_NOT_LOADED
+        expiry = self.expiry(<Message><PyObject *>s.message)
+        if 0 <= expiry <= now_ms:
+            return HEAD_EXPIRED
+        if s.bits & WRITTEN and not self.may_hand_out(seq):
+            return HEAD_NOT_RESERVED
+        return HEAD_OK
+
+    def head(self, int64_t now_ms) -> int:
+        """What stands at the head: HEAD_OK, HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED or HEAD_EXPIRED."""
+        cdef uint64_t seq = self.head_seq()
+        return self.head_at(seq, self.find(seq), now_ms) if seq else HEAD_NONE
+
+    def head_expiry_ms(self) -> int:
+        """Wall clock at which the head expires; -1 when it does not, or is not in memory."""
+        cdef uint64_t seq = self.head_seq()
+        cdef slot *s = self.find(seq)
+        if not seq or not in_memory(s):
+            return -1
+        return self.expiry(<Message><PyObject *>s.message)
+
+    cdef void reserve_past(self, uint64_t seq) noexcept:
+        self.reserved = max(seq, self.reserved) + self.reserve_step
+        self.reserve_step = min(self.reserve_step * 2, <uint64_t>RESERVE_MAX)
+
+    def reserve(self) -> None:
+        """Asks for the right to hand out more; the next group carries it."""
+        cdef uint64_t seq
+        if not self.journaled or self.destroyed:
+            return
+        seq = self.head_seq()
+        if not seq:
+            seq = self.next_seq
+        if seq + self.reserve_step // 2 > self.reserved:
+            self.reserve_past(seq)
+            self.set_mark()
+
+    cdef inline void leave_head(self, uint64_t seq, slot *s) noexcept:
+        if self.heap.n and self.heap.at[0] & SEQ_MASK == seq:
+            heap_pop(&self.heap)
+        elif seq == self.cursor:
+            self.cursor += 1
+        set_state(s, UNACKED)
+        self.ready -= 1
+        self.unacked += 1
+        self.ready_bytes -= body_bytes(s)
+
+    cdef inline void hand_out(self, uint64_t seq, slot *s) noexcept:
+        self.leave_head(seq, s)
+        if s.bits & (PERSIST | WRITTEN) == PERSIST and seq > self.reserved:
+            self.reserve_past(seq)
+
+    cdef inline void relieve(self, uint64_t seq, slot *s) noexcept:
+        # a message that was handed out may leave memory
+        if s.bits & WRITTEN and seq < self.committed and self.resident_bytes > self.resident_bytes_max:
+            self.page_out(seq, s)
+
+    def take(self) -> tuple:
+        """Hands out the head (`head` said HEAD_OK): seq, message, redelivered, delivery count."""
+        cdef uint64_t seq = self.head_seq()
+        cdef slot *s = self.find(seq)
+        if not seq:
+            raise KeyError(seq)
+        if not in_memory(s):
+            raise AssertionError("a message is loaded before it is handed out")
+        message = <object><PyObject *>s.message
+        self.hand_out(seq, s)
+        self.relieve(seq, s)
+        return seq, message, s.bits & REDELIVERED != 0, s.delivery_count
+
+    # -- leaving ----------------------------------------------------------------------------------------------
+
+    cdef int settle_seq(self, uint64_t seq, bint held) except -1:
+        cdef slot *s = self.find(seq)
+        cdef uint8_t state = s.bits & STATE
+        cdef uint64_t bytes_left
+        cdef size_t n
+        if state == UNACKED:
+            self.unacked -= 1
+        elif state == READY:
+            self.ready -= 1
+            self.ready_bytes -= body_bytes(s)
+            if not in_memory(s):
+                self.absent -= 1
+        elif self.destroyed:
+            return 0
+        elif state == EMPTY:
+            raise KeyError(seq)
+        else:
+            raise AssertionError(f"message {seq} of queue {self.queue_id} is settled once")
+        if in_memory(s):
+            bytes_left = body_bytes(s)
+            self.resident_bytes -= payload_bytes(s)
+            Py_DECREF(<object><PyObject *>s.message)
+            s.message = bytes_left << 1 | 1
+        if s.bits & (WRITTEN | COUNTED | COPIED):
+            if s.bits & COUNTED:
+                self.counted -= 1
+            if s.bits & COPIED:
+                self.copied -= 1
+            s.bits = (s.bits & ~<uint8_t>(STATE | COUNTED | COPIED)) | SETTLED
+            n = self.settled.n
+            if n and self.settled.at[n - 1] + 1 == seq:
+                self.settled.at[n - 1] = seq
+            else:
+                push(&self.settled, seq)
+                push(&self.settled, seq)
+        elif held and s.bits & PERSIST:
+            set_state(s, HELD)
+            self.held += 1
+        else:
+            self.forget(s)
+        return 0
+
+    def settle(self, uint64_t seq, bint held=False) -> None:
+        """The message leaves the queue; `held`: as one half of something atomic (see HELD)."""
+        self.settle_seq(seq, held)
+
+    def requeue(self, uint64_t seq, bint counted) -> int:
+        """An unacknowledged message returns to its old place; returns its delivery count."""
+        cdef slot *s = self.find(seq)
+        if s.bits & STATE != UNACKED:
+            if self.destroyed:
+                return 0
+            if s.bits & STATE == EMPTY:
+                raise KeyError(seq)
+            raise AssertionError(f"only an unacknowledged message returns, {seq} of {self.queue_id} is not")
+        heap_push(&self.heap, heap_key(s, seq))
+        set_state(s, READY)
+        s.bits |= REDELIVERED
+        if counted:
+            if s.delivery_count < 0xFFFF:
+                s.delivery_count += 1
+            if s.bits & WRITTEN:
+                if not s.bits & COUNTED:
+                    push(&self.counts, seq)
+                    s.bits |= COUNTED
+                    self.counted += 1
+                self.mark_dirty()
+        self.unacked -= 1
+        self.ready += 1
+        self.ready_bytes += body_bytes(s)
+        if not in_memory(s):
+            self.absent += 1
+        self.set_mark()
+        return s.delivery_count
+
+    def pop_head(self) -> tuple:
+        """Takes the head out without handing it out: seq, message if in memory, delivery count."""
+        cdef uint64_t seq = self.head_seq()
+        cdef slot *s = self.find(seq)
+        if not seq:
+            raise AssertionError("there is a head")
+        self.leave_head(seq, s)
+        if in_memory(s):
+            return seq, <object><PyObject *>s.message, s.delivery_count
+        self.absent -= 1
+        return seq, None, s.delivery_count
+
+    def purge(self) -> int:
+        """Settles all that is ready; returns how many."""
+        cdef uint64_t count = 0, seq
+        cdef slot *s
+        while True:
+            seq = self.head_seq()
+            if not seq:
+                break
+            s = self.find(seq)
+            if not in_memory(s):
+                self.absent -= 1
+            self.leave_head(seq, s)
+            self.settle_seq(seq, False)
+            count += 1
+        if count:
+            self.set_mark()
+        return count
+
+    cdef slot *known(self, uint64_t seq) except NULL:
+        cdef slot *s = self.find(seq)
+        if not s.bits:
+            raise KeyError(seq)
+        return s
+
+    def message(self, uint64_t seq):
+        """The message, None when it is on disk only."""
+        cdef slot *s = self.known(seq)
+        return <object><PyObject *>s.message if in_memory(s) else None
+
+    def location(self, uint64_t seq) -> tuple:
+        cdef slot *s = self.known(seq)
+        if not s.bits & WRITTEN:
+            raise AssertionError(f"message {seq} of queue {self.queue_id} is on disk")
+        return seq, s.segment, s.offset, s.length
+
+    def delivery_count(self, uint64_t seq) -> int:
+        return self.known(seq).delivery_count
+
+    # -- the journal ------------------------------------------------------------------------------------------
+
+    @property
+    def needs_write(self) -> bool:
+        return self.journaled and (
+            self.unwritten < self.next_seq
+            or self.settled.n != 0
+            or self.counted != 0
+            or self.copied != 0
+            or self.reserved > self.reserved_written
+        )
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """At most so many bytes `write` will add to a group."""
+        return (
+            128
+            + self.resident_bytes
+            + ENQ_BYTES_MAX * (self.next_seq - self.unwritten + self.copied)
+            + 56 * (self.settled.n // 2 + self.counted)
+        )
+
+    def write(self, GroupWriter writer not None) -> int:
+        """Puts all that the journal has not heard into the group; returns the `committed` that it will reach."""
+        cdef size_t i
+        cdef uint64_t seq, offset
+        cdef slot *s
+        if self.reserved > self.reserved_written:
+            writer.put_reserve(self.queue_id, self.epoch, self.reserved)
+            self.reserved_written = self.reserved
+            self.reserve_from = self.unwritten
+        for i in range(self.copies.n):
+            seq = self.copies.at[i]
+            s = self.find(seq)
+            if not s.bits & COPIED:
+                continue
+            s.bits &= ~<uint8_t>COPIED
+            offset = writer.put_enqueue(self.queue_id, self.epoch, seq, <Message><PyObject *>s.message,
+                                        s.delivery_count)
+            push(&self.moves, seq)
+            push(&self.moves, <uint64_t>writer.segment << 32 | offset)
+            push(&self.moves, s.length)
+        self.copied = 0
+        reset(&self.copies)
+        self.write_new(writer)
+        if self.settled.n:
+            join_ranges(&self.settled)
+            writer.put_settle(self.queue_id, self.epoch, self.settled.at, self.settled.n // 2, 0)
+            if self.inflight.n:
+                for i in range(self.settled.n):
+                    push(&self.inflight, self.settled.at[i])
+                reset(&self.settled)
+            else:
+                self.settled, self.inflight = self.inflight, self.settled
+        for i in range(self.counts.n):
+            seq = self.counts.at[i]
+            s = self.find(seq)
+            if s.bits & COUNTED:
+                s.bits &= ~<uint8_t>COUNTED
+                writer.put_count(self.queue_id, self.epoch, seq, s.delivery_count)
+        self.counted = 0
+        reset(&self.counts)
+        return self.unwritten
+
+    cdef int write_new(self, GroupWriter writer) except -1:
+        cdef uint64_t seq = self.unwritten, end = self.next_seq, stop, written = 0, length
+        cdef block *place
+        cdef slot *s
+        cdef Message message
+        cdef uint8_t state
+        while seq < end:
+            place = self.find_block(seq >> 8)
+            if place == NULL:
+                seq = self.skip(seq, end)
+                continue
+            stop = min((seq | 255) + 1, end)
+            for seq in range(seq, stop):
+                s = &place.slots[seq & 255]
+                state = s.bits & STATE
+                if not s.bits & PERSIST or (state != READY and state != UNACKED):
+                    continue
+                if not in_memory(s):
+                    raise AssertionError("an unwritten message is in memory")
+                message = <Message><PyObject *>s.message
+                s.offset = <uint32_t>writer.put_enqueue(self.queue_id, self.epoch, seq, message, s.delivery_count)
+                s.segment = writer.segment
+                length = ENQ_OVERHEAD_BYTES + PyBytes_GET_SIZE(message.address) + PyBytes_GET_SIZE(message.payload)
+                s.length = <uint32_t>length
+                s.bits |= WRITTEN
+                self.mark_dirty()
+                if self.use is not None:
+                    if written + length > 0xFFFFFFFF:
+                        self.use.add_bytes(writer.segment, <uint32_t>written)
+                        written = 0
+                    written += length
+            seq = stop
+        if written:
+            self.use.add_bytes(writer.segment, <uint32_t>written)
+        self.unwritten = end
+        return 0
+
+    def commit(self, uint64_t upto) -> None:
+        """The group that `write` returned `upto` for is durable. At most one group of a ring is in flight."""
+        cdef uint64_t seq
+        cdef size_t i
+        cdef slot *s
+        if upto > self.unwritten:
+            raise AssertionError("only what was written becomes durable")
+        if self.held or self.resident_bytes > self.resident_bytes_max:
+            self.pass_over(upto)
+        self.committed = max(self.committed, upto)
+        self.reserved_durable = self.reserved_written
+        for i in range(0, self.moves.n, 3):
+            seq = self.moves.at[i]
+            s = self.find(seq)
+            if not s.bits:
+                continue
+            if self.use is not None:
+                self.use.add_bytes(<uint32_t>(self.moves.at[i + 1] >> 32), <uint32_t>self.moves.at[i + 2])
+                self.use.release_bytes(s.segment, s.length)
+            s.segment = <uint32_t>(self.moves.at[i + 1] >> 32)
+            s.offset = <uint32_t>self.moves.at[i + 1]
+            self.mark_dirty()
+            if in_memory(s) and self.resident_bytes > self.resident_bytes_max:
+                self.page_out(seq, s)
+        reset(&self.moves)
+        self.commit_settled()
+        self.advance_committed()
+
+    cdef int pass_over(self, uint64_t upto) except -1:
+        # decides the slots in [committed, upto)
+        cdef uint64_t seq = self.committed, stop
+        cdef block *place
+        cdef slot *s
+        while seq < upto:
+            place = self.find_block(seq >> 8)
+            if place == NULL:
+                seq = self.skip(seq, upto)
+                continue
+            stop = min((seq | 255) + 1, upto)
+            while seq < stop:
+                s = &place.slots[seq & 255]
+                if s.bits & STATE == HELD:
+                    self.held -= 1
+                    if self.forget(s):
+                        break
+                elif s.bits & WRITTEN and in_memory(s) and self.resident_bytes > self.resident_bytes_max:
+                    self.page_out(seq, s)
+                seq += 1
+            seq = stop
+        return 0
+
+    cdef int commit_settled(self) except -1:
+        cdef uint64_t seq, released = 0
+        cdef uint32_t segment = 0
+        cdef size_t i
+        cdef slot *s
+        for i in range(0, self.inflight.n, 2):
+            seq = self.inflight.at[i]
+            while seq <= self.inflight.at[i + 1]:
+                s = self.find(seq)
+                if s.bits & STATE != SETTLED:
+                    raise AssertionError("a SET record names settled messages")
+                self.mark_dirty()
+                if self.use is not None:
+                    if s.segment != segment or released + s.length > 0xFFFFFFFF:
+                        if released:
+                            self.use.release_bytes(segment, <uint32_t>released)
+                        segment = s.segment
+                        released = 0
+                    released += s.length
+                self.forget(s)
+                seq += 1
+        if released:
+            self.use.release_bytes(segment, <uint32_t>released)
+        reset(&self.inflight)
+        return 0
+
+    cdef void advance_committed(self) noexcept:
+        cdef uint64_t seq = self.committed, end = self.next_seq, stop
+        cdef block *place
+        if not self.journaled:
+            self.committed = self.unwritten = end
+            return
+        while seq < end:
+            place = self.find_block(seq >> 8)
+            if place == NULL:
+                seq = self.skip(seq, end)
+                continue
+            stop = min((seq | 255) + 1, end)
+            while seq < stop:
+                if place.slots[seq & 255].bits & PERSIST:
+                    self.committed = seq
+                    return
+                seq += 1
+        self.committed = seq
+
+    def advance(self) -> int:
+        """Moves `committed` over what needs no disk: transient messages, and those acknowledged unwritten."""
+        self.advance_committed()
+        return self.committed
+
+    def rewrite(self, uint64_t seq, uint32_t segment, uint32_t offset, Message message not None) -> bool:
+        """Copy forward: writes the message again if it still lives at (segment, offset); False when it does not."""
+        cdef slot *s = self.find(seq)
+        cdef uint8_t state = s.bits & STATE
+        if (state != READY and state != UNACKED) or not s.bits & WRITTEN:
+            return False
+        if s.segment != segment or s.offset != offset:
+            return False
+        if s.bits & COPIED:
+            return True
+        push(&self.copies, seq)
+        self.page_in(s, message)
+        s.bits |= COPIED
+        self.copied += 1
+        self.set_mark()
+        return True
+
+    # -- paging -----------------------------------------------------------------------------------------------
+
+    cdef void page_out(self, uint64_t seq, slot *s) noexcept:
+        # a written message that is in memory
+        cdef uint64_t bytes_left
+        if s.bits & COPIED:
+            return
+        bytes_left = body_bytes(s)
+        self.resident_bytes -= payload_bytes(s)
+        Py_DECREF(<object><PyObject *>s.message)
+        s.message = bytes_left << 1 | 1
+        if s.bits & STATE == READY:
+            self.absent += 1
+            self.loaded_to = min(self.loaded_to, seq)
+
+    cdef int page_in(self, slot *s, Message message) except -1:
+        cdef size_t size = PyBytes_GET_SIZE(message.payload)
+        if in_memory(s):
+            return 0
+        if size - message.header_length != body_bytes(s):
+            raise AssertionError("a message comes back as it left")
+        Py_INCREF(message)
+        s.message = <uint64_t><PyObject *>message
+        self.resident_bytes += size
+        if s.bits & STATE == READY:
+            self.absent -= 1
+        return 0
+
+    @property
+    def wants_load(self) -> bool:
+        """The messages in memory ahead of the head run low while more stand on disk."""
+        if self.loading or not self.journaled or not self.absent:
+            return False
+        return len(self.find_missing(1, 1, LOAD_MESSAGES // 2)) != 0
+
+    def missing(self) -> list:
+        """Places of the next ready messages that are on disk only: at most LOAD_MESSAGES, about LOAD_BYTES."""
+        return self.find_missing(LOAD_MESSAGES, LOAD_BYTES, LOAD_MESSAGES)
+
+    cdef list find_missing(self, size_t count_max, uint64_t bytes_max, uint64_t look_max):
+        cdef list found = []
+        cdef uint64_t size = 0, left = look_max, seq, end
+        cdef bint unbroken = True
+        cdef slot *s
+        self.head_seq()
+        self.cursor_seq()
+        if self.heap.n and self.find_returned(found, &size, &left, count_max, bytes_max):
+            return found
+        end = min(self.next_seq, self.cursor + left)
+        seq = max(self.cursor, self.loaded_to)
+        while seq < end:
+            if self.find_block(seq >> 8) == NULL:
+                seq = self.skip(seq, end)
+                continue
+            s = self.find(seq)
+            if s.bits & STATE == READY and not in_memory(s):
+                if unbroken:
+                    self.loaded_to = seq
+                    unbroken = False
+                found.append((seq, s.segment, s.offset, s.length))
+                size += s.length
+                if <size_t>len(found) >= count_max or size >= bytes_max:
+                    return found
+            seq += 1
+        if unbroken:
+            self.loaded_to = max(self.loaded_to, end)
+        return found
+
+    cdef bint find_returned(self, list found, uint64_t *size, uint64_t *left, size_t count_max,
+                            uint64_t bytes_max) except -1:
+        # The heap in order, without popping it: a second heap holds the places in the first one whose parents were
+        # looked at, ordered by the keys there.
+        cdef words places
+        cdef uint64_t key, seq
+        cdef size_t i, place, child, parent
+        cdef slot *s
+        memset(&places, 0, sizeof(words))
+        try:
+            push(&places, 0)
+            while places.n and left[0]:
+                place = places.at[0]
+                key = self.heap.at[place]
+                # the root is replaced by the last and sinks
+                places.n -= 1
+                if places.n:
+                    i = 0
+                    parent = places.at[places.n]
+                    while True:
+                        child = 2 * i + 1
+                        if child >= places.n:
+                            break
+                        if (child + 1 < places.n
+                                and self.heap.at[places.at[child + 1]] < self.heap.at[places.at[child]]):
+                            child += 1
+                        if self.heap.at[parent] <= self.heap.at[places.at[child]]:
+                            break
+                        places.at[i] = places.at[child]
+                        i = child
+                    places.at[i] = parent
+                for child in range(2 * place + 1, min(2 * place + 3, self.heap.n)):
+                    push(&places, child)
+                    i = places.n - 1
+                    while i:
+                        parent = (i - 1) >> 1
+                        if self.heap.at[places.at[parent]] <= self.heap.at[child]:
+                            break
+                        places.at[i] = places.at[parent]
+                        i = parent
+                    places.at[i] = child
+                seq = key & SEQ_MASK
+                s = self.find(seq)
+                if s.bits & STATE != READY:
+                    continue
+                left[0] -= 1
+                if in_memory(s):
+                    continue
+                found.append((seq, s.segment, s.offset, s.length))
+                size[0] += s.length
+                if <size_t>len(found) >= count_max or size[0] >= bytes_max:
+                    return True
+            return False
+        finally:
+            drop(&places)
+
+    def fill(self, locations, messages) -> None:
+        """Brings back messages that `missing` named; those that left meanwhile are passed over."""
+        cdef slot *s
+        cdef uint8_t state
+        for location, message in zip(locations, messages, strict=True):
+            if type(message) is not Message:
+                raise TypeError(f"a compiled ring holds compiled messages, not {type(message).__name__}")
+            s = self.find(location[0])
+            state = s.bits & STATE
+            if state == READY or state == UNACKED:
+                self.page_in(s, <Message>message)
+
+    # -- checkpoint and recovery ------------------------------------------------------------------------------
+
+    def dirty_runs(self) -> list:
+        """(first seq, run bytes) of every run that changed since the last call; empty bytes: delete it."""
+        cdef words numbers = self.dirty
+        cdef uint64_t number
+        cdef size_t i
+        cdef list runs = []
+        memset(&self.dirty, 0, sizeof(words))
+        try:
+            if numbers.n:
+                qsort(numbers.at, numbers.n, sizeof(uint64_t), compare_words)
+            for i in range(numbers.n):
+                number = numbers.at[i]
+                if i and numbers.at[i - 1] == number:
+                    continue
+                runs.append((number << 8, self.pack_run(number)))
+        finally:
+            drop(&numbers)
+        return runs
+
+    cdef bytes pack_run(self, uint64_t number):
+        cdef run_entry[256] entries
+        cdef run_entry *entry
+        cdef block *place = self.find_block(number)
+        cdef slot *s
+        cdef size_t n = 0, k
+        cdef bint keep = False
+        if place == NULL:
+            return b""
+        for k in range(256):
+            s = &place.slots[k]
+            if not s.bits & WRITTEN:
+                continue
+            if (number << 8 | k) >= self.committed:
+                keep = True
+                continue
+            entry = &entries[n]
+            n += 1
+            entry.low = <uint8_t>k
+            entry.priority = s.priority
+            entry.flags = RUN_REDELIVERED if s.bits & REDELIVERED else 0
+            entry.delivery_count = min(s.delivery_count, 255)
+            entry.segment = s.segment
+            entry.offset = s.offset
+            entry.length = s.length
+            entry.body_length = <uint32_t>body_bytes(s)
+            if s.bits & STATE == SETTLED:
+                keep = True
+        place.dirty = False
+        if keep:
+            self.mark_dirty()
+        return PyBytes_FromStringAndSize(<char *>entries, n * RUN_ENTRY_BYTES)
+
+    def restore_run(self, uint64_t first_seq, run) -> None:
+        cdef Py_buffer view
+        cdef run_entry entry
+        cdef Py_ssize_t at
+        PyObject_GetBuffer(run, &view, PyBUF_SIMPLE)
+        try:
+            if view.len % RUN_ENTRY_BYTES:
+                raise StructError(f"iterative unpacking requires a buffer of a multiple of {RUN_ENTRY_BYTES} bytes")
+            for at in range(0, view.len, RUN_ENTRY_BYTES):
+                memcpy(&entry, <char *>view.buf + at, RUN_ENTRY_BYTES)
+                self.restore_slot(first_seq + entry.low, entry.segment, entry.offset, entry.length, entry.body_length,
+                                  entry.priority, entry.delivery_count)
+                if entry.flags & RUN_REDELIVERED:
+                    self.find(first_seq + entry.low).bits |= REDELIVERED
+        finally:
+            PyBuffer_Release(&view)
+
+    def restore(self, uint64_t seq, uint32_t segment, uint32_t offset, uint32_t length, uint64_t body_length,
+                uint8_t priority, uint16_t delivery_count) -> None:
+        """An ENQ from the index or the tail of the log. A later place of the same seq replaces the earlier."""
+        self.restore_slot(seq, segment, offset, length, body_length, priority, delivery_count)
+
+    cdef int restore_slot(self, uint64_t seq, uint32_t segment, uint32_t offset, uint32_t length,
+                          uint64_t body_length, uint8_t priority, uint16_t delivery_count) except -1:
+        cdef block *place = self.find_block(seq >> 8)
+        cdef slot *s
+        if place == NULL:
+            place = self.add_block(seq >> 8)
+        s = &place.slots[seq & 255]
+        if not s.bits:
+            place.live += 1
+        elif self.use is not None:
+            self.use.release_bytes(s.segment, s.length)
+        s.message = body_length << 1 | 1
+        s.segment = segment
+        s.offset = offset
+        s.length = length
+        s.bits = (s.bits & REDELIVERED) | READY | PERSIST | WRITTEN
+        s.priority = min(priority, self.max_priority)
+        s.delivery_count = delivery_count
+        if self.use is not None:
+            self.use.add_bytes(segment, length)
+        self.mark_dirty()
+        self.next_seq = max(self.next_seq, seq + 1)
+        return 0
+
+    def restore_settled(self, ranges) -> None:
+        cdef uint64_t seq, end, stop
+        cdef block *place
+        cdef slot *s
+        for first, last in ranges:
+            seq = first
+            end = <uint64_t>last + 1
+            while seq < end:
+                place = self.find_block(seq >> 8)
+                if place == NULL:
+                    seq = self.skip(seq, end)
+                    continue
+                stop = min((seq | 255) + 1, end)
+                while seq < stop:
+                    s = &place.slots[seq & 255]
+                    seq += 1
+                    if not s.bits:
+                        continue
+                    if self.use is not None:
+                        self.use.release_bytes(s.segment, s.length)
+                    self.mark_dirty()
+                    if self.forget(s):
+                        break
+                seq = stop
+
+    def restore_count(self, uint64_t seq, uint16_t delivery_count) -> None:
+        cdef slot *s = self.find(seq)
+        if s.bits:
+            s.delivery_count = delivery_count
+            s.bits |= REDELIVERED
+
+    def restore_end(self, uint64_t next_seq, uint64_t reserved) -> None:
+        """The log is folded. All up to `reserved` (D_prev, replication.md 6.4) may have been handed out before."""
+        cdef size_t i, k
+        cdef uint64_t seq
+        cdef block *place
+        cdef slot *s
+        self.next_seq = max(self.next_seq, next_seq, reserved + 1)
+        self.committed = self.unwritten = self.cursor = self.next_seq
+        self.reserved = self.reserved_written = self.reserved_durable = reserved
+        for i in range(self.shelf_first, self.shelf_end):
+            place = self.shelves[i].place
+            if place == NULL:
+                continue
+            for k in range(256):
+                s = &place.slots[k]
+                if not s.bits:
+                    continue
+                seq = self.shelves[i].number << 8 | k
+                self.ready += 1
+                self.absent += 1
+                self.ready_bytes += body_bytes(s)
+                if seq <= reserved:
+                    s.bits |= REDELIVERED
+                if self.max_priority:
+                    heap_push(&self.heap, heap_key(s, seq))
+                else:
+                    self.cursor = min(self.cursor, seq)
+
+    def destroy(self) -> None:
+        """The queue is deleted: gives back its segments' bytes. What still returns to the spent ring is passed over."""
+        cdef size_t i, k
+        cdef block *place
+        cdef slot *s
+        if self.use is not None:
+            for i in range(self.shelf_first, self.shelf_end):
+                place = self.shelves[i].place
+                if place == NULL:
+                    continue
+                for k in range(256):
+                    s = &place.slots[k]
+                    if s.bits & WRITTEN:
+                        self.use.release_bytes(s.segment, s.length)
+        self.destroyed = True
+        self.free_blocks()
+        self.drop_words()
+        self.ready = self.unacked = self.absent = self.held = self.counted = self.copied = 0
+        self.ready_bytes = self.resident_bytes = 0
+        self.unwritten = self.next_seq
+        self.reserved_written = self.reserved
+
+
+@cython.final
+cdef class Consumer:
+    """A consumer as `dispatch` sees it; see ring_pure.Consumer."""
+
+    cdef readonly Ring ring
+    cdef readonly Ledger ledger
+    cdef readonly bytes tag
+    cdef public bint no_ack
+    cdef public bint active
+    cdef public uint64_t prefetch
+    cdef public int64_t priority
+    cdef public object owner
+    cdef readonly uint64_t unacked
+    cdef public uint64_t delivered
+    cdef size_t place  # where its ledger holds it: 0 nowhere, 1 `sole`, n + 2 in `holders`
+
+    def __init__(self, Ring ring not None, Ledger ledger not None, bytes tag not None, bint no_ack,
+                 uint64_t prefetch, int64_t priority=0, owner=None):
+        self.ring = ring
+        self.ledger = ledger
+        self.tag = tag
+        self.no_ack = no_ack
+        self.prefetch = prefetch
+        self.priority = priority
+        self.owner = owner
+        self.active = True
+
+    @property
+    def has_credit(self) -> bool:
+        return credit(self)
+
+
+cdef struct delivery:
+    uint64_t tag
+    uint64_t seq
+    int64_t at_ms
+    PyObject *consumer  # NULL: it left
+
+
+cdef int compare_deliveries(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t x = (<const delivery *>a).tag, y = (<const delivery *>b).tag
+    return (x > y) - (x < y)
+
+
+@cython.final
+cdef class Ledger:
+    """A channel's unacknowledged deliveries by tag; see ring_pure.Ledger.
+
+    Entries stand in tag order in entries[first:end], the first and the last of them alive. A consumer with a
+    delivery here is kept alive by `sole` or `holders`, where the garbage collector sees it; entries borrow.
+    """
+
+    cdef readonly uint16_t number
+    cdef readonly OutBuffer out
+    cdef public uint64_t prefetch
+    cdef public bint flowing
+    cdef readonly uint64_t unacked
+    cdef readonly uint64_t next_tag
+    cdef Consumer sole
+    cdef list holders
+    cdef delivery *entries
+    cdef size_t first
+    cdef size_t end
+    cdef size_t room
+
+    def __init__(self, uint16_t number, OutBuffer out not None):
+        self.number = number
+        self.out = out
+        self.flowing = True
+        self.next_tag = 1
+
+    def __dealloc__(self):
+        free(self.entries)
+
+    cdef int hold(self, Consumer consumer) except -1:
+        if self.sole is None:
+            self.sole = consumer
+            consumer.place = 1
+            return 0
+        if self.holders is None:
+            self.holders = []
+        self.holders.append(consumer)
+        consumer.place = len(self.holders) + 1
+        return 0
+
+    cdef int let_go(self, Consumer consumer) except -1:
+        cdef size_t place = consumer.place
+        cdef Consumer last
+        consumer.place = 0
+        if place == 1:
+            self.sole = None
+            return 0
+        last = self.holders.pop()
+        if last is not consumer:
+            self.holders[<Py_ssize_t>place - 2] = last
+            last.place = place
+        return 0
+
+    cdef int make_room(self) except -1:
+        cdef size_t i, out = 0, room
+        cdef delivery *grown
+        if self.room and 2 * self.unacked <= self.room:
+            for i in range(self.first, self.end):
+                if self.entries[i].consumer != NULL:
+                    self.entries[out] = self.entries[i]
+                    out += 1
+            self.first = 0
+            self.end = out
+            if self.room <= 256 or 8 * out > self.room:
+                return 0
+            room = self.room // 2
+        else:
+            room = max(2 * self.room, <size_t>8)
+        grown = <delivery *>realloc(self.entries, room * sizeof(delivery))
+        if grown == NULL:
+            raise MemoryError()
+        self.entries = grown
+        self.room = room
+        return 0
+
+    cdef inline uint64_t put(self, Consumer consumer, uint64_t seq, int64_t now_ms) except 0:
+        cdef uint64_t tag = self.next_tag
+        cdef delivery *entry
+        if self.end == self.room:
+            self.make_room()
+        if consumer.place == 0:
+            self.hold(consumer)
+        entry = &self.entries[self.end]
+        entry.tag = tag
+        entry.seq = seq
+        entry.at_ms = now_ms
+        entry.consumer = <PyObject *>consumer
+        self.end += 1
+        self.next_tag = tag + 1
+        self.unacked += 1
+        consumer.unacked += 1
+        return tag
+
+    def add(self, Consumer consumer not None, uint64_t seq, int64_t now_ms) -> int:
+        return self.put(consumer, seq, now_ms)
+
+    def skip(self) -> int:
+        """A delivery that needs no acknowledgement still takes a tag."""
+        self.next_tag += 1
+        return self.next_tag - 1
+
+    cdef delivery *find(self, uint64_t tag) noexcept:
+        # NULL when the tag is not outstanding; see Ring.shelf_at
+        cdef size_t low = self.first, high = self.end, middle
+        cdef uint64_t above, below
+        cdef delivery *entry
+        if low == high:
+            return NULL
+        high -= 1
+        if tag < self.entries[low].tag or tag > self.entries[high].tag:
+            return NULL
+        above = tag - self.entries[low].tag
+        below = self.entries[high].tag - tag
+        middle = high
+        if above < high - low:
+            high = low + above
+        if below < middle - low:
+            low = middle - below
+        while low < high:
+            middle = (low + high) >> 1
+            if self.entries[middle].tag < tag:
+                low = middle + 1
+            else:
+                high = middle
+        entry = &self.entries[low]
+        return entry if entry.tag == tag and entry.consumer != NULL else NULL
+
+    cdef inline void remove(self, delivery *entry) noexcept:
+        entry.consumer = NULL
+        self.unacked -= 1
+        while self.first < self.end and self.entries[self.first].consumer == NULL:
+            self.first += 1
+        while self.end > self.first and self.entries[self.end - 1].consumer == NULL:
+            self.end -= 1
+        if self.first == self.end:
+            self.first = self.end = 0
+            if self.room > 256:
+                free(self.entries)
+                self.entries = NULL
+                self.room = 0
+
+    cdef inline int settle_entry(self, delivery *entry) except -1:
+        cdef Consumer consumer = <Consumer>entry.consumer
+        cdef uint64_t seq = entry.seq
+        self.remove(entry)
+        consumer.unacked -= 1
+        consumer.ring.settle_seq(seq, False)
+        if not consumer.ring.marked:
+            consumer.ring.set_mark()
+        if consumer.unacked == 0:
+            self.let_go(consumer)
+        return 0
+
+    cdef bint ack_one(self, uint64_t ack) except -1:
+        # False: the tag is unknown
+        cdef uint64_t tag = ack >> 1
+        cdef delivery *entry
+        if ack & 1 == 0:
+            entry = self.find(tag)
+            if entry == NULL:
+                return False
+            self.settle_entry(entry)
+            return True
+        # amqp-rules 5.5: `multiple` with tag 0 means all
+        if tag == 0:
+            tag = NONE
+        elif self.find(tag) == NULL:
+            return False
+        while self.first < self.end and self.entries[self.first].tag <= tag:
+            self.settle_entry(&self.entries[self.first])
+        return True
+
+    def ack(self, acks) -> int:
+        """Settles the deliveries named by `acks` (tag * 2 + multiple). Returns 0, or the unknown tag + 1."""
+        cdef size_t i
+        cdef Acked batch
+        if type(acks) is Acked:
+            batch = <Acked>acks
+            for i in range(batch.count):
+                if not self.ack_one(batch.values[i]):
+                    return (batch.values[i] >> 1) + 1
+            return 0
+        for ack in acks:
+            if ack > NONE or not self.ack_one(ack):
+                return (ack >> 1) + 1
+        return 0
+
+    cdef tuple collect_entry(self, delivery *entry):
+        cdef Consumer consumer = <Consumer>entry.consumer
+        cdef uint64_t seq = entry.seq, tag = entry.tag
+        self.remove(entry)
+        consumer.unacked -= 1
+        if consumer.unacked == 0:
+            self.let_go(consumer)
+        return tag, consumer, seq
+
+    def collect(self, uint64_t tag, bint multiple):
+        """Takes the deliveries out without settling them, in tag order; None when the tag is unknown."""
+        cdef list taken
+        cdef delivery *entry
+        if multiple and tag == 0:
+            return self.drain()
+        entry = self.find(tag)
+        if entry == NULL:
+            return None
+        if not multiple:
+            return [self.collect_entry(entry)]
+        taken = []
+        while self.first < self.end and self.entries[self.first].tag <= tag:
+            taken.append(self.collect_entry(&self.entries[self.first]))
+        return taken
+
+    def drain(self) -> list:
+        """Takes all out, in tag order: the channel ends or recovers."""
+        cdef list taken = []
+        while self.first < self.end:
+            taken.append(self.collect_entry(&self.entries[self.first]))
+        return taken
+
+    def restore(self, entries, int64_t now_ms) -> None:
+        """Puts collected deliveries back (a transaction was rolled back)."""
+        cdef list back = list(entries)
+        cdef size_t n = 0, i, room = max(self.unacked + len(back), <size_t>8)
+        cdef Consumer consumer
+        cdef delivery *merged = <delivery *>malloc(room * sizeof(delivery))
+        if merged == NULL:
+            raise MemoryError()
+        try:
+            for i in range(self.first, self.end):
+                if self.entries[i].consumer != NULL:
+                    merged[n] = self.entries[i]
+                    n += 1
+            for tag, consumer, seq in back:
+                merged[n] = delivery(tag, seq, now_ms, <PyObject *>consumer)
+                n += 1
+            qsort(merged, n, sizeof(delivery), compare_deliveries)
+            for i in range(n):
+                if merged[i].tag >= self.next_tag:
+                    raise AssertionError("a delivery is put back under its own tag")
+                if i and merged[i].tag == merged[i - 1].tag:
+                    raise AssertionError("a delivery is put back once")
+            self.entries, merged = merged, self.entries
+        finally:
+            free(merged)
+        self.first = 0
+        self.end = n
+        self.room = room
+        for _, consumer, _ in back:
+            self.unacked += 1
+            consumer.unacked += 1
+            if consumer.place == 0:
+                self.hold(consumer)
+
+    def oldest(self):
+        """(delivery time in ms, consumer, tag) of the oldest unacknowledged delivery."""
+        cdef delivery *entry
+        if self.first == self.end:
+            return None
+        entry = &self.entries[self.first]
+        return entry.at_ms, <object>entry.consumer, entry.tag
+
+
+cdef inline bint credit(Consumer consumer) noexcept:
+    cdef Ledger ledger = consumer.ledger
+    if not consumer.active or not ledger.flowing or ledger.out.paused or ledger.out.size >= ledger.out.size_max:
+        return False
+    if consumer.no_ack:
+        return True
+    return (not consumer.prefetch or consumer.unacked < consumer.prefetch) and (
+        not ledger.prefetch or ledger.unacked < ledger.prefetch
+    )
+
+
+cdef inline int deliver(Ring ring, Consumer consumer, uint64_t seq, slot *s, int64_t now_ms) except -1:
+    cdef Ledger ledger = consumer.ledger
+    cdef bint redelivered = s.bits & REDELIVERED != 0
+    cdef uint64_t tag
+    cdef Message message
+    ring.hand_out(seq, s)
+    if s.delivery_count and ring.annotate is not None:
+        answer = ring.annotate(<object><PyObject *>s.message, s.delivery_count)
+        if type(answer) is not Message:
+            raise TypeError(f"annotate returned {type(answer).__name__}, not a message")
+        message = <Message>answer
+        s = ring.find(seq)
+    else:
+        message = <Message><PyObject *>s.message
+    if consumer.no_ack:
+        tag = ledger.next_tag
+        ledger.next_tag = tag + 1
+    else:
+        tag = ledger.put(consumer, seq, now_ms)
+    ledger.out.put_deliver(ledger.number, consumer.tag, tag, redelivered, message)
+    consumer.delivered += 1
+    if consumer.no_ack:
+        ring.settle_seq(seq, False)
+    elif s.bits & WRITTEN:
+        ring.relieve(seq, s)
+    return 0
+
+
+def dispatch(Ring ring not None, consumers, int64_t now_ms, int64_t limit=1 << 30) -> tuple:
+    """Hands ready messages to consumers with credit (`consumers`: highest priority first).
+
+    Returns (how many, why it stopped): HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED, HEAD_EXPIRED, NO_CREDIT or
+    LIMIT.
+    """
+    cdef tuple members = tuple(consumers)
+    cdef int64_t count = 0
+    cdef Consumer consumer
+    cdef uint64_t seq
+    cdef slot *s
+    cdef int head
+    for member in members:
+        if type(member) is not Consumer:
+            raise TypeError(f"a compiled ring feeds compiled consumers, not {type(member).__name__}")
+    if len(members) != 1:
+        return dispatch_round(ring, members, now_ms, limit)
+    consumer = <Consumer>members[0]
+    while True:
+        if count >= limit:
+            return count, LIMIT
+        if not credit(consumer):
+            return count, NO_CREDIT if ring.ready else HEAD_NONE
+        seq = ring.head_seq()
+        if not seq:
+            return count, HEAD_NONE
+        s = ring.find(seq)
+        head = ring.head_at(seq, s, now_ms)
+        if head != HEAD_OK:
+            return count, head
+        ring.turn = 1
+        deliver(ring, consumer, seq, s, now_ms)
+        count += 1
+
+
+cdef tuple dispatch_round(Ring ring, tuple members, int64_t now_ms, int64_t limit):
+    # Within one call credit only shrinks, so a consumer that was passed over once stays out: alive[place] is the
+    # place itself while it has credit, and otherwise a place further on (`width` stands for the end).
+    cdef size_t n = len(members), start = 0, end = 0, width = 0, place, i
+    cdef int64_t count = 0
+    cdef uint64_t seq
+    cdef slot *s
+    cdef int head
+    cdef size_t[64] few
+    cdef size_t *alive = few
+    if n >= 64:
+        alive = <size_t *>malloc((n + 1) * sizeof(size_t))
+        if alive == NULL:
+            raise MemoryError()
+    try:
+        while True:
+            if count >= limit:
+                return count, LIMIT
+            while True:
+                place = width
+                if width:
+                    place = next_alive(members, start, width, alive, ring.turn % width)
+                    if place == width:
+                        place = next_alive(members, start, width, alive, 0)
+                if place < width:
+                    break
+                if end == n:
+                    return count, NO_CREDIT if ring.ready else HEAD_NONE
+                start = end
+                while end < n and (<Consumer>members[end]).priority == (<Consumer>members[start]).priority:
+                    end += 1
+                width = end - start
+                for i in range(width + 1):
+                    alive[i] = i
+            seq = ring.head_seq()
+            if not seq:
+                return count, HEAD_NONE
+            s = ring.find(seq)
+            head = ring.head_at(seq, s, now_ms)
+            if head != HEAD_OK:
+                return count, head
+            ring.turn = place + 1
+            deliver(ring, <Consumer>members[start + place], seq, s, now_ms)
+            count += 1
+    finally:
+        if alive != few:
+            free(alive)
+
+
+cdef inline size_t next_alive(tuple members, size_t start, size_t width, size_t *alive, size_t place):
+    cdef size_t at = place, after
+    while True:
+        while alive[at] != at:
+            at = alive[at]
+        if at == width or credit(<Consumer>members[start + at]):
+            break
+        alive[at] = at + 1
+    while place < at:  # the next search goes there at once
+        after = alive[place]
+        alive[place] = at
+        place = after
+    return at
