@@ -269,10 +269,12 @@ class LocalLog:
         if job.reserved is not None:
             self._reserved = max(self._reserved, job.reserved)
         # `_writing` and `_busy` stay set until all are applied: what is proposed meanwhile comes after the batch
-        self._tell_each(
-            (partial(self._map.apply, waiting.index, waiting.command), waiting.done) for waiting in self._writing
-        )
-        self._writing = []
+        try:
+            self._tell_each(
+                (partial(self._map.apply, waiting.index, waiting.command), waiting.done) for waiting in self._writing
+            )
+        finally:
+            self._writing = []
 
     def _rolled_back(self, job: _Append | snapshot.Snapshot, error: DiskFull) -> None:
         """Nothing of the job was written: refuse its commands, keep what nobody waits for."""

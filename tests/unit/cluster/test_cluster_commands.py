@@ -1,0 +1,79 @@
+"""Commands survive being stored, old bytes and foreign bytes are told apart, secrets stay out of texts."""
+
+import msgspec
+import pytest
+
+from cluster import commands as c
+from cluster.entities import UserLimits
+from cluster.errors import PreconditionFailed
+from cluster.ids import Incarnation, NodeId, QueueId
+
+EVERY = [
+    c.AddVhost(name="v", description="d", tags=("a",), metadata={"k": [1]}, default_queue_type="quorum"),
+    c.DeleteVhost(name="v"),
+    c.DeclareExchange(vhost="v", name="x", type="topic", durable=True, arguments={"alternate-exchange": "y"}),
+    c.DeleteExchange(vhost="v", name="x", if_unused=True),
+    c.DeclareQueue(
+        at_ms=1_700_000_000_000,
+        vhost="v",
+        name="q",
+        exclusive=True,
+        connection="c1",
+        arguments={"a": 1, "b": b"\xff", "c": None, "d": 1.5, "e": [True]},
+        owner=NodeId("n1"),
+        incarnation=Incarnation(3),
+        replicas=(NodeId("n1"), NodeId("n2")),
+    ),
+    c.DeleteQueue(vhost="v", name="q", queue_id=QueueId(7)),
+    c.Bind(vhost="v", source="x", destination="q", routing_key="k", connection="c1"),
+    c.Unbind(vhost="v", source="x", destination="y", destination_kind="exchange"),
+    c.RemoveConnection(connection="c1"),
+    c.ForgetTransient(node=NodeId("n1"), alone=False),
+    c.PutUser(name="u", password_hash="h", hash_algorithm="scrypt", tags=("t",), limits=UserLimits(1, 2)),
+    c.DeleteUser(name="u"),
+    c.SetPermission(user="u", vhost="v", configure="a", write="b", read="c"),
+    c.ClearPermission(user="u", vhost="v"),
+    c.SetTopicPermission(user="u", vhost="v", exchange="x", write="a", read="b"),
+    c.ClearTopicPermission(user="u", vhost="v"),
+    c.PutPolicy(vhost="v", name="p", pattern="^a", definition={"expires": 1}, priority=3),
+    c.DeletePolicy(vhost="v", name="p"),
+    c.PutOperatorPolicy(vhost="v", name="p", pattern="^a", definition={"expires": 1}),
+    c.DeleteOperatorPolicy(vhost="v", name="p"),
+    c.PutParameter(vhost="", component="c", name="n", value={"a": [1]}),
+    c.DeleteParameter(vhost="", component="c", name="n"),
+    c.SetVhostLimits(vhost="v", queues_max=1),
+    c.ClearVhostLimits(vhost="v"),
+]
+
+
+def test_the_list_above_is_every_command() -> None:
+    assert {type(command) for command in EVERY} == set(c.Command.__subclasses__())
+
+
+@pytest.mark.parametrize("command", EVERY, ids=lambda command: type(command).__name__)
+def test_stored_and_back(command: c.AnyCommand) -> None:
+    assert c.decode(c.encode(command)) == command
+
+
+def test_shorter_bytes_of_an_older_release_get_defaults() -> None:
+    older = bytes((c.VERSION,)) + msgspec.msgpack.encode(["set_vhost_limits", 5, "v"])
+    assert c.decode(older) == c.SetVhostLimits(at_ms=5, vhost="v")
+
+
+@pytest.mark.parametrize("stored", [b"", b"\x01", b"\x02\x90", b"\x01\x91\xa4nope", b"\x01\xc1"])
+def test_foreign_bytes_are_refused(stored: bytes) -> None:
+    with pytest.raises(ValueError):
+        c.decode(stored)
+
+
+def test_what_cannot_be_stored_is_the_clients_fault() -> None:
+    deep: object = 1
+    for _ in range(5000):
+        deep = [deep]
+    for value in (2**64, deep, object(), "\ud800"):
+        with pytest.raises(PreconditionFailed):
+            c.encode(c.DeclareQueue(vhost="/", name="q", arguments={"a": value}))
+
+
+def test_a_password_hash_is_not_in_texts() -> None:
+    assert "secret" not in repr(c.PutUser(name="u", password_hash="secret", hash_algorithm="scrypt"))

@@ -1,0 +1,88 @@
+"""Which policy applies, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from cluster.entities import Exchange, OperatorPolicy, Policy, Queue
+from cluster.errors import PreconditionFailed
+from cluster.ids import LOCAL_NODE, QueueId
+from cluster.policies import PolicyTable, check_policy
+
+
+def queue(name: str, **arguments: Any) -> Queue:
+    return Queue("/", name, QueueId(1), True, False, None, arguments, LOCAL_NODE)
+
+
+def policy(name: str, pattern: str = "", **fields: Any) -> Policy:
+    return Policy("/", name, pattern, {"max-length": 5, **fields.pop("also", {})}, **fields)
+
+
+def applied(table: PolicyTable, entry: Queue) -> str | None:
+    return table.queue_settings(entry).policy
+
+
+def test_highest_priority_then_name() -> None:
+    table = PolicyTable()
+    table.put(policy("b", "^q"))
+    table.put(policy("a", "^q"))
+    table.put(policy("c", "^q1", priority=5))
+    assert applied(table, queue("q1")) == "c"
+    assert applied(table, queue("q2")) == "a"
+    assert applied(table, queue("other")) is None
+    assert table.delete("c")
+    assert not table.delete("c")
+    assert applied(table, queue("q1")) == "a"
+
+
+def test_apply_to() -> None:
+    table = PolicyTable()
+    table.put(policy("x", apply_to="exchanges", priority=9, also={"alternate-exchange": "ae"}))
+    table.put(policy("s", apply_to="streams", priority=8))
+    table.put(policy("u", apply_to="quorum_queues", priority=7))
+    table.put(policy("c", apply_to="classic_queues", priority=6))
+    assert applied(table, queue("q")) == "c"
+    assert applied(table, queue("q", **{"x-queue-type": "quorum"})) == "u"
+    assert table.exchange_settings(Exchange("/", "e", "fanout")).alternate_exchange == "ae"
+    own = Exchange("/", "e", "fanout", arguments={"alternate-exchange": "own"})
+    assert table.exchange_settings(own).alternate_exchange == "own"
+
+
+def test_operator_policies_are_a_second_row() -> None:
+    table = PolicyTable()
+    table.put(policy("p"))
+    table.put_operator(OperatorPolicy("/", "o", "", {"max-length": 3}))
+    settings = table.queue_settings(queue("q"))
+    assert (settings.policy, settings.operator_policy, settings.max_length) == ("p", "o", 3)
+    assert table.delete_operator("o")
+    assert table.queue_settings(queue("q")).max_length == 5
+
+
+def test_equal_queues_share_their_settings() -> None:
+    table = PolicyTable()
+    table.put(policy("p"))
+    assert table.queue_settings(queue("a")) is table.queue_settings(queue("b"))
+    assert table.queue_settings(queue("a", **{"x-max-length": 1})) is not table.queue_settings(queue("b"))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Policy("/", "p", "(", {"max-length": 1}),
+        Policy("/", "p", "", {}),
+        Policy("/", "p", "", {"max-length": -1}),
+        Policy("/", "p", "", {"ha-mode": "all"}),
+        Policy("/", "p", "", {"x-max-length": 1}),
+        Policy("/", "p", "", {"alternate-exchange": 1}),
+        Policy("/", "p", "", {"max-age": "1h"}),
+        OperatorPolicy("/", "p", "", {"alternate-exchange": "a"}),
+    ],
+)
+def test_refused_policies(bad: Policy | OperatorPolicy) -> None:
+    with pytest.raises(PreconditionFailed, match="policy 'p'"):
+        check_policy(bad)
+
+
+def test_accepted_policies() -> None:
+    check_policy(Policy("/", "p", "", {"message-ttl": 0, "alternate-exchange": "a", "min-in-sync": 2}))
+    check_policy(Policy("/", "p", r"^(?!amq\.).*", {"dead-letter-routing-key": "k"}))
