@@ -1,17 +1,11 @@
 """The operator's door of a running node: a Unix socket in the data directory, for its owner only (waits).
 
 Each line is a JSON object with `do` and its arguments, each answer a line: {"ok": true, ...} or {"ok": false,
-"error": "..."}. Who may open the socket may read the data directory anyway, so nobody is asked for a password.
-Passwords come in clear, are hashed off the loop, and are never written anywhere.
+"error": "..."}. Who may open the socket may read the data directory anyway, so nobody is asked for a password. The
+requests are those of `broker.server.operations`, and two that only a running node can answer:
 
-    user.add NAME PASSWORD [tags]   user.delete NAME          user.list
-    vhost.add NAME                  vhost.delete NAME         vhost.list
-    permission.set USER VHOST CONFIGURE WRITE READ            permission.clear USER VHOST     permission.list
-    policy.set VHOST NAME PATTERN DEFINITION [apply_to, priority]   policy.delete VHOST NAME  policy.list
-    status                          alarm.set memory|disk on|off   (a drill: raises the alarm whatever is measured)
-
-The same commands run on the wiring log of a stopped node (`broker.cli.administration`), which is why they are a
-table of functions that take an `Operator` and not methods of the socket.
+    status
+    alarm.set name raised      a drill: raises "memory" or "disk" whatever is measured, until it is taken back
 """
 
 from __future__ import annotations
@@ -23,10 +17,10 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from broker.server.operations import Facts, Refused, carry_out
 from cluster import commands as c
-from cluster.passwords import SCRYPT, hashed
 from cluster.state import Applied
 from cluster.view import ClusterView
 
@@ -36,149 +30,10 @@ if TYPE_CHECKING:
 NAME = "admin.sock"
 LINE_BYTES_MAX = 1 << 20
 
-Facts = dict[str, Any]
-
-
-class Refused(Exception):
-    """The answer is no; the text says why."""
-
-
-class Operator(Protocol):
-    """What the commands need: the map to read, and somebody who orders changes."""
-
-    @property
-    def map(self) -> ClusterView: ...
-
-    @property
-    def password_cost(self) -> int: ...
-
-    async def order(self, command: c.AnyCommand) -> Applied: ...
-
-
-async def _ordered(operator: Operator, command: c.AnyCommand) -> Facts:
-    applied = await operator.order(command)
-    if applied.error is not None:
-        raise Refused(applied.error.text)
-    return {}
-
-
-def _text(asked: Facts, name: str, default: str | None = None) -> str:
-    value = asked.get(name, default)
-    if not isinstance(value, str) or (not value and default is None):
-        raise Refused(f"'{name}' is missing")
-    return value
-
-
-async def _user_add(operator: Operator, asked: Facts) -> Facts:
-    name, password = _text(asked, "name"), _text(asked, "password")
-    tags = asked.get("tags", [])
-    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise Refused("'tags' is a list of words")
-    try:
-        stored = await asyncio.to_thread(hashed, password, cost=operator.password_cost)
-    except ValueError as error:
-        raise Refused(str(error)) from error
-    return await _ordered(operator, c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=tuple(tags)))
-
-
-async def _user_delete(operator: Operator, asked: Facts) -> Facts:
-    name = _text(asked, "name")
-    if operator.map.user(name) is None:
-        raise Refused(f"there is no user '{name}'")
-    return await _ordered(operator, c.DeleteUser(name=name))
-
-
-async def _user_list(operator: Operator, _: Facts) -> Facts:
-    return {"users": [{"name": user.name, "tags": list(user.tags)} for user in operator.map.users()]}
-
-
-async def _vhost_add(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(operator, c.AddVhost(name=_text(asked, "name"), description=_text(asked, "description", "")))
-
-
-async def _vhost_delete(operator: Operator, asked: Facts) -> Facts:
-    name = _text(asked, "name")
-    if operator.map.vhost(name) is None:
-        raise Refused(f"there is no vhost '{name}'")
-    return await _ordered(operator, c.DeleteVhost(name=name))
-
-
-async def _vhost_list(operator: Operator, _: Facts) -> Facts:
-    vhosts = operator.map.vhosts()
-    return {"vhosts": [{"name": vhost.name, "description": vhost.description} for vhost in vhosts]}
-
-
-async def _permission_set(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(
-        operator,
-        c.SetPermission(
-            user=_text(asked, "user"),
-            vhost=_text(asked, "vhost", "/"),
-            configure=_text(asked, "configure", ""),
-            write=_text(asked, "write", ""),
-            read=_text(asked, "read", ""),
-        ),
-    )
-
-
-async def _permission_clear(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(operator, c.ClearPermission(user=_text(asked, "user"), vhost=_text(asked, "vhost", "/")))
-
-
-async def _permission_list(operator: Operator, _: Facts) -> Facts:
-    fields = ("user", "vhost", "configure", "write", "read")
-    return {"permissions": [{field: getattr(p, field) for field in fields} for p in operator.map.permissions()]}
-
-
-async def _policy_set(operator: Operator, asked: Facts) -> Facts:
-    definition, priority = asked.get("definition"), asked.get("priority", 0)
-    if not isinstance(definition, dict) or not isinstance(priority, int):
-        raise Refused("'definition' is an object and 'priority' a number")
-    apply_to: Any = _text(asked, "apply_to", "all")
-    if apply_to not in ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"):
-        raise Refused(f"'apply_to' cannot be '{apply_to}'")
-    return await _ordered(
-        operator,
-        c.PutPolicy(
-            vhost=_text(asked, "vhost", "/"),
-            name=_text(asked, "name"),
-            pattern=_text(asked, "pattern"),
-            definition=definition,
-            apply_to=apply_to,
-            priority=priority,
-        ),
-    )
-
-
-async def _policy_delete(operator: Operator, asked: Facts) -> Facts:
-    return await _ordered(operator, c.DeletePolicy(vhost=_text(asked, "vhost", "/"), name=_text(asked, "name")))
-
-
-async def _policy_list(operator: Operator, _: Facts) -> Facts:
-    fields = ("vhost", "name", "pattern", "definition", "apply_to", "priority")
-    policies = [policy for vhost in operator.map.vhosts() for policy in operator.map.policies(vhost.name)]
-    return {"policies": [{field: getattr(policy, field) for field in fields} for policy in policies]}
-
-
-WIRING: dict[str, Callable[[Operator, Facts], Awaitable[Facts]]] = {
-    "user.add": _user_add,
-    "user.delete": _user_delete,
-    "user.list": _user_list,
-    "vhost.add": _vhost_add,
-    "vhost.delete": _vhost_delete,
-    "vhost.list": _vhost_list,
-    "permission.set": _permission_set,
-    "permission.clear": _permission_clear,
-    "permission.list": _permission_list,
-    "policy.set": _policy_set,
-    "policy.delete": _policy_delete,
-    "policy.list": _policy_list,
-}
-
 
 async def _alarm_set(shell: NodeShell, asked: Facts) -> Facts:
-    name, raised = _text(asked, "name"), asked.get("raised")
-    if name not in shell.alarms.names or not isinstance(raised, bool):
+    name, raised = asked.get("name"), asked.get("raised")
+    if not isinstance(name, str) or name not in shell.alarms.names or not isinstance(raised, bool):
         raise Refused(f"an alarm is one of {', '.join(shell.alarms.names)}, and 'raised' true or false")
     shell.alarms.set(name, "forced by the operator", raised)
     return {"alarms": list(shell.alarms.raised)}
@@ -209,18 +64,6 @@ RUNNING: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
     "alarm.set": _alarm_set,
     "status": _status,
 }
-
-
-async def carry_out(operator: Operator, asked: Facts, shell: NodeShell | None = None) -> Facts:
-    """Raises Refused."""
-    do = asked.get("do")
-    if isinstance(do, str) and do in WIRING:
-        return await WIRING[do](operator, asked)
-    if isinstance(do, str) and do in RUNNING:
-        if shell is None:
-            raise Refused(f"'{do}' needs a running node")
-        return await RUNNING[do](shell, asked)
-    raise Refused(f"'{do}' is not one of {', '.join([*WIRING, *RUNNING])}")
 
 
 class Running:
@@ -305,7 +148,10 @@ class AdminSocket:
             asked = json.loads(line)
             if not isinstance(asked, dict):
                 raise Refused("a request is a JSON object")
-            return {"ok": True, **await carry_out(self._operator, asked, self._shell)}
+            do = asked.get("do")
+            if isinstance(do, str) and do in RUNNING:
+                return {"ok": True, **await RUNNING[do](self._shell, asked)}
+            return {"ok": True, **await carry_out(self._operator, asked)}
         except (Refused, ValueError) as error:
             return {"ok": False, "error": str(error)}
         except Exception as error:

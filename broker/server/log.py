@@ -130,7 +130,8 @@ class NodeLog:
             self._write(level, event, facts)
 
     def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
-        level = "error" if int(error.code) == 541 else "warning"
+        # 320 is our own doing: an operator closes connections, or the node stops
+        level = {541: "error", 320: "info"}.get(int(error.code), "warning")
         facts = {"peer": peer, "user": user, "channel": channel, "code": int(error.code), "text": error.reply_text}
         self._caused(level, "client.fault", facts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from broker.node.options import NodeOptions
 from broker.server.alarms import AlarmOptions
 from broker.server.listener import Address, TlsOptions
 from journal.options import JournalOptions
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+"""What a node may be called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,8 @@ from journal.survivors import Survivor
 TICK_S = 0.5
 TICK_SLICE = 500
 ORDER_ROUNDS_MAX = 16
+GUEST_HASH = "$scrypt$ln=14,r=8,p=1$Y2x1c3RlcmJyb2tlci0wMA$ZnLafsfnVR9QKJnC/OhXEnONAR2QHZEcGvrP2rrTeVE"
+"""Of the password that everybody knows, so it needs no salt of its own and a first start no 50 ms."""
 
 
 class NodeShell:
@@ -62,12 +64,12 @@ class NodeShell:
         self.buffer = ReceiveBuffer(max(options.receive_buffer_bytes, 2 * options.node.frame_max_bytes))
         self.clients: dict[Connection, Client] = {}
         self.listeners: list[Listener] = []
+        self.loop: asyncio.AbstractEventLoop
         self.node: Node
         self.storage: Storage
         self.alarms: Alarms
         self.credentials: Credentials
         self.ended: asyncio.Future[BaseException | None]
-        self._loop: asyncio.AbstractEventLoop
         self._admin: AdminSocket | None = None
         self._lingering: dict[Client, float] = {}
         self._scheduled = False
@@ -83,13 +85,13 @@ class NodeShell:
 
     async def start(self) -> None:
         """Returns when clients are accepted. Raises JournalError, LogFailure, OSError, ssl.SSLError, ValueError."""
-        self._loop = asyncio.get_running_loop()
-        self.ended = self._loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self.ended = self.loop.create_future()
         options = self.options
         tls = tls_context(options.tls) if options.tls is not None and options.amqps else None
-        self.storage = Storage.open(options, self._loop.call_soon_threadsafe, self._journal_state, self.fail)
+        self.storage = Storage.open(options, self.loop.call_soon_threadsafe, self._journal_state, self.fail)
         try:
-            self.credentials = Credentials(self._loop, self.schedule)
+            self.credentials = Credentials(self.loop, self.schedule)
             self.alarms = Alarms(options.alarms, options.data_dir, self._alarm_changed)
             self.node = self.storage.recover(self.log, self.clock.now_ms())
             self.node.offers_external = (
@@ -138,9 +140,9 @@ class NodeShell:
 
     async def _wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
         """Polls: this is the way out, and what is waited for comes within milliseconds or not at all."""
-        end_s = self._loop.time() + timeout_s
+        end_s = self.loop.time() + timeout_s
         while not reached():
-            if self._loop.time() >= end_s:
+            if self.loop.time() >= end_s:
                 return False
             await asyncio.sleep(0.002)
         return True
@@ -155,7 +157,7 @@ class NodeShell:
             await self._admin.close()
         if hasattr(self, "credentials"):
             self.credentials.close()
-        await self._loop.run_in_executor(None, self.storage.close)
+        await self.loop.run_in_executor(None, self.storage.close)
 
     def fail(self, error: BaseException) -> None:
         """The node cannot go on; whoever waits for `ended` stops it."""
@@ -173,15 +175,17 @@ class NodeShell:
         name, password = self.options.default_user, self.options.default_password
         if not name or self.node.map.users():
             return
-        cost = self.options.password_cost
-        stored = await asyncio.to_thread(hashed, password, cost=cost) if cost > 8 else hashed(password, cost=cost)
+        if (name, password) == ("guest", "guest"):
+            stored = GUEST_HASH
+        else:
+            stored = await asyncio.to_thread(hashed, password, cost=self.options.password_cost)
         self.credentials.remember(stored, SCRYPT, password.encode())
         await self.propose(PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=("administrator",)))
         await self.propose(SetPermission(user=name, vhost="/", configure=".*", write=".*", read=".*"))
 
     async def propose(self, command: Any) -> Applied:
         """Orders a command and waits for its outcome."""
-        applied: asyncio.Future[Applied] = self._loop.create_future()
+        applied: asyncio.Future[Applied] = self.loop.create_future()
 
         def done(outcome: Applied) -> None:
             if not applied.done():
@@ -228,7 +232,7 @@ class NodeShell:
 
     def lingers(self, client: Client, time_s: float) -> None:
         """The client has been told the end and has so long to go."""
-        self._lingering[client] = self._loop.time() + time_s
+        self._lingering[client] = self.loop.time() + time_s
 
     # -- the turn ---------------------------------------------------------------------------------------------
 
@@ -236,7 +240,7 @@ class NodeShell:
         """Asks for a turn soon."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self.run_turn)
+            self.loop.call_soon(self.run_turn)
 
     def run_turn(self) -> None:
         self._scheduled = False
@@ -354,7 +358,7 @@ class NodeShell:
         self._wake_ms = wake_ms
         self._wake = None
         if wake_ms is not None:
-            self._wake = self._loop.call_later(max(0, wake_ms - now_ms) / 1000, self._woken)
+            self._wake = self.loop.call_later(max(0, wake_ms - now_ms) / 1000, self._woken)
 
     def _woken(self) -> None:
         self._wake = self._wake_ms = None
@@ -362,12 +366,12 @@ class NodeShell:
 
     def _again(self, delay_s: float, what: Callable[[], object]) -> None:
         if not self._stopped:
-            self._timers[what] = self._loop.call_later(delay_s, what)
+            self._timers[what] = self.loop.call_later(delay_s, what)
 
     def _tick(self) -> None:
         """Heartbeats and deadlines of all connections, a slice at a time, so that many do not hold up the loop."""
         self.clock.lead()
-        now_s = self._loop.time()
+        now_s = self.loop.time()
         for client in [client for client, end_s in self._lingering.items() if end_s <= now_s]:
             del self._lingering[client]
             client.abort()
@@ -387,7 +391,7 @@ class NodeShell:
                     client.crashed(error)
         self.schedule()
         if ticked == TICK_SLICE:
-            self._loop.call_soon(self._tick_slice, connections)
+            self.loop.call_soon(self._tick_slice, connections)
 
     # -- alarms and upkeep ------------------------------------------------------------------------------------
 

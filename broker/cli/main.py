@@ -1,0 +1,99 @@
+"""The command `clusterbroker`. Exit codes: 0 ok, 1 failed, 2 usage.
+
+Each command imports what it needs when it runs: a start should not pay for tables and colours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli import administration
+
+app = typer.Typer(
+    name="clusterbroker",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="An AMQP 0-9-1 broker: start a node, administer it, look into its journal.",
+)
+app.add_typer(administration.user, name="user")
+app.add_typer(administration.vhost, name="vhost")
+app.add_typer(administration.permission, name="permission")
+app.add_typer(administration.policy, name="policy")
+app.add_typer(administration.alarm, name="alarm")
+app.command("status")(administration.status)
+
+LAZY = {"journal": "broker.cli.journal"}
+"""Groups that are imported only when they are called, or when help is asked for; each module has an `app`."""
+
+
+@app.command()
+def start(
+    name: Annotated[str | None, typer.Option(help="The node's name. [node]")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where everything is kept. [clusterbroker-data]")] = None,
+    amqp: Annotated[str | None, typer.Option(help="HOST:PORT of AMQP clients. [127.0.0.1:5672]")] = None,
+    cluster: Annotated[str | None, typer.Option(help="HOST:PORT of other nodes. Not in this version.")] = None,
+    http: Annotated[str | None, typer.Option(help="HOST:PORT of the management API. Not in this version.")] = None,
+    peers: Annotated[str | None, typer.Option(help="NAME@HOST:PORT,... of all founding members.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file; flags and environment come before it.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error, critical. [info]")] = None,
+) -> None:
+    """Run a node until SIGTERM or SIGINT.
+
+    Prints one line per listener when it accepts (`amqp 127.0.0.1:5672`), and `ready` last.
+    """
+    from broker.cli.start import run
+
+    flags = {
+        "name": name,
+        "data_dir": None if data_dir is None else str(data_dir),
+        "amqp": amqp,
+        "cluster": cluster,
+        "http": http,
+        "peers": peers,
+        "log.level": log_level,
+    }
+    raise typer.Exit(run(flags, config))
+
+
+@app.command()
+def settings() -> None:
+    """Every setting with its default: flags come first, then CLUSTERBROKER_... variables, then the file."""
+    from broker.config import settings
+
+    for name, (default, description) in settings().items():
+        variable = "CLUSTERBROKER_" + name.upper().replace(".", "__")
+        typer.echo(f"{name} = {_shown(default)}\n    {description}\n    {variable}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or '""'
+    return '""' if value in ("", None) else str(value)
+
+
+@app.command()
+def version() -> None:
+    """The version of this program."""
+    from broker.version import VERSION
+
+    typer.echo(VERSION)
+
+
+def main() -> None:
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    for name, module in LAZY.items():
+        if (not words or words[0] == name) and importlib.util.find_spec(module) is not None:
+            app.add_typer(importlib.import_module(module).app, name=name)
+    app()
+
+
+if __name__ == "__main__":
+    main()

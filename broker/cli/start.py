@@ -1,0 +1,122 @@
+"""`clusterbroker start`: a node in the foreground (waits).
+
+What the flags alone decide is not asked of `broker.config`, whose imports take longer than the rest of a start; both
+ways lead to the same options (tests/unit/broker/test_config.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from broker.node.options import NodeOptions
+from broker.server.listener import address, raise_descriptor_limit
+from broker.server.log import LEVELS, NodeLog, structured
+from broker.server.options import NAME, ServerOptions
+from broker.server.shell import NodeShell
+from journal.build import COMPILED
+
+QUICK = {"name", "data_dir", "amqp", "log.level"}
+
+
+def quick_options(flags: dict[str, Any]) -> tuple[ServerOptions, str, str] | None:
+    """Options, log level and format from flags alone; None when file or environment have a say, or when a flag
+    is wrong: then `broker.config` decides and explains."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    prefix = "CLUSTERBROKER_"
+    if not given.keys() <= QUICK or any(name.upper().startswith(prefix) for name in os.environ):
+        return None
+    level = given.get("log.level", "info")
+    name = given.get("name", "node")
+    if level not in LEVELS or NAME.fullmatch(name) is None:
+        return None
+    try:
+        listen = tuple(address(text) for text in given.get("amqp", "127.0.0.1:5672").split(","))
+    except ValueError:
+        return None
+    data_dir = Path(given.get("data_dir", "clusterbroker-data"))
+    return ServerOptions(data_dir=data_dir, amqp=listen, node=NodeOptions(name=name)), level, "console"
+
+
+def run(flags: dict[str, Any], config: Path | None) -> int:
+    """The exit code."""
+    quick = quick_options(flags) if config is None else None
+    if quick is None:
+        from broker.config import ConfigError, load
+
+        try:
+            loaded = load(config, flags)
+            quick = loaded.options(), loaded.log.level, loaded.log.format
+        except ConfigError as error:
+            print(f"clusterbroker: {error}", file=sys.stderr)
+            return 2
+    options, level, form = quick
+    log = NodeLog(structured(form), level)
+    return _run_on_loop(_serve(options, log))
+
+
+def _run_on_loop(main: Coroutine[Any, Any, int]) -> int:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def _serve(options: ServerOptions, log: NodeLog) -> int:
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    descriptors = raise_descriptor_limit()
+    shell = NodeShell(options, log)
+    try:
+        await shell.start()
+    except Exception as error:
+        if not isinstance(error, _expected()):
+            raise
+        print(f"clusterbroker: {error}", file=sys.stderr)
+        return int(getattr(error, "exit_code", 1))
+    for listener in shell.listeners:
+        for where in listener.addresses:
+            print(f"{listener.protocol} {where}", flush=True)
+    print("ready", flush=True)
+    _quiet_collector()
+    if not COMPILED:
+        log.say("warning", "node.pure_python", why="no compiled modules were found: everything works, slowly")
+    log.say("info", "node.ready", name=options.node.name, data_dir=str(options.data_dir), descriptors=descriptors)
+    stopping = loop.create_task(told.wait())
+    await asyncio.wait((stopping, shell.ended), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    failure = shell.ended.result() if shell.ended.done() else None
+    if failure is None:
+        log.say("info", "node.stopping")
+    await shell.stop()
+    if failure is not None:
+        print(f"clusterbroker: {failure}", file=sys.stderr)
+        return int(getattr(failure, "exit_code", 1))
+    log.say("info", "node.stopped")
+    return 0
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    """What keeps a node from starting without being a mistake of ours."""
+    from cluster.errors import ClusterError
+    from journal.errors import JournalError
+
+    return JournalError, ClusterError, OSError, ValueError
+
+
+def _quiet_collector() -> None:
+    """What lives now lives on; messages are no containers. The collector need not look so often."""
+    import gc
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)

@@ -1,0 +1,365 @@
+"""Every setting of a node, once: its name, its default, what it means. The only reader of file, environment and flags.
+
+A setting's value is what the command line says; else what the environment says (`CLUSTERBROKER_NAME`, for a setting
+in a section `CLUSTERBROKER_LIMITS__HEARTBEAT_S`); else what the TOML file says (`name = "a"`, `[limits]
+heartbeat_s = 30`); else the default. Floors declare their own small options beside the code that uses them; this
+module says what of them may be set, checks it, and composes them.
+
+What is wrong raises `ConfigError` with one line: the setting, where it was set, and what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from broker.node.options import NodeOptions
+from broker.server.alarms import AlarmOptions
+from broker.server.listener import Address, TlsOptions, address
+from broker.server.options import NAME, ServerOptions
+from journal.options import JournalOptions
+
+ENVIRONMENT_PREFIX = "CLUSTERBROKER_"
+_NODE = NodeOptions()
+_JOURNAL = JournalOptions()
+_ALARMS = AlarmOptions()
+
+
+class ConfigError(Exception):
+    """One line for the operator."""
+
+
+def _addresses(value: Any) -> Any:
+    """ "HOST:PORT,HOST:PORT" or a list of such."""
+    texts = [text for text in value.split(",") if text.strip()] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)):
+        raise ValueError("write it as HOST:PORT, several separated by commas")
+    return tuple(text if isinstance(text, Address) else address(str(text)) for text in texts)
+
+
+def _words(value: Any) -> Any:
+    return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Addresses = Annotated[tuple[Address, ...], BeforeValidator(_addresses)]
+Bytes = ByteSize
+"""A number of bytes: 1048576, "1MiB", "64 MB"."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class LimitSettings(_Section):
+    """What keeps a node bounded whatever its clients do."""
+
+    channel_max: int = Field(default=_NODE.channel_max, ge=0, le=65535)
+    """Channels of one connection, offered in connection.tune; 0 offers no limit."""
+    frame_max_bytes: Bytes = Field(default=ByteSize(_NODE.frame_max_bytes), ge=8192, le=16 << 20)
+    """Largest frame, offered in connection.tune."""
+    heartbeat_s: int = Field(default=_NODE.heartbeat_s, ge=0, le=65535)
+    """Heartbeat interval offered in connection.tune; 0 offers none."""
+    handshake_timeout_s: float = Field(default=_NODE.handshake_timeout_s, gt=0)
+    """A client that has not opened its connection by then is cut."""
+    close_timeout_s: float = Field(default=_NODE.close_timeout_s, gt=0)
+    """How long the answer to connection.close is waited for."""
+    stalled_write_s: float = Field(default=_NODE.stalled_write_s, gt=0)
+    """A connection whose socket takes nothing for so long is cut."""
+    message_bytes_max: Bytes = Field(default=ByteSize(_NODE.message_bytes_max), ge=1, le=512 << 20)
+    """Larger message bodies are refused (406)."""
+    connections_max: int = Field(default=_NODE.connections_max, ge=1)
+    """Connections of the node; more are closed at once."""
+    channels_per_connection_max: int = Field(default=_NODE.channels_per_connection_max, ge=1, le=65535)
+    """Open channels of one connection (530)."""
+    consumers_per_channel_max: int = Field(default=_NODE.consumers_per_channel_max, ge=1)
+    """Consumers of one channel (530)."""
+    queues_max: int = Field(default=_NODE.queues_max, ge=1)
+    """Queues of the node."""
+    unwritten_bytes_max: Bytes = Field(default=ByteSize(_NODE.unwritten_bytes_max), ge=1 << 20)
+    """Publishers wait while more than this is on its way to the journal."""
+    consumer_timeout_ms: int = Field(default=_NODE.consumer_timeout_ms, ge=0)
+    """A delivery that is unacknowledged for longer ends its channel; 0: never."""
+    delivery_count_header: bool = _NODE.delivery_count_header
+    """Redeliveries of queues with a delivery limit carry x-delivery-count."""
+    loopback_users: Words = _NODE.loopback_users
+    """Users who may connect from this machine only, separated by commas."""
+
+
+class JournalSettings(_Section):
+    """How messages are kept on disk."""
+
+    segment_bytes: Bytes = Field(default=ByteSize(_JOURNAL.segment_bytes), ge=1 << 20, le=1 << 30)
+    """Size of a segment file; two are allocated from the start."""
+    group_bytes_max: Bytes = Field(default=ByteSize(_JOURNAL.group_bytes_max), ge=1 << 16, le=1 << 30)
+    """Size at which a group commit is full."""
+    flush_interval_s: float = Field(default=_JOURNAL.flush_interval_s, gt=0, le=60)
+    """Longest time that a message of durability "disk" waits for its flush."""
+    checkpoint_bytes: Bytes = Field(default=ByteSize(_JOURNAL.checkpoint_bytes), ge=1 << 20)
+    """A checkpoint is due when so much was written since the last one: bounds what a restart replays."""
+    checkpoint_interval_s: float = Field(default=_JOURNAL.checkpoint_interval_s, gt=0)
+    """A checkpoint is due so long after the first write since the last one."""
+    sparse_percent: int = Field(default=_JOURNAL.sparse_percent, ge=0, le=90)
+    """Messages of a segment with a lower share of live bytes move on, so that its file can go."""
+    full_retry_s: float = Field(default=_JOURNAL.full_retry_s, gt=0, le=60)
+    """How often a write that found no space is tried again."""
+    reserve_bytes: Bytes = Field(default=ByteSize(_JOURNAL.reserve_bytes), ge=0)
+    """Space kept in reserve, so that a full disk can still be tidied up; 0: none."""
+    map_bytes: Bytes = Field(default=ByteSize(_JOURNAL.map_bytes), ge=1 << 30, le=1 << 46)
+    """Address space of the index; costs neither memory nor disk."""
+
+
+class TlsSettings(_Section):
+    """Certificates of the `amqps` listeners."""
+
+    certificate: Path | None = None
+    """PEM file with the node's certificate and its chain."""
+    key: Path | None = None
+    """PEM file with the private key, when it is not in the certificate's file."""
+    authorities: Path | None = None
+    """PEM file with the authorities that sign client certificates."""
+    client_certificate: Literal["none", "wanted", "required"] = "none"
+    """Whether clients are asked for a certificate ("wanted" offers EXTERNAL), or refused without one ("required")."""
+    identity: Literal["distinguished_name", "common_name"] = "distinguished_name"
+    """What of a client certificate's subject is the user name for EXTERNAL."""
+
+
+class AlarmSettings(_Section):
+    """When publishers have to wait because the node runs low."""
+
+    memory_fraction: float = Field(default=_ALARMS.memory_fraction, ge=0, le=1)
+    """Share of the machine's or container's memory at which the memory alarm is raised; 0: never."""
+    memory_bytes: Bytes = Field(default=ByteSize(_ALARMS.memory_bytes), ge=0)
+    """The same as a number of bytes; 0: by share."""
+    disk_free_bytes: Bytes = Field(default=ByteSize(_ALARMS.disk_free_bytes), ge=0)
+    """Free space below which the disk alarm is raised; 0: never."""
+    interval_s: float = Field(default=_ALARMS.interval_s, gt=0, le=60)
+    """How often memory and disk are looked at."""
+
+
+class LogSettings(_Section):
+    """What the node says on its standard error."""
+
+    level: Literal["debug", "info", "warning", "error", "critical"] = "info"
+    """Lines below this level are not written."""
+    format: Literal["console", "json"] = "console"
+    """Lines for people, or one JSON object a line."""
+
+
+class NodeConfig(BaseSettings):
+    """A node's configuration; `load` reads it."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter="__",
+        enable_decoding=False,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    name: str = Field(default="node", pattern=f"^{NAME.pattern}$")
+    """The node's name: letters, digits and _ . @ -; in logs, and part of names that the node makes up."""
+    data_dir: Path = Path("clusterbroker-data")
+    """Where wiring and messages are kept; made when it is not there."""
+    amqp: Addresses = (Address("127.0.0.1", 5672),)
+    """Where AMQP is spoken: HOST:PORT, several separated by commas; port 0 takes a free one."""
+    amqps: Addresses = ()
+    """Where AMQP inside TLS is spoken; needs [tls] certificate."""
+    cluster: Addresses = ()
+    """Where other nodes are spoken to. Not in this version."""
+    http: Addresses = ()
+    """Where the management API is served. Not in this version."""
+    peers: str = ""
+    """NAME@HOST:PORT of all founding members, separated by commas. Empty: one node."""
+    default_user: str = "guest"
+    """User made at the first start, with all permissions in "/"; empty: none is made."""
+    default_password: str = Field(default="guest", repr=False)
+    """Its password."""
+    stop_grace_s: float = Field(default=3.0, ge=0, le=600)
+    """How long clients may take to say goodbye when the node stops."""
+    limits: LimitSettings = LimitSettings()
+    """What keeps the node bounded."""
+    journal: JournalSettings = JournalSettings()
+    """How messages are kept on disk."""
+    tls: TlsSettings = TlsSettings()
+    """Certificates."""
+    alarms: AlarmSettings = AlarmSettings()
+    """When publishers have to wait."""
+    log: LogSettings = LogSettings()
+    """What is written on standard error."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> NodeConfig:
+        if self.amqps and self.tls.certificate is None:
+            raise ValueError("amqps: needs a certificate: set [tls] certificate to a PEM file")
+        if self.tls.client_certificate != "none" and self.tls.authorities is None:
+            raise ValueError("tls.client_certificate: needs authorities: set [tls] authorities to a PEM file")
+        if not self.amqp and not self.amqps:
+            raise ValueError("amqp: the node would listen nowhere: give amqp or amqps an address")
+        if self.cluster:
+            raise ValueError("cluster: this version runs one node, which speaks to no others: leave it out")
+        if self.http:
+            raise ValueError("http: this version has no management API yet: leave it out")
+        if self.peers and len(_members(self.peers)) > 1:
+            raise ValueError("peers: this version runs one node: leave it out, or name this node alone")
+        return self
+
+    def options(self) -> ServerOptions:
+        """What the node is started with."""
+        tls = self.tls
+        return ServerOptions(
+            data_dir=self.data_dir,
+            amqp=self.amqp,
+            amqps=self.amqps,
+            tls=None if tls.certificate is None else TlsOptions(**{**dict(tls), "certificate": tls.certificate}),
+            node=NodeOptions(name=self.name, **_plain(self.limits)),
+            journal=JournalOptions(**_plain(self.journal)),
+            alarms=AlarmOptions(**_plain(self.alarms)),
+            stop_grace_s=self.stop_grace_s,
+            default_user=self.default_user,
+            default_password=self.default_password,
+        )
+
+
+def _plain(section: BaseModel) -> dict[str, Any]:
+    return {name: int(value) if isinstance(value, ByteSize) else value for name, value in section}
+
+
+def _members(peers: str) -> set[str]:
+    members = {peer.strip() for peer in peers.split(",") if peer.strip()}
+    for member in members:
+        name, at, where = member.partition("@")
+        if not at or not name:
+            raise ValueError(f"peers: '{member}' is not NAME@HOST:PORT")
+        address(where)
+    return members
+
+
+def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> NodeConfig:
+    """The configuration from flags (dotted names: "log.level"), environment, file and defaults.
+
+    Raises ConfigError.
+    """
+    where = {"flags": _nested(flags or {}), "file": _read(file) if file is not None else {}}
+    _reject_unknown_environment()
+    # the environment stands between the two, so the model is asked for it first and gets both around it
+    try:
+        environment = _environment()
+        return NodeConfig(**_over(where["flags"], _over(environment, where["file"])))
+    except ValidationError as error:
+        raise ConfigError(_one_line(error, where["flags"], environment, file)) from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        with open(file, "rb") as opened:
+            return tomllib.load(opened)
+    except OSError as error:
+        raise ConfigError(f"--config {file}: {error.strerror}: name a TOML file that can be read") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {file}: not TOML: {error}") from error
+
+
+def _environment() -> dict[str, Any]:
+    from pydantic_settings import EnvSettingsSource
+    from pydantic_settings.exceptions import SettingsError
+
+    source = EnvSettingsSource(NodeConfig)
+    try:
+        return source()
+    except SettingsError as error:
+        raise ConfigError(f"environment: {error}") from error
+
+
+def _reject_unknown_environment() -> None:
+    known = {ENVIRONMENT_PREFIX + name.upper() for name in settings()}
+    for name in os.environ:
+        upper = name.upper().replace("__", ".")
+        if upper.startswith(ENVIRONMENT_PREFIX) and upper not in known and "." in upper:
+            raise ConfigError(f"environment {name}: there is no such setting: see `clusterbroker settings`")
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        if value is not None:
+            *sections, last = name.split(".")
+            place = nested
+            for section in sections:
+                place = place.setdefault(section, {})
+            place[last] = value
+    return nested
+
+
+def _over(upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
+    joined = dict(lower)
+    for name, value in upper.items():
+        below = joined.get(name)
+        joined[name] = _over(value, below) if isinstance(value, dict) and isinstance(below, dict) else value
+    return joined
+
+
+def _one_line(
+    error: ValidationError, flags: Mapping[str, Any], environment: Mapping[str, Any], file: Path | None
+) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = [str(part) for part in first["loc"] if not isinstance(part, int)]
+    name = ".".join(place)
+    text = re.sub(r"^Value error, ", "", first["msg"])
+    if first["type"] == "extra_forbidden":
+        text = "there is no such setting: see `clusterbroker settings`"
+    if not name:
+        name, _, text = text.partition(": ")
+        place = name.split(".")
+    source = "default"
+    for layer, said in ((flags, "flag"), (environment, "environment")):
+        if _holds(layer, place):
+            source = said
+            break
+    else:
+        if file is not None:
+            source = str(file)
+    more = len(error.errors()) - 1
+    return f"{name} ({source}): {text[:1].lower()}{text[1:]}" + (f" (and {more} more)" if more else "")
+
+
+def _holds(layer: Mapping[str, Any], place: list[str]) -> bool:
+    found: Any = layer
+    for part in place:
+        if not isinstance(found, Mapping) or part not in found:
+            return False
+        found = found[part]
+    return True
+
+
+def settings() -> dict[str, tuple[Any, str]]:
+    """All settings by dotted name: default and description."""
+    found: dict[str, tuple[Any, str]] = {}
+    for name, field in NodeConfig.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            for inner, setting in section.model_fields.items():
+                found[f"{name}.{inner}"] = setting.default, setting.description or ""
+        else:
+            found[name] = field.default, field.description or ""
+    return found

@@ -1,0 +1,191 @@
+"""A real node inside your process, for tests: `with Broker() as b:` and `b.url` is a broker (waits).
+
+The blocking form runs the node on a loop of its own, in a thread of its own. The asynchronous form runs it on the
+loop that is running. Either way it is the node that `clusterbroker start` runs, on a free port of 127.0.0.1, with
+the user guest/guest, and without a data directory in memory only. With a directory it keeps everything, so that a
+test may `stop` it, `start` it again and find its durable messages.
+
+Differences from the command: no admin socket, a small journal, no memory alarm (the memory is your process's), and
+clients that have not gone when it stops are cut after a moment. It logs to the `logging` logger "clusterbroker".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+from broker.server.alarms import AlarmOptions
+from broker.server.listener import Address
+from broker.server.log import NodeLog, library
+from broker.server.options import ServerOptions
+from broker.server.shell import NodeShell
+from journal.options import MIB, JournalOptions
+
+T = TypeVar("T")
+
+START_TIMEOUT_S = 30.0
+
+
+class Broker:
+    """A node to test against.
+
+    data_dir   where to keep wiring and messages; None: nowhere
+    port       0 takes a free one at the first start and keeps it for later ones
+    limits     fields of `broker.node.options.NodeOptions`, e.g. heartbeat_s=1, message_bytes_max=1000
+    """
+
+    def __init__(
+        self,
+        data_dir: str | Path | None = None,
+        port: int = 0,
+        *,
+        host: str = "127.0.0.1",
+        name: str = "embedded",
+        **limits: Any,
+    ) -> None:
+        self.host = host
+        self.port = port
+        """Where it listens; 0 until the first start."""
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._name = name
+        self._limits = limits
+        self._shell: NodeShell | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.host}:{self.port} {'running' if self.running else 'stopped'}>"
+
+    @property
+    def running(self) -> bool:
+        return self._shell is not None
+
+    @property
+    def url(self) -> str:
+        """For clients: user, password, address and the vhost "/"."""
+        return self.vhost_url("")
+
+    def vhost_url(self, vhost: str) -> str:
+        """The URL of another vhost."""
+        assert self.port, "the broker has not been started yet: use `with Broker() as b` or call start()"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"amqp://guest:guest@{host}:{self.port}/{quote(vhost, safe='')}"
+
+    # -- blocking ---------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Returns when clients are accepted."""
+        assert self._shell is None, "the broker runs already"
+        self._loop = loop = _new_loop()
+        self._thread = threading.Thread(target=_run, args=(loop,), name="clusterbroker", daemon=True)
+        self._thread.start()
+        try:
+            self._call(self.start_async())
+        except BaseException:
+            self._end_thread()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Closes all clients; with a data directory everything durable is on disk. May be called again."""
+        if self._loop is None:
+            return
+        self._call(self.stop_async())
+        self._end_thread()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None, "there is a loop while the broker runs"
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
+
+    def _end_thread(self) -> None:
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- asynchronous -----------------------------------------------------------------------------------------
+
+    async def start_async(self) -> Self:
+        """The same on the running loop."""
+        options = replace(_options(), data_dir=self._data_dir, amqp=(Address(self.host, self.port),))
+        options = replace(options, node=replace(options.node, name=self._name, **self._limits))
+        shell = NodeShell(options, NodeLog(library(), "debug"))
+        await shell.start()
+        self.port = shell.listeners[0].addresses[0].port
+        self._shell = shell
+        return self
+
+    async def stop_async(self) -> None:
+        """The same on the running loop."""
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            await shell.stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.start_async()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        await self.stop_async()
+
+    # -- for tests that want trouble --------------------------------------------------------------------------
+
+    def set_alarm(self, name: str, raised: bool) -> None:
+        """Raises "memory" or "disk" (publishers are blocked), or takes it back. From any thread."""
+        shell = self._shell
+        assert shell is not None, "the broker runs"
+        shell.loop.call_soon_threadsafe(shell.alarms.set, name, "test", raised)
+
+    def close_connections(self, reason: str = "closed by the test") -> None:
+        """Closes every client's connection with 320, as an operator would. From any thread."""
+        shell = self._shell
+        assert shell is not None, "the broker runs"
+
+        def close() -> None:
+            for connection in tuple(shell.node.connections.values()):
+                connection.force_close(reason)
+            shell.schedule()
+
+        shell.loop.call_soon_threadsafe(close)
+
+
+def _options() -> ServerOptions:
+    return ServerOptions(
+        journal=JournalOptions(segment_bytes=MIB, checkpoint_bytes=4 * MIB, reserve_bytes=0, map_bytes=1 << 34),
+        alarms=AlarmOptions(memory_fraction=0.0, disk_free_bytes=0),
+        stop_grace_s=0.02,
+        admin=False,
+    )
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()

@@ -1,0 +1,223 @@
+"""What an operator may ask of the wiring, on a running node and on a stopped one: requests as JSON objects.
+
+Each request has `do` and its arguments; `carry_out` answers with facts or raises `Refused`. The running node's door
+is `broker.server.admin`, the stopped node's is `broker.cli.administration`. Passwords come in clear, are hashed off
+the loop, and are never written anywhere.
+
+    user.add name password [tags]             user.delete name                user.list
+    vhost.add name [description]              vhost.delete name               vhost.list
+    vhost.limit vhost limit value             (max-queues, max-connections; negative: none)
+    permission.set user vhost configure write read   permission.clear user vhost   permission.list
+    permission.topic user vhost exchange write read
+    policy.set vhost name pattern definition [apply_to, priority]   policy.delete vhost name   policy.list
+    operator-policy.set vhost name pattern definition [priority]
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from cluster import commands as c
+from cluster.passwords import SCRYPT, hashed
+from cluster.state import Applied
+from cluster.view import ClusterView
+
+Facts = dict[str, Any]
+
+
+class Refused(Exception):
+    """The answer is no; the text says why."""
+
+
+class Operator(Protocol):
+    """What the commands need: the map to read, and somebody who orders changes."""
+
+    @property
+    def map(self) -> ClusterView: ...
+
+    @property
+    def password_cost(self) -> int: ...
+
+    async def order(self, command: c.AnyCommand) -> Applied: ...
+
+
+async def _ordered(operator: Operator, command: c.AnyCommand) -> Facts:
+    applied = await operator.order(command)
+    if applied.error is not None:
+        raise Refused(applied.error.text)
+    return {}
+
+
+def _text(asked: Facts, name: str, default: str | None = None) -> str:
+    value = asked.get(name, default)
+    if not isinstance(value, str) or (not value and default is None):
+        raise Refused(f"'{name}' is missing")
+    return value
+
+
+async def _user_add(operator: Operator, asked: Facts) -> Facts:
+    name, password = _text(asked, "name"), _text(asked, "password")
+    tags = asked.get("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise Refused("'tags' is a list of words")
+    try:
+        stored = await asyncio.to_thread(hashed, password, cost=operator.password_cost)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    return await _ordered(operator, c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=tuple(tags)))
+
+
+async def _user_delete(operator: Operator, asked: Facts) -> Facts:
+    name = _text(asked, "name")
+    if operator.map.user(name) is None:
+        raise Refused(f"there is no user '{name}'")
+    return await _ordered(operator, c.DeleteUser(name=name))
+
+
+async def _user_list(operator: Operator, _: Facts) -> Facts:
+    return {"users": [{"name": user.name, "tags": list(user.tags)} for user in operator.map.users()]}
+
+
+async def _vhost_add(operator: Operator, asked: Facts) -> Facts:
+    return await _ordered(operator, c.AddVhost(name=_text(asked, "name"), description=_text(asked, "description", "")))
+
+
+async def _vhost_delete(operator: Operator, asked: Facts) -> Facts:
+    name = _text(asked, "name")
+    if operator.map.vhost(name) is None:
+        raise Refused(f"there is no vhost '{name}'")
+    return await _ordered(operator, c.DeleteVhost(name=name))
+
+
+async def _vhost_list(operator: Operator, _: Facts) -> Facts:
+    vhosts = operator.map.vhosts()
+    return {"vhosts": [{"name": vhost.name, "description": vhost.description} for vhost in vhosts]}
+
+
+async def _permission_set(operator: Operator, asked: Facts) -> Facts:
+    return await _ordered(
+        operator,
+        c.SetPermission(
+            user=_text(asked, "user"),
+            vhost=_text(asked, "vhost", "/"),
+            configure=_text(asked, "configure", ""),
+            write=_text(asked, "write", ""),
+            read=_text(asked, "read", ""),
+        ),
+    )
+
+
+async def _permission_clear(operator: Operator, asked: Facts) -> Facts:
+    return await _ordered(operator, c.ClearPermission(user=_text(asked, "user"), vhost=_text(asked, "vhost", "/")))
+
+
+async def _permission_list(operator: Operator, _: Facts) -> Facts:
+    fields = ("user", "vhost", "configure", "write", "read")
+    return {"permissions": [{field: getattr(p, field) for field in fields} for p in operator.map.permissions()]}
+
+
+async def _policy_set(operator: Operator, asked: Facts) -> Facts:
+    definition, priority = asked.get("definition"), asked.get("priority", 0)
+    if not isinstance(definition, dict) or not isinstance(priority, int):
+        raise Refused("'definition' is an object and 'priority' a number")
+    apply_to: Any = _text(asked, "apply_to", "all")
+    if apply_to not in ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"):
+        raise Refused(f"'apply_to' cannot be '{apply_to}'")
+    return await _ordered(
+        operator,
+        c.PutPolicy(
+            vhost=_text(asked, "vhost", "/"),
+            name=_text(asked, "name"),
+            pattern=_text(asked, "pattern"),
+            definition=definition,
+            apply_to=apply_to,
+            priority=priority,
+        ),
+    )
+
+
+async def _operator_policy_set(operator: Operator, asked: Facts) -> Facts:
+    definition, priority = asked.get("definition"), asked.get("priority", 0)
+    if not isinstance(definition, dict) or not isinstance(priority, int):
+        raise Refused("'definition' is an object and 'priority' a number")
+    return await _ordered(
+        operator,
+        c.PutOperatorPolicy(
+            vhost=_text(asked, "vhost", "/"),
+            name=_text(asked, "name"),
+            pattern=_text(asked, "pattern"),
+            definition=definition,
+            priority=priority,
+        ),
+    )
+
+
+async def _policy_delete(operator: Operator, asked: Facts) -> Facts:
+    return await _ordered(operator, c.DeletePolicy(vhost=_text(asked, "vhost", "/"), name=_text(asked, "name")))
+
+
+async def _policy_list(operator: Operator, _: Facts) -> Facts:
+    fields = ("vhost", "name", "pattern", "definition", "apply_to", "priority")
+    policies = [policy for vhost in operator.map.vhosts() for policy in operator.map.policies(vhost.name)]
+    return {"policies": [{field: getattr(policy, field) for field in fields} for policy in policies]}
+
+
+async def _permission_topic(operator: Operator, asked: Facts) -> Facts:
+    return await _ordered(
+        operator,
+        c.SetTopicPermission(
+            user=_text(asked, "user"),
+            vhost=_text(asked, "vhost", "/"),
+            exchange=_text(asked, "exchange"),
+            write=_text(asked, "write", ""),
+            read=_text(asked, "read", ""),
+        ),
+    )
+
+
+async def _vhost_limit(operator: Operator, asked: Facts) -> Facts:
+    name, value = _text(asked, "vhost"), asked.get("value")
+    fields = {"max-queues": "queues_max", "max-connections": "connections_max"}
+    field = fields.get(_text(asked, "limit"))
+    if field is None or not isinstance(value, int):
+        raise Refused(f"'limit' is one of {', '.join(fields)}, and 'value' a number (negative: no limit)")
+    limits = operator.map.vhost_limits(name)
+    if field == "queues_max":
+        limits = msgspec.structs.replace(limits, queues_max=None if value < 0 else value)
+    else:
+        limits = msgspec.structs.replace(limits, connections_max=None if value < 0 else value)
+    return await _ordered(
+        operator,
+        c.SetVhostLimits(vhost=name, queues_max=limits.queues_max, connections_max=limits.connections_max),
+    )
+
+
+WIRING: dict[str, Callable[[Operator, Facts], Awaitable[Facts]]] = {
+    "user.add": _user_add,
+    "user.delete": _user_delete,
+    "user.list": _user_list,
+    "vhost.add": _vhost_add,
+    "vhost.delete": _vhost_delete,
+    "vhost.list": _vhost_list,
+    "vhost.limit": _vhost_limit,
+    "permission.set": _permission_set,
+    "permission.topic": _permission_topic,
+    "permission.clear": _permission_clear,
+    "permission.list": _permission_list,
+    "policy.set": _policy_set,
+    "operator-policy.set": _operator_policy_set,
+    "policy.delete": _policy_delete,
+    "policy.list": _policy_list,
+}
+
+
+async def carry_out(operator: Operator, asked: Facts) -> Facts:
+    """Raises Refused."""
+    do = asked.get("do")
+    if not isinstance(do, str) or do not in WIRING:
+        raise Refused(f"'{do}' is not one of {', '.join(WIRING)}")
+    return await WIRING[do](operator, asked)
