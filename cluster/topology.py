@@ -167,9 +167,7 @@ class Topology:
         most = self.limits.queues_max if self.limits is not None else None
         if most is not None and 0 <= most <= len(self.queues):
             vhost = self.vhost.name
-            raise LimitReached(
-                f"cannot declare {queue_text(vhost, name)}: queue limit in vhost '{vhost}' ({most}) is reached"
-            )
+            raise LimitReached(f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({most}) is reached")
 
     def bind(self, command: Bind, changes: list[Change]) -> Binding:
         """queue.bind or exchange.bind: the existing binding, or a new one."""
@@ -246,7 +244,6 @@ class Topology:
     def _end_bindings(self, bindings: tuple[Binding, ...], changes: list[Change]) -> None:
         """End bindings, then every auto-delete exchange that lost its last binding by that, and so on."""
         ending = list(bindings)
-        waiting = {id(binding) for binding in ending}
         ended: list[Exchange] = []
         at = 0
         while at < len(ending):
@@ -260,10 +257,8 @@ class Topology:
             # "Auto-delete exchanges go when the last binding from them goes"
             del self.exchanges[source.name]
             ended.append(source)
-            for doomed in self.bindings.to_destination("exchange", source.name):
-                if id(doomed) not in waiting:
-                    waiting.add(id(doomed))
-                    ending.append(doomed)
+            # never twice: a binding has one destination, and a destination ends once
+            ending.extend(self.bindings.to_destination("exchange", source.name))
         changes.extend(ExchangeDeleted(exchange) for exchange in ended)
 
     def _source_of(self, command: Bind | Unbind) -> Exchange | None:

@@ -161,6 +161,18 @@ def test_exclusive_queues_belong_to_a_connection(world: World) -> None:
     assert world.do(c.RemoveConnection(connection="c1")) is False
 
 
+def test_exclusive_queues_keep_their_order_through_a_snapshot(world: World) -> None:
+    world.do(c.AddVhost(name="v"))
+    for vhost in ("v", "/", "v"):
+        name = f"q{world.map.applied}"
+        world.do(c.DeclareQueue(vhost=vhost, name=name, exclusive=True, connection="c1"))
+    end = c.RemoveConnection(connection="c1")
+    restored = ClusterMap.restored(world.map.snapshot())
+    assert restored.exclusive_queues("c1") == world.map.exclusive_queues("c1")
+    index = LogIndex(restored.applied + 1)
+    assert restored.apply(index, end).changes == world.map.apply(index, end).changes
+
+
 def test_missing_vhosts(world: World) -> None:
     with pytest.raises(NotFound, match="vhost 'v' not found"):
         world.do(c.DeclareQueue(vhost="v", name="q"))
@@ -255,7 +267,7 @@ def test_cycles_of_auto_delete_exchanges_end(world: World) -> None:
 
 def test_delete_exchange(world: World) -> None:
     assert world.do(c.DeleteExchange(vhost="/", name="x")) is False
-    with pytest.raises(AccessRefused, match="deletion of system exchange 'amq.topic' in vhost '/' not allowed"):
+    with pytest.raises(AccessRefused, match=r"deletion of system exchange 'amq\.topic' in vhost '/' not allowed"):
         world.do(c.DeleteExchange(vhost="/", name="amq.topic"))
     with pytest.raises(AccessRefused):
         world.do(c.DeleteExchange(vhost="/", name=""))
