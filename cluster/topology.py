@@ -16,7 +16,7 @@ from .binding_table import BindingTable
 from .changes import Bound, Change, ExchangeDeclared, ExchangeDeleted, QueueDeclared, QueueDeleted, Unbound
 from .commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, Unbind
 from .entities import Binding, Exchange, Queue, Vhost, VhostLimits
-from .errors import InUse, LimitReached, exchange_text, no_exchange, no_queue, queue_text
+from .errors import InUse, LimitReached, exchange_text, no_exchange, no_queue
 from .ids import Epoch, NodeId, QueueId
 from .policies import PolicyTable
 

@@ -348,7 +348,7 @@ def test_queue_limits(world: World) -> None:
     world.queue("a")
     with pytest.raises(LimitReached) as caught:
         world.queue("b")
-    assert caught.value.text == "cannot declare queue 'b' in vhost '/': queue limit in vhost '/' (1) is reached"
+    assert caught.value.text == "cannot declare queue 'b': queue limit in vhost '/' (1) is reached"
     world.queue("a")
     world.do(c.SetVhostLimits(vhost="/", queues_max=-1))
     world.queue("b")
