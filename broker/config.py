@@ -76,8 +76,6 @@ class LimitSettings(_Section):
     """Larger message bodies are refused (406)."""
     connections_max: int = Field(default=_NODE.connections_max, ge=1)
     """Connections of the node; more are closed at once."""
-    channels_per_connection_max: int = Field(default=_NODE.channels_per_connection_max, ge=1, le=65535)
-    """Open channels of one connection (530)."""
     consumers_per_channel_max: int = Field(default=_NODE.consumers_per_channel_max, ge=1)
     """Consumers of one channel (530)."""
     queues_max: int = Field(default=_NODE.queues_max, ge=1)
@@ -86,8 +84,6 @@ class LimitSettings(_Section):
     """Publishers wait while more than this is on its way to the journal."""
     consumer_timeout_ms: int = Field(default=_NODE.consumer_timeout_ms, ge=0)
     """A delivery that is unacknowledged for longer ends its channel; 0: never."""
-    delivery_count_header: bool = _NODE.delivery_count_header
-    """Redeliveries of queues with a delivery limit carry x-delivery-count."""
     loopback_users: Words = _NODE.loopback_users
     """Users who may connect from this machine only, separated by commas."""
 

@@ -81,17 +81,25 @@ def type_name(value: object) -> str:
             return "decimal"
 
 
-def value_text(value: object, *, absent: bool = False) -> str:
-    """The value as RabbitMQ's `inequivalent arg` text shows it: `none`, or value and type."""
-    if absent:
-        return "none"
+def difference_text(received: object, current: object) -> str:
+    """How RabbitMQ says that an argument differs: both values bare, or the one that is there with its type."""
+    if received is not None and current is not None:
+        return f"received '{_shown(received)}' but current is '{_shown(current)}'"
+    return f"received {_typed(received)} but current is {_typed(current)}"
+
+
+def _typed(value: object) -> str:
+    return "none" if value is None else f"the value '{_shown(value)}' of type '{type_name(value)}'"
+
+
+def _shown(value: object) -> str:
     if isinstance(value, bool):
         shown = "true" if value else "false"
     elif isinstance(value, bytes):
         shown = value.decode("utf-8", "replace")
     else:
         shown = str(value)
-    return f"the value '{shown[:255]}' of type '{type_name(value)}'"
+    return shown[:255]
 
 
 def storable(value: Any) -> Any:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .arguments import equivalent, type_name, value_text
+from .arguments import difference_text, equivalent, type_name
 from .entities import Exchange
 from .errors import AccessRefused, PreconditionFailed, exchange_text
 from .queue_rules import RESERVED_PREFIX
@@ -95,9 +95,7 @@ def check_equivalent(
     wanted, existing = arguments.get("alternate-exchange"), exchange.arguments.get("alternate-exchange")
     if not equivalent(wanted, existing):
         raise PreconditionFailed(
-            f"inequivalent arg 'alternate-exchange' for {where}: "
-            f"received {value_text(wanted, absent=wanted is None)} "
-            f"but current is {value_text(existing, absent=existing is None)}"
+            f"inequivalent arg 'alternate-exchange' for {where}: {difference_text(wanted, existing)}"
         )
 
 

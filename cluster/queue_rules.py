@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .arguments import equivalent, value_text
+from .arguments import difference_text, equivalent
 from .entities import Queue
 from .errors import AccessRefused, PreconditionFailed, queue_locked, queue_text
-from .queue_settings import ARGUMENT_RULES
+from .queue_settings import ARGUMENT_RULES, STREAM_ONLY
 
 NAME_BYTES_MAX: Final = 255
 RESERVED_PREFIX: Final = "amq."
@@ -41,7 +41,8 @@ def check_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None
     """
 
     def invalid(argument: str, problem: str) -> PreconditionFailed:
-        return PreconditionFailed(f"invalid arg '{argument}' for {queue_text(vhost, name)}: {problem}")
+        of_type = f" of queue type {arguments.get('x-queue-type', 'classic')}" if problem == STREAM_ONLY else ""
+        return PreconditionFailed(f"invalid arg '{argument}' for {queue_text(vhost, name)}{of_type}: {problem}")
 
     for argument, rule in ARGUMENT_RULES.items():
         if argument in arguments:
@@ -101,8 +102,7 @@ def check_equivalent(
             continue
         raise PreconditionFailed(
             f"inequivalent arg '{argument}' for {queue_text(queue.vhost, queue.name)}: "
-            f"received {value_text(received, absent=received is None)} "
-            f"but current is {value_text(current, absent=current is None)}"
+            f"{difference_text(received, current)}"
         )
 
 

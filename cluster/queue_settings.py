@@ -124,8 +124,11 @@ def _queue_type(value: Any) -> str | None:
     return None if value in {"classic", "quorum"} else f"unknown queue type '{value[:255]}'"
 
 
+STREAM_ONLY: Final = "only streams have it, and streams are not supported"
+
+
 def _stream_only(_value: Any) -> str | None:
-    return "only streams have it, and streams are not supported"
+    return STREAM_ONLY
 
 
 _count = _integer(0, 2**63 - 1)

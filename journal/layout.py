@@ -71,6 +71,7 @@ HAS_HEADERS: Final = 2
 HAS_EXPIRATION: Final = 4
 HAS_USER_ID: Final = 8
 HAS_REPLY_TO: Final = 16
+HAS_BCC: Final = 32  # a BCC header that consumers must not see
 
 # Run entry flags
 REDELIVERED: Final = 1

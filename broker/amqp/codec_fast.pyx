@@ -420,11 +420,11 @@ cdef class FrameDecoder:
             channel = get16(p + at + 1)
             size = get32(p + at + 3)
             if size + FRAME_OVERHEAD > self.frame_max:
-                raise frame_error(f"type {kind}, payload size {size} exceeds frame_max {self.frame_max}")
+                raise frame_error(f"frame_too_large: type {kind}, payload size {size}, frame_max {self.frame_max}")
             if end - at < size + FRAME_OVERHEAD:
                 break
             if p[at + FRAME_HEAD + size] != FRAME_END:
-                raise frame_error(f"frame end octet {p[at + FRAME_HEAD + size]} instead of 206")
+                raise frame_error(f"invalid_frame_end_marker: {p[at + FRAME_HEAD + size]} instead of 206")
             if kind == FRAME_METHOD and size >= 9 and get32(p + at + FRAME_HEAD) == PUBLISH_START:
                 used = self.quick_publish(p + at, end - at, channel, size, now_ms)
                 if used:
@@ -594,11 +594,11 @@ cdef class FrameDecoder:
         cdef Content content = self.contents.get(channel)
         cdef uint64_t body_size
         if content is None or content.has_header:
-            raise unexpected_frame(f"a content header on channel {channel} follows no basic.publish")
+            raise unexpected_frame(f"expected method frame on channel {channel}, got a content header instead")
         if size < HEADER_FIXED + 2:
             raise syntax_error("a content header is cut off")
         if get16(payload) != BASIC:
-            raise unexpected_frame(f"expected content header for class 60, got one for class {get16(payload)}")
+            raise unexpected_frame(f"expected content header for class 60, got one for class {get16(payload)} instead")
         body_size = get64(payload + 4)
         content.has_header = True
         content.header_length = <uint32_t>(size - HEADER_FIXED)
@@ -616,7 +616,7 @@ cdef class FrameDecoder:
     cdef int content_body(self, uint16_t channel, const uint8_t *payload, uint64_t size, int64_t now_ms) except -1:
         cdef Content content = self.contents.get(channel)
         if content is None or not content.has_header:
-            raise unexpected_frame(f"a content body on channel {channel} follows no content header")
+            raise unexpected_frame(f"expected method frame or header on channel {channel}, got a content body instead")
         if size > content.left:
             raise unexpected_frame(f"content body on channel {channel} is longer than its header said")
         content.left -= size

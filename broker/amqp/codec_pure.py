@@ -171,11 +171,11 @@ class FrameDecoder:
             while end - at >= 7:
                 kind, channel, size = _HEAD.unpack_from(data, at)
                 if size > self.frame_max - FRAME_OVERHEAD:
-                    raise frame_error(f"type {kind}, payload size {size} exceeds frame_max {self.frame_max}")
+                    raise frame_error(f"frame_too_large: type {kind}, payload size {size}, frame_max {self.frame_max}")
                 if end - at < size + FRAME_OVERHEAD:
                     break
                 if data[at + 7 + size] != FRAME_END:
-                    raise frame_error(f"frame end octet {data[at + 7 + size]} instead of 206")
+                    raise frame_error(f"invalid_frame_end_marker: {data[at + 7 + size]} instead of 206")
                 self._frame(events, kind, channel, bytes(data[at + 7 : at + 7 + size]), now_ms)
                 at += size + FRAME_OVERHEAD
         except AmqpError as fault:
@@ -240,12 +240,12 @@ class FrameDecoder:
     def _header(self, events: list[Event], channel: int, payload: bytes, now_ms: int) -> None:
         content = self._contents.get(channel)
         if content is None or content.header is not None:
-            raise unexpected_frame(f"a content header on channel {channel} follows no basic.publish")
+            raise unexpected_frame(f"expected method frame on channel {channel}, got a content header instead")
         if len(payload) < 14:
             raise syntax_error("a content header is cut off")
         class_id, _, body_size, _ = _HEADER.unpack_from(payload)
         if class_id != BASIC:
-            raise unexpected_frame(f"expected content header for class 60, got one for class {class_id}")
+            raise unexpected_frame(f"expected content header for class 60, got one for class {class_id} instead")
         content.header = payload[12:]
         content.left = body_size
         self._hold(content, len(content.header))
@@ -259,7 +259,7 @@ class FrameDecoder:
     def _body(self, events: list[Event], channel: int, payload: bytes, now_ms: int) -> None:
         content = self._contents.get(channel)
         if content is None or content.header is None:
-            raise unexpected_frame(f"a content body on channel {channel} follows no content header")
+            raise unexpected_frame(f"expected method frame or header on channel {channel}, got a content body instead")
         if len(payload) > content.left:
             raise unexpected_frame(f"content body on channel {channel} is longer than its header said")
         content.left -= len(payload)

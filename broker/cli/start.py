@@ -60,7 +60,12 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
     return _run_on_loop(_serve(options, log))
 
 
+SWITCH_INTERVAL_S = 1e-4
+"""How soon the loop's thread gets the interpreter back from one that reads or makes a checkpoint (default: 5 ms)."""
+
+
 def _run_on_loop(main: Coroutine[Any, Any, int]) -> int:
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         import uvloop
     except ImportError:

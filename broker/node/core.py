@@ -36,12 +36,17 @@ from cluster.commands import AnyCommand, DeleteQueue, RemoveConnection
 from cluster.entities import Binding as BindingEntity
 from cluster.entities import Queue as QueueEntity
 from cluster.entities import User
+from cluster.queue_settings import QueueSettings
 from cluster.state import Applied
 from cluster.view import ClusterView
 from journal.record import GroupWriter, Message, SegmentUse
 
 if TYPE_CHECKING:
     from broker.session.connection import Connection
+
+RATE_MS = 8
+PATIENCE_BYTES_PER_MS = 64 << 10
+"""More than this published (64 MB/s) is worth sparing the disk."""
 
 Done = Callable[[Applied], None]
 
@@ -126,6 +131,10 @@ class Node:
         self._barriers: list[Ticket] = []
         self._group_barriers: list[Ticket] = []
         self._group_in_flight = False
+        self._undivided = False
+        self._rate_since_ms = 0
+        self._rate_bytes = 0
+        self._patient = False
         self._agenda: list[Queue] = []
         self._wakes: list[tuple[int, int, Queue]] = []
         self._wake_count = 0
@@ -193,16 +202,13 @@ class Node:
     def new_ring(self, entity: QueueEntity) -> Ring:
         settings = self.map.effective(entity)
         journaled = self.use is not None and not entity.transient and settings.durability != "memory"
-        ring = Ring(
+        return Ring(
             entity.queue_id,
             journaled,
-            settings.max_priority or 0,
+            _priorities(settings),
             self.use if journaled else None,
             self._agenda,
         )
-        if settings.delivery_limit is not None and self.options.delivery_count_header:
-            ring.annotate = with_delivery_count
-        return ring
 
     def _add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None:
         queue = Queue(entity, self.map.effective(entity), ring or self.new_ring(entity), self, self.now_ms)
@@ -263,8 +269,11 @@ class Node:
             if exchange.name:
                 vhost.router.set_alternate(exchange.name, self.map.exchange_settings(exchange).alternate_exchange)
 
-    def _authorization_changed(self, _: changes.Change) -> None:
+    def _authorization_changed(self, change: changes.UserChanged | changes.PermissionChanged) -> None:
         self.authorization_generation += 1
+        for connection in tuple(self.connections.values()):
+            if connection.user == change.user:
+                connection.review_rights()
 
     def _nothing(self, _: changes.Change) -> None:
         pass
@@ -292,19 +301,20 @@ class Node:
 
     def dead_letter(self, queue: Queue, message: Message, reason: Reason) -> None:
         """amqp-rules 5.6. A missing exchange, no route and a cycle drop the message silently."""
+        self._undivided = True
         settings = queue.settings
         vhost = self.vhosts.get(queue.entity.vhost)
         if vhost is None or settings.dead_letter_exchange is None:
             return
         properties = codec.decode(message.header)
         keys = [message.routing_key.decode()]
-        copies = copy_keys(properties.headers, "CC")
+        copies, blind = copy_keys(properties.headers, "CC"), copy_keys(properties.headers, "BCC")
         forced = settings.dead_letter_routing_key
         dead = death(
             properties, queue.name, reason, message.exchange.decode(), [*keys, *copies], self.now_ms // 1000,
             key_replaced=forced is not None,
         )  # fmt: skip
-        keys = list(dead_letter_keys(forced, keys, copies))
+        keys = list(dead_letter_keys(forced, keys, copies, blind))
         exchange = settings.dead_letter_exchange
         route = vhost.router.route(
             exchange, keys[0], lambda: dead.headers, keys[1:], lambda name: getattr(dead, name, None)
@@ -359,6 +369,7 @@ class Node:
     def barrier(self, ticket: Ticket) -> None:
         """Passes the ticket when all that was done until now is durable."""
         self._barriers.append(ticket)
+        self._undivided = True
 
     @staticmethod
     def _pass(tickets: list[Ticket]) -> None:
@@ -374,17 +385,23 @@ class Node:
         """At most so many bytes the next group will take."""
         return sum(queue.ring.unwritten_bytes for queue in self.writes)
 
-    def write_group(self, writer: GroupWriter) -> tuple[list[tuple[Queue, int]], bool]:
+    def write_group(self, writer: GroupWriter, now_ms: int) -> tuple[list[tuple[Queue, int]], bool]:
         """Puts the records of all waiting queues into one group: (queue, watermark it will reach), must be synced.
 
-        A group holds everything that the turns before it did, so what belongs together is never cut in two.
+        A group holds everything that the turns before it did, so what belongs together is never cut in two. Only
+        when much is published (`_patient`) and nothing belongs together are messages left out that came just now and
+        have consumers: most are acknowledged before they are PATIENCE_MS old and need no disk at all.
         """
         group: list[tuple[Queue, int]] = []
         sync = False
-        for queue in self.writes:
-            group.append((queue, queue.ring.write(writer)))
+        patient = self._patient and not self._undivided
+        writes, self.writes = self.writes, {}
+        for queue in writes:
+            group.append((queue, queue.ring.write(writer, queue.ripe(now_ms) if patient else 0)))
             sync = sync or queue.settings.durability == "fsync"
-        self.writes.clear()
+            if patient and queue.ring.needs_write:
+                self.writes[queue] = None
+        self._undivided = False
         self.unwritten_bytes = 0
         self._group_in_flight = True
         self._group_barriers, self._barriers = self._barriers, []
@@ -404,6 +421,11 @@ class Node:
     def published(self, size: int) -> None:
         """So many bytes were taken for journaled queues."""
         self.unwritten_bytes += size
+        self._rate_bytes += size
+        elapsed_ms = self.now_ms - self._rate_since_ms
+        if elapsed_ms >= RATE_MS:
+            self._patient = self._rate_bytes > elapsed_ms * PATIENCE_BYTES_PER_MS
+            self._rate_since_ms, self._rate_bytes = self.now_ms, 0
         if self.unwritten_bytes > self.options.unwritten_bytes_max:
             self._throttle()
 
@@ -445,6 +467,13 @@ _REACTIONS: dict[type, Callable[[Node, Any], None]] = {
 }
 
 
+def _priorities(settings: QueueSettings) -> int:
+    """docs/decisions/004: 32 priorities without declaration, unless the queue is classic."""
+    if settings.max_priority is not None:
+        return settings.max_priority
+    return 31 if settings.queue_type == "quorum" else 0
+
+
 def _binding(entity: BindingEntity) -> Binding:
     destination = Destination(entity.destination, entity.destination_kind == "exchange")
     return Binding(entity.source, destination, entity.routing_key, entity.arguments)
@@ -454,14 +483,3 @@ def short(name: str) -> bytes:
     """A short string on the wire."""
     raw = name.encode()
     return bytes((len(raw),)) + raw
-
-
-def with_delivery_count(message: Message, delivery_count: int) -> Message:
-    """The message with x-delivery-count set, for its redelivery (RabbitMQ, quorum queues)."""
-    properties = codec.decode(message.header)
-    properties.headers = {**(properties.headers or {}), "x-delivery-count": delivery_count}
-    header = codec.encode(properties)
-    return Message(
-        message.address, header + message.body, len(header), message.flags, message.priority, message.time_ms,
-        message.ttl_ms,
-    )  # fmt: skip

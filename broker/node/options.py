@@ -39,9 +39,6 @@ class NodeOptions:
     connections_max: int = 65536
     """Connections of this node; more are closed at once."""
 
-    channels_per_connection_max: int = 2047
-    """Open channels of one connection."""
-
     consumers_per_channel_max: int = 4096
     """Consumers of one channel."""
 
@@ -53,9 +50,6 @@ class NodeOptions:
 
     consumer_timeout_ms: int = 30 * 60 * 1000
     """A delivery unacknowledged for longer ends its consumer; 0 = never."""
-
-    delivery_count_header: bool = True
-    """Redeliveries of queues with a delivery limit carry x-delivery-count."""
 
     loopback_users: tuple[str, ...] = ("guest",)
     """Users that may only connect from a loopback address."""

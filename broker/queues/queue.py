@@ -13,10 +13,12 @@ one of the two places and never in none.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from broker.amqp import properties as codec
 from broker.queues.deadletter import Reason
 from broker.queues.ring import (
     HEAD_EXPIRED,
@@ -31,13 +33,27 @@ from broker.queues.subscription import Subscription, Subscriptions
 from broker.queues.ticket import Ticket
 from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
+from journal.layout import HAS_BCC
 from journal.record import Message
+
+DELAYED_RETRY_MIN_MS: Final = 1000
+"""For a queue that wants delayed retries and does not say of what length."""
+
+ACQUIRED_MAX: Final = 4096
+"""So many messages of a queue have their x-acquired-count remembered, the latest ones."""
+
+PATIENCE_MS: Final = 4
+"""How long a message may wait for its acknowledgement before it is written (only while much is published)."""
 
 Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count
 
 
 class Host(Protocol):
     """What a queue asks of its node."""
+
+    @property
+    def now_ms(self) -> int:
+        """Time of what is being handled, wall clock."""
 
     def dead_letter(self, queue: Queue, message: Message, reason: Reason) -> None:
         """Publish the message to the queue's dead-letter exchange."""
@@ -59,8 +75,8 @@ class Queue:
     """A queue: its entity (what was declared), its settings (policy applied), its ring and its consumers."""
 
     __slots__ = (
-        "_dead", "_ended", "_getters", "_waiting", "deleted", "entity", "had_consumers", "host", "last_used_ms",
-        "ring", "settings", "subscriptions", "wake_ms",
+        "_acquired", "_dead", "_delayed", "_ended", "_getters", "_ripe_seq", "_waiting", "_young", "deleted", "entity",
+        "had_consumers", "host", "last_used_ms", "ring", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
@@ -76,13 +92,19 @@ class Queue:
         self._waiting: deque[tuple[int, Ticket]] | None = None
         self._getters: deque[Callable[[Taken | None], None]] | None = None
         self._dead: dict[int, Reason] | None = None  # given up, content on its way from the disk
+        self._delayed: list[tuple[int, int, bool]] | None = None  # heap of (when, seq, counted): waiting to return
+        self._acquired: dict[int, int] | None = None  # seq -> how often it was handed out in vain
+        self._young: tuple[int, int] = (1, now_ms)  # a seq, and when it was the next one
+        self._ripe_seq = 1  # all below it are older than PATIENCE_MS
         ring.owner = self
+        ring.annotate = self._annotate
         self.adopt(settings)
 
     def adopt(self, settings: QueueSettings) -> None:
         """New settings, by policy or at declaration."""
         self.settings = settings
         self.ring.ttl_ms = -1 if settings.message_ttl_ms is None else settings.message_ttl_ms
+        self.ring.annotates_redelivered = settings.delivery_limit is not None or settings.queue_type == "quorum"
         self.ring.mark()
 
     @property
@@ -181,8 +203,59 @@ class Queue:
         limit = self.settings.delivery_limit
         if counted and limit is not None and self.ring.delivery_count(seq) >= limit:
             self._give_up(seq, self.ring.message(seq), "delivery_limit")
+            return
+        if self.ring.annotates_redelivered:
+            self._count_acquired(seq)
+        delay_ms = self._delay_ms(seq, counted)
+        if delay_ms:
+            if self._delayed is None:
+                self._delayed = []
+            heapq.heappush(self._delayed, (self.host.now_ms + delay_ms, seq, counted))
+            self.ring.mark()
         else:
             self.ring.requeue(seq, counted)
+
+    def _delay_ms(self, seq: int, counted: bool) -> int:
+        """Delayed retry (RabbitMQ 4.3): min(least x delivery count, most) for the kind of return it is asked for."""
+        settings = self.settings
+        wanted = {"disabled": False, "all": True, "failed": counted, "returned": not counted}
+        if not wanted[settings.delayed_retry_type]:
+            return 0
+        least = settings.delayed_retry_min_ms or DELAYED_RETRY_MIN_MS
+        most = settings.delayed_retry_max_ms
+        delay_ms = least * max(1, self.ring.delivery_count(seq) + counted)
+        return delay_ms if most is None else min(delay_ms, most)
+
+    def _count_acquired(self, seq: int) -> None:
+        if self._acquired is None:
+            self._acquired = {}
+        self._acquired[seq] = self._acquired.pop(seq, 0) + 1
+        if len(self._acquired) > ACQUIRED_MAX:
+            del self._acquired[next(iter(self._acquired))]
+
+    def _annotate(self, message: Message, seq: int, delivery_count: int) -> Message:
+        """What a consumer sees: x-delivery-count and x-acquired-count on a redelivery, never BCC."""
+        properties = codec.decode(message.header)
+        headers = dict(properties.headers or {})
+        headers.pop("BCC", None)
+        if self.ring.annotates_redelivered:
+            if delivery_count:
+                headers["x-delivery-count"] = delivery_count
+            acquired = self._acquired.get(seq) if self._acquired is not None else None
+            if acquired is not None:
+                headers["x-acquired-count"] = acquired
+        properties.headers = headers
+        header = codec.encode(properties)
+        return Message(
+            message.address, header + message.body, len(header), message.flags, message.priority, message.time_ms,
+            message.ttl_ms,
+        )  # fmt: skip
+
+    def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
+        """The message of a basic.get as `dispatch` would show it."""
+        if message.flags & HAS_BCC or (redelivered and self.ring.annotates_redelivered):
+            return self._annotate(message, seq, delivery_count)
+        return message
 
     def settle(self, seq: int, held: bool = False) -> None:
         if not self.deleted:
@@ -249,6 +322,10 @@ class Queue:
         ring.marked = False
         if self.deleted:
             return
+        while self._delayed and self._delayed[0][0] <= now_ms:
+            _, seq, counted = heapq.heappop(self._delayed)
+            ring.requeue(seq, counted)
+        ring.marked = False
         self.subscriptions.settle()
         self._hand_out(now_ms)
         self._expire(now_ms)
@@ -332,8 +409,22 @@ class Queue:
                 self.host.end(self)
             else:
                 wake = min(wake, end) if wake else end
+        if self._delayed:
+            wake = min(wake, self._delayed[0][0]) if wake else self._delayed[0][0]
         if wake:
             self.host.wake(self, wake)
+
+    def ripe(self, now_ms: int) -> int:
+        """The first seq that a group commit may leave out because a consumer is about to acknowledge it.
+
+        0: none, there is no consumer. Otherwise all below it are PATIENCE_MS old or older.
+        """
+        if not self.subscriptions.credits:
+            return 0
+        if now_ms - self._young[1] >= PATIENCE_MS:
+            self._ripe_seq = self._young[0]
+            self._young = (self.ring.next_seq, now_ms)
+        return self._ripe_seq
 
     # -- the end ----------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ cdef enum:
 
 cdef enum:
     PERSISTENT = 1
+    HAS_BCC = 32
     RUN_REDELIVERED = 1
     RUN_LENGTH = 256
     RUN_ENTRY_BYTES = 20
@@ -291,6 +292,7 @@ cdef class Ring:
     cdef public list agenda
     cdef public object owner
     cdef public object annotate
+    cdef public bint annotates_redelivered
     cdef public uint32_t epoch
     cdef public bint marked
     cdef public bint loading
@@ -813,8 +815,8 @@ cdef class Ring:
             + 56 * (self.settled.n // 2 + self.counted)
         )
 
-    def write(self, GroupWriter writer not None) -> int:
-        """Puts all that the journal has not heard into the group; returns the `committed` that it will reach."""
+    def write(self, GroupWriter writer not None, uint64_t upto=0) -> int:
+        """Puts what the journal has not heard into the group, messages below `upto`; see ring_pure.Ring.write."""
         cdef size_t i
         cdef uint64_t seq, offset
         cdef slot *s
@@ -835,7 +837,7 @@ cdef class Ring:
             push(&self.moves, s.length)
         self.copied = 0
         reset(&self.copies)
-        self.write_new(writer)
+        self.write_new(writer, min(upto, self.next_seq) if upto else self.next_seq)
         if self.settled.n:
             join_ranges(&self.settled)
             writer.put_settle(self.queue_id, self.epoch, self.settled.at, self.settled.n // 2, 0)
@@ -855,8 +857,8 @@ cdef class Ring:
         reset(&self.counts)
         return self.unwritten
 
-    cdef int write_new(self, GroupWriter writer) except -1:
-        cdef uint64_t seq = self.unwritten, end = self.next_seq, stop, written = 0, length
+    cdef int write_new(self, GroupWriter writer, uint64_t end) except -1:
+        cdef uint64_t seq = self.unwritten, stop, written = 0, length
         cdef block *place
         cdef slot *s
         cdef Message message
@@ -889,7 +891,7 @@ cdef class Ring:
             seq = stop
         if written:
             self.use.add_bytes(writer.segment, <uint32_t>written)
-        self.unwritten = end
+        self.unwritten = max(self.unwritten, end)
         return 0
 
     def commit(self, uint64_t upto) -> None:
@@ -1652,14 +1654,13 @@ cdef inline int deliver(Ring ring, Consumer consumer, uint64_t seq, slot *s, int
     cdef uint64_t tag
     cdef Message message
     ring.hand_out(seq, s)
-    if s.delivery_count and ring.annotate is not None:
-        answer = ring.annotate(<object><PyObject *>s.message, s.delivery_count)
+    message = <Message><PyObject *>s.message
+    if ring.annotate is not None and (message.flags & HAS_BCC or (redelivered and ring.annotates_redelivered)):
+        answer = ring.annotate(message, seq, s.delivery_count)
         if type(answer) is not Message:
             raise TypeError(f"annotate returned {type(answer).__name__}, not a message")
         message = <Message>answer
         s = ring.find(seq)
-    else:
-        message = <Message><PyObject *>s.message
     if consumer.no_ack:
         tag = ledger.next_tag
         ledger.next_tag = tag + 1

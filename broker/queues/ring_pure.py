@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from broker.amqp.codec_pure import OutBuffer
-from journal.layout import ENQ_OVERHEAD_BYTES, PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH
+from journal.layout import ENQ_OVERHEAD_BYTES, HAS_BCC, PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH
 from journal.record_pure import GroupWriter, Message, SegmentUse
 
 EMPTY: Final = 0
@@ -92,7 +92,8 @@ class Ring:
 
     __slots__ = (
         "_cursor", "_dirty_runs", "_heap", "_inflight", "_moves", "_requeued", "_reserve_from", "_reserve_step",
-        "_reserved_written", "_rewrites", "_settled", "_slots", "_unwritten", "agenda", "annotate", "committed",
+        "_reserved_written", "_rewrites", "_settled", "_slots", "_unwritten", "agenda", "annotate",
+        "annotates_redelivered", "committed",
         "destroyed", "epoch", "journaled", "loading", "marked", "max_priority", "next_seq", "owner", "queue_id",
         "ready", "ready_bytes", "reserved", "reserved_durable", "resident_bytes", "resident_bytes_max", "ttl_ms",
         "turn", "unacked", "use",
@@ -116,7 +117,8 @@ class Ring:
         self.epoch = 1
         self.marked = False
         self.ttl_ms = -1  # the queue's x-message-ttl
-        self.annotate: Callable[[Message, int], Message] | None = None  # adds x-delivery-count to a redelivery
+        self.annotate: Callable[[Message, int, int], Message] | None = None  # what a consumer sees of a message
+        self.annotates_redelivered = False  # whether `annotate` is asked about redeliveries, not only about BCC
         self.turn = 0
         self.ready = self.unacked = self.ready_bytes = 0
         self.resident_bytes = 0
@@ -365,8 +367,12 @@ class Ring:
             + 56 * (len(self._settled) + len(self._requeued))
         )
 
-    def write(self, writer: GroupWriter) -> int:
-        """Puts all that the journal has not heard into the group; returns the `committed` that it will reach."""
+    def write(self, writer: GroupWriter, upto: int = 0) -> int:
+        """Puts what the journal has not heard into the group; returns the `committed` that it will reach.
+
+        Messages from seq `upto` on are left for a later group (0: none is): who is about to be acknowledged need not
+        be written.
+        """
         if self.reserved > self._reserved_written:
             writer.reserve(self.queue_id, self.epoch, self.reserved)
             self._reserved_written = self.reserved
@@ -377,7 +383,7 @@ class Ring:
             offset = writer.enqueue(self.queue_id, self.epoch, seq, slot.message, slot.delivery_count)
             self._moves.append((seq, writer.segment, offset, slot.length))
         self._rewrites.clear()
-        self._write_new(writer)
+        self._write_new(writer, min(upto, self.next_seq) if upto else self.next_seq)
         if self._settled:
             self._settled = _joined(self._settled)
             writer.settle(self.queue_id, self.epoch, [(first, last) for first, last in self._settled])
@@ -388,8 +394,8 @@ class Ring:
         self._requeued = {}
         return self._unwritten
 
-    def _write_new(self, writer: GroupWriter) -> None:
-        for seq in range(self._unwritten, self.next_seq):
+    def _write_new(self, writer: GroupWriter, end: int) -> None:
+        for seq in range(self._unwritten, end):
             slot = self._slots.get(seq)
             if slot is None or not slot.persist or slot.state not in (READY, UNACKED):
                 continue
@@ -401,7 +407,7 @@ class Ring:
             self._dirty_runs[seq // RUN_LENGTH] = None
             if self.use is not None:
                 self.use.add(slot.segment, slot.length)
-        self._unwritten = self.next_seq
+        self._unwritten = max(self._unwritten, end)
 
     def commit(self, upto: int) -> None:
         """The group that `write` returned `upto` for is durable. At most one group of a ring is in flight."""
@@ -813,8 +819,8 @@ def dispatch(ring: Ring, consumers: Sequence[Consumer], now_ms: int, limit: int 
             return count, head
         ring.turn = turn  # only now: who was chosen in vain stays next
         seq, message, redelivered, delivery_count = ring.take()
-        if delivery_count and ring.annotate is not None:
-            message = ring.annotate(message, delivery_count)
+        if ring.annotate is not None and (message.flags & HAS_BCC or (redelivered and ring.annotates_redelivered)):
+            message = ring.annotate(message, seq, delivery_count)
         ledger = consumer.ledger
         tag = ledger.skip() if consumer.no_ack else ledger.add(consumer, seq, now_ms)
         ledger.out.deliver(ledger.number, consumer.tag, tag, redelivered, message)

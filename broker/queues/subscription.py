@@ -23,7 +23,6 @@ class Holder(Protocol):
     def cancelled(self, subscription: Subscription) -> None:
         """The broker ended the subscription (the queue went, or the consumer took too long)."""
 
-
     def want_send(self) -> None:
         """Deliveries wait in the channel's output buffer."""
 

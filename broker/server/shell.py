@@ -26,7 +26,7 @@ from itertools import islice
 from typing import Any
 
 from broker.node.core import Node
-from broker.queues.queue import Queue
+from broker.queues.queue import PATIENCE_MS, Queue
 from broker.server.admin import AdminSocket
 from broker.server.alarms import Alarms
 from broker.server.client import Client, ReceiveBuffer, peer_name
@@ -329,9 +329,20 @@ class NodeShell:
         if journal.checkpoint_due:
             self.storage.checkpoint(node, self._checkpointed)
         if node.writes:
+            now_ms = self.clock.now_ms()
             writer = journal.begin_group(node.group_bytes)
-            group, sync = node.write_group(writer)
-            journal.submit(writer, sync, partial(self._committed, group))
+            group, sync = node.write_group(writer, now_ms)
+            if writer.records:
+                journal.submit(writer, sync, partial(self._committed, group))
+            else:
+                node.group_committed(group, now_ms)
+                if node.writes and self._ripen not in self._timers:
+                    self._again(PATIENCE_MS / 1000, self._ripen)
+
+    def _ripen(self) -> None:
+        """What was too young for the last group may be old enough now."""
+        self._timers.pop(self._ripen, None)
+        self.schedule()
 
     def _committed(self, group: list[tuple[Queue, int]]) -> None:
         try:

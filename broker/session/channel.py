@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from broker.amqp import methods
 from broker.amqp.codec import Acked, MethodReceived, Published
@@ -22,6 +22,7 @@ from broker.amqp.errors import (
     ChannelError,
     ConnectionFault,
     access_refused,
+    command_invalid,
     not_found,
     precondition_failed,
     resource_error,
@@ -35,7 +36,7 @@ from broker.queues.subscription import Subscription
 from broker.routing.router import Route
 from broker.session import consuming, declaring, publishing, transacting
 from broker.session.confirms import Confirms
-from cluster.authorization import PermissionKind
+from cluster.authorization import PermissionKind, TopicPermissionKind
 from cluster.commands import AnyCommand
 from cluster.errors import Unavailable, WiringError
 from cluster.state import Applied
@@ -98,7 +99,7 @@ class Channel:
                 class_id, method_id = method.CLASS_ID, method.METHOD_ID
                 handler = _HANDLERS.get(type(method))
                 if handler is None:
-                    raise channel_fault(f"unexpected method {method.NAME}")
+                    raise command_invalid(f"unexpected method {method.NAME}")
                 handler(self, method)
         except ChannelError as error:
             self.fail(error.at(class_id, method_id))
@@ -184,7 +185,7 @@ class Channel:
         assert self.connection.vhost is not None, "a channel is opened after its connection"
         return self.connection.vhost.name
 
-    def check(self, kind: PermissionKind, resource: str) -> None:
+    def check(self, kind: PermissionKind, sort: Literal["queue", "exchange"], resource: str) -> None:
         """403 unless the user may (amqp-rules 5.3); remembered until a permission changes."""
         connection = self.connection
         node = connection.node
@@ -197,7 +198,20 @@ class Channel:
             connection.authorization[(kind, resource)] = known
         if not known[1]:
             raise access_refused(
-                f"{kind} access to {_named(resource)} in vhost '{self.vhost_name}' refused for user '{connection.user}'"
+                f"{kind} access to {sort} '{resource or 'amq.default'}' in vhost '{self.vhost_name}' refused for user "
+                f"'{connection.user}'"
+            )
+
+    def check_topic(self, kind: TopicPermissionKind, exchange: str, key: str) -> None:
+        """403 unless the user may use the routing key on this exchange, if it is a topic exchange."""
+        connection, vhost = self.connection, self.connection.vhost
+        assert vhost is not None, "a channel is opened after its connection"
+        if vhost.router.exchange_type(exchange) == "topic" and not connection.node.map.topic_allowed(
+            connection.user, vhost.name, kind, exchange, key
+        ):
+            raise access_refused(
+                f"{kind} access to topic '{key}' in exchange '{exchange}' in vhost '{vhost.name}' refused for user "
+                f"'{connection.user}'"
             )
 
     def queue_name(self, name: str) -> str:
@@ -225,6 +239,15 @@ class Channel:
                 "be originally declared on another connection or the exclusive property value does not match that of "
                 "the original declaration."
             )
+
+    def review_rights(self) -> None:
+        """A permission changed: consumers of queues that may not be read any more end (amqp-rules 5.5)."""
+        connection = self.connection
+        for subscription in tuple(self.consumers.values()):
+            queue = subscription.queue
+            if not connection.node.map.allowed(connection.user, self.vhost_name, "read", queue.name):
+                queue.unsubscribe(subscription, connection.node.now_ms)
+                self.cancelled(subscription)
 
     def cancelled(self, subscription: Subscription) -> None:
         """The broker ended a consumer: clients that can are told (amqp-rules 5.5)."""
@@ -301,10 +324,6 @@ _REFUSALS: Final[dict[str, Callable[[str], AmqpError]]] = {
 }
 
 
-def _named(resource: str) -> str:
-    return f"'{resource}'" if resource else "exchange 'amq.default'"
-
-
 def _channel_open(channel: Channel, _: methods.ChannelOpen) -> None:
     if channel.opened:
         raise channel_fault("second 'channel.open' seen")
@@ -320,7 +339,7 @@ def _channel_close(channel: Channel, _: methods.ChannelClose) -> None:
 
 
 def _channel_close_ok(_: Channel, method: methods.ChannelCloseOk) -> None:
-    raise channel_fault(f"unexpected method {method.NAME}")
+    raise command_invalid(f"unexpected method {method.NAME}")
 
 
 def _access_request(channel: Channel, _: methods.AccessRequest) -> None:

@@ -39,6 +39,8 @@ HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
 HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 FRAME_MIN_BYTES: Final = 8192
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+TICK_MS: Final = 250
+"""Half of the time between two ticks: a heartbeat is rather early than late."""
 PARKED_BYTES_MAX: Final = 1 << 20
 """Of events that wait in parked channels; then the socket is not read. An event counts at least 1 KiB."""
 
@@ -165,16 +167,20 @@ class Connection:
                     self._first_publish()
                 channel.receive(event)
         except ConnectionFault as fault:
+            if isinstance(event, MethodReceived):
+                fault.at(int.from_bytes(event.payload[:2], "big"), int.from_bytes(event.payload[2:4], "big"))
+            elif isinstance(event, (Published, Acked)):
+                fault.at(60, 40 if isinstance(event, Published) else 80)
             self.fail(fault, event.channel if isinstance(event, (Published, Acked, MethodReceived)) else 0)
 
     def _open_channel(self, event: Published | Acked | MethodReceived) -> Channel:
         if type(event) is not MethodReceived or event.payload[:4] != b"\x00\x14\x00\x0a":
             raise channel_fault("expected 'channel.open'")
-        if event.channel > self.channel_max:
-            raise not_allowed(f"channel id {event.channel} exceeds the negotiated maximum {self.channel_max}")
-        limit = self.node.options.channels_per_connection_max
-        if len(self.channels) >= limit:
-            raise not_allowed(f"number of channels opened ({len(self.channels)}) has reached the maximum ({limit})")
+        count = len(self.channels)
+        if count >= self.channel_max:
+            # amqp-rules 5.1: open channels count, not the highest number
+            limit = self.channel_max
+            raise not_allowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({limit})")
         channel = Channel(self, event.channel)
         self.channels[event.channel] = channel
         return channel
@@ -308,6 +314,11 @@ class Connection:
             self.exclusive_queues = False
             self.node.remove_connection(self.id)
 
+    def review_rights(self) -> None:
+        """The user or its permissions changed."""
+        for channel in self.channels.values():
+            channel.review_rights()
+
     def vhost_deleted(self, name: str) -> None:
         if self.vhost is not None and self.vhost.name == name:
             self.force_close(f"vhost '{name}' is deleted")
@@ -392,7 +403,7 @@ class Connection:
 
     def _beat(self, now_ms: int) -> None:
         """amqp-rules 5.2: send every timeout / 2, any traffic counts, two misses close; not while blocked."""
-        if now_ms - self._last_sent_ms >= self.heartbeat_s * 500:
+        if now_ms - self._last_sent_ms >= self.heartbeat_s * 500 - TICK_MS:
             self.out.raw(HEARTBEAT)
             self.node.sending[self] = None
         if not self.reading:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp import methods
 from broker.amqp.codec import Acked
-from broker.amqp.errors import access_refused, not_allowed, not_implemented, precondition_failed
+from broker.amqp.errors import access_refused, not_allowed, not_implemented, precondition_failed, resource_locked
 from broker.amqp.layout import Method
 from broker.queues.queue import Taken
 from broker.queues.ring import Consumer
 from broker.queues.subscription import Subscription
-from broker.session.declaring import clean
-from broker.session.publishing import REPLY_TO
+from broker.session.declaring import REPLY_TO, clean
 
 if TYPE_CHECKING:
     from broker.session.channel import Channel
@@ -102,7 +101,7 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         _consume_replies(channel, method, tag)
         return
     name = channel.queue_name(clean(method.queue))
-    channel.check("read", name)
+    channel.check("read", "queue", name)
     if tag in channel.consumers:
         raise not_allowed(f"attempt to reuse consumer tag '{tag}'")
     limit = node.options.consumers_per_channel_max
@@ -161,8 +160,14 @@ def _cancel(channel: Channel, method: methods.BasicCancel) -> None:
 
 def _get(channel: Channel, method: methods.BasicGet) -> None:
     name = channel.queue_name(clean(method.queue))
-    channel.check("read", name)
+    channel.check("read", "queue", name)
     queue = channel.queue(name)
+    if queue.settings.single_active_consumer and queue.settings.queue_type == "quorum":
+        # amqp-rules 5.1
+        raise resource_locked(
+            f"cannot obtain access to locked queue '{name}' in vhost '{channel.vhost_name}'. basic.get operations are "
+            "not supported by quorum queues with single active consumer"
+        )
     node = channel.connection.node
     channel.park()
 
@@ -175,8 +180,7 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
             channel.send(methods.BasicGetEmpty())
         else:
             seq, message, redelivered, count = answer
-            if count and queue.ring.annotate is not None:
-                message = queue.ring.annotate(message, count)
+            message = queue.shown(seq, message, redelivered, count)
             if method.no_ack:
                 tag = channel.ledger.skip()
                 queue.settle(seq)

@@ -19,6 +19,8 @@ from cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange
 from cluster.entities import DestinationKind
 from cluster.state import Applied
 
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+
 if TYPE_CHECKING:
     from broker.session.channel import Channel
 
@@ -60,12 +62,12 @@ def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None
         if not method.nowait:
             channel.send(methods.ExchangeDeclareOk())
         return
-    channel.check("configure", name)
+    channel.check("configure", "exchange", name)
     arguments = plain(method.arguments)
     alternate = arguments.get("alternate-exchange")
     if isinstance(alternate, str):
-        channel.check("read", name)
-        channel.check("write", alternate)
+        channel.check("read", "exchange", name)
+        channel.check("write", "exchange", alternate)
     command = DeclareExchange(
         vhost=vhost,
         name=name,
@@ -82,7 +84,7 @@ def _exchange_delete(channel: Channel, method: methods.ExchangeDelete) -> None:
     name = clean(method.exchange)
     if not name:
         raise access_refused("operation not permitted on the default exchange")
-    channel.check("configure", name)
+    channel.check("configure", "exchange", name)
     command = DeleteExchange(vhost=channel.vhost_name, name=name, if_unused=method.if_unused)
     channel.order(command, method, _answered(method, methods.ExchangeDeleteOk()))
 
@@ -97,8 +99,9 @@ def _binding(
 ) -> Bind | Unbind:
     if not source or (to == "exchange" and not destination):
         raise access_refused("operation not permitted on the default exchange")
-    channel.check("write", destination)
-    channel.check("read", source)
+    channel.check("write", to, destination)
+    channel.check("read", "exchange", source)
+    channel.check_topic("read", source, method.routing_key)
     return kind(
         vhost=channel.vhost_name,
         source=source,
@@ -138,6 +141,10 @@ def _queue_unbind(channel: Channel, method: methods.QueueUnbind) -> None:
 def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     name = clean(method.queue)
     connection = channel.connection
+    if method.passive and _is_reply_name(channel, name):
+        if not method.nowait:
+            channel.send(methods.QueueDeclareOk(name, 0, 1))
+        return
     if method.passive:
         queue = channel.queue(channel.queue_name(name))
         queue.last_used_ms = connection.node.now_ms
@@ -148,12 +155,12 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     server_named = not name
     if server_named:
         name = f"amq.gen-{connection.node.unique()}"
-    channel.check("configure", name)
+    channel.check("configure", "queue", name)
     arguments = plain(method.arguments)
     dead_letters = arguments.get("x-dead-letter-exchange")
     if isinstance(dead_letters, str):
-        channel.check("read", name)
-        channel.check("write", dead_letters)
+        channel.check("read", "queue", name)
+        channel.check("write", "exchange", dead_letters)
     limit = connection.node.options.queues_max
     if len(connection.node.queues) >= limit and connection.node.map.queue(channel.vhost_name, name) is None:
         raise precondition_failed(f"cannot declare queue '{name}': queue limit in this node ({limit}) is reached")
@@ -178,6 +185,11 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     channel.order(command, method, declared)
 
 
+def _is_reply_name(channel: Channel, name: str) -> bool:
+    """Direct reply-to: a passive declare tells whether the one who waits for the reply is still there."""
+    return name == REPLY_TO or name in channel.connection.node.reply_targets
+
+
 def _declare_ok(channel: Channel, name: str) -> methods.QueueDeclareOk:
     node = channel.connection.node
     assert channel.connection.vhost is not None, "a channel is opened after its connection"
@@ -191,7 +203,7 @@ def _declare_ok(channel: Channel, name: str) -> methods.QueueDeclareOk:
 
 def _queue_purge(channel: Channel, method: methods.QueuePurge) -> None:
     name = channel.queue_name(clean(method.queue))
-    channel.check("read", name)
+    channel.check("read", "queue", name)
     count = channel.queue(name).purge()
     if not method.nowait:
         channel.send(methods.QueuePurgeOk(count))
@@ -199,7 +211,7 @@ def _queue_purge(channel: Channel, method: methods.QueuePurge) -> None:
 
 def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
     name = channel.queue_name(clean(method.queue))
-    channel.check("configure", name)
+    channel.check("configure", "queue", name)
     vhost = channel.connection.vhost
     assert vhost is not None, "a channel is opened after its connection"
     queue = vhost.queues.get(name)

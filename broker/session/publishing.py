@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp import methods
 from broker.amqp import properties as codec
-from broker.amqp.codec import Published, make_message
+from broker.amqp.codec import Published
 from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
 from broker.amqp.layout import Method
 from broker.queues.queue import Queue
@@ -25,13 +25,13 @@ from broker.queues.ticket import Ticket
 from broker.routing.carbon_copy import UnacceptableHeader, copy_keys
 from broker.routing.router import Route
 from broker.session.confirms import Confirms
-from journal.layout import HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID
+from broker.session.declaring import REPLY_TO
+from journal.layout import HAS_BCC, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID
 from journal.record import Message
 
 if TYPE_CHECKING:
     from broker.session.channel import Channel
 
-REPLY_TO: Final = "amq.rabbitmq.reply-to"
 NO_ROUTE: Final = 312
 NO_ROUTE_TEXT: Final = b"NO_ROUTE"
 ROUTES_MAX: Final = 1024
@@ -70,7 +70,7 @@ def _permitted(channel: Channel, event: Published) -> Route[Queue]:
     vhost = connection.vhost
     assert vhost is not None, "a channel is opened after its connection"
     exchange, key = event.exchange, event.routing_key
-    channel.check("write", exchange)
+    channel.check("write", "exchange", exchange)
     if not exchange and key.startswith(REPLY_TO + "."):
         return Route(uncacheable=True)
     route = vhost.router.route(exchange, key, lambda: None)
@@ -78,13 +78,7 @@ def _permitted(channel: Channel, event: Published) -> Route[Queue]:
         raise not_found(f"no exchange '{exchange}' in vhost '{vhost.name}'")
     if route.internal:
         raise access_refused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
-    if vhost.router.exchange_type(exchange) == "topic" and not connection.node.map.topic_allowed(
-        connection.user, vhost.name, "write", exchange, key
-    ):
-        raise access_refused(
-            f"write access to topic '{key}' in exchange '{exchange}' in vhost '{vhost.name}' refused for user "
-            f"'{connection.user}'"
-        )
+    channel.check_topic("write", exchange, key)
     return route
 
 
@@ -123,18 +117,20 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
         more = (*copy_keys(properties.headers, "CC"), *blind)
     except UnacceptableHeader as error:
         raise precondition_failed(str(error)) from None
-    if blind:
-        changed = replace(changed, headers={k: v for k, v in (properties.headers or {}).items() if k != "BCC"})
     route = vhost.router.route(
         exchange, key, lambda: properties.headers, more, lambda name: getattr(properties, name, None)
     )
-    return (_rebuilt(message, changed) if changed is not properties else message), route
+    if blind or changed is not properties:
+        message = _rebuilt(message, changed, HAS_BCC if blind else 0)
+    return message, route
 
 
-def _rebuilt(message: Message, properties: codec.Properties) -> Message:
-    rebuilt = make_message(message.address, codec.encode(properties), message.body, message.time_ms)
-    assert isinstance(rebuilt, Message), "a message that was accepted once is accepted again"
-    return rebuilt
+def _rebuilt(message: Message, properties: codec.Properties, flags: int = 0) -> Message:
+    header = codec.encode(properties)
+    return Message(
+        message.address, header + message.body, len(header), message.flags | flags, message.priority, message.time_ms,
+        message.ttl_ms,
+    )  # fmt: skip
 
 
 def _stage_or_send(channel: Channel, route: Route[Queue], messages: Sequence[Message], mandatory: bool) -> None:

@@ -50,6 +50,7 @@ class Half:
         self.ring.resident_bytes_max = self.config["resident_bytes_max"]
         self.ring.ttl_ms = self.config["ttl_ms"]
         self.ring.annotate = self._annotate
+        self.ring.annotates_redelivered = True
         self.outs = [self.codec.OutBuffer(8192, 2000) for _ in range(2)]
         self.ledgers = [self.module.Ledger(number + 1, out) for number, out in enumerate(self.outs)]
         self.ledgers[1].prefetch = self.config["channel_prefetch"]
@@ -58,8 +59,8 @@ class Half:
             for n, (at, no_ack, prefetch, priority) in enumerate(self.config["consumers"])
         ]
 
-    def _annotate(self, message: Any, count: int) -> Any:
-        payload = message.payload + b"#%d" % count
+    def _annotate(self, message: Any, seq: int, count: int) -> Any:
+        payload = message.payload + b"#%d.%d" % (seq, count)
         return self.record.Message(message.address, payload, message.header_length)
 
     def message(self, token: int, flags: int, priority: int, size: int, time_ms: int, ttl_ms: int) -> Any:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from cluster.arguments import ENCODER, equivalent, frozen, same, too_deep, type_name, value_text
+from cluster.arguments import ENCODER, difference_text, equivalent, frozen, same, too_deep, type_name
 
 
 class Short(int):
@@ -49,11 +49,10 @@ def test_not_equivalent(a: object, b: object) -> None:
 
 
 def test_texts_name_value_and_type() -> None:
-    assert value_text(60000) == "the value '60000' of type 'signedint'"
-    assert value_text(2**40) == "the value '1099511627776' of type 'long'"
-    assert value_text(True) == "the value 'true' of type 'bool'"
-    assert value_text(b"x") == "the value 'x' of type 'longstr'"
-    assert value_text(None, absent=True) == "none"
+    assert difference_text(60000, None) == "received the value '60000' of type 'signedint' but current is none"
+    assert difference_text(None, 2**40) == "received none but current is the value '1099511627776' of type 'long'"
+    assert difference_text(True, False) == "received 'true' but current is 'false'"
+    assert difference_text(b"x", 6) == "received 'x' but current is '6'"
     assert [type_name(v) for v in (1.5, None, {}, [], "")] == ["double", "void", "table", "array", "longstr"]
 
 

@@ -95,7 +95,7 @@ def test_good_arguments(arguments: dict[str, Any]) -> None:
 def test_bad_arguments(arguments: dict[str, Any], argument: str) -> None:
     with pytest.raises(PreconditionFailed) as caught:
         check_arguments("/", "q", arguments)
-    assert caught.value.text.startswith(f"invalid arg '{argument}' for queue 'q' in vhost '/': ")
+    assert caught.value.text.startswith(f"invalid arg '{argument}' for queue 'q' in vhost '/'")
 
 
 def test_streams_are_refused_with_a_clear_text() -> None:

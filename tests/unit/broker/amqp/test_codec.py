@@ -415,12 +415,12 @@ def test_frame_max_edge(half: Any) -> None:
             (fault,) = decoder.feed(data, NOW)
             assert (fault.code, fault.text) == (
                 501,
-                f"type {kind}, payload size {frame_max - 7} exceeds frame_max {frame_max}",
+                f"frame_too_large: type {kind}, payload size {frame_max - 7}, frame_max {frame_max}",
             )
 
 
 def test_frame_too_large_is_known_from_its_first_seven_bytes(half: Any) -> None:
-    text = "type 3, payload size 4294967295 exceeds frame_max 8192"
+    text = "frame_too_large: type 3, payload size 4294967295, frame_max 8192"
     assert fault_of(half, b"\x03\x00\x01\xff\xff\xff\xff") == (501, text)
     decoder = decoder_of(half)
     assert decoder.feed(b"\x03\x00\x01\xff\xff\xff", NOW) == []
@@ -430,7 +430,7 @@ def test_frame_too_large_is_known_from_its_first_seven_bytes(half: Any) -> None:
 def test_frame_max_below_a_frame_lets_nothing_in(half: Any, frame_max: int) -> None:
     decoder = decoder_of(half, frame_max)
     (fault,) = decoder.feed(frame(8, 0, b""), NOW)
-    assert (fault.code, fault.text) == (501, f"type 8, payload size 0 exceeds frame_max {frame_max}")
+    assert (fault.code, fault.text) == (501, f"frame_too_large: type 8, payload size 0, frame_max {frame_max}")
 
 
 def test_incomplete_contents_have_a_common_limit(half: Any) -> None:
@@ -572,19 +572,19 @@ BAD_END = publish()[:-1] + b"\x00"
         (frame(4, 0, b""), 501, "unknown frame type 4"),
         (frame(0, 3, b"abc"), 501, "unknown frame type 0"),
         (frame(8, 1, b""), 505, "heartbeat frames belong to channel 0"),
-        (BAD_END, 501, "frame end octet 0 instead of 206"),
-        (publish_method()[:-1] + b"\xcf", 501, "frame end octet 207 instead of 206"),
-        (publish_method() + header()[:-1] + b"\xcd", 501, "frame end octet 205 instead of 206"),
-        (b"GET / HTTP/1.1\r\n", 501, "type 71, payload size 539959368 exceeds frame_max 8192"),
+        (BAD_END, 501, "invalid_frame_end_marker: 0 instead of 206"),
+        (publish_method()[:-1] + b"\xcf", 501, "invalid_frame_end_marker: 207 instead of 206"),
+        (publish_method() + header()[:-1] + b"\xcd", 501, "invalid_frame_end_marker: 205 instead of 206"),
+        (b"GET / HTTP/1.1\r\n", 501, "frame_too_large: type 71, payload size 539959368, frame_max 8192"),
         (publish(channel=0), 505, "content before the connection is open"),
-        (header(), 505, "a content header on channel 1 follows no basic.publish"),
-        (publish() + header(), 505, "a content header on channel 1 follows no basic.publish"),
-        (publish_method() + header() + header(), 505, "a content header on channel 1 follows no basic.publish"),
-        (publish_method() + header(2), 505, "a content header on channel 2 follows no basic.publish"),
-        (body(), 505, "a content body on channel 1 follows no content header"),
-        (publish_method() + body(), 505, "a content body on channel 1 follows no content header"),
-        (publish_method() + header() + body(2), 505, "a content body on channel 2 follows no content header"),
-        (publish() + body(data=b""), 505, "a content body on channel 1 follows no content header"),
+        (header(), 505, "expected method frame on channel 1, got a content header instead"),
+        (publish() + header(), 505, "expected method frame on channel 1, got a content header instead"),
+        (publish_method() + header() + header(), 505, "expected method frame on channel 1, got a content header instead"),
+        (publish_method() + header(2), 505, "expected method frame on channel 2, got a content header instead"),
+        (body(), 505, "expected method frame or header on channel 1, got a content body instead"),
+        (publish_method() + body(), 505, "expected method frame or header on channel 1, got a content body instead"),
+        (publish_method() + header() + body(2), 505, "expected method frame or header on channel 2, got a content body instead"),
+        (publish() + body(data=b""), 505, "expected method frame or header on channel 1, got a content body instead"),
         (publish_method() * 2, 505, "expected content for channel 1, got a method frame instead"),
         (publish_method() + ack(1), 505, "expected content for channel 1, got a method frame instead"),
         (
@@ -597,7 +597,7 @@ BAD_END = publish()[:-1] + b"\x00"
             505,
             "expected content for channel 1, got a method frame instead",
         ),
-        (publish_method() + header(class_id=61), 505, "expected content header for class 60, got one for class 61"),
+        (publish_method() + header(class_id=61), 505, "expected content header for class 60, got one for class 61 instead"),
         (
             publish_method() + header() + body(data=b"bodyx"),
             505,

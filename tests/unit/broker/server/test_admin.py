@@ -1,0 +1,112 @@
+"""The operator's socket of a running node."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server_support import Lines, until
+
+from broker.amqp import methods
+from broker.server.admin import NAME, ask
+
+
+async def asked(directory: Path, do: str, **arguments: Any) -> dict[str, Any]:
+    answer = await asyncio.to_thread(ask, directory, {"do": do, **arguments})
+    assert answer is not None, "the node runs"
+    return answer
+
+
+async def test_users_come_and_go_while_the_node_runs(start: Any, connect: Any, tmp_path: Path, lines: Lines) -> None:
+    shell = await start(data_dir=tmp_path)
+    assert (await asked(tmp_path, "user.add", name="bob", password="s3cret", tags=["monitoring"]))["ok"]
+    assert (await asked(tmp_path, "vhost.add", name="v"))["ok"]
+    permission = {"user": "bob", "vhost": "v", "configure": "^a", "write": ".*", "read": ".*"}
+    assert (await asked(tmp_path, "permission.set", **permission))["ok"]
+    peer = await (await connect(shell)).open("bob", "s3cret", "v")
+    peer.send(1, methods.QueueDeclare(queue="a"))
+    assert isinstance(await peer.receive(), methods.QueueDeclareOk)
+    peer.send(1, methods.QueueDeclare(queue="b"))
+    refused = await peer.receive()
+    assert isinstance(refused, methods.ChannelClose)
+    assert refused.reply_code == 403
+    listed = await asked(tmp_path, "user.list")
+    assert {user["name"] for user in listed["users"]} == {"guest", "bob"}
+    assert "s3cret" not in repr(listed) + repr(lines.lines)
+    assert "scrypt" not in repr(listed)
+    assert (await asked(tmp_path, "user.delete", name="bob"))["ok"]
+
+
+async def test_a_drill_blocks_publishers(start: Any, connect: Any, tmp_path: Path) -> None:
+    shell = await start(data_dir=tmp_path)
+    peer = await (await connect(shell)).open()
+    peer.publish("nowhere", b"x")
+    await until(lambda: any(connection.publishes for connection in shell.clients))
+    assert (await asked(tmp_path, "alarm.set", name="memory", raised=True))["alarms"] == ["memory"]
+    assert isinstance(await peer.receive(), methods.ConnectionBlocked)
+    assert (await asked(tmp_path, "status"))["alarms"] == ["memory"]
+    await asked(tmp_path, "alarm.set", name="memory", raised=False)
+    assert isinstance(await peer.receive(), methods.ConnectionUnblocked)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"{}", "'None' is not one of"),
+        (b"[]", "a request is a JSON object"),
+        (b"nonsense", "Expecting value"),
+        (b'{"do": "user.add", "name": "x"}', "'password' is missing"),
+        (b'{"do": "user.add", "name": "x", "password": ""}', "'password' is missing"),
+        (b'{"do": "user.delete", "name": "x"}', "there is no user 'x'"),
+        (b'{"do": "permission.set", "user": "x", "vhost": "/"}', "x"),
+        (b'{"do": "alarm.set", "name": "fire", "raised": true}', "an alarm is one of"),
+        (b'{"do": "policy.set", "name": "p", "pattern": "(", "definition": {"max-length": 1}}', "pattern"),
+        (b'{"do": "vhost.limit", "vhost": "/", "limit": "max-fun", "value": 1}', "'limit' is one of"),
+    ],
+)
+async def test_what_is_wrong_is_said(start: Any, tmp_path: Path, line: bytes, why: str) -> None:
+    await start(data_dir=tmp_path)
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / NAME))
+    writer.write(line + b"\n")
+    answer = await asyncio.wait_for(reader.readline(), 5)
+    writer.close()
+    assert b'"ok": false' in answer
+    assert why.encode() in answer
+
+
+async def test_limits_of_vhosts(start: Any, connect: Any, tmp_path: Path) -> None:
+    shell = await start(data_dir=tmp_path)
+    assert (await asked(tmp_path, "vhost.limit", vhost="/", limit="max-queues", value=1))["ok"]
+    assert (await asked(tmp_path, "vhost.limit", vhost="/", limit="max-connections", value=5))["ok"]
+    peer = await (await connect(shell)).open()
+    peer.send(1, methods.QueueDeclare(queue="a"))
+    assert isinstance(await peer.receive(), methods.QueueDeclareOk)
+    peer.send(1, methods.QueueDeclare(queue="b"))
+    assert isinstance(await peer.receive(), methods.ChannelClose)
+    assert (await asked(tmp_path, "vhost.limit", vhost="/", limit="max-queues", value=-1))["ok"]
+    assert shell.node.map.vhost_limits("/").connections_max == 5
+
+
+async def test_nobody_else_may_ask(start: Any, tmp_path: Path) -> None:
+    await start(data_dir=tmp_path)
+    assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
+
+
+async def test_a_long_path_and_a_dead_socket(start: Any, tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 100) / ("e" * 100)
+    directory.mkdir(parents=True)
+    dead = socket.socket(socket.AF_UNIX)
+    (tmp_path / "short").mkdir()
+    dead.bind(str(tmp_path / "short" / NAME))
+    dead.close()
+    (tmp_path / "short" / NAME).rename(directory / NAME)
+    assert await asyncio.to_thread(ask, directory, {"do": "status"}) is None
+    shell = await start(data_dir=directory)
+    assert (await asked(directory, "status"))["ok"]
+    await shell.stop()
+    assert not (directory / NAME).exists()
+    assert await asyncio.to_thread(ask, directory, {"do": "status"}) is None

@@ -1,0 +1,145 @@
+"""Sockets: one receive buffer for all, back pressure, ends that are heard, mistakes that stay with one client."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import Any
+
+import pytest
+from server_support import HEADER, Lines, until
+
+from broker.amqp import methods
+from broker.server.client import LINGER_S, peer_name
+from broker.session.connection import Connection
+from broker.session.handshake import CAPABILITIES
+
+
+async def test_bytes_that_come_one_by_one_and_mixed_with_those_of_others(start: Any, connect: Any) -> None:
+    shell = await start()
+    peers = [await connect(shell) for _ in range(3)]
+    for octet in HEADER:
+        for peer in peers:
+            peer.writer.write(bytes((octet,)))
+            await peer.writer.drain()
+            await asyncio.sleep(0)
+    for peer in peers:
+        said = await peer.receive()
+        assert isinstance(said, methods.ConnectionStart)
+        assert said.server_properties["capabilities"] == dict(CAPABILITIES)
+
+
+async def test_a_frame_cut_in_the_middle_waits_for_its_rest_while_others_are_read(start: Any, connect: Any) -> None:
+    shell = await start()
+    one, other = [await (await connect(shell)).open() for _ in range(2)]
+    payload = methods.encode(methods.QueueDeclare(queue="cut"))
+    frame = struct.pack(">BHI", 1, 1, len(payload)) + payload + b"\xce"
+    one.writer.write(frame[:11])
+    await one.writer.drain()
+    for _ in range(5):
+        other.send(1, methods.QueueDeclare(queue="whole"))
+        assert isinstance(await other.receive(), methods.QueueDeclareOk)
+    one.writer.write(frame[11:])
+    declared = await one.receive()
+    assert isinstance(declared, methods.QueueDeclareOk)
+    assert declared.queue == "cut"
+
+
+async def test_no_delay_is_set(start: Any, connect: Any) -> None:
+    shell = await start()
+    await (await connect(shell)).open()
+    (client,) = shell.clients.values()
+    taken = client._transport.get_extra_info("socket")
+    assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_last_words_are_heard_although_more_was_sent_than_was_read(start: Any, connect: Any) -> None:
+    shell = await start()
+    peer = await (await connect(shell)).open()
+    # a frame that is no frame, and behind it more than the node will ever look at
+    peer.writer.write(b"\x07" + bytes(200_000))
+    said = await peer.receive()
+    assert isinstance(said, methods.ConnectionClose)
+    assert said.reply_code == 501
+    assert await peer.ended() == b""
+
+
+async def test_a_client_that_does_not_go_is_cut(start: Any, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.server.client.LINGER_S", 0.2)
+    shell = await start()
+    peer = await (await connect(shell)).open()
+    peer.send(0, methods.ConnectionClose(200, "bye", 0, 0))
+    assert isinstance(await peer.receive(), methods.ConnectionCloseOk)
+    assert shell.clients, "our half is closed, the client's is not"
+    await until(lambda: not shell.clients, LINGER_S)
+
+
+async def test_a_mistake_of_ours_costs_one_client_its_connection(
+    start: Any, connect: Any, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = await start()
+    victim, other = [await (await connect(shell)).open() for _ in range(2)]
+    receive = Connection.receive
+
+    def broken(self: Connection, data: Any, now_ms: int) -> None:
+        if b"poison" in bytes(data):
+            raise RuntimeError("seeded")
+        receive(self, data, now_ms)
+
+    monkeypatch.setattr(Connection, "receive", broken)
+    victim.send(1, methods.QueueDeclare(queue="poison"))
+    said = await victim.receive()
+    assert isinstance(said, methods.ConnectionClose)
+    assert said.reply_code == 541
+    other.send(1, methods.QueueDeclare(queue="fine"))
+    assert isinstance(await other.receive(), methods.QueueDeclareOk)
+    assert "client.crashed" in lines.events()
+    assert not shell.ended.done(), "the node lives"
+
+
+async def test_a_client_that_never_reads_does_not_fill_memory(start: Any, connect: Any) -> None:
+    shell = await start()
+    peer = await (await connect(shell, limit=1 << 16)).open()
+    peer.send(1, methods.QueueDeclare(queue="deaf"))
+    assert isinstance(await peer.receive(), methods.QueueDeclareOk)
+    peer.send(1, methods.BasicConsume(queue="deaf", consumer_tag="c", no_ack=True))
+    assert isinstance(await peer.receive(), methods.BasicConsumeOk)
+    peer.writer.transport.pause_reading()
+    publisher = await (await connect(shell)).open()
+    body = bytes(60_000)
+    for _ in range(50):
+        publisher.publish("deaf", body, 10)
+        await publisher.writer.drain()
+    (connection,) = [one for one in shell.clients if any(channel.consumers for channel in one.channels.values())]
+    await until(lambda: connection.out.paused)
+    client = shell.clients[connection]
+    held = client._transport.get_write_buffer_size() + connection.out.size
+    assert held < 4 << 20, "30 MB are on offer"
+    peer.writer.transport.resume_reading()
+    got = 0
+    while got < 500:
+        kind, _, _ = await asyncio.wait_for(peer.frame(), 10)
+        got += kind == 2
+    await until(lambda: not connection.out.paused)
+
+
+async def test_a_peer_that_vanishes_leaves_nothing(start: Any, connect: Any) -> None:
+    shell = await start()
+    peer = await (await connect(shell)).open()
+    assert len(shell.node.connections) == 1
+    peer.writer.transport.abort()
+    await until(lambda: not shell.clients and not shell.node.connections)
+
+
+def test_names_of_peers() -> None:
+    class Transport(asyncio.Transport):
+        def __init__(self, name: Any) -> None:
+            super().__init__({"peername": name})
+
+    assert peer_name(Transport(("127.0.0.1", 5))) == ("127.0.0.1:5", True)
+    assert peer_name(Transport(("::1", 5, 0, 0))) == ("[::1]:5", True)
+    assert peer_name(Transport(("::ffff:127.0.0.9", 5, 0, 0))) == ("[::ffff:127.0.0.9]:5", True)
+    assert peer_name(Transport(("fe80::1%eth0", 5, 0, 2))) == ("[fe80::1%eth0]:5", False)
+    assert peer_name(Transport(("10.0.0.1", 5))) == ("10.0.0.1:5", False)
+    assert peer_name(Transport(None)) == ("unknown", False)
