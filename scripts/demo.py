@@ -185,7 +185,7 @@ class Consumer(Client):
 
     def acknowledge_rest(self) -> None:
         def acknowledge() -> None:
-            if self.channel.is_open:
+            if self.channel is not None and self.channel.is_open:
                 self.channel.basic_ack(0, multiple=True)
 
         self.connection.ioloop.add_callback_threadsafe(acknowledge)
