@@ -117,7 +117,8 @@ class Queue:
 
     def message_count(self, now_ms: int) -> int:
         """Ready messages, as queue.declare-ok counts them: without the expired and the given up."""
-        self._expire(now_ms)
+        self._hand_out(now_ms)
+        self._expire(now_ms + 1)
         return self.ring.ready
 
     # -- publishing -------------------------------------------------------------------------------------------
@@ -301,8 +302,9 @@ class Queue:
         self.ring.mark()
 
     def _take(self, now_ms: int) -> tuple[Taken | None, bool]:
-        self._expire(now_ms)
-        head = self.ring.head(now_ms - 1)
+        self._hand_out(now_ms)
+        self._expire(now_ms + 1)  # a waiting consumer had its turn: TTL 0 ends here
+        head = self.ring.head(now_ms)
         if head == HEAD_OK:
             return self.ring.take(), True
         if head == HEAD_NONE:
