@@ -1,9 +1,98 @@
-"""Marks that all tests share."""
+"""A node as users run it, for tests that want a process of its own: the fixture `node`."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+ROOT = Path(__file__).resolve().parent.parent
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "quick: starts a real node, and is done within seconds all the same")
+
+class RunningNode:
+    """`clusterbroker start` on a free port, with a data directory of its own.
+
+    `start` again after `stop` or `kill` takes the same directory and port.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.data_dir = directory / "data"
+        self.port = 0
+        self.said: list[str] = []
+        """What it printed at its last start."""
+        self._log = directory / "node.log"
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def start(self, *flags: str, environment: dict[str, str] | None = None) -> RunningNode:
+        command = ["start", "--data-dir", str(self.data_dir), "--amqp", f"127.0.0.1:{self.port}", *flags]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "broker.cli.main", *command],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=ROOT,
+                env={**os.environ, **(environment or {})},
+            )
+        assert self.process.stdout is not None, "its output is read"
+        self.said = []
+        for line in self.process.stdout:
+            self.said.append(line.strip())
+            if line.startswith("amqp "):
+                self.port = int(line.rpartition(":")[2])
+            if line.strip() == "ready":
+                return self
+        raise RuntimeError(f"exit code {self.process.wait()} before it was ready: {self.log}")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Its exit code."""
+        assert self.process is not None, "it was started"
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(30)
+        assert self.process.stdout is not None, "its output is read"
+        self.process.stdout.close()
+        return code
+
+    def kill(self) -> int:
+        return self.stop(signal.SIGKILL)
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`clusterbroker WORDS --data-dir ...`, beside the node or while it is stopped."""
+        return run_command(*words, "--data-dir", str(self.data_dir))
+
+
+def run_command(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """`clusterbroker WORDS`."""
+    return subprocess.run(
+        [sys.executable, "-m", "broker.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    """A started node; it is stopped in the end."""
+    running = RunningNode(tmp_path)
+    running.start()
+    yield running
+    if running.process is not None and running.process.poll() is None:
+        running.stop()
