@@ -1,4 +1,4 @@
-"""A node as users run it, for tests that want a process of its own: the fixture `node`."""
+"""Marks that all tests share, and a node as users run it, in a process of its own: the fixture `node`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "quick: starts a real node, and is done within seconds all the same")
+
 
 ROOT = Path(__file__).resolve().parent.parent
 
