@@ -52,7 +52,8 @@ class ServerOptions:
     default_user: str = "guest"
     """Made when there is no user at all, with all permissions in "/". Empty: none is made."""
 
-    default_password: str = "guest"  # noqa: S105  (the field's known default, and only valid from loopback)
+    # the field's known default, and only valid from loopback
+    default_password: str = field(default="guest", repr=False)
     """Of the default user."""
 
     password_cost: int = 14

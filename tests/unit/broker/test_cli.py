@@ -1,0 +1,170 @@
+"""The command line: what it prints, its exit codes, and administration with and without a running node."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from broker.server.admin import ask
+
+
+def run_command(*words: str, **how: Any) -> Any:
+    from conftest import run_command as run
+
+    return run(*words, **how)
+
+
+def test_start_prints_a_line_per_listener_and_ready_last(node: Any) -> None:
+    assert node.said == [f"amqp 127.0.0.1:{node.port}", "ready"]
+    with socket.create_connection(("127.0.0.1", node.port)):
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_closes_clients_with_320_and_exits_0(node: Any, number: signal.Signals) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    channel = connection.channel()
+    channel.queue_declare("q", durable=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", "q", b"kept", pika.BasicProperties(delivery_mode=2))
+    node.process.send_signal(number)
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+        while True:
+            connection.process_data_events(1)
+    assert closed.value.reply_code == 320
+    assert node.stop() == 0
+    with socket.socket() as refused:
+        assert refused.connect_ex(("127.0.0.1", node.port)) != 0
+    node.start()
+    again = pika.BlockingConnection(pika.URLParameters(node.url))
+    assert again.channel().basic_get("q", auto_ack=True)[2] == b"kept"
+    again.close()
+
+
+def test_kill_loses_nothing_that_was_confirmed(node: Any) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    channel = connection.channel()
+    channel.queue_declare("q", durable=True)
+    channel.confirm_delivery()
+    for _ in range(20):
+        channel.basic_publish("", "q", b"kept", pika.BasicProperties(delivery_mode=2))
+    node.kill()
+    node.start()
+    again = pika.BlockingConnection(pika.URLParameters(node.url))
+    assert again.channel().queue_declare("q", passive=True).method.message_count == 20
+    again.close()
+
+
+def test_users_are_made_with_and_without_a_running_node(node: Any) -> None:
+    assert node.command("user", "add", "bob", "s3cret", "--tag", "monitoring").returncode == 0
+    assert node.command("permission", "set", "bob", "/", ".*", ".*", ".*").returncode == 0
+    bob = pika.URLParameters(f"amqp://bob:s3cret@127.0.0.1:{node.port}/")
+    pika.BlockingConnection(bob).close()
+    node.stop()
+    assert node.command("user", "add", "carol", "other").returncode == 0
+    assert node.command("vhost", "add", "v", "--description", "words").returncode == 0
+    assert node.command("user", "permit", "carol", "v", ".*", ".*", ".*").returncode == 0
+    assert node.command("user", "delete", "bob").returncode == 0
+    users = json.loads(node.command("user", "list", "--json").stdout)
+    assert users == [{"name": "guest", "tags": ["administrator"]}, {"name": "carol", "tags": []}]
+    node.start()
+    pika.BlockingConnection(pika.URLParameters(f"amqp://carol:other@127.0.0.1:{node.port}/v")).close()
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        pika.BlockingConnection(bob)
+    assert "s3cret" not in node.log
+
+
+def test_no_guest_where_an_operator_made_users_first(node: Any) -> None:
+    node.stop()
+    other = node.data_dir.parent / "other"
+    assert run_command("user", "add", "root", "pw", "--data-dir", str(other)).returncode == 0
+    node.data_dir = other
+    node.start()
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        pika.BlockingConnection(pika.URLParameters(node.url))
+
+
+def test_policies_status_and_drills(node: Any) -> None:
+    definition = json.dumps({"max-length": 2})
+    assert node.command("policy", "set", "short", "^q", definition, "--apply-to", "queues").returncode == 0
+    assert json.loads(node.command("policy", "list", "--json").stdout)[0]["definition"] == {"max-length": 2}
+    assert node.command("alarm", "set", "disk").returncode == 0
+    status = json.loads(node.command("status", "--json").stdout)
+    assert status["alarms"] == ["disk"]
+    assert status["listeners"] == [f"amqp 127.0.0.1:{node.port}"]
+    assert node.command("alarm", "clear", "disk").returncode == 0
+    assert "incarnation" in node.command("status").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["nonsense"], 2, "No such command"),
+        (["start", "--nonsense"], 2, "No such option"),
+        (["start", "--amqp", "5672"], 2, "clusterbroker: amqp (flag): '5672' is not HOST:PORT"),
+        (["start", "--http", ":1"], 2, "clusterbroker: http (flag): this version has no management API yet"),
+        (["start", "--peers", "a@h:1,b@h:2"], 2, "clusterbroker: peers (flag): this version runs one node"),
+        (["start", "--config", "/nowhere.toml"], 2, "clusterbroker: --config /nowhere.toml: No such file"),
+        (["start", "--amqp", "192.0.2.1:1", "--data-dir", "{tmp}"], 1, "cannot listen on amqp 192.0.2.1:1"),
+        (["start", "--data-dir", "/proc/nowhere"], 1, "clusterbroker: [Errno"),
+        (["status", "--data-dir", "{tmp}"], 1, "clusterbroker: no node runs in"),
+        (["user", "delete", "bob", "--data-dir", "{tmp}"], 1, "clusterbroker: there is no user 'bob'"),
+        (["policy", "set", "a", "b", "{", "--data-dir", "{tmp}"], 2, "DEFINITION is not JSON"),
+    ],
+)
+def test_exit_codes(words: list[str], code: int, text: str, tmp_path: Path) -> None:
+    ran = run_command(*(word.replace("{tmp}", str(tmp_path)) for word in words), environment={"COLUMNS": "200"})
+    assert ran.returncode == code, ran.stderr
+    assert text in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_directory_in_use(node: Any) -> None:
+    ran = run_command("start", "--amqp", "127.0.0.1:0", "--data-dir", str(node.data_dir))
+    assert ran.returncode == 1
+    assert "is in use by another process" in ran.stderr
+    assert ask(node.data_dir, {"do": "status"}) is not None, "the refused start took nothing away from the running one"
+
+
+def test_a_damaged_journal_stops_the_start_and_is_not_touched(node: Any) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    channel = connection.channel()
+    channel.queue_declare("q", durable=True)
+    channel.confirm_delivery()
+    for _ in range(3):
+        channel.basic_publish("", "q", b"precious", pika.BasicProperties(delivery_mode=2))
+    node.kill()
+    segment = node.data_dir / "journal" / "segments" / "00000001.seg"
+    spoilt = bytearray(segment.read_bytes())
+    spoilt[spoilt.index(b"precious")] ^= 1
+    segment.write_bytes(spoilt)
+    ran = run_command("start", "--amqp", "127.0.0.1:0", "--data-dir", str(node.data_dir))
+    assert ran.returncode == 70, ran.stderr
+    assert "00000001.seg" in ran.stderr
+    assert "clusterbroker journal check" in ran.stderr
+    assert segment.read_bytes() == spoilt
+
+
+def test_settings_lists_all(tmp_path: Path) -> None:
+    from broker.config import settings
+
+    said = run_command("settings").stdout
+    for name in settings():
+        assert f"{name} = " in said
+
+
+def test_the_start_imports_neither_pydantic_nor_rich_nor_structlog() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, broker.cli.main, broker.cli.start as s; assert s.quick_options({}) is not None;"
+        "print([m for m in ('pydantic', 'pydantic_settings', 'rich', 'structlog', 'pyarrow') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

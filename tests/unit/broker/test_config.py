@@ -1,0 +1,171 @@
+"""Configuration: every setting described, the order of precedence, and errors that say what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli.start import quick_options
+from broker.config import ENVIRONMENT_PREFIX, ConfigError, NodeConfig, load, settings
+from broker.node.options import NodeOptions
+from broker.server.alarms import AlarmOptions
+from broker.server.listener import Address, TlsOptions
+from broker.server.options import ServerOptions
+from journal.options import JournalOptions
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in tuple(os.environ):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "node.toml"
+
+
+def test_every_setting_is_described() -> None:
+    for name, (_, description) in settings().items():
+        assert len(description) > 10, name
+        assert description.rstrip().endswith("."), name
+
+
+FIXED = {
+    NodeOptions: {"name", "incarnation"},
+    JournalOptions: {"read_bytes_max", "read_gap_bytes"},
+    AlarmOptions: set(),
+    TlsOptions: set(),
+}
+"""What is set elsewhere, or deliberately nowhere."""
+
+
+@pytest.mark.parametrize(
+    ("section", "options"),
+    [("limits", NodeOptions), ("journal", JournalOptions), ("alarms", AlarmOptions), ("tls", TlsOptions)],
+)
+def test_what_the_floors_offer_can_be_set(section: str, options: Any) -> None:
+    offered = {field.name for field in dataclasses.fields(options)} - FIXED[options]
+    can_be_set = {name.partition(".")[2] for name in settings() if name.startswith(section + ".")}
+    assert offered == can_be_set
+
+
+def test_defaults_are_those_of_the_floors() -> None:
+    assert load().options() == ServerOptions(data_dir=Path("clusterbroker-data"))
+
+
+def test_flag_before_environment_before_file_before_default(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text('name = "file"\n[limits]\nheartbeat_s = 1\nchannel_max = 11\nframe_max_bytes = "1 MiB"\n')
+    assert load(file).name == "file"
+    monkeypatch.setenv("CLUSTERBROKER_NAME", "environment")
+    monkeypatch.setenv("CLUSTERBROKER_LIMITS__HEARTBEAT_S", "2")
+    config = load(file)
+    assert (config.name, config.limits.heartbeat_s, config.limits.channel_max) == ("environment", 2, 11)
+    config = load(file, {"name": "flag", "limits.heartbeat_s": 3, "data_dir": None})
+    assert (config.name, config.limits.heartbeat_s, config.limits.channel_max) == ("flag", 3, 11)
+    assert config.options().node.frame_max_bytes == 1 << 20
+    assert config.data_dir == Path("clusterbroker-data"), "a flag that was not given says nothing"
+
+
+def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTERBROKER_AMQP", "127.0.0.1:1,[::1]:2")
+    monkeypatch.setenv("CLUSTERBROKER_LIMITS__LOOPBACK_USERS", "guest, test")
+    options = load().options()
+    assert options.amqp == (Address("127.0.0.1", 1), Address("::1", 2))
+    assert options.node.loopback_users == ("guest", "test")
+    monkeypatch.setenv("CLUSTERBROKER_LIMITS__LOOPBACK_USERS", "")
+    assert load().options().node.loopback_users == ()
+
+
+@pytest.mark.parametrize(
+    ("toml", "line"),
+    [
+        ('nmae = "x"', "nmae ({file}): there is no such setting: see `clusterbroker settings`"),
+        ("[limits]\nheartbeat = 3", "limits.heartbeat ({file}): there is no such setting"),
+        ('[limits]\nheartbeat_s = "x"', "limits.heartbeat_s ({file}): input should be a valid integer"),
+        ("[limits]\nframe_max_bytes = 100", "limits.frame_max_bytes ({file}): input should be greater than"),
+        ('amqp = "5672"', "amqp ({file}): '5672' is not HOST:PORT"),
+        ("amqp = 5672", "amqp ({file}): write it as HOST:PORT"),
+        ('amqps = ":5671"', "amqps ({file}): needs a certificate: set [tls] certificate"),
+        ('amqp = ""', "amqp ({file}): the node would listen nowhere"),
+        ('[tls]\nclient_certificate = "wanted"', "tls.client_certificate ({file}): needs authorities"),
+        ('http = ":15672"', "http ({file}): this version has no management API yet"),
+        ('cluster = ":25672"', "cluster ({file}): this version runs one node"),
+        ('peers = "a@h:1,b@h:2"', "peers ({file}): this version runs one node"),
+        ('peers = "h:1,b@h:2"', "peers ({file}): 'h:1' is not NAME@HOST:PORT"),
+        ('name = "a b"', "name ({file}): string should match pattern"),
+        ('[log]\nlevel = "loud"', "log.level ({file}): input should be 'debug'"),
+        ("name = ", "--config {file}: not TOML"),
+    ],
+)
+def test_what_is_wrong_is_one_line_that_names_the_setting(file: Path, toml: str, line: str) -> None:
+    file.write_text(toml)
+    with pytest.raises(ConfigError) as raised:
+        load(file)
+    assert str(raised.value).startswith(line.format(file=file))
+    assert "\n" not in str(raised.value)
+
+
+def test_where_a_wrong_value_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"^name \(flag\):"):
+        load(None, {"name": "a b"})
+    monkeypatch.setenv("CLUSTERBROKER_LIMITS__CHANNEL_MAX", "-1")
+    with pytest.raises(ConfigError, match=r"^limits.channel_max \(environment\):"):
+        load()
+
+
+def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTERBROKER_LIMITS__HEARTBEAT", "1")
+    with pytest.raises(ConfigError, match="CLUSTERBROKER_LIMITS__HEARTBEAT: there is no such setting"):
+        load()
+
+
+def test_variables_that_are_no_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTERBROKER_PURE", "1")
+    load()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file or directory: name a TOML file"):
+        load(tmp_path / "missing.toml")
+
+
+def test_the_password_is_not_shown() -> None:
+    config = load(None, {"default_password": "hunter2"})
+    assert config.options().default_password == "hunter2"
+    assert "hunter2" not in repr(config)
+    assert "hunter2" not in repr(config.options())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"name": "a", "data_dir": "/tmp/x", "amqp": "127.0.0.1:0,[::1]:5672", "log.level": "debug"},
+        {"name": None, "data_dir": "x"},
+    ],
+)
+def test_the_quick_way_gives_the_same_as_the_long_one(flags: dict[str, Any]) -> None:
+    quick = quick_options(flags)
+    config = load(None, flags)
+    assert quick == (config.options(), config.log.level, config.log.format)
+
+
+@pytest.mark.parametrize("flags", [{"name": "a b"}, {"amqp": "x"}, {"amqp": ""}, {"log.level": "x"}, {"http": ":1"}])
+def test_the_quick_way_leaves_errors_to_the_long_one(flags: dict[str, Any]) -> None:
+    assert quick_options(flags) is None
+
+
+def test_the_quick_way_is_not_taken_past_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTERBROKER_NAME", "x")
+    assert quick_options({}) is None
+
+
+def test_the_model_is_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        NodeConfig().name = "b"  # type: ignore[misc]

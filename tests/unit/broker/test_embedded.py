@@ -1,0 +1,179 @@
+"""A broker inside the process: blocking, asynchronous, restarted, and as a fixture."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+
+import pika
+import pytest
+
+from broker import Broker
+
+pytest_plugins = ["pytester"]
+
+
+def count(url: str, queue: str = "q") -> int:
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    try:
+        return int(connection.channel().queue_declare(queue, durable=True).method.message_count)
+    finally:
+        connection.close()
+
+
+def publish(url: str, queue: str = "q") -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    channel = connection.channel()
+    channel.queue_declare(queue, durable=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", queue, b"x", pika.BasicProperties(delivery_mode=2))
+    connection.close()
+
+
+def test_with() -> None:
+    before = threading.active_count()
+    with Broker() as broker:
+        assert broker.url == f"amqp://guest:guest@127.0.0.1:{broker.port}/"
+        publish(broker.url)
+        assert count(broker.url) == 1
+    assert not broker.running
+    assert threading.active_count() == before
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        count(broker.url)
+
+
+async def test_async_with_on_the_running_loop() -> None:
+    before = threading.active_count()
+    async with Broker() as broker:
+        assert await asyncio.to_thread(count, broker.url) == 0
+    assert threading.active_count() <= before + 2, "asyncio's own threads, none of the broker's"
+
+
+def test_two_at_once() -> None:
+    with Broker() as one, Broker() as two:
+        assert one.port != two.port
+        publish(one.url)
+        assert (count(one.url), count(two.url)) == (1, 0)
+
+
+def test_in_memory_a_restart_is_a_new_broker_on_the_same_port() -> None:
+    broker = Broker()
+    for _ in range(2):
+        broker.start()
+        port = broker.port
+        assert count(broker.url) == 0
+        publish(broker.url)
+        broker.stop()
+        assert broker.port == port
+    broker.stop()
+
+
+def test_with_a_directory_a_restart_remembers(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "data")
+    for round_ in range(3):
+        with broker:
+            assert count(broker.url) == round_
+            publish(broker.url)
+
+
+def test_stop_does_not_wait_for_clients_that_do_not_listen() -> None:
+    with Broker() as broker:
+        idle = pika.BlockingConnection(pika.URLParameters(broker.url))
+    with pytest.raises(pika.exceptions.AMQPError):
+        idle.process_data_events(1)
+
+
+def test_limits() -> None:
+    with Broker(message_bytes_max=10) as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        channel.basic_publish("", "q", b"x" * 11)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="larger than configured max size 10"):
+            channel.queue_declare("q")
+        connection.close()
+
+
+def test_trouble_on_request() -> None:
+    with Broker() as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        blocked: list[str] = []
+        connection.add_on_connection_blocked_callback(lambda _, frame: blocked.append(frame.method.reason))
+        connection.channel().basic_publish("", "q", b"x")
+        broker.set_alarm("memory", True)
+        while not blocked:
+            connection.process_data_events(1)
+        broker.set_alarm("memory", False)
+        broker.close_connections("maintenance")
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="maintenance"):
+            while True:
+                connection.process_data_events(1)
+
+
+def test_a_port_that_is_taken() -> None:
+    with Broker() as broker, pytest.raises(OSError, match="cannot listen"):
+        Broker(port=broker.port).start()
+
+
+def test_it_logs_as_a_library_does(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.DEBUG, "clusterbroker"),
+        Broker() as broker,
+        pytest.raises(pika.exceptions.ProbableAuthenticationError),
+    ):
+        count(f"amqp://guest:wrong@127.0.0.1:{broker.port}/")
+    assert any(message.startswith("client.refused") for message in caplog.messages)
+    assert "wrong" not in caplog.text
+
+
+def test_the_url_of_a_vhost() -> None:
+    with Broker() as broker:
+        assert broker.vhost_url("a/b").endswith("/a%2Fb")
+    with pytest.raises(AssertionError, match="has not been started"):
+        _ = Broker().url
+
+
+def test_the_fixtures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+    pytester.makepyfile(
+        """
+        import sys
+        import pika
+
+        def declared(url):
+            connection = pika.BlockingConnection(pika.URLParameters(url))
+            channel = connection.channel()
+            found = channel.queue_declare("q").method.message_count
+            channel.basic_publish("", "q", b"x")
+            connection.close()
+            return found
+
+        def test_nothing_is_imported_before_it_is_needed():
+            assert "broker.embedded" not in sys.modules
+            assert "uvloop" not in sys.modules
+
+        def test_fresh(clusterbroker):
+            assert declared(clusterbroker.url) == 0
+
+        def test_fresh_again(clusterbroker):
+            assert declared(clusterbroker.url) == 0
+
+        def test_shared(clusterbroker_session):
+            assert declared(clusterbroker_session.url) == 0
+
+        def test_shared_again(clusterbroker_session):
+            assert declared(clusterbroker_session.url) == 1
+        """
+    )
+    flags = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:benchmark"]
+    if not any(entry.name == "clusterbroker" for entry in _plugins()):
+        flags += ["-p", "broker.pytest_plugin"]
+    result = pytester.runpytest_subprocess(*flags)
+    result.assert_outcomes(passed=5)
+
+
+def _plugins() -> list[object]:
+    from importlib.metadata import entry_points
+
+    return list(entry_points(group="pytest11"))
