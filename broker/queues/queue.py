@@ -42,7 +42,7 @@ DELAYED_RETRY_MIN_MS: Final = 1000
 ACQUIRED_MAX: Final = 4096
 """So many messages of a queue have their x-acquired-count remembered, the latest ones."""
 
-PATIENCE_MS: Final = 4
+PATIENCE_MS: Final = 10
 """How long a message may wait for its acknowledgement before it is written (only while much is published)."""
 
 Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count
