@@ -84,6 +84,12 @@ def _qos(channel: Channel, method: methods.BasicQos) -> None:
     else:
         # amqp-rules 5.5: applies to new consumers
         channel.prefetch = method.prefetch_count
+        if channel.connection.client_properties.get("product") == "py-amqp":
+            # Kombu takes every broker but RabbitMQ 3 for one that follows the specification, where consumers that
+            # exist are meant as well: so Celery raises its limit for each task that waits for its time.
+            for subscription in channel.consumers.values():
+                subscription.credit.prefetch = method.prefetch_count
+                subscription.queue.ring.mark()
     channel.send(methods.BasicQosOk())
 
 
