@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -30,7 +29,7 @@ from typing import Any
 from pika import spec
 
 from tests.faults.client import Channel, Client, Delivery
-from tests.faults.node import ROOT, NodeProcess
+from tests.faults.node import NodeProcess, command
 
 WINDOW = 400
 PRIORITIES = 4
@@ -333,16 +332,10 @@ async def run(node: NodeProcess, rounds: int, seed: int, say: bool = False) -> T
             print(totals, flush=True)
         if totals.problems:
             break
-    node.stop()
-    check = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", "journal", "check", str(node.data_dir)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    if check.returncode:
-        totals.problems.append(f"round {rounds}: lost: journal check: {check.stdout}{check.stderr}")
+    await asyncio.to_thread(node.stop)
+    code, said = await asyncio.to_thread(command, "journal", "check", str(node.data_dir))
+    if code:
+        totals.problems.append(f"round {rounds}: lost: journal check: {said}")
     return totals
 
 

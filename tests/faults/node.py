@@ -6,6 +6,7 @@ A restart takes the same data directory and the same port. Limits come as settin
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -105,6 +106,13 @@ class NodeProcess:
         return self.process.wait(timeout_s)
 
 
+def command(*words: str) -> tuple[int, str]:
+    """`clusterbroker WORDS`: exit code, and all that it said."""
+    line = [sys.executable, "-m", "broker.cli.main", *words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    return done.returncode, done.stdout + done.stderr
+
+
 def wait_for(reached: Callable[[], Any], what: str, timeout_s: float = 15.0) -> Any:
     """Polls until `reached()` is true and returns what it returned; TimeoutError names `what`."""
     deadline_s = time.monotonic() + timeout_s
@@ -115,3 +123,15 @@ def wait_for(reached: Callable[[], Any], what: str, timeout_s: float = 15.0) -> 
         if time.monotonic() >= deadline_s:
             raise TimeoutError(f"not within {timeout_s:g} s: {what}")
         time.sleep(0.01)
+
+
+async def until(reached: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
+    """`wait_for` on the loop."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        value = reached()
+        if value:
+            return value
+        if time.monotonic() >= deadline_s:
+            raise TimeoutError(f"not within {timeout_s:g} s: {what}")
+        await asyncio.sleep(0.005)

@@ -11,7 +11,7 @@ from pika import spec
 
 from tests.faults.client import Client, Delivery
 from tests.faults.kill_rounds import Ledger, Load, declare, drain, run
-from tests.faults.node import NodeProcess
+from tests.faults.node import NodeProcess, until
 
 MakeNode = Callable[..., NodeProcess]
 
@@ -34,8 +34,7 @@ async def test_killed_at_every_start(make_node: MakeNode) -> None:
     ledger = Ledger()
     load = Load(node.port, 0, ledger, seed=7)
     await load.start()
-    while len(ledger.confirmed["backlog"]) < 3000:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(ledger.confirmed["backlog"]) >= 3000, "3000 confirms")
     node.kill()
     await load.finish()
     for milliseconds in range(100, 500, 50):
@@ -90,11 +89,9 @@ async def test_unacked_at_the_kill_come_back_flagged(node: NodeProcess) -> None:
     seen: list[Delivery] = []
     channel.on_deliver = seen.append
     await channel.consume("held", prefetch=30)
-    while len(seen) < 30:
-        await asyncio.sleep(0.005)
+    await until(lambda: len(seen) >= 30, "30 deliveries")
     channel.ack(10, multiple=True)
-    while len(seen) < 40:
-        await asyncio.sleep(0.005)
+    await until(lambda: len(seen) >= 40, "40 deliveries")
     node.kill()
     await client.close()
     node.start()
@@ -103,8 +100,7 @@ async def test_unacked_at_the_kill_come_back_flagged(node: NodeProcess) -> None:
     again: list[Delivery] = []
     channel.on_deliver = again.append
     await channel.consume("held", prefetch=0)
-    while not again or again[-1].body != b"99":
-        await asyncio.sleep(0.005)
+    await until(lambda: again and again[-1].body == b"99", "the last message")
     numbers = [int(delivery.body) for delivery in again]
     assert numbers == list(range(numbers[0], 100)), "in order, none missing, none twice"
     assert numbers[0] <= 10, "acknowledged ones may come back, others must"
@@ -119,8 +115,7 @@ async def test_term_during_load_is_clean(make_node: MakeNode, tmp_path: Path) ->
     ledger = Ledger()
     load = Load(node.port, 0, ledger, seed=11)
     await load.start()
-    while len(ledger.confirmed["backlog"]) < 2000:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(ledger.confirmed["backlog"]) >= 2000, "2000 confirms")
     node.signal(signal.SIGTERM)
     assert await asyncio.to_thread(node.wait) == 0
     await load.finish()

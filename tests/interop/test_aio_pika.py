@@ -11,7 +11,7 @@ from aio_pika.abc import AbstractRobustConnection
 from aio_pika.exceptions import DeliveryError
 from aio_pika.patterns import RPC, Master
 
-from tests.faults.node import NodeProcess
+from tests.faults.node import NodeProcess, until
 
 Name = Callable[[str], str]
 PERSISTENT = aio_pika.DeliveryMode.PERSISTENT
@@ -158,13 +158,10 @@ async def test_robust_across_a_restart(own_node: NodeProcess) -> None:
                 return
 
         async def restart() -> None:
-            while len(got) < 20:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(got) >= 20, "20 deliveries")
             own_node.kill()
             await asyncio.to_thread(own_node.start)
 
         await asyncio.gather(restart(), *(publish(number) for number in range(200)))
-        async with asyncio.timeout(20):
-            while got.keys() < confirmed:
-                await asyncio.sleep(0.02)
+        await until(lambda: got.keys() >= confirmed, "all that was confirmed")
         assert len(confirmed) == 200

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -18,7 +16,7 @@ from pika.exceptions import (
     UnroutableError,
 )
 
-from tests.faults.node import ROOT, NodeProcess, wait_for
+from tests.faults.node import NodeProcess, command, wait_for
 
 Name = Callable[[str], str]
 
@@ -288,9 +286,8 @@ def test_login_refused(node: NodeProcess) -> None:
 
 def operate(node: NodeProcess, *words: str) -> None:
     """`clusterbroker WORDS` beside the running node."""
-    command = [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(node.data_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, said = command(*words, "--data-dir", str(node.data_dir))
+    assert code == 0, said
 
 
 def test_blocked_and_unblocked(node: NodeProcess, name: Name) -> None:
