@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -101,3 +101,9 @@ def node(tmp_path: Path) -> Iterator[RunningNode]:
     yield running
     if running.process is not None and running.process.poll() is None:
         running.stop()
+
+
+@pytest.fixture(name="run_command")
+def _run_command() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The function `run_command`."""
+    return run_command

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,6 @@ import pika
 import pytest
 
 from broker.server.admin import ask
-
-
-def run_command(*words: str, **how: Any) -> Any:
-    from conftest import run_command as run
-
-    return run(*words, **how)
 
 
 def test_start_prints_a_line_per_listener_and_ready_last(node: Any) -> None:
@@ -61,6 +56,43 @@ def test_kill_loses_nothing_that_was_confirmed(node: Any) -> None:
     again.close()
 
 
+def test_a_second_kill_finds_what_the_first_restart_found(node: Any) -> None:
+    """The tail that a restart replays belongs into its first checkpoint: afterwards the log begins behind it."""
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    channel = connection.channel()
+    channel.queue_declare("q", durable=True)
+    channel.queue_declare("other", durable=True)
+    channel.confirm_delivery()
+    kept = pika.BasicProperties(delivery_mode=2)
+    for number in range(20):
+        channel.basic_publish("", "q", b"%d" % number, kept)
+    for _ in range(5):
+        method, _, _ = channel.basic_get("q")
+        channel.basic_ack(method.delivery_tag)
+    channel.basic_publish("", "q", b"20", kept)  # the group of this confirm holds the acknowledgements before it
+    node.kill()
+    node.start()
+    # traffic elsewhere, and with it checkpoints, until one has left the first log behind
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    index = node.data_dir / "journal" / "index" / "data.mdb"
+    before = index.stat().st_mtime_ns
+    deadline_s = time.monotonic() + 10
+    while index.stat().st_mtime_ns == before:
+        assert time.monotonic() < deadline_s, "a checkpoint is due after a second"
+        channel.basic_publish("", "other", b"x", kept)
+    node.kill()
+    node.start()
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    channel = connection.channel()
+    bodies = []
+    while (got := channel.basic_get("q", auto_ack=True))[0] is not None:
+        bodies.append(int(got[2]))
+    assert bodies == list(range(5, 21))
+    connection.close()
+
+
 def test_users_are_made_with_and_without_a_running_node(node: Any) -> None:
     assert node.command("user", "add", "bob", "s3cret", "--tag", "monitoring").returncode == 0
     assert node.command("permission", "set", "bob", "/", ".*", ".*", ".*").returncode == 0
@@ -80,7 +112,7 @@ def test_users_are_made_with_and_without_a_running_node(node: Any) -> None:
     assert "s3cret" not in node.log
 
 
-def test_no_guest_where_an_operator_made_users_first(node: Any) -> None:
+def test_no_guest_where_an_operator_made_users_first(node: Any, run_command: Any) -> None:
     node.stop()
     other = node.data_dir.parent / "other"
     assert run_command("user", "add", "root", "pw", "--data-dir", str(other)).returncode == 0
@@ -118,21 +150,21 @@ def test_policies_status_and_drills(node: Any) -> None:
         (["policy", "set", "a", "b", "{", "--data-dir", "{tmp}"], 2, "DEFINITION is not JSON"),
     ],
 )
-def test_exit_codes(words: list[str], code: int, text: str, tmp_path: Path) -> None:
+def test_exit_codes(words: list[str], code: int, text: str, tmp_path: Path, run_command: Any) -> None:
     ran = run_command(*(word.replace("{tmp}", str(tmp_path)) for word in words), environment={"COLUMNS": "200"})
     assert ran.returncode == code, ran.stderr
     assert text in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
-def test_a_directory_in_use(node: Any) -> None:
+def test_a_directory_in_use(node: Any, run_command: Any) -> None:
     ran = run_command("start", "--amqp", "127.0.0.1:0", "--data-dir", str(node.data_dir))
     assert ran.returncode == 1
     assert "is in use by another process" in ran.stderr
     assert ask(node.data_dir, {"do": "status"}) is not None, "the refused start took nothing away from the running one"
 
 
-def test_a_damaged_journal_stops_the_start_and_is_not_touched(node: Any) -> None:
+def test_a_damaged_journal_stops_the_start_and_is_not_touched(node: Any, run_command: Any) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(node.url))
     channel = connection.channel()
     channel.queue_declare("q", durable=True)
@@ -151,7 +183,7 @@ def test_a_damaged_journal_stops_the_start_and_is_not_touched(node: Any) -> None
     assert segment.read_bytes() == spoilt
 
 
-def test_settings_lists_all(tmp_path: Path) -> None:
+def test_settings_lists_all(run_command: Any) -> None:
     from broker.config import settings
 
     said = run_command("settings").stdout
