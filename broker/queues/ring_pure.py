@@ -592,7 +592,7 @@ class Ring:
 
     def restore_settled(self, ranges: Iterable[tuple[int, int]]) -> None:
         for first, last in ranges:
-            for seq in range(first, last + 1):
+            for seq in range(first, min(last + 1, self.next_seq)):
                 slot = self._slots.pop(seq, None)
                 if slot is None:
                     continue

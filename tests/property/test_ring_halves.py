@@ -359,17 +359,18 @@ class RingHalves(RuleBasedStateMachine):
     # -- the journal ------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.inflight is None and self.halves[0].ring.needs_write)
-    @rule(new_segment=st.booleans())
-    def write(self, new_segment: bool) -> None:
+    @rule(new_segment=st.booleans(), left_out=st.sampled_from([0, 0, 1, 5, 300]))
+    def write(self, new_segment: bool, left_out: int) -> None:
         if new_segment:
             self.segments[max(self.segments) + 1] = bytearray()
         segment = max(self.segments)
         offset = len(self.segments[segment])
         groups, uptos = [], []
         bound = self.halves[0].ring.unwritten_bytes
+        upto = max(self.halves[0].ring.next_seq - left_out, 1) if left_out else 0
         for half in self.halves:
             writer = half.record.GroupWriter(segment, offset)
-            uptos.append(half.ring.write(writer))
+            uptos.append(half.ring.write(writer, upto))
             assert writer.size <= bound + layout.GROUP_HEADER_BYTES, "unwritten_bytes is a bound"
             group = writer.finish(len(self.groups) + 1, self.now_ms)
             half.record.seal(group)
@@ -393,7 +394,7 @@ class RingHalves(RuleBasedStateMachine):
     @rule(new_segment=st.booleans())
     def flush(self, new_segment: bool) -> None:
         if self.inflight is None:
-            self.write(new_segment)
+            self.write(new_segment, 0)
         self.commit()
 
     @precondition(lambda self: self.halves[0].ring.needs_write)
@@ -583,7 +584,7 @@ class RingHalves(RuleBasedStateMachine):
                 self.both(lambda half, seq=seq: half.ring.settle(seq))
             self.both(lambda half: half.ring.purge())
             if self.journaled:
-                self.write(False)
+                self.write(False, 0)
                 self.commit()
                 self.both(lambda half: half.ring.dirty_runs())
             assert self.both(lambda half: half.ring.advance()) == self.halves[0].ring.next_seq
