@@ -13,7 +13,7 @@ from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from journal.record_fast cimport Message
 from journal.record_fast cimport make_message as new_message
@@ -26,6 +26,7 @@ from broker.amqp.errors import (
     syntax_error,
     unexpected_frame,
 )
+from broker.amqp.fields import DEFAULT_LIMITS, pull_table
 
 cdef extern from "Python.h":
     # the same two calls on bytes objects that are still being written: plain pointers, no counting by the compiler
@@ -55,6 +56,8 @@ cdef enum:
 cdef uint32_t PUBLISH_START = BASIC << 16 | 40
 cdef uint32_t ACK_START = BASIC << 16 | 80
 cdef uint64_t TTL_MAX = 0xFFFFFFFF
+cdef uint32_t FIELD_DEPTH_MAX = DEFAULT_LIMITS.depth_max
+cdef uint32_t FIELD_ENTRIES_MAX = DEFAULT_LIMITS.entries_max
 cdef uint64_t TAG_MAX = 0x7FFFFFFFFFFFFFFF
 
 
@@ -244,16 +247,57 @@ cdef uint64_t skip_short(const uint8_t *header, uint64_t length, uint64_t at) ex
     return at + 1 + header[at]
 
 
+cdef uint8_t[256] FIELD_SIZES  # of the scalar field types by tag
+memset(FIELD_SIZES, 0, 256)
+for _tag, _size in ((c't', 1), (c'b', 1), (c'B', 1), (c's', 2), (c'u', 2), (c'I', 4), (c'i', 4), (c'l', 8), (c'L', 8),
+                    (c'T', 8), (c'f', 4), (c'd', 8), (c'D', 5)):
+    FIELD_SIZES[_tag] = _size
+
+
+cdef bint fields_are_valid(const uint8_t *p, uint64_t at, uint64_t end, bint named, uint32_t depth,
+                           uint32_t *budget) noexcept:
+    # whether fields.pull_table would read the table (named) or array between at and end
+    cdef uint8_t tag
+    cdef uint64_t stop
+    if depth > FIELD_DEPTH_MAX:
+        return False
+    while at < end:
+        if named:
+            at += 1 + <uint64_t>p[at]
+        if at >= end or budget[0] == 0:
+            return False
+        budget[0] -= 1
+        tag = p[at]
+        at += 1
+        if FIELD_SIZES[tag]:
+            at += FIELD_SIZES[tag]
+            if at > end:
+                return False
+        elif tag == c'S' or tag == c'x' or tag == c'F' or tag == c'A':
+            if at + 4 > end:
+                return False
+            stop = at + 4 + get32(p + at)
+            if stop > end:
+                return False
+            if (tag == c'F' or tag == c'A') and not fields_are_valid(p, at + 4, stop, tag == c'F', depth + 1, budget):
+                return False
+            at = stop
+        elif tag != c'V':
+            return False
+    return True
+
+
 cdef object classify(const uint8_t *header, uint64_t length, Traits *traits):
     # codec_pure.make_message without the message: None, or the channel error that a bad expiration deserves
     cdef uint64_t at = 2, start, ttl_ms
+    cdef uint32_t budget
     cdef uint16_t bits
     cdef bint valid
     if length < 2:
         raise cut_off()
     bits = get16(header)
-    if bits & 1:
-        raise syntax_error("more than one word of property flags")
+    if bits & 3:
+        raise syntax_error("property flags that mean nothing")
     traits.flags = traits.priority = 0
     traits.ttl_ms = -1
     if bits & 0x8000:  # content-type
@@ -263,7 +307,12 @@ cdef object classify(const uint8_t *header, uint64_t length, Traits *traits):
     if bits & 0x2000:  # headers
         if at + 4 > length:
             raise cut_off()
+        budget = FIELD_ENTRIES_MAX
+        start = at
         at += 4 + <uint64_t>get32(header + at)
+        if at > length or not fields_are_valid(header, start + 4, at, True, 1, &budget):
+            pull_table((<const char *>header)[:length], start)  # says what is wrong with it
+            raise AssertionError("the two readers of a table agree")
         traits.flags |= HAS_HEADERS
     if bits & 0x1000:  # delivery-mode
         if at >= length:
@@ -310,8 +359,8 @@ cdef object classify(const uint8_t *header, uint64_t length, Traits *traits):
         at = skip_short(header, length, at)
     if bits & 0x0004:  # cluster-id
         at = skip_short(header, length, at)
-    if at > length:
-        raise cut_off()
+    if at != length:
+        raise syntax_error("a content header has a wrong length")
     return None
 
 

@@ -27,6 +27,7 @@ from broker.amqp.errors import (
     syntax_error,
     unexpected_frame,
 )
+from broker.amqp.fields import pull_table
 from journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
 from journal.record_pure import Message
 
@@ -318,14 +319,14 @@ _TYPE, _USER_ID, _APP_ID, _CLUSTER_ID = 0x0020, 0x0010, 0x0008, 0x0004
 def make_message(address: bytes, header: bytes, body: bytes, now_ms: int) -> Message | AmqpError:
     """A message of a content's parts; `header` is the property flags and list.
 
-    Returns the channel error that a bad expiration deserves; raises syntax_error when the properties are cut off,
-    because they go on to consumers as they are and would fail there. What is inside the headers table is not read.
+    Returns the channel error that a bad expiration deserves; raises syntax_error when the properties, or the fields of
+    the headers table, cannot be read to their end: they go on to consumers as they are and would fail there.
     """
     if len(header) < 2:
         raise syntax_error("a content header is cut off")
     bits = header[0] << 8 | header[1]
-    if bits & 1:
-        raise syntax_error("more than one word of property flags")
+    if bits & 3:
+        raise syntax_error("property flags that mean nothing")
     at = 2
     flags = priority = 0
     ttl_ms = -1
@@ -336,7 +337,7 @@ def make_message(address: bytes, header: bytes, body: bytes, now_ms: int) -> Mes
     if bits & _HEADERS:
         if at + 4 > len(header):
             raise syntax_error("a content header is cut off")
-        at += 4 + int.from_bytes(header[at : at + 4], "big")
+        _, at = pull_table(header, at)
         flags |= HAS_HEADERS
     if bits & _DELIVERY_MODE:
         if at >= len(header):
@@ -376,8 +377,8 @@ def make_message(address: bytes, header: bytes, body: bytes, now_ms: int) -> Mes
         at = _skip_short(header, at)
     if bits & _CLUSTER_ID:
         at = _skip_short(header, at)
-    if at > len(header):
-        raise syntax_error("a content header is cut off")
+    if at != len(header):
+        raise syntax_error("a content header has a wrong length")
     return Message(address, header + body, len(header), flags, priority, now_ms, ttl_ms)
 
 

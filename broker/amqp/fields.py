@@ -39,9 +39,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from broker.amqp.domains import pull_extent, push_long, push_longstr, push_shortstr
 from broker.amqp.errors import syntax_error
 
-FieldValue: TypeAlias = (
-    "bool | int | float | str | bytes | Decimal | list[FieldValue] | dict[str, FieldValue] | None"
-)
+FieldValue: TypeAlias = "bool | int | float | str | bytes | Decimal | list[FieldValue] | dict[str, FieldValue] | None"
 FieldTable: TypeAlias = dict[str, FieldValue]
 Table = Annotated[FieldTable, "table"]
 

@@ -81,9 +81,7 @@ def _domain(declared: Any) -> str:
 PROPERTIES: Final = tuple((name, _domain(declared)) for name, declared in Properties.__annotations__.items())
 """Names and elementary domains in the order of the wire."""
 
-_TABLE: Final = tuple(
-    (1 << (15 - place), name, *_DOMAINS[domain]) for place, (name, domain) in enumerate(PROPERTIES)
-)
+_TABLE: Final = tuple((1 << (15 - place), name, *_DOMAINS[domain]) for place, (name, domain) in enumerate(PROPERTIES))
 _FLAGS_UNUSED: Final = 0xFFFF >> len(PROPERTIES)
 
 

@@ -199,9 +199,11 @@ class Node:
             for binding in self.map.bindings(vhost.name):
                 self._bound(changes.Bound(binding))
 
-    def new_ring(self, entity: QueueEntity) -> Ring:
+    def new_ring(self, entity: QueueEntity, recovered: bool = False) -> Ring:
+        """`recovered`: the journal holds messages of the queue, whatever a policy says of it by now."""
         settings = self.map.effective(entity)
-        journaled = self.use is not None and not entity.transient and settings.durability != "memory"
+        kept = recovered or settings.durability != "memory"
+        journaled = self.use is not None and not entity.transient and kept
         return Ring(
             entity.queue_id,
             journaled,
@@ -290,7 +292,7 @@ class Node:
         self.writes[queue] = None
 
     def wake(self, queue: Queue, at_ms: int) -> None:
-        if queue.wake_ms != at_ms:
+        if not queue.wake_ms or at_ms < queue.wake_ms:  # woken too early, it asks again
             queue.wake_ms = at_ms
             self._wake_count += 1
             heapq.heappush(self._wakes, (at_ms, self._wake_count, queue))

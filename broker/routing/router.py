@@ -104,9 +104,7 @@ class Router(Generic[Q]):
 
     __slots__ = ("_by_destination", "_cache", "_exchanges", "_key_free", "_queues", "_resolve", "generation")
 
-    def __init__(
-        self, resolve: Callable[[str], Q | None], cache_half_bytes_max: int = CACHE_HALF_BYTES_MAX
-    ) -> None:
+    def __init__(self, resolve: Callable[[str], Q | None], cache_half_bytes_max: int = CACHE_HALF_BYTES_MAX) -> None:
         self.generation = 0
         """Raised by every change of the wiring."""
 

@@ -14,6 +14,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from broker.node.core import Log, Node
@@ -94,7 +95,7 @@ class Storage:
         if journal is None:
             node.adopt({})
             return node
-        recovery = Recovery(self.wiring.map.queue_by_id, node.new_ring)
+        recovery = Recovery(self.wiring.map.queue_by_id, partial(node.new_ring, recovered=True))
         journal.recover(recovery)
         recovery.finish()
         node.adopt(recovery.rings)
