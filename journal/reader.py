@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from journal.options import JournalOptions
-from journal.record import DamagedRecord, Message, read_messages
+from journal.record import DamagedRecord, Message, read_messages, read_span
 from journal.segments import Segments
 
 OPEN_FILES_MAX = 64
@@ -29,6 +29,12 @@ class Reader:
     def read(self, queue_id: int, wanted: Sequence[Wanted]) -> list[Message] | DamagedRecord:
         """The messages in the order of `wanted`; neighbours in a segment come with one read. Damage is returned,
         with the file and the queue in its words."""
+        together = self._together(wanted)
+        if together is not None:
+            return self._read_together(queue_id, wanted, *together)
+        return self._read_apart(queue_id, wanted)
+
+    def _read_apart(self, queue_id: int, wanted: Sequence[Wanted]) -> list[Message] | DamagedRecord:
         messages: list[Message] = []
         for segment, start, end, places in self._spans(wanted):
             try:
@@ -39,6 +45,28 @@ class Reader:
                 what = error.args[1] if isinstance(error, DamagedRecord) else error
                 return DamagedRecord(offset, f"{what} ({self._segments.path(segment)}, queue {queue_id:#x})")
         return messages
+
+    def _together(self, wanted: Sequence[Wanted]) -> tuple[int, int] | None:
+        """(first byte, end) when all of it seems to stand together in one segment, as a backlog does.
+
+        Only the ends are looked at: a message in the middle may stand elsewhere. Reading it then fails, and the
+        careful way finds it.
+        """
+        if not wanted:
+            return None
+        _, segment, start, length = wanted[0]
+        _, last_segment, last, last_length = wanted[-1]
+        end = last + last_length
+        near = segment == last_segment and 0 < end - start <= 2 * self._options.read_bytes_max
+        return (start, end) if near and end - start <= 2 * len(wanted) * max(length, last_length) else None
+
+    def _read_together(
+        self, queue_id: int, wanted: Sequence[Wanted], start: int, end: int
+    ) -> list[Message] | DamagedRecord:
+        try:
+            return read_span(os.pread(self._file(wanted[0][1]), end - start, start), start, queue_id, wanted)
+        except (DamagedRecord, OSError):
+            return self._read_apart(queue_id, wanted)
 
     def _spans(self, wanted: Sequence[Wanted]) -> Iterator[tuple[int, int, int, list[tuple[int, int]]]]:
         """(segment, first byte, end, places) of the reads that bring all of it."""

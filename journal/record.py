@@ -20,6 +20,7 @@ if TYPE_CHECKING or not COMPILED:
         checksum,
         read_message,
         read_messages,
+        read_span,
         scan_group,
         seal,
     )
@@ -33,6 +34,7 @@ else:
         checksum,
         read_message,
         read_messages,
+        read_span,
         scan_group,
         seal,
     )
@@ -46,6 +48,7 @@ __all__ = [
     "checksum",
     "read_message",
     "read_messages",
+    "read_span",
     "scan_group",
     "seal",
 ]

@@ -676,6 +676,23 @@ def read_messages(data, int64_t base, uint64_t queue_id, wanted) -> list:
     return messages
 
 
+def read_span(data, int64_t base, uint64_t queue_id, wanted) -> list:
+    """As `read_messages` for `wanted` of (seq, segment, offset, length), all of the segment that `data` is from."""
+    cdef Py_buffer view
+    cdef uint64_t seq
+    cdef int64_t offset
+    cdef list messages = []
+    cdef tuple place
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        for place in wanted:
+            seq, offset = place[0], place[2]
+            messages.append(message_at(<const uint8_t *>view.buf, offset - base, view.len, queue_id, seq, base))
+    finally:
+        PyBuffer_Release(&view)
+    return messages
+
+
 @cython.final
 cdef class SegmentUse:
     """Live bytes of each segment; see record_pure.SegmentUse."""

@@ -298,6 +298,13 @@ def read_messages(data: Bytes, base: int, queue_id: int, wanted: Iterable[tuple[
     return [read_message(data, offset - base, queue_id, seq, base) for seq, offset in wanted]
 
 
+def read_span(
+    data: bytes | memoryview, base: int, queue_id: int, wanted: Sequence[tuple[int, int, int, int]]
+) -> list[Message]:
+    """As `read_messages` for `wanted` of (seq, segment, offset, length), all of the segment that `data` is from."""
+    return [read_message(data, offset - base, queue_id, seq, base) for seq, _, offset, _ in wanted]
+
+
 class SegmentUse:
     """How many bytes of each segment still belong to a message that lives: reclaim follows from it."""
 

@@ -446,7 +446,8 @@ class Node:
         for queue in self.touched:
             ring = queue.ring
             runs.extend((ring.queue_id, first, run) for first, run in ring.dirty_runs())
-            metas.append((ring.queue_id, {"next_seq": ring.next_seq, "reserved": ring.reserved, "epoch": ring.epoch}))
+            meta = {"next_seq": ring.next_seq, "reserved": ring.reserved_durable, "epoch": ring.epoch}
+            metas.append((ring.queue_id, meta))
         self.touched.clear()
         forgotten, self.forgotten = self.forgotten, []
         return runs, metas, forgotten

@@ -42,6 +42,10 @@ DELAYED_RETRY_MIN_MS: Final = 1000
 ACQUIRED_MAX: Final = 4096
 """So many messages of a queue have their x-acquired-count remembered, the latest ones."""
 
+LOAD_AHEAD: Final = 2048
+LOAD_AHEAD_MAX: Final = 16384
+"""How many messages of a queue on disk are brought into memory ahead of its consumers: few at first, then more."""
+
 PATIENCE_MS: Final = 10
 """How long a message may wait for its acknowledgement before it is written (only while much is published)."""
 
@@ -337,6 +341,9 @@ class Queue:
         if ring.ready and ring.wants_load and (self.subscriptions or self._getters or ring.ttl_ms >= 0):
             ring.loading = True
             self.host.load(self, ring.missing())
+            ring.load_ahead = min(2 * ring.load_ahead, LOAD_AHEAD_MAX)  # it is being drained: read further ahead
+        elif not self.subscriptions:
+            ring.load_ahead = LOAD_AHEAD
         if ring.journaled:
             ring.advance()
             if ring.needs_write:

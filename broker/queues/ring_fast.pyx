@@ -52,8 +52,8 @@ cdef enum:
     ENQ_BYTES_MAX = 576
     RESERVE_FIRST = 64
     RESERVE_MAX = 8192
-    LOAD_MESSAGES = 4096
-    LOAD_BYTES = 4 << 20
+    LOAD_AHEAD = 4096
+    LOAD_BYTES = 8 << 20
     SPARES_MAX = 16
     KEPT_WORDS = 64
     SEQ_BITS = 56
@@ -296,6 +296,7 @@ cdef class Ring:
     cdef public uint32_t epoch
     cdef public bint marked
     cdef public bint loading
+    cdef public uint64_t load_ahead
     cdef readonly bint destroyed
     cdef public int64_t ttl_ms
     cdef public uint64_t turn
@@ -348,6 +349,7 @@ cdef class Ring:
         self.agenda = agenda
         self.owner = owner
         self.epoch = 1
+        self.load_ahead = LOAD_AHEAD
         self.ttl_ms = -1
         self.resident_bytes_max = 8 << 20
         self.next_seq = self.committed = self.cursor = self.unwritten = self.reserve_from = 1
@@ -1045,11 +1047,11 @@ cdef class Ring:
         """The messages in memory ahead of the head run low while more stand on disk."""
         if self.loading or not self.journaled or not self.absent:
             return False
-        return len(self.find_missing(1, 1, LOAD_MESSAGES // 2)) != 0
+        return len(self.find_missing(1, 1, self.load_ahead // 2)) != 0
 
     def missing(self) -> list:
-        """Places of the next ready messages that are on disk only: at most LOAD_MESSAGES, about LOAD_BYTES."""
-        return self.find_missing(LOAD_MESSAGES, LOAD_BYTES, LOAD_MESSAGES)
+        """Places of the next ready messages that are on disk only: at most `load_ahead`, about LOAD_BYTES."""
+        return self.find_missing(self.load_ahead, LOAD_BYTES, self.load_ahead)
 
     cdef list find_missing(self, size_t count_max, uint64_t bytes_max, uint64_t look_max):
         cdef list found = []

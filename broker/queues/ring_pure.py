@@ -54,8 +54,8 @@ LIMIT: Final = 6
 ENQ_BYTES_MAX: Final = 576  # an ENQ without its payload: header and fields, two names of 255, padding
 RESERVE_FIRST: Final = 64
 RESERVE_MAX: Final = 8192
-LOAD_MESSAGES: Final = 4096
-LOAD_BYTES: Final = 4 << 20
+LOAD_AHEAD: Final = 4096
+LOAD_BYTES: Final = 8 << 20
 
 Location = tuple[int, int, int, int]  # seq, segment, offset in it, record length
 
@@ -94,9 +94,9 @@ class Ring:
         "_cursor", "_dirty_runs", "_heap", "_inflight", "_moves", "_requeued", "_reserve_from", "_reserve_step",
         "_reserved_written", "_rewrites", "_settled", "_slots", "_unwritten", "agenda", "annotate",
         "annotates_redelivered", "committed",
-        "destroyed", "epoch", "journaled", "loading", "marked", "max_priority", "next_seq", "owner", "queue_id",
-        "ready", "ready_bytes", "reserved", "reserved_durable", "resident_bytes", "resident_bytes_max", "ttl_ms",
-        "turn", "unacked", "use",
+        "destroyed", "epoch", "journaled", "load_ahead", "loading", "marked", "max_priority", "next_seq", "owner",
+        "queue_id", "ready", "ready_bytes", "reserved", "reserved_durable", "resident_bytes",
+        "resident_bytes_max", "ttl_ms", "turn", "unacked", "use",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +126,7 @@ class Ring:
         self.next_seq = 1
         self.committed = 1
         self.loading = False
+        self.load_ahead = LOAD_AHEAD  # so many messages from the head on should be in memory
         self.destroyed = False
         self.reserved = 0
         self._reserved_written = 0  # the newest RSV in a submitted group
@@ -491,14 +492,14 @@ class Ring:
         """The messages in memory ahead of the head run low while more stand on disk."""
         if self.loading or not self.journaled:
             return False
-        return bool(self._missing(1, 1, LOAD_MESSAGES // 2))
+        return bool(self._missing(1, 1, self.load_ahead // 2))
 
     def missing(self) -> list[Location]:
-        """Places of the next ready messages that are on disk only: at most LOAD_MESSAGES, about LOAD_BYTES.
+        """Places of the next ready messages that are on disk only: at most `load_ahead`, about LOAD_BYTES.
 
-        It looks no further than LOAD_MESSAGES ahead of the head.
+        It looks no further than `load_ahead` messages from the head.
         """
-        return self._missing(LOAD_MESSAGES, LOAD_BYTES, LOAD_MESSAGES)
+        return self._missing(self.load_ahead, LOAD_BYTES, self.load_ahead)
 
     def _missing(self, count_max: int, bytes_max: int, look_max: int) -> list[Location]:
         found: list[Location] = []

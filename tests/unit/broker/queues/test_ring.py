@@ -15,7 +15,7 @@ from broker.queues.ring_pure import (
     HEAD_NOT_LOADED,
     HEAD_NOT_RESERVED,
     HEAD_OK,
-    LOAD_MESSAGES,
+    LOAD_AHEAD,
     RESERVE_FIRST,
     RESERVE_MAX,
 )
@@ -463,21 +463,21 @@ def test_a_wrong_message_does_not_come_back(half: Any) -> None:
 def test_loading_ahead_is_bounded_and_in_order(half: Any, max_priority: int) -> None:
     """A deep priority queue is not loaded whole: nobody looks further than a chunk ahead."""
     ring = half.ring(journaled=True, max_priority=max_priority)
-    count = LOAD_MESSAGES + 900
+    count = LOAD_AHEAD + 900
     for seq in range(1, count + 1):
         ring.restore(seq, 1, 64 * seq, 59, 1, seq % 2, 0)
     ring.restore_end(1, 0)
     places = ring.missing()
-    assert len(places) == LOAD_MESSAGES
+    assert len(places) == LOAD_AHEAD
     expected = sorted(range(1, count + 1), key=lambda seq: (-(seq % 2) if max_priority else 0, seq))
-    assert [place[0] for place in places] == expected[:LOAD_MESSAGES]
+    assert [place[0] for place in places] == expected[:LOAD_AHEAD]
     ring.fill(places, [half.message(b"x")] * len(places))
     assert not ring.wants_load
     assert ring.missing() == []
     for _ in range(3000):
         ring.settle(ring.pop_head()[0])
     assert ring.wants_load
-    assert [place[0] for place in ring.missing()] == expected[LOAD_MESSAGES:]
+    assert [place[0] for place in ring.missing()] == expected[LOAD_AHEAD:]
 
 
 def test_a_load_is_bounded_in_bytes(half: Any) -> None:
@@ -485,7 +485,7 @@ def test_a_load_is_bounded_in_bytes(half: Any) -> None:
     for seq in range(1, 10):
         ring.restore(seq, 1, 64 * seq, 3 << 20, 1, 0, 0)
     ring.restore_end(1, 0)
-    assert [place[0] for place in ring.missing()] == [1, 2]
+    assert [place[0] for place in ring.missing()] == [1, 2, 3]
 
 
 # -- checkpoint and recovery -------------------------------------------------------------------------------------
