@@ -7,7 +7,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from journal.record_pure import DamagedRecord, Record
 
@@ -636,7 +636,9 @@ def scan_group(data, int64_t at, int64_t base=0) -> tuple:
 
 
 cdef Message message_at(const uint8_t *data, int64_t at, int64_t end, uint64_t queue_id, uint64_t seq,
-                        int64_t base):
+                        int64_t base, Message before=None):
+    # `before`: a message whose address is shared when it is the same
+    cdef bytes address
     cdef record_head head
     cdef enq_head fields
     cdef const char *start
@@ -645,8 +647,13 @@ cdef Message message_at(const uint8_t *data, int64_t at, int64_t end, uint64_t q
         raise DamagedRecord(base + at, f"not message {seq} of queue {queue_id}")
     memcpy(&fields, data + at + RECORD_HEADER_BYTES, sizeof(enq_head))
     start = <const char *>data + at + ENQ_OVERHEAD_BYTES
+    if (before is not None and PyBytes_GET_SIZE(before.address) == fields.address
+            and memcmp(PyBytes_AS_STRING(before.address), start, fields.address) == 0):
+        address = before.address
+    else:
+        address = PyBytes_FromStringAndSize(start, fields.address)
     return make_message(
-        PyBytes_FromStringAndSize(start, fields.address),
+        address,
         PyBytes_FromStringAndSize(start + fields.address, head.length - ENQ_OVERHEAD_BYTES - fields.address),
         fields.header, head.flags, head.priority, <int64_t>fields.time_ms, fields.ttl_ms)
 
@@ -683,11 +690,13 @@ def read_span(data, int64_t base, uint64_t queue_id, wanted) -> list:
     cdef int64_t offset
     cdef list messages = []
     cdef tuple place
+    cdef Message message = None
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         for place in wanted:
             seq, offset = place[0], place[2]
-            messages.append(message_at(<const uint8_t *>view.buf, offset - base, view.len, queue_id, seq, base))
+            message = message_at(<const uint8_t *>view.buf, offset - base, view.len, queue_id, seq, base, message)
+            messages.append(message)
     finally:
         PyBuffer_Release(&view)
     return messages
