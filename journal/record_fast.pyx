@@ -2,7 +2,7 @@
 # bytes. What is here and not there: a group is built in one growing buffer, checksums run on the processor's own
 # crc32c instruction without the interpreter lock, and a message costs one object from a free list.
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -683,18 +683,42 @@ def read_messages(data, int64_t base, uint64_t queue_id, wanted) -> list:
     return messages
 
 
+cdef struct place:
+    uint64_t seq
+    uint32_t segment
+    uint32_t offset
+    uint32_t length
+    uint32_t unused
+
+
 def read_span(data, int64_t base, uint64_t queue_id, wanted) -> list:
-    """As `read_messages` for `wanted` of (seq, segment, offset, length), all of the segment that `data` is from."""
-    cdef Py_buffer view
+    """As `read_messages` for `wanted` of (seq, segment, offset, length), all of the segment that `data` is from.
+
+    `wanted` may be a buffer of such places (u64, u32, u32, u32, u32 without meaning) as a compiled ring names them.
+    """
+    cdef Py_buffer view, places
     cdef uint64_t seq
     cdef int64_t offset
     cdef list messages = []
-    cdef tuple place
+    cdef tuple found
     cdef Message message = None
+    cdef place *at
+    cdef Py_ssize_t i
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        for place in wanted:
-            seq, offset = place[0], place[2]
+        if PyObject_CheckBuffer(wanted):
+            PyObject_GetBuffer(wanted, &places, PyBUF_SIMPLE)
+            try:
+                at = <place *>places.buf
+                for i in range(places.len // <Py_ssize_t>sizeof(place)):
+                    message = message_at(<const uint8_t *>view.buf, <int64_t>at[i].offset - base, view.len, queue_id,
+                                         at[i].seq, base, message)
+                    messages.append(message)
+            finally:
+                PyBuffer_Release(&places)
+            return messages
+        for found in wanted:
+            seq, offset = found[0], found[2]
             message = message_at(<const uint8_t *>view.buf, offset - base, view.len, queue_id, seq, base, message)
             messages.append(message)
     finally:

@@ -132,6 +132,7 @@ class Node:
         self._group_barriers: list[Ticket] = []
         self._group_in_flight = False
         self._undivided = False
+        self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
         self._rate_bytes = 0
         self._patient = False
@@ -290,6 +291,7 @@ class Node:
 
     def write(self, queue: Queue) -> None:
         self.writes[queue] = None
+        self.urgent = self.urgent or queue.ring.urgent
 
     def wake(self, queue: Queue, at_ms: int) -> None:
         if not queue.wake_ms or at_ms < queue.wake_ms:  # woken too early, it asks again
@@ -371,7 +373,7 @@ class Node:
     def barrier(self, ticket: Ticket) -> None:
         """Passes the ticket when all that was done until now is durable."""
         self._barriers.append(ticket)
-        self._undivided = True
+        self._undivided = self.urgent = True
 
     @staticmethod
     def _pass(tickets: list[Ticket]) -> None:
@@ -398,11 +400,12 @@ class Node:
         sync = False
         patient = self._patient and not self._undivided
         writes, self.writes = self.writes, {}
+        self.urgent = False
         for queue in writes:
             group.append((queue, queue.ring.write(writer, queue.ripe(now_ms) if patient else 0)))
             sync = sync or queue.settings.durability == "fsync"
             if patient and queue.ring.needs_write:
-                self.writes[queue] = None
+                self.write(queue)
         self._undivided = False
         self.unwritten_bytes = 0
         self._group_in_flight = True

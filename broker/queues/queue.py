@@ -23,6 +23,7 @@ from broker.queues.deadletter import Reason
 from broker.queues.ring import (
     HEAD_EXPIRED,
     HEAD_NONE,
+    HEAD_NOT_LOADED,
     HEAD_NOT_RESERVED,
     HEAD_OK,
     Location,
@@ -79,8 +80,8 @@ class Queue:
     """A queue: its entity (what was declared), its settings (policy applied), its ring and its consumers."""
 
     __slots__ = (
-        "_acquired", "_dead", "_delayed", "_ended", "_getters", "_ripe_seq", "_waiting", "_young", "deleted", "entity",
-        "had_consumers", "host", "last_used_ms", "ring", "settings", "subscriptions", "wake_ms",
+        "_acquired", "_ahead", "_dead", "_delayed", "_ended", "_getters", "_ripe_seq", "_waiting", "_young", "deleted",
+        "entity", "had_consumers", "host", "last_used_ms", "ring", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
@@ -95,6 +96,7 @@ class Queue:
         self._ended = False
         self._waiting: deque[tuple[int, Ticket]] | None = None
         self._getters: deque[Callable[[Taken | None], None]] | None = None
+        self._ahead: list[Location] | None = None  # what is being read from the journal, to be handed out soon
         self._dead: dict[int, Reason] | None = None  # given up, content on its way from the disk
         self._delayed: list[tuple[int, int, bool]] | None = None  # heap of (when, seq, counted): waiting to return
         self._acquired: dict[int, int] | None = None  # seq -> how often it was handed out in vain
@@ -267,11 +269,15 @@ class Queue:
             self.ring.settle(seq, held)
             self.ring.mark()
 
-    def _expire(self, now_ms: int) -> None:
+    def _expire(self, now_ms: int) -> bool:
+        """Whether something was given up."""
+        expired = False
         # a message with TTL 0 may still be handed out in the turn that brought it (amqp-rules 5.6): hence "- 1"
         while self.ring.head(now_ms - 1) == HEAD_EXPIRED:
             seq, message, _ = self.ring.pop_head()
             self._give_up(seq, message, "expired")
+            expired = True
+        return expired
 
     # -- consuming --------------------------------------------------------------------------------------------
 
@@ -334,15 +340,17 @@ class Queue:
         ring.marked = False
         self.subscriptions.settle()
         self._hand_out(now_ms)
-        self._expire(now_ms)
+        expired = self._expire(now_ms)
         if self._getters:
             self._serve(now_ms)
         self._trim(now_ms)
-        if ring.ready and ring.wants_load and (self.subscriptions or self._getters or ring.ttl_ms >= 0):
-            ring.loading = True
-            self.host.load(self, ring.missing())
+        if ring.ready and ring.wants_load and (self.subscriptions or self._getters or ring.ttl_ms >= 0 or expired):
+            self._read_ahead(ring.missing())
             ring.load_ahead = min(2 * ring.load_ahead, LOAD_AHEAD_MAX)  # it is being drained: read further ahead
         elif not self.subscriptions:
+            if not ring.loading and ring.head(now_ms) == HEAD_NOT_LOADED:
+                ring.load_ahead = 1  # the head alone: only its content tells whether it has a TTL of its own
+                self._read_ahead(ring.missing())
             ring.load_ahead = LOAD_AHEAD
         if ring.journaled:
             ring.advance()
@@ -351,6 +359,11 @@ class Queue:
         if self._waiting:
             self._answer()
         self._schedule(now_ms)
+
+    def _read_ahead(self, locations: list[Location]) -> None:
+        self.ring.loading = True
+        self._ahead = locations
+        self.host.load(self, locations)
 
     def _hand_out(self, now_ms: int) -> None:
         credits = self.subscriptions.credits
@@ -380,23 +393,28 @@ class Queue:
         """Messages came from the journal."""
         if self.deleted:
             return
-        if self._dead and locations and locations[0][0] in self._dead:
-            for (seq, *_), message in zip(locations, messages, strict=True):
-                self._give_up(seq, message, self._dead.pop(seq))
+        if locations is self._ahead:
+            self._ahead = None
+            self.ring.loading = False
+            self.ring.fill(locations, messages)
+            self.ring.mark()
             return
-        self.ring.loading = False
-        self.ring.fill(locations, messages)
-        self.ring.mark()
+        assert self._dead is not None, "what was not read ahead was given up"
+        for (seq, *_), message in zip(locations, messages, strict=True):
+            self._give_up(seq, message, self._dead.pop(seq))
 
     def committed(self, upto: int) -> None:
         """The group commit that held the ring's records up to `upto` is durable."""
         if self.deleted:
             return
-        self.ring.commit(upto)
+        ring = self.ring
+        before = ring.committed, ring.reserved_durable
+        ring.commit(upto)
         if self._waiting:
             self._answer()
-        if self.ring.ready or self._getters or self.ring.needs_write:
-            self.ring.mark()
+        # a group that held nothing of this queue (it was patient) must not wake it: the next one would do so again
+        if before != (ring.committed, ring.reserved_durable) and (ring.ready or self._getters or ring.needs_write):
+            ring.mark()
 
     def _answer(self) -> None:
         waiting, committed = self._waiting, self.ring.committed

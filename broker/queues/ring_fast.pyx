@@ -6,7 +6,7 @@
 # found through the block used last, or by a binary search whose first guess is exact unless blocks are missing.
 # A channel's deliveries are kept in the same way, by tag.
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -51,7 +51,7 @@ cdef enum:
     ENQ_OVERHEAD_BYTES = 56
     ENQ_BYTES_MAX = 576
     RESERVE_FIRST = 64
-    RESERVE_MAX = 8192
+    RESERVE_MAX = 32768
     LOAD_AHEAD = 4096
     LOAD_BYTES = 8 << 20
     SPARES_MAX = 16
@@ -279,6 +279,69 @@ cdef inline uint64_t heap_key(slot *s, uint64_t seq) noexcept:
 
 
 cdef class Ledger
+
+
+cdef struct spot:
+    uint64_t seq
+    uint32_t segment
+    uint32_t offset
+    uint32_t length
+    uint32_t unused
+
+
+@cython.final
+cdef class Places:
+    """What `Ring.missing` names: a sequence of (seq, segment, offset, length), without an object for each.
+
+    As a buffer it is an array of u64, u32, u32, u32, u32 (the last without meaning), which the journal reads directly.
+    """
+
+    cdef spot *at
+    cdef size_t count
+    cdef size_t room
+
+    def __dealloc__(self):
+        free(self.at)
+
+    cdef int add(self, uint64_t seq, uint32_t segment, uint32_t offset, uint32_t length) except -1:
+        cdef spot *grown
+        if self.count == self.room:
+            grown = <spot *>realloc(self.at, max(<size_t>16, 2 * self.room) * sizeof(spot))
+            if grown == NULL:
+                raise MemoryError()
+            self.at = grown
+            self.room = max(<size_t>16, 2 * self.room)
+        self.at[self.count] = spot(seq, segment, offset, length, 0)
+        self.count += 1
+        return 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, Py_ssize_t index) -> tuple:
+        if index < 0:
+            index += self.count
+        if index < 0 or <size_t>index >= self.count:
+            raise IndexError(index)
+        return self.at[index].seq, self.at[index].segment, self.at[index].offset, self.at[index].length
+
+    def __eq__(self, other) -> bool:
+        return list(self) == list(other)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("places are read only")
+        view.obj = self
+        view.buf = self.at
+        view.len = self.count * sizeof(spot)
+        view.readonly = 1
+        view.itemsize = 1
+        view.format = NULL
+        view.ndim = 1
+        view.shape = NULL
+        view.strides = NULL
+        view.suboffsets = NULL
+        view.internal = NULL
 
 
 @cython.final
@@ -808,6 +871,13 @@ cdef class Ring:
         )
 
     @property
+    def urgent(self) -> bool:
+        """Somebody waits for what `write` would add: a publisher for its confirm, a consumer for its messages."""
+        return self.journaled and (
+            self.unwritten < self.next_seq or self.copied != 0 or self.reserved > self.reserved_written
+        )
+
+    @property
     def unwritten_bytes(self) -> int:
         """At most so many bytes `write` will add to a group."""
         return (
@@ -1047,14 +1117,14 @@ cdef class Ring:
         """The messages in memory ahead of the head run low while more stand on disk."""
         if self.loading or not self.journaled or not self.absent:
             return False
-        return len(self.find_missing(1, 1, self.load_ahead // 2)) != 0
+        return self.find_missing(1, 1, self.load_ahead // 2).count != 0
 
-    def missing(self) -> list:
+    def missing(self) -> Places:
         """Places of the next ready messages that are on disk only: at most `load_ahead`, about LOAD_BYTES."""
         return self.find_missing(self.load_ahead, LOAD_BYTES, self.load_ahead)
 
-    cdef list find_missing(self, size_t count_max, uint64_t bytes_max, uint64_t look_max):
-        cdef list found = []
+    cdef Places find_missing(self, size_t count_max, uint64_t bytes_max, uint64_t look_max):
+        cdef Places found = Places()
         cdef uint64_t size = 0, left = look_max, seq, end
         cdef bint unbroken = True
         cdef slot *s
@@ -1073,16 +1143,16 @@ cdef class Ring:
                 if unbroken:
                     self.loaded_to = seq
                     unbroken = False
-                found.append((seq, s.segment, s.offset, s.length))
+                found.add(seq, s.segment, s.offset, s.length)
                 size += s.length
-                if <size_t>len(found) >= count_max or size >= bytes_max:
+                if found.count >= count_max or size >= bytes_max:
                     return found
             seq += 1
         if unbroken:
             self.loaded_to = max(self.loaded_to, end)
         return found
 
-    cdef bint find_returned(self, list found, uint64_t *size, uint64_t *left, size_t count_max,
+    cdef bint find_returned(self, Places found, uint64_t *size, uint64_t *left, size_t count_max,
                             uint64_t bytes_max) except -1:
         # The heap in order, without popping it: a second heap holds the places in the first one whose parents were
         # looked at, ordered by the keys there.
@@ -1130,9 +1200,9 @@ cdef class Ring:
                 left[0] -= 1
                 if in_memory(s):
                     continue
-                found.append((seq, s.segment, s.offset, s.length))
+                found.add(seq, s.segment, s.offset, s.length)
                 size[0] += s.length
-                if <size_t>len(found) >= count_max or size[0] >= bytes_max:
+                if found.count >= count_max or size[0] >= bytes_max:
                     return True
             return False
         finally:
@@ -1142,6 +1212,21 @@ cdef class Ring:
         """Brings back messages that `missing` named; those that left meanwhile are passed over."""
         cdef slot *s
         cdef uint8_t state
+        cdef Places places
+        cdef size_t i = 0
+        if type(locations) is Places:
+            places = <Places>locations
+            if places.count != <size_t>len(messages):
+                raise ValueError("as many messages as places")
+            for message in messages:
+                if type(message) is not Message:
+                    raise TypeError(f"a compiled ring holds compiled messages, not {type(message).__name__}")
+                s = self.find(places.at[i].seq)
+                state = s.bits & STATE
+                if state == READY or state == UNACKED:
+                    self.page_in(s, <Message>message)
+                i += 1
+            return
         for location, message in zip(locations, messages, strict=True):
             if type(message) is not Message:
                 raise TypeError(f"a compiled ring holds compiled messages, not {type(message).__name__}")

@@ -53,7 +53,7 @@ LIMIT: Final = 6
 
 ENQ_BYTES_MAX: Final = 576  # an ENQ without its payload: header and fields, two names of 255, padding
 RESERVE_FIRST: Final = 64
-RESERVE_MAX: Final = 8192
+RESERVE_MAX: Final = 32768
 LOAD_AHEAD: Final = 4096
 LOAD_BYTES: Final = 8 << 20
 
@@ -356,6 +356,13 @@ class Ring:
             or self._requeued
             or self._rewrites
             or self.reserved > self._reserved_written
+        )
+
+    @property
+    def urgent(self) -> bool:
+        """Somebody waits for what `write` would add: a publisher for its confirm, a consumer for its messages."""
+        return self.journaled and (
+            self._unwritten < self.next_seq or bool(self._rewrites) or self.reserved > self._reserved_written
         )
 
     @property

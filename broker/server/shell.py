@@ -47,6 +47,8 @@ from journal.survivors import Survivor
 TICK_S = 0.5
 TICK_SLICE = 500
 ORDER_ROUNDS_MAX = 16
+LAZY_S = 0.025
+"""Acknowledgements alone wait so long for company: a flush of their own would take the disk from others."""
 GUEST_HASH = "$scrypt$ln=14,r=8,p=1$Y2x1c3RlcmJyb2tlci0wMA$ZnLafsfnVR9QKJnC/OhXEnONAR2QHZEcGvrP2rrTeVE"
 """Of the password that everybody knows, so it needs no salt of its own and a first start no 50 ms."""
 
@@ -79,6 +81,7 @@ class NodeShell:
         self._wake_ms: int | None = None
         self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}
         self._copying = False
+        self._grouped_s = 0.0
         self._stopped = False
 
     # -- start and stop ---------------------------------------------------------------------------------------
@@ -328,7 +331,13 @@ class NodeShell:
             return
         if journal.checkpoint_due:
             self.storage.checkpoint(node, self._checkpointed)
-        if node.writes:
+        if not node.writes:
+            return
+        now_s = self.loop.time()
+        if not node.urgent and now_s - self._grouped_s < LAZY_S:
+            self._later(LAZY_S)
+        else:
+            self._grouped_s = now_s
             now_ms = self.clock.now_ms()
             writer = journal.begin_group(node.group_bytes)
             group, sync = node.write_group(writer, now_ms)
@@ -336,12 +345,16 @@ class NodeShell:
                 journal.submit(writer, sync, partial(self._committed, group))
             else:
                 node.group_committed(group, now_ms)
-                if node.writes and self._ripen not in self._timers:
-                    self._again(PATIENCE_MS / 1000, self._ripen)
+                if node.writes:
+                    self._later(PATIENCE_MS / 1000)
 
-    def _ripen(self) -> None:
-        """What was too young for the last group may be old enough now."""
-        self._timers.pop(self._ripen, None)
+    def _later(self, delay_s: float) -> None:
+        """What was too young for a group, or what nobody waits for, will be due."""
+        if self._due not in self._timers:
+            self._again(delay_s, self._due)
+
+    def _due(self) -> None:
+        self._timers.pop(self._due, None)
         self.schedule()
 
     def _committed(self, group: list[tuple[Queue, int]]) -> None:

@@ -160,7 +160,7 @@ def send(
         if queue.deleted:
             continue
         if queue.rejects:
-            accepted = [message for message in messages if _accepted(queue, message, node.now_ms)]
+            accepted = [message for message in messages if _accepted(queue, message, ticket, node.now_ms)]
             if ticket is not None and len(accepted) < len(messages):
                 ticket.rejected = True
         else:
@@ -172,10 +172,10 @@ def send(
         ticket.pass_()
 
 
-def _accepted(queue: Queue, message: Message, now_ms: int) -> bool:
+def _accepted(queue: Queue, message: Message, ticket: Ticket | None, now_ms: int) -> bool:
     if not queue.accepts(message, now_ms):
         return False
-    queue.publish((message,), None, now_ms)
+    queue.publish((message,), ticket, now_ms)
     return True
 
 

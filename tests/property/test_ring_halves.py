@@ -416,7 +416,7 @@ class RingHalves(RuleBasedStateMachine):
     @precondition(lambda self: self.halves[0].ring.wants_load)
     @rule()
     def load(self) -> None:
-        locations = self.both(lambda half: half.ring.missing())
+        locations = self.both(lambda half: list(half.ring.missing()))
         messages = [[self.stored(half, location) for location in locations] for half in self.halves]
         self.loads.append([locations, *messages])
 
@@ -523,7 +523,7 @@ class RingHalves(RuleBasedStateMachine):
         found: list[int] = []
         while (head := ring.head(0)) != HEAD_NONE:
             if head == HEAD_NOT_LOADED:
-                locations = ring.missing()
+                locations = list(ring.missing())
                 ring.fill(locations, [self.stored(half, location) for location in locations])
                 continue
             seq, message, redelivered, _ = ring.take()
@@ -564,7 +564,7 @@ class RingHalves(RuleBasedStateMachine):
     @invariant()
     def same_missing(self) -> None:
         if self.journaled:
-            self.both(lambda half: half.ring.missing())
+            self.both(lambda half: list(half.ring.missing()))
 
     def teardown(self) -> None:
         if not hasattr(self, "halves"):
