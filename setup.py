@@ -12,21 +12,23 @@ COMPILED = ["journal.record_fast", "broker.amqp.codec_fast", "broker.queues.ring
 def extension(module: str) -> Extension:
     source = module.replace(".", "/") + ".pyx"
     depends = ["journal/commit_thread.h"] if module == "journal.record_fast" else []
-    # optional: a failed compile is reported by the build and leaves the twin in charge
     flags = ["-O3", "-fno-strict-aliasing"]
-    return Extension(module, [source], depends=depends, optional=True, extra_compile_args=flags)
+    return Extension(module, [source], depends=depends, extra_compile_args=flags)
 
 
-setup(
-    ext_modules=cythonize(
-        [extension(module) for module in COMPILED],
-        compiler_directives={
-            "language_level": 3,
-            "boundscheck": False,
-            "wraparound": False,
-            "cdivision": True,
-            "initializedcheck": False,
-            "embedsignature": True,
-        },
-    )
+extensions = cythonize(
+    [extension(module) for module in COMPILED],
+    compiler_directives={
+        "language_level": 3,
+        "boundscheck": False,
+        "wraparound": False,
+        "cdivision": True,
+        "initializedcheck": False,
+        "embedsignature": True,
+    },
 )
+for compiled in extensions:
+    # a failed compile (or no compiler) is reported by the build and leaves the twin in charge; cythonize forgets this
+    compiled.optional = True
+
+setup(ext_modules=extensions)

@@ -58,9 +58,7 @@ SHELLS = {
 }
 """Files, or whole rooms, that may import modules of WORLD, and why."""
 
-CIRCLES = {
-    ("broker.session.handshake", "broker.session.connection"): "imported late for State, which wants a file of its own",
-}
+CIRCLES: dict[tuple[str, str], str] = {}
 """Imports that close a circle and are suffered for now, and why."""
 
 LINES_MAX = 600

@@ -15,7 +15,8 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 from broker.amqp.errors import internal_error
-from broker.session.connection import Connection, State
+from broker.session.connection import Connection
+from broker.session.state import State
 
 if TYPE_CHECKING:
     from broker.server.shell import NodeShell

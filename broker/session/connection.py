@@ -13,7 +13,6 @@ what a client does wrong ends its channel or its connection, with the code of am
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp import methods
@@ -30,6 +29,7 @@ from broker.amqp.errors import channel_error as channel_fault
 from broker.amqp.layout import Method
 from broker.session import handshake
 from broker.session.channel import Channel
+from broker.session.state import State
 
 if TYPE_CHECKING:
     from broker.node.core import Node
@@ -43,18 +43,6 @@ TICK_MS: Final = 250
 """Half of the time between two ticks: a heartbeat is rather early than late."""
 PARKED_BYTES_MAX: Final = 1 << 20
 """Of events that wait in parked channels; then the socket is not read. An event counts at least 1 KiB."""
-
-
-class State(IntEnum):
-    HEADER = 0
-    START = 1
-    SECURE = 2
-    CHECKING = 3
-    TUNE = 4
-    VHOST = 5
-    OPEN = 6
-    CLOSING = 7
-    CLOSED = 8
 
 
 _LEGAL: Final[dict[State, tuple[type[Method], ...]]] = {

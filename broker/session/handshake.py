@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp import methods
 from broker.amqp.domains import push_longstr
-from broker.amqp.errors import AmqpError, command_invalid, not_allowed, syntax_error
+from broker.amqp.errors import command_invalid, not_allowed, syntax_error
 from broker.amqp.fields import pull_table
+from broker.session.state import State
 from broker.version import VERSION
 
 if TYPE_CHECKING:
@@ -72,8 +73,6 @@ def login(connection: Connection, mechanism: str, response: bytes) -> None:
 
 
 def _verify(connection: Connection, raw_user: bytes, password: bytes) -> None:
-    from broker.session.connection import State
-
     user = raw_user.decode("utf-8", "replace")
     mechanism = connection.mechanism
     connection.state = State.CHECKING
@@ -95,8 +94,6 @@ def _verify(connection: Connection, raw_user: bytes, password: bytes) -> None:
 
 
 def _refuse(connection: Connection, user: str, mechanism: str, why: str) -> None:
-    from broker.session.connection import State
-
     connection.node.log_refused(connection, user, mechanism, why)
     connection.state = State.START
     connection.refused(
@@ -132,6 +129,3 @@ def update_secret(connection: Connection, secret: bytes) -> None:
             connection.fail(not_allowed("New secret was refused by one of the backends"))
 
     connection.node.check_password(connection.user, secret, checked)
-
-
-__all__ = ["AmqpError", "check_limits", "login", "start", "update_secret"]

@@ -148,7 +148,7 @@ class RingHalves(RuleBasedStateMachine):
             try:
                 answers.append(half.plain(act(half)))
             except (KeyError, AssertionError) as error:
-                answers.append((type(error), error.args))
+                answers.append((type(error), str(error).splitlines()[:1]))  # pytest adds lines to asserts
         assert answers[0] == answers[1]
         return answers[1]
 

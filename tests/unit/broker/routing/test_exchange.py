@@ -121,9 +121,7 @@ def test_hash_takes_the_first_of_several_keys() -> None:
         assert exchange.match_keys([f"k{number}", "other"]) == exchange.match(f"k{number}")
 
 
-@pytest.mark.parametrize(
-    "value", ["text", 5, True, Timestamp(5), LongBytes(b"\xff"), b"raw", 1.5, {"a": [1]}, None]
-)
+@pytest.mark.parametrize("value", ["text", 5, True, Timestamp(5), LongBytes(b"\xff"), b"raw", 1.5, {"a": [1]}, None])
 def test_hash_by_header_ignores_the_key(value: object) -> None:
     exchange = filled(ConsistentHashExchange({"hash-header": "customer"}))
     assert not exchange.cacheable

@@ -81,6 +81,11 @@ class Authority:
         root_key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.datetime.now(datetime.UTC)
 
+        def usage(is_root: bool) -> x509.KeyUsage:
+            names = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign")
+            rest = dict.fromkeys((*names, "encipher_only", "decipher_only"), False)
+            return x509.KeyUsage(digital_signature=not is_root, key_cert_sign=is_root, **rest)
+
         def made(common: str, key: Any, is_root: bool) -> Any:
             return (
                 x509.CertificateBuilder()
@@ -92,6 +97,12 @@ class Authority:
                 .not_valid_after(now + datetime.timedelta(hours=1))
                 .add_extension(x509.BasicConstraints(ca=is_root, path_length=None), critical=True)
                 .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+                # RFC 5280 4.2.1.1 to 4.2.1.3, which Python 3.13 verifies by default
+                .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+                .add_extension(
+                    x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key()), critical=False
+                )
+                .add_extension(usage(is_root), critical=True)
                 .sign(root_key, hashes.SHA256())
             )
 
