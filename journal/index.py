@@ -1,16 +1,20 @@
 """Each queue's journal index: key ranges in one node-wide LMDB environment (waits).
 
     database "queues"   key  queue id u64                      meta, a msgpack map
-                        key  queue id u64 | first seq u64      run of layout.RUN_ENTRY entries
-    database "journal"  key  "format"                          msgpack {"version": 1}
+                        key  queue id u64 | first seq u64      run of layout.RUN_ENTRY entries, see packed_run.py
+    database "journal"  key  "format"                          msgpack {"version": 2}
                         key  "ckpt"                            msgpack [segment, offset, lsn]
 
 Keys are big endian, so that a queue is one range that starts with its meta. Every value begins with the crc32c of
-key and payload, little endian: LMDB itself checks nothing, and a page that was lost shows here (py-lmdb #161).
+key and payload as they are stored, little endian: LMDB itself checks nothing, and a page that was lost shows here
+(py-lmdb #161).
+
+Version 1 stored runs as they are. It was never released, so nothing reads it any more.
 
 Default sync flags and no writemap: one checkpoint is one transaction with two flushes, and a full disk is an error
 instead of a signal. Reading needs no lock that a writer wants, but an open read transaction keeps pages from
-being used again, so nobody holds one for longer than a slice of runs.
+being used again, so nobody holds one for longer than a slice of runs. Every page that was ever read stays in the
+process's resident memory until the map goes: whoever reads all of the index calls `reopen` on the way.
 """
 
 from __future__ import annotations
@@ -26,11 +30,11 @@ import lmdb
 import msgspec
 
 from journal.errors import DamagedJournal, ForeignJournal, JournalFailed, JournalFull
-from journal.layout import RUN_ENTRY
+from journal.packed_run import pack_run, unpack_run
 from journal.record import checksum
 from journal.segments import Position
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 RUN_KEY = struct.Struct(">QQ")
 META_KEY = struct.Struct(">Q")
 CRC = struct.Struct("<I")
@@ -49,20 +53,30 @@ class Index:
             self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
         elif not (self.path / "data.mdb").exists():
             raise FileNotFoundError(errno.ENOENT, "no journal is here", str(self.path))
-        options: dict[str, Any] = {"map_size": map_bytes, "max_dbs": 8, "readonly": readonly, "lock": lock}
+        self._options: dict[str, Any] = {"map_size": map_bytes, "max_dbs": 8, "readonly": readonly, "lock": lock}
+        self._open()
+        self._check_format(readonly)
+
+    def _open(self) -> None:
+        create = not self._options["readonly"]
         try:
             try:
                 # engine 0.9 writes the format that every py-lmdb reads
-                self._env = lmdb.open(str(self.path), lib_version=0, **options)
+                self._env = lmdb.open(str(self.path), lib_version=0, **self._options)
             except TypeError:
-                self._env = lmdb.open(str(self.path), **options)
-            self._queues = self._env.open_db(b"queues", create=not readonly)
-            self._journal = self._env.open_db(b"journal", create=not readonly)
+                self._env = lmdb.open(str(self.path), **self._options)
+            self._queues = self._env.open_db(b"queues", create=create)
+            self._journal = self._env.open_db(b"journal", create=create)
         except lmdb.DiskError as error:
             raise JournalFull(f"{self.path}: {error}") from error
         except lmdb.Error as error:
             raise self.damaged(f"LMDB cannot open it: {error}") from error
-        self._check_format(readonly)
+
+    def reopen(self) -> None:
+        """Gives back the memory of pages that were read. For the thread that opened it, while no other uses it;
+        a `scan` under way goes on. Raises DamagedJournal."""
+        self._env.close()
+        self._open()
 
     def _check_format(self, readonly: bool) -> None:
         found = self._get_journal(b"format")
@@ -119,9 +133,8 @@ class Index:
                     self._forget(txn, queue_id)
                 for queue_id, first_seq, entries in runs:
                     key = RUN_KEY.pack(queue_id, first_seq)
-                    assert len(entries) % RUN_ENTRY.size == 0, "a run is whole entries"
                     if entries:
-                        self._put(txn, self._queues, key, bytes(entries))
+                        self._put(txn, self._queues, key, pack_run(entries))
                     else:
                         txn.delete(key, db=self._queues)
                 for queue_id, meta in metas:
@@ -142,7 +155,8 @@ class Index:
                 found = cursor.delete()
 
     def scan(self, start: bytes = b"", slice_length: int = 256) -> Iterator[tuple[bytes, bytes]]:
-        """(key, payload) of database "queues" from `start` on, in key order, verified; a slice a transaction."""
+        """(key, meta or entries) of database "queues" from `start` on, in key order, verified; a slice a
+        transaction."""
         while True:
             slice_: list[tuple[bytes, bytes]] = []
             with self._env.begin(self._queues) as txn, txn.cursor() as cursor:
@@ -152,9 +166,16 @@ class Index:
                         if len(slice_) == slice_length:
                             break
             for key, value in slice_:
-                if len(key) not in (META_KEY.size, RUN_KEY.size):
+                payload = self._verified(key, value)
+                if len(key) == RUN_KEY.size:
+                    try:
+                        payload = unpack_run(payload)
+                    except ValueError as error:
+                        owner = META_KEY.unpack_from(key)[0]
+                        raise self.damaged(f"the run of key {key.hex()}: {error}", owner) from error
+                elif len(key) != META_KEY.size:
                     raise self.damaged(f"key {key.hex()} belongs to nothing")
-                yield key, self._verified(key, value)
+                yield key, payload
             if len(slice_) < slice_length:
                 return
             start = slice_[-1][0] + b"\0"

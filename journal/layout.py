@@ -31,7 +31,8 @@
     RSV  every seq up to this one may be handed to a consumer from now on
     REQ  u16 delivery count of seq, after a return that the consumer caused
 
-A run is one index entry: up to 256 messages of a queue whose seq share all but the low 8 bits.
+A run is one index entry: up to 256 messages of a queue whose seq share all but the low 8 bits. Everybody handles it
+like this; what the index keeps of it (format 2) is drawn in packed_run.py.
 
     run entry, 20 bytes:  u8 seq & 255 | u8 priority | u8 flags | u8 delivery count (255 = 255 or more)
                           u32 segment | u32 offset of the record in it | u32 length of the record

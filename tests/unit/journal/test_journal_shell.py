@@ -14,6 +14,7 @@ from journal.errors import DamagedJournal, ForeignJournal, LockedJournal
 from journal.index import Index
 from journal.journal import Journal
 from journal.layout import RUN_ENTRY
+from journal.packed_run import pack_run
 from journal.record import DamagedRecord
 
 
@@ -211,9 +212,9 @@ def test_another_format_is_refused(node: Node) -> None:
     node.journal.close()
     index = Index(node.directory)
     with index._env.begin(write=True) as txn:
-        index._put(txn, index._journal, b"format", b"\x81\xa7version\x02")
+        index._put(txn, index._journal, b"format", b"\x81\xa7version\x03")
     index.close()
-    with pytest.raises(ForeignJournal, match="format 2"):
+    with pytest.raises(ForeignJournal, match="format 3"):
         node.start()
 
 
@@ -223,8 +224,8 @@ def test_a_flipped_byte_in_the_index_is_damage(node: Node) -> None:
     node.journal.close()
     path = node.directory / "index/data.mdb"
     raw = bytearray(path.read_bytes())
-    entry = node.memory.runs()[0][2][:40]
-    raw[raw.rindex(entry) + 30] ^= 4
+    packed = pack_run(node.memory.runs()[0][2])
+    raw[raw.rindex(packed) + 30] ^= 4
     path.write_bytes(raw)
     with pytest.raises(DamagedJournal, match="clusterbroker journal check") as damage:
         node.start()
