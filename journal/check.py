@@ -20,9 +20,9 @@ from journal.errors import DamagedJournal
 from journal.index import RUN_KEY, Index
 from journal.inspect import LOOKS, PAUSE_S, is_running
 from journal.layout import GROUP_HEADER_BYTES, KIND_NAMES, RUN_ENTRY, RUN_LENGTH
-from journal.record import DamagedRecord, Record, read_message, scan_group
+from journal.record import DamagedRecord, Record, read_message
 from journal.recovery import start_of_tail
-from journal.replay import any_byte, replay
+from journal.replay import group_at, replay
 from journal.segments import START, Position, Segments
 
 
@@ -129,15 +129,16 @@ class _Check:
 
     def _segment(self, segment: int, lsn: int | None, start: Position, at_least: int) -> int:
         """Its last lsn. `lsn` is the one before its first, None when a neighbour is gone."""
-        with self.segments.mapped(segment) as data:
+        with self.segments.open(segment) as file:
             self.report.segments += 1
-            end = start.offset if segment == start.segment else len(data)
+            end = start.offset if segment == start.segment else file.size
             at = 0
             while at < end:
-                if segment < start.segment and data[at : at + 4] == bytes(4):
+                data, base = file.around(at, 4)
+                if segment < start.segment and data[at - base : at - base + 4] == bytes(4):
                     break
                 try:
-                    found, length, records = scan_group(data, at)
+                    found, length, records = group_at(file, at)
                 except DamagedRecord as damage:
                     raise self.segments.damaged(segment, damage.offset, damage.args[1]) from damage
                 if found != (lsn + 1 if lsn is not None else found) or found <= at_least:
@@ -151,7 +152,7 @@ class _Check:
             if segment == start.segment and (at != start.offset or (lsn or at_least) not in (0, start.lsn)):
                 what = f"the checkpoint (byte {start.offset}, group {start.lsn}) is not between two groups"
                 raise self.segments.damaged(segment, at, what)
-            if segment < start.segment and any_byte(data, at, len(data)):
+            if segment < start.segment and file.any_byte(at):
                 raise self.segments.damaged(segment, at, "the segment's groups are followed by something else")
             return at_least
 

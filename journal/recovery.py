@@ -15,10 +15,12 @@ import msgspec
 from journal.index import META_KEY, RUN_KEY, Index
 from journal.layout import ENQ, REQ, RSV, RUN_ENTRY, SET
 from journal.record import Record
-from journal.replay import Tail, group_head, replay
+from journal.replay import Tail, first_head, replay
 from journal.segments import START, Position, Segments, sync_directory
 
 RUN_WORDS = RUN_ENTRY.size // 4
+RUNS_MAPPED_MAX = 1024
+"""After so many runs the index gives back the pages they were on: less than 1 MiB as a rule, 8 MiB at worst."""
 
 
 class RecoverySink(Protocol):
@@ -40,11 +42,13 @@ class RecoverySink(Protocol):
 def load_index(index: Index, segments: Segments, sink: RecoverySink) -> None:
     """Raises DamagedJournal also for a run that points into a segment that is not there."""
     present = set(segments.numbers())
+    runs = 0
     for key, payload in index.scan():
         if len(key) == RUN_KEY.size:
+            runs += 1
+            if runs % RUNS_MAPPED_MAX == 0:
+                index.reopen()
             queue_id, first_seq = RUN_KEY.unpack(key)
-            if len(payload) % RUN_ENTRY.size:
-                raise index.damaged(f"the run from seq {first_seq} on is not whole entries", queue_id)
             if not present.issuperset(memoryview(payload).cast("I")[1::RUN_WORDS]):
                 gone = set(memoryview(payload).cast("I")[1::RUN_WORDS]) - present
                 raise segments.damaged(
@@ -53,6 +57,7 @@ def load_index(index: Index, segments: Segments, sink: RecoverySink) -> None:
             sink.run(queue_id, first_seq, payload)
         else:
             sink.meta(META_KEY.unpack(key)[0], msgspec.msgpack.decode(payload))
+    index.reopen()
 
 
 def replay_tail(segments: Segments, start: Position, sink: RecoverySink) -> Tail:
@@ -88,6 +93,8 @@ def settle_end(segments: Segments, start: Position, tail: Tail) -> None:
 
     A kill leaves the last groups in the page cache only; they are about to be acted upon, so they are flushed now.
     """
+    if not tail.groups and not tail.torn:
+        return  # a checkpoint is durable only after the log up to it is
     end = tail.position
     for segment in segments.numbers():
         if start.segment <= segment <= end.segment:
@@ -99,9 +106,7 @@ def settle_end(segments: Segments, start: Position, tail: Tail) -> None:
             finally:
                 os.close(fd)
         elif segment > end.segment and tail.torn:
-            with segments.mapped(segment) as data:
-                written = group_head(data, 0) is not None
-            if written:
+            if first_head(segments, segment) is not None:
                 # groups of durability `disk` that a power failure left without their predecessor
                 os.rename(segments.path(segment), segments.path(segment).with_suffix(".cut"))
             else:

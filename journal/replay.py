@@ -13,13 +13,12 @@ several groups can be under way to the disk, which may write them in any order w
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from journal.layout import GROUP_HEADER, GROUP_HEADER_BYTES, MAGIC, WINDOW_SHIFT
 from journal.record import DamagedRecord, Record, checksum, scan_group
-from journal.segments import Position, Segments
+from journal.segments import Position, SegmentFile, Segments
 
 MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 
@@ -41,7 +40,7 @@ class Tail(NamedTuple):
     why: str
 
 
-def group_head(data: mmap.mmap | bytes, at: int) -> GroupHead | None:
+def group_head(data: bytes, at: int) -> GroupHead | None:
     """The header at data[at] when it is whole; its records may still be broken."""
     if at + GROUP_HEADER_BYTES > len(data):
         return None
@@ -49,6 +48,17 @@ def group_head(data: mmap.mmap | bytes, at: int) -> GroupHead | None:
     if magic != MAGIC or crc != checksum(data[at + 8 : at + GROUP_HEADER_BYTES]):
         return None
     return GroupHead(at, length, lsn, time & ((1 << WINDOW_SHIFT) - 1), time >> WINDOW_SHIFT)
+
+
+def group_at(file: SegmentFile, at: int) -> tuple[int, int, list[Record]]:
+    """(lsn, length, records) of the group at byte `at`, verified. Raises DamagedRecord."""
+    data, base = file.around(at, GROUP_HEADER_BYTES)
+    if len(data) - (at - base) >= GROUP_HEADER_BYTES:
+        length = GROUP_HEADER.unpack_from(data, at - base)[2]
+        # only a header that is whole may say how much memory is taken
+        if length > len(data) - (at - base) and group_head(data, at - base) is not None:
+            data, base = file.around(at, length)
+    return scan_group(data, at - base, base)
 
 
 def replay(segments: Segments, start: Position, visit: Callable[[int, list[Record]], None]) -> Tail:
@@ -63,12 +73,12 @@ def replay(segments: Segments, start: Position, visit: Callable[[int, list[Recor
             raise segments.damaged(segment, None, f"the file is gone; the log goes on at its byte {offset}")
         return Tail(start, 0, False, "nothing was written yet")
     while True:
-        with segments.mapped(segment) as data:
-            if offset > len(data):
-                raise segments.damaged(segment, offset, f"the file ends at {len(data)}, before the checkpoint")
+        with segments.open(segment) as file:
+            if offset > file.size:
+                raise segments.damaged(segment, offset, f"the file ends at {file.size}, before the checkpoint")
             while True:
                 try:
-                    found, length, records = scan_group(data, offset)
+                    found, length, records = group_at(file, offset)
                 except DamagedRecord as damage:
                     why = f"group {lsn + 1}: {damage}"
                     break
@@ -86,10 +96,15 @@ def replay(segments: Segments, start: Position, visit: Callable[[int, list[Recor
     return Tail(end, groups, _is_torn(segments, end, why), why)
 
 
+def first_head(segments: Segments, segment: int) -> GroupHead | None:
+    """The header that a segment begins with. Raises FileNotFoundError."""
+    with segments.open(segment) as file:
+        return group_head(file.read(0, GROUP_HEADER_BYTES), 0)
+
+
 def _starts_with(segments: Segments, segment: int, lsn: int) -> bool:
     try:
-        with segments.mapped(segment) as data:
-            head = group_head(data, 0)
+        head = first_head(segments, segment)
     except FileNotFoundError:
         return False
     return head is not None and head.lsn == lsn
@@ -101,17 +116,19 @@ def _is_torn(segments: Segments, end: Position, why: str) -> bool:
     for segment in segments.numbers():
         if segment < end.segment:
             continue
-        start = 0
-        if segment == end.segment:
-            start = end.offset
-        with segments.mapped(segment) as data:
-            head = group_head(data, start) if segment == end.segment else None
-            if head is not None and head.lsn == end.lsn + 1:
+        with segments.open(segment) as file:
+            start = 0
+            if segment == end.segment:
+                start = end.offset
+                head = group_head(file.read(start, start + GROUP_HEADER_BYTES), 0)
+                if head is not None and head.lsn == end.lsn + 1:
+                    torn = True
+                    start += max(GROUP_HEADER_BYTES, head.length)  # the torn group's own bodies prove nothing
+            for base, data in file.pieces(start, beyond=GROUP_HEADER_BYTES - 1):
+                if data == bytes(len(data)):
+                    continue
                 torn = True
-                start += max(GROUP_HEADER_BYTES, head.length)  # the torn group's own bodies prove nothing
-            for first, last in segments.written_extents(segment, start):
-                torn = torn or any_byte(data, max(first, start), last)
-                for later in later_heads(data, first, last, end.lsn):
+                for later in later_heads(data, base, end.lsn):
                     if later.lsn == end.lsn + 1 or later.lsn - later.window > end.lsn:
                         raise segments.damaged(
                             end.segment,
@@ -122,20 +139,11 @@ def _is_torn(segments: Segments, end: Position, why: str) -> bool:
     return torn
 
 
-def any_byte(data: mmap.mmap | bytes, first: int, last: int) -> bool:
-    """Whether data[first:last] holds anything but zeros."""
-    for at in range(first, last, 1 << 20):
-        piece = data[at : min(at + (1 << 20), last)]
-        if piece.count(0) != len(piece):
-            return True
-    return False
-
-
-def later_heads(data: mmap.mmap | bytes, first: int, last: int, lsn: int) -> Iterator[GroupHead]:
-    """Whole group headers in data[first:last] whose lsn is higher."""
-    at = data.find(MAGIC_BYTES, first, last)
+def later_heads(data: bytes, base: int, lsn: int) -> Iterator[GroupHead]:
+    """Whole group headers in `data`, which begins with byte `base` of its file, whose lsn is higher."""
+    at = data.find(MAGIC_BYTES)
     while at >= 0:
-        head = group_head(data, at) if at % 8 == 0 else None
+        head = group_head(data, at) if (base + at) % 8 == 0 else None
         if head is not None and head.lsn > lsn:
-            yield head
-        at = data.find(MAGIC_BYTES, at + 1, last)
+            yield head._replace(offset=base + at)
+        at = data.find(MAGIC_BYTES, at + 1)

@@ -7,11 +7,13 @@ below the checkpoint, so gaps in the numbers are normal there and nowhere else.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
 from journal.errors import DamagedJournal
@@ -26,6 +28,8 @@ class Position(NamedTuple):
 
 
 START = Position(1, 0, 0)
+PIECE_BYTES = 4 << 20
+"""How much of a segment is read at once; more only for a longer group."""
 
 
 def sync_directory(path: Path) -> None:
@@ -85,9 +89,13 @@ class Segments:
     def damaged(self, segment: int, offset: int | None, what: str, queue_id: int | None = None) -> DamagedJournal:
         return DamagedJournal(self.directory, f"segments/{self.path(segment).name}", offset, what, queue_id)
 
+    def open(self, segment: int) -> SegmentFile:
+        """Raises FileNotFoundError."""
+        return SegmentFile(self.path(segment))
+
     @contextmanager
     def mapped(self, segment: int) -> Iterator[mmap.mmap | bytes]:
-        """The file's bytes without reading them; raises FileNotFoundError."""
+        """The file's bytes without reading them, for tools that jump about in it; raises FileNotFoundError."""
         with open(self.path(segment), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
@@ -96,19 +104,83 @@ class Segments:
             with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
                 yield data
 
-    def written_extents(self, segment: int, start: int) -> Iterator[tuple[int, int]]:
-        """(first, end) of the parts from `start` on that may hold anything but zeros; allocated space that was
-        never written is skipped where the file system can tell."""
-        fd = os.open(self.path(segment), os.O_RDONLY | os.O_CLOEXEC)
+
+class SegmentFile:
+    """One segment, read in pieces: memory follows the piece, not the file. `with segments.open(number) as file`.
+
+    A map of the whole file would do without copies, but its pages count as the process's resident memory, and a
+    file that is shorter than it was kills the reader with a signal.
+    """
+
+    __slots__ = ("_base", "_fd", "_piece", "size")
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size = os.fstat(self._fd).st_size
+        self._base = 0
+        self._piece = b""
+        if hasattr(os, "posix_fadvise"):
+            # reading ahead would turn never-written space into pages of zeros, which count as written from then on
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def __enter__(self) -> SegmentFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def read(self, first: int, end: int) -> bytes:
+        """Bytes first..end, fewer where the file ends."""
+        data = os.pread(self._fd, max(0, end - first), first)
+        while len(data) < min(end, self.size) - first:
+            more = os.pread(self._fd, end - first - len(data), first + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def around(self, at: int, length: int) -> tuple[bytes, int]:
+        """(data, base): a piece that begins with byte `base` of the file and holds at..at + length, as far as the
+        file does. It is kept for the next call."""
+        if at < self._base or at + length > self._base + len(self._piece):
+            self._piece = b""
+            found, end = self._written_from(at)
+            wanted = min(end, at + PIECE_BYTES) if found == at else at
+            self._piece = self.read(at, max(wanted, at + length))
+            self._base = at
+        return self._piece, self._base
+
+    def written(self, start: int) -> list[tuple[int, int]]:
+        """(first, end) of the parts from `start` on that may hold anything but zeros; space that was allocated and
+        never written is left out where the file system can tell."""
+        extents = []
+        while start < self.size:
+            first, start = self._written_from(start)
+            if first < start:
+                extents.append((first, start))
+        return extents
+
+    def _written_from(self, at: int) -> tuple[int, int]:
+        """The first such part at or after `at`; it is empty at the end of the file."""
+        if not hasattr(os, "SEEK_DATA"):
+            return min(at, self.size), self.size
         try:
-            size = os.fstat(fd).st_size
-            while start < size:
-                try:
-                    start = os.lseek(fd, start, os.SEEK_DATA)
-                    end = os.lseek(fd, start, os.SEEK_HOLE)
-                except OSError:
-                    return
-                yield start, min(end, size)
-                start = end
-        finally:
-            os.close(fd)
+            first = os.lseek(self._fd, at, os.SEEK_DATA)
+            return min(first, self.size), min(os.lseek(self._fd, first, os.SEEK_HOLE), self.size)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return self.size, self.size
+            return min(at, self.size), self.size
+
+    def pieces(self, start: int, beyond: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of all written parts from `start` on; each goes on for `beyond` bytes into what follows,
+        so that nothing of that length is missed for standing across an edge."""
+        for first, end in self.written(start):
+            for at in range(first, end, PIECE_BYTES):
+                yield at, self.read(at, min(at + PIECE_BYTES, end) + beyond)
+
+    def any_byte(self, start: int) -> bool:
+        """Whether anything but zeros stands at or after `start`."""
+        return any(piece != bytes(len(piece)) for _, piece in self.pieces(start))

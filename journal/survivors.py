@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from journal.index import Index
 from journal.layout import ENQ, RUN_ENTRY, RUN_LENGTH
-from journal.record import DamagedRecord, Message, read_message, scan_group
+from journal.record import DamagedRecord, Message, read_message
+from journal.replay import group_at
 from journal.segments import Segments
 
 
@@ -22,12 +23,13 @@ def survivors_of(index: Index, segment_files: Segments, segment: int) -> list[Su
     blocks: dict[tuple[int, int], dict[int, int]] = {}
     found: list[Survivor] = []
     at = 0
-    with segment_files.mapped(segment) as data:
+    with segment_files.open(segment) as file:
         try:
-            while at < len(data):
-                if not any(data[at : at + 4]):
+            while at < file.size:
+                data, base = file.around(at, 4)
+                if not any(data[at - base : at - base + 4]):
                     break
-                _, length, records = scan_group(data, at)
+                _, length, records = group_at(file, at)
                 at += length
                 for record in records:
                     if record.kind != ENQ:
@@ -37,7 +39,8 @@ def survivors_of(index: Index, segment_files: Segments, segment: int) -> list[Su
                     if places is None:
                         places = blocks[block] = _places(index, *block, segment)
                     if places.get(record.seq) == record.offset:
-                        message = read_message(data, record.offset, record.queue_id, record.seq)
+                        data, base = file.around(record.offset, record.length)
+                        message = read_message(data, record.offset - base, record.queue_id, record.seq, base)
                         found.append(Survivor(record.queue_id, record.seq, record.offset, message))
         except DamagedRecord as damage:
             return DamagedRecord(damage.offset, f"{damage.args[1]} ({segment_files.path(segment)})")
