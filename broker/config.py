@@ -80,6 +80,8 @@ class LimitSettings(_Section):
     """Consumers of one channel (530)."""
     queues_max: int = Field(default=_NODE.queues_max, ge=1)
     """Queues of the node."""
+    exchanges_max: int = Field(default=_NODE.exchanges_max, ge=1)
+    """Exchanges of the cluster."""
     unwritten_bytes_max: Bytes = Field(default=ByteSize(_NODE.unwritten_bytes_max), ge=1 << 20)
     """Publishers wait while more than this is on its way to the journal."""
     consumer_timeout_ms: int = Field(default=_NODE.consumer_timeout_ms, ge=0)

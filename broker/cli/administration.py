@@ -229,6 +229,15 @@ def alarm_clear(name: str, data_dir: DataDir = DATA_DIR) -> None:
     perform(data_dir, "alarm.set", name=name, raised=False)
 
 
+def limit(
+    name: Annotated[str, typer.Argument(help="consumers-per-channel, queues or exchanges")],
+    value: Annotated[int, typer.Argument(help="0: what was configured.", min=0)],
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Change a limit of the running node until it ends."""
+    perform(data_dir, "limit.set", name=name, value=value)
+
+
 def status(
     data_dir: DataDir = DATA_DIR,
     as_json: AsJson = False,

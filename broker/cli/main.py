@@ -28,6 +28,7 @@ app.add_typer(administration.vhost, name="vhost")
 app.add_typer(administration.permission, name="permission")
 app.add_typer(administration.policy, name="policy")
 app.add_typer(administration.alarm, name="alarm")
+app.command("limit")(administration.limit)
 app.command("status")(administration.status)
 
 LAZY = {"journal": "broker.cli.journal"}

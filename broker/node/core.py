@@ -17,6 +17,7 @@ the shell persists, then sends. What must not be said before it is durable is no
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -117,6 +118,7 @@ class Node:
         self.reply_targets: dict[str, ReplyTarget] = {}
         self.alarms: dict[str, None] = {}
         self.authorization_generation = 0
+        self.exchange_count = 0
         self.unwritten_bytes = 0
         self.throttled = False
         # what the shell takes out
@@ -132,6 +134,8 @@ class Node:
         self._group_barriers: list[Ticket] = []
         self._group_in_flight = False
         self._undivided = False
+        self._dying: deque[tuple[Queue, Message, Reason]] = deque()
+        self._burying = False
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
         self._rate_bytes = 0
@@ -238,6 +242,7 @@ class Node:
 
     def _exchange_declared(self, change: changes.ExchangeDeclared) -> None:
         exchange = change.exchange
+        self.exchange_count += 1
         if exchange.name:
             self.vhosts[exchange.vhost].router.add_exchange(
                 exchange.name,
@@ -248,6 +253,7 @@ class Node:
             )
 
     def _exchange_deleted(self, change: changes.ExchangeDeleted) -> None:
+        self.exchange_count -= 1
         self.vhosts[change.exchange.vhost].router.remove_exchange(change.exchange.name)
 
     def _bound(self, change: changes.Bound) -> None:
@@ -304,8 +310,23 @@ class Node:
         self.propose(command, lambda *_: None)
 
     def dead_letter(self, queue: Queue, message: Message, reason: Reason) -> None:
-        """amqp-rules 5.6. A missing exchange, no route and a cycle drop the message silently."""
+        """Publishes the message to the queue's dead-letter exchange.
+
+        Asking a target whether it takes the copy may kill another message: chains of queues must not nest.
+        """
         self._undivided = True
+        self._dying.append((queue, message, reason))
+        if self._burying:
+            return
+        self._burying = True
+        try:
+            while self._dying:
+                self._bury(*self._dying.popleft())
+        finally:
+            self._burying = False
+
+    def _bury(self, queue: Queue, message: Message, reason: Reason) -> None:
+        """amqp-rules 5.6. A missing exchange, no route and a cycle drop the message silently."""
         settings = queue.settings
         vhost = self.vhosts.get(queue.entity.vhost)
         if vhost is None or settings.dead_letter_exchange is None:
@@ -342,15 +363,18 @@ class Node:
             if queue.wake_ms == at_ms and not queue.deleted:
                 queue.wake_ms = 0
                 queue.ring.mark()
+        self._work(now_ms)
+        if self._barriers and not self.writes and not self._group_in_flight:
+            self._pass(self._barriers)
+        self.flush_confirms()
+
+    def _work(self, now_ms: int) -> None:
         agenda = self._agenda
         while agenda:
             due = agenda[:]
             agenda.clear()
             for queue in due:
                 queue.turn(now_ms)
-        if self._barriers and not self.writes and not self._group_in_flight:
-            self._pass(self._barriers)
-        self.flush_confirms()
 
     @property
     def busy(self) -> bool:
@@ -396,6 +420,8 @@ class Node:
         when much is published (`_patient`) and nothing belongs together are messages left out that came just now and
         have consumers: most are acknowledged before they are PATIENCE_MS old and need no disk at all.
         """
+        # what came since the turn may have one half in a queue that writes, the other in one that is only marked
+        self._work(now_ms)
         group: list[tuple[Queue, int]] = []
         sync = False
         patient = self._patient and not self._undivided

@@ -45,6 +45,9 @@ class NodeOptions:
     queues_max: int = 200_000
     """Queues of this node."""
 
+    exchanges_max: int = 100_000
+    """Exchanges of the cluster."""
+
     unwritten_bytes_max: int = 64 << 20
     """Publishers wait while more than this is on its way to the journal."""
 

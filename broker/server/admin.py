@@ -5,6 +5,7 @@ Each line is a JSON object with `do` and its arguments, each answer a line: {"ok
 requests are those of `broker.server.operations`, and two that only a running node can answer:
 
     status
+    limit.set name value       consumers-per-channel, queues or exchanges, until the node ends; 0: as configured
     alarm.set name raised      a drill: raises "memory" or "disk" whatever is measured, until it is taken back
 """
 
@@ -16,6 +17,7 @@ import json
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,22 @@ async def _alarm_set(shell: NodeShell, asked: Facts) -> Facts:
         raise Refused(f"an alarm is one of {', '.join(shell.alarms.names)}, and 'raised' true or false")
     shell.alarms.set(name, "forced by the operator", raised)
     return {"alarms": list(shell.alarms.raised)}
+
+
+LIMITS = {
+    "consumers-per-channel": "consumers_per_channel_max",
+    "queues": "queues_max",
+    "exchanges": "exchanges_max",
+}
+
+
+async def _limit_set(shell: NodeShell, asked: Facts) -> Facts:
+    field, value = LIMITS.get(str(asked.get("name"))), asked.get("value")
+    if field is None or not isinstance(value, int) or value < 0:
+        raise Refused(f"a limit is one of {', '.join(LIMITS)}, and its value a number")
+    changed: dict[str, Any] = {field: value or getattr(shell.options.node, field)}
+    shell.node.options = replace(shell.node.options, **changed)
+    return changed
 
 
 async def _status(shell: NodeShell, _: Facts) -> Facts:
@@ -61,6 +79,7 @@ async def _status(shell: NodeShell, _: Facts) -> Facts:
 
 
 RUNNING: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
+    "limit.set": _limit_set,
     "alarm.set": _alarm_set,
     "status": _status,
 }

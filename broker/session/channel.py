@@ -132,7 +132,9 @@ class Channel:
             while waiting and not self.is_parked:
                 event = waiting.popleft()
                 self.connection.parked_bytes -= _weight(event)
-                if self.closing:
+                if self.connection.channels.get(self.number) is not self:
+                    self.connection.take_up(event)  # the channel was closed, and its number is free again
+                elif self.closing:
                     self._closing(event)
                 else:
                     self._handle(event)
@@ -150,7 +152,7 @@ class Channel:
         def done(applied: Applied) -> None:
             if self.parked is None:
                 return  # the connection ended meanwhile
-            if applied.error is not None:
+            if applied.error is not None and not self.closing:
                 self.fail(refusal(applied.error).at(method.CLASS_ID, method.METHOD_ID))
             elif not self.closing:
                 reply = then(applied)

@@ -161,6 +161,11 @@ class Connection:
                 fault.at(60, 40 if isinstance(event, Published) else 80)
             self.fail(fault, event.channel if isinstance(event, (Published, Acked, MethodReceived)) else 0)
 
+    def take_up(self, event: Published | Acked | MethodReceived) -> None:
+        """An event that waited in a channel which is gone by now."""
+        if not self.ended():
+            self._event(event)
+
     def _open_channel(self, event: Published | Acked | MethodReceived) -> Channel:
         if type(event) is not MethodReceived or event.payload[:4] != b"\x00\x14\x00\x0a":
             raise channel_fault("expected 'channel.open'")

@@ -181,6 +181,8 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
         if channel.parked is None or channel.closing:
             if answer is not None:
                 queue.requeue(answer[0], False)
+            if channel.parked is not None:
+                channel.resume()  # it was closed meanwhile, and the close-ok may wait there
             return
         if answer is None:
             channel.send(methods.BasicGetEmpty())

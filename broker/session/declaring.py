@@ -68,6 +68,10 @@ def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None
     if isinstance(alternate, str):
         channel.check("read", "exchange", name)
         channel.check("write", "exchange", alternate)
+    node = channel.connection.node
+    limit = node.options.exchanges_max
+    if node.exchange_count >= limit and node.map.exchange(vhost, name) is None:
+        raise precondition_failed(f"cannot declare exchange '{name}': exchange limit ({limit}) is reached")
     command = DeclareExchange(
         vhost=vhost,
         name=name,
@@ -176,12 +180,13 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     )
 
     def declared(_: Applied) -> Method | None:
-        connection.exclusive_queues = connection.exclusive_queues or method.exclusive
         channel.last_queue = name
         if method.nowait:
             return None
         return _declare_ok(channel, name)
 
+    # said before the answer: a connection that is lost meanwhile must end the queue as well
+    connection.exclusive_queues = connection.exclusive_queues or method.exclusive
     channel.order(command, method, declared)
 
 

@@ -123,6 +123,8 @@ def update_secret(connection: Connection, secret: bytes) -> None:
     """connection.update-secret: the new password (or token) is verified like the first one (530 when refused)."""
 
     def checked(ok: bool) -> None:
+        if connection.state is not State.OPEN:
+            return  # nothing is said after connection.close
         if ok:
             connection.send(0, methods.ConnectionUpdateSecretOk())
         else:
