@@ -57,6 +57,15 @@ class NodeProcess:
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def said_ready(self) -> bool:
+        """Whether it accepts; takes note of the port."""
+        said = (self.directory / "node.out").read_text().splitlines()
+        if said[-1:] != ["ready"]:
+            return False
+        self.port = int(next(line for line in said if line.startswith("amqp ")).rpartition(":")[2])
+        return True
+
     def launch(self) -> None:
         """Starts the process and does not wait for `ready`."""
         assert not self.running, "a node is started once"
@@ -75,9 +84,7 @@ class NodeProcess:
         assert self.process is not None, "it was launched"
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline_s and self.process.poll() is None:
-            said = (self.directory / "node.out").read_text().splitlines()
-            if said[-1:] == ["ready"]:
-                self.port = int(next(line for line in said if line.startswith("amqp ")).rpartition(":")[2])
+            if self.said_ready:
                 return self
             time.sleep(0.01)
         code = self.process.poll()
