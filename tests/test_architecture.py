@@ -51,7 +51,6 @@ SHELLS = {
     "journal/journal.py": "ties writer, reader and checkpoint threads together",
     "journal/reader.py": "page-in from segments",
     "journal/recovery.py": "puts an end to the log's files",
-    "journal/replay.py": "reads segments",
     "journal/segments.py": "the segment files",
     "journal/worker.py": "a thread and its jobs",
     "journal/writer.py": "the group commit's thread",

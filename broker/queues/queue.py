@@ -251,7 +251,7 @@ class Queue:
             acquired = self._acquired.get(seq) if self._acquired is not None else None
             if acquired is not None:
                 headers["x-acquired-count"] = acquired
-        properties.headers = headers
+        properties.headers = headers or (None if properties.headers is None else {})
         header = codec.encode(properties)
         return Message(
             message.address, header + message.body, len(header), message.flags, message.priority, message.time_ms,
