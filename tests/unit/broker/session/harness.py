@@ -324,8 +324,8 @@ class Client:
         properties.setdefault("delivery_mode", 1 if transient else 2)
         header = codec.encode(Properties(**properties))
         out.frame(2, channel, struct.pack(">HHQ", 60, 0, len(body)) + header)
-        if body:
-            out.frame(3, channel, body)
+        for start in range(0, len(body), 131064):
+            out.frame(3, channel, body[start : start + 131064])
         return bytes(out.take())
 
     def publish(self, exchange: str, key: str, *bodies: bytes, channel: int = 1, **more: Any) -> list[Any]:
