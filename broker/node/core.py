@@ -364,8 +364,9 @@ class Node:
                 queue.wake_ms = 0
                 queue.ring.mark()
         self._work(now_ms)
-        if self._barriers and not self.writes and not self._group_in_flight:
+        while self._barriers and not self.writes and not self._group_in_flight:
             self._pass(self._barriers)
+            self._work(now_ms)  # who waited goes on, perhaps to the next commit
         self.flush_confirms()
 
     def _work(self, now_ms: int) -> None:
