@@ -1,0 +1,127 @@
+"""Sequences that once broke a promise: each was found by looking for one."""
+
+from __future__ import annotations
+
+from broker.amqp import methods as m
+from broker.session.channel import REPLY_BYTES_MAX
+from cluster.errors import Unavailable
+from cluster.wiring_log import unlogged
+from tests.unit.broker.session.harness import World, bodies
+
+
+def refuse_proposals(world: World) -> None:
+    """The wiring log's disk is full."""
+    proposals, world.node.proposals = world.node.proposals, []
+    assert proposals, "something was asked for"
+    for command, done in proposals:
+        done(unlogged(command, Unavailable("no space")))
+
+
+def test_a_dead_letter_routing_key_longer_than_a_short_string_is_cut() -> None:
+    world = World()
+    client = world.client()
+    client.declare("dead")
+    client.say(m.QueueBind(0, "dead", "amq.fanout", ""))
+    client.declare("q", x_dead_letter_exchange="amq.fanout", x_dead_letter_routing_key="é" * 200, x_message_ttl=0)
+    client.publish("", "q", b"message")
+    world.wait(50)
+    dead = client.ask(m.BasicGet(0, "dead", True))
+    assert (dead.method.routing_key, dead.body) == ("é" * 127, b"message")
+
+
+def test_a_consumer_that_took_too_long_may_have_been_cancelled_and_its_tag_be_in_use_again() -> None:
+    world = World(consumer_timeout_ms=1000)
+    client = world.client()
+    client.declare("q")
+    client.declare("other")
+    client.publish("", "q", b"held")
+    client.consume("q", "tag")
+    client.say(m.BasicCancel("tag"))
+    client.consume("other", "tag")
+    world.wait(3000)
+    assert client.hear() == []
+    assert world.queue("q").ring.ready == 1
+    assert bodies(client.publish("", "other", b"lives")) == [b"lives"]
+
+
+def test_replies_to_a_client_that_does_not_read_do_not_fill_the_memory() -> None:
+    world = World()
+    deaf, server = world.client(), world.client()
+    deaf.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", consumer_tag="r", no_ack=True))
+    key = next(iter(world.node.reply_targets))
+    deaf.connection.paused(True, world.now_ms)
+    for _ in range(40):
+        server.publish("", key, bytes(1 << 20))
+    assert deaf.connection.out.size < REPLY_BYTES_MAX + (2 << 20)
+    deaf.connection.paused(False, world.now_ms)
+    world.turn()
+    assert len(bodies(deaf.hear())) >= 32
+    assert bodies(server.publish("", key, b"late")) == [] == deaf.hear(0)
+    assert bodies(deaf.hear()) == [b"late"]
+
+
+def test_secrets_are_checked_one_at_a_time() -> None:
+    world = World()
+    world.passwords_wait = True
+    world.passwords_wait = False
+    client = world.client()
+    world.passwords_wait = True
+    for secret in (b"1", b"2", b"3"):
+        client.raw_method(0, m.ConnectionUpdateSecret(secret, ""))
+    world.turn()
+    assert len(world.checks) == 1
+    heard = client.hear(0)
+    assert [said.reply_code for said in heard] == [503]
+
+
+def test_a_full_disk_does_not_lock_the_names_of_a_lost_connection_for_ever() -> None:
+    world = World()
+    owner, other = world.client(), world.client()
+    owner.ask(m.QueueDeclare(queue="q", exclusive=True))
+    world.wiring_waits = True
+    owner.leave()
+    refuse_proposals(world)
+    world.wiring_waits = False
+    world.wait(2000)
+    assert isinstance(other.ask(m.QueueDeclare(queue="q", exclusive=True)), m.QueueDeclareOk)
+
+
+def test_an_expired_queue_that_a_full_disk_kept_ends_later() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q", x_expires=100)
+    world.wiring_waits = True
+    world.wait(1000)
+    refuse_proposals(world)
+    world.wiring_waits = False
+    world.wait(2000)
+    assert "q" not in world.node.vhosts["/"].queues
+
+
+def test_an_auto_delete_queue_that_a_full_disk_kept_ends_later_unless_it_is_used_again() -> None:
+    world = World()
+    client = world.client()
+    for name in ("gone", "used"):
+        client.ask(m.QueueDeclare(queue=name, durable=True, auto_delete=True))
+        client.consume(name, name)
+    world.wiring_waits = True
+    client.say(m.BasicCancel("gone"), m.BasicCancel("used"))
+    refuse_proposals(world)
+    world.wiring_waits = False
+    client.consume("used", "again")
+    world.wait(3000)
+    assert list(world.node.vhosts["/"].queues) == ["used"]
+
+
+def test_messages_in_memory_that_are_not_new_do_not_start_segments() -> None:
+    world = World(segment_bytes=64 << 10)
+    client = world.client()
+    client.declare("q")
+    for _ in range(4):
+        client.publish("", "q", bytes(32 << 10), transient=True)
+    client.ask(m.ConfirmSelect())
+    assert world.journal is not None
+    before = world.journal.end.segment
+    for _ in range(10):
+        client.publish("", "q", b"small")
+    assert world.journal.end.segment <= before + 1
