@@ -1,0 +1,149 @@
+"""Who consumes from a queue, in which order, and how the single active consumer changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.amqp import methods as m
+from broker.queues.subscription import Subscriptions
+from tests.unit.broker.session.harness import Client, Content, World, bodies
+
+
+def consumer(world: World, priority: int = 0, prefetch: int = 0, **more: Any) -> Client:
+    client = world.client()
+    client.ask(m.BasicQos(0, prefetch, False))
+    client.heard_first = client.consume("q", arguments={"x-priority": priority}, **more)  # type: ignore[attr-defined]
+    return client
+
+
+def single(world: World | None = None, **arguments: Any) -> World:
+    world = world or World()
+    world.client().declare("q", x_single_active_consumer=True, **arguments)
+    return world
+
+
+def publish(world: World, *words: bytes) -> None:
+    client = world.client()
+    client.publish("", "q", *words)
+    client.leave()
+
+
+def active(world: World) -> int | None:
+    found = world.queue("q").subscriptions.active
+    return None if found is None else list(world.queue("q").subscriptions).index(found)
+
+
+def test_equals_take_turns_and_higher_priority_comes_first() -> None:
+    world = World()
+    world.client().declare("q")
+    low, one, two = consumer(world), consumer(world, 5, prefetch=2), consumer(world, 5, prefetch=2)
+    publish(world, *b"1 2 3 4 5".split())
+    assert [len(bodies(client.hear())) for client in (low, one, two)] == [1, 2, 2]
+
+
+def test_the_order_of_members() -> None:
+    world = World()
+    world.client().declare("q")
+    for priority in (0, 5, 5, -3, 9):
+        consumer(world, priority)
+    assert [member.credit.priority for member in world.queue("q").subscriptions] == [9, 5, 5, 0, -3]
+
+
+def test_exclusive_is_forgotten_with_its_member() -> None:
+    world = World()
+    world.client().declare("q")
+    client = consumer(world, exclusive=True)
+    assert world.queue("q").subscriptions.exclusive
+    client.leave()
+    assert not world.queue("q").subscriptions.exclusive
+
+
+def test_only_the_first_is_active_until_it_goes() -> None:
+    world = single()
+    first, second, third = consumer(world), consumer(world), consumer(world)
+    publish(world, b"1", b"2")
+    assert (bodies(first.hear()), bodies(second.hear())) == ([b"1", b"2"], [])
+    first.leave()
+    assert bodies(second.hear()) == [b"1", b"2"]
+    second.say(m.BasicAck(1), m.BasicCancel("ctag"))
+    publish(world, b"3")
+    assert bodies(third.hear()) == [b"3"], "what the cancelled one holds stays with its channel"
+    assert world.queue("q").ring.unacked == 2
+
+
+@pytest.mark.parametrize("how", ["ack", "reject", "return", "cancel", "leave", "tx"])
+def test_a_higher_priority_takes_over_when_the_active_one_holds_nothing(how: str) -> None:
+    world = single()
+    low = consumer(world)
+    if how == "tx":
+        low.ask(m.TxSelect())
+    publish(world, b"1")
+    high = consumer(world, 5)
+    publish(world, b"2")
+    assert (bodies(low.hear()), bodies(high.hear())) == ([b"1"], []), "it gets nothing more, and holds one yet"
+    if how == "ack":
+        low.say(m.BasicAck(1))
+    elif how == "reject":
+        low.say(m.BasicReject(1, False))
+    elif how == "return":
+        low.say(m.BasicReject(1, True))
+    elif how == "cancel":
+        low.say(m.BasicCancel("ctag"))
+    elif how == "tx":
+        low.say(m.BasicAck(1), m.TxCommit())
+    else:
+        low.leave()
+    assert active(world) == 0
+    assert bodies(high.hear()) == ([b"1", b"2"] if how in ("return", "leave") else [b"2"])
+    assert bodies(low.hear()) == []
+
+
+def test_a_higher_priority_takes_over_at_once_when_the_active_one_is_idle() -> None:
+    world = single()
+    low, high = consumer(world), consumer(world, 5)
+    publish(world, b"1")
+    assert (bodies(low.hear()), bodies(high.hear())) == ([], [b"1"])
+    higher = consumer(world, 7)
+    high.leave()
+    assert bodies(higher.hear()) == [b"1"]
+    assert bodies(low.hear()) == []
+
+
+def test_a_higher_one_that_goes_before_it_took_over_gives_the_queue_back() -> None:
+    world = single()
+    low = consumer(world)
+    publish(world, b"1")
+    high = consumer(world, 5)
+    high.leave()
+    publish(world, b"2")
+    assert bodies(low.hear()) == [b"1", b"2"]
+
+
+def test_the_order_of_messages_is_kept_over_many_hand_overs() -> None:
+    world = single()
+    seen: list[bytes] = []
+    clients = [consumer(world, prefetch=2) for _ in range(3)]
+    for number in range(30):
+        publish(world, b"%d" % number)
+        for client in clients:
+            got = [said for said in client.hear() if isinstance(said, Content)]
+            for said in got:
+                seen.append(said.body)
+                client.say(m.BasicAck(said.method.delivery_tag))
+        if number % 7 == 3:
+            clients.pop(0).leave()
+            clients.append(consumer(world, prefetch=2))
+    assert seen == [b"%d" % number for number in range(30)]
+
+
+def test_get_is_refused_where_only_one_may_consume() -> None:
+    world = single(x_queue_type="quorum")
+    assert world.client().code(m.BasicGet(queue="q")) == 405
+
+
+def test_without_members() -> None:
+    subscriptions = Subscriptions(True)
+    subscriptions.settle()
+    assert (len(subscriptions), subscriptions.credits, subscriptions.active) == (0, [], None)
