@@ -10,7 +10,7 @@ and all queues are drained. Then must hold:
     split       a dead-lettered message is in exactly one of the two queues
     torn        a transaction is there as a whole or not at all, and a commit-ok is kept
 
-    python -m tests.faults.kill_rounds --rounds 50 [--seed N] [--dir DIR]
+    python -m tests.faults.kill_rounds --rounds 50 [--seed N] [--dir DIR] [--power-loss]
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 from pika import spec
 
 from tests.faults.client import Channel, Client, Delivery
+from tests.faults.disk import shim, volatile
 from tests.faults.node import NodeProcess, command
 
 WINDOW = 400
@@ -344,10 +345,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 16))
     parser.add_argument("--dir", type=Path, help="where the node keeps its data and log; else a temporary directory")
+    parser.add_argument(
+        "--power-loss", action="store_true", help="a kill loses what was not flushed (needs a C compiler)"
+    )
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = asked.dir or Path(temporary)
         node = NodeProcess(directory, {"journal.segment_bytes": "8MiB", "log.level": "warning"})
+        if asked.power_loss:
+            volatile(node, shim(Path(temporary)))
         try:
             totals = asyncio.run(run(node, asked.rounds, asked.seed, say=True))
         finally:

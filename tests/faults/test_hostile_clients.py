@@ -105,9 +105,9 @@ async def filled(node: NodeProcess, queue: str, count: int, size: int) -> Channe
 
 
 async def test_consumer_that_never_reads(make_node: MakeNode) -> None:
-    """prefetch 0, 200 MB ready, and it reads nothing: cut after `stalled_write_s`; its messages return in order."""
+    """prefetch 0, 300 MB ready, and it reads nothing: cut after `stalled_write_s`; its messages return."""
     node = make_node({"limits.stalled_write_s": 2}).start()
-    publisher = await filled(node, "deep", 20_000, 10_000)
+    publisher = await filled(node, "deep", 30_000, 10_000)
     async with bystander(node) as took_s, Peak(node) as peak:
         stalled = await Client.open(node.port)
         channel = await stalled.channel()
@@ -120,10 +120,10 @@ async def test_consumer_that_never_reads(make_node: MakeNode) -> None:
             pass
         await until(lambda: connections_of(node) == 2, "the cut", 15)
         stalled.abandon()
-    assert peak.bytes < 64 * MIB, f"{peak.bytes / MIB:.0f} MiB"
+    assert peak.bytes < 128 * MIB, f"{peak.bytes / MIB:.0f} MiB, whatever the backlog"
     assert sorted(took_s)[len(took_s) // 2] < 0.1
     back = await publisher.call(spec.Queue.Declare(queue="deep", passive=True))
-    assert back.message_count == 20_000
+    assert back.message_count == 30_000
     assert back.consumer_count == 0
     assert "127.0.0.1:" in node.log, "the log names the peer"
     await publisher.client.close()
