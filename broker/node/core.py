@@ -37,6 +37,7 @@ from cluster.commands import AnyCommand, DeleteQueue, RemoveConnection
 from cluster.entities import Binding as BindingEntity
 from cluster.entities import Queue as QueueEntity
 from cluster.entities import User
+from cluster.errors import Unavailable
 from cluster.queue_settings import QueueSettings
 from cluster.state import Applied
 from cluster.view import ClusterView
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from broker.session.connection import Connection
 
 RATE_MS = 8
+REFUSED_MS = 1000
+"""When the node asks the wiring log again for what a full disk refused."""
 PATIENCE_BYTES_PER_MS = 64 << 10
 """More than this published (64 MB/s) is worth sparing the disk."""
 
@@ -121,6 +124,7 @@ class Node:
         self.exchange_count = 0
         self.unwritten_bytes = 0
         self.throttled = False
+        self._left_bytes = 0  # at most so much of what was published is left out of the last group
         # what the shell takes out
         self.proposals: list[tuple[AnyCommand, Done]] = []
         self.loads: list[Load] = []
@@ -130,6 +134,7 @@ class Node:
         self.forgotten: list[int] = []  # queue ids whose journal is to be dropped
         self.sending: dict[Connection, None] = {}
         self.confirming: dict[Any, None] = {}  # channels with confirms to say
+        self._removals: deque[tuple[int, str]] = deque()  # connections whose removal was refused, when to try again
         self._barriers: list[Ticket] = []
         self._group_barriers: list[Ticket] = []
         self._group_in_flight = False
@@ -161,7 +166,13 @@ class Node:
 
     def remove_connection(self, connection_id: str) -> None:
         """Ends the queues that were exclusive to it."""
-        self.propose(RemoveConnection(connection=connection_id), lambda *_: None)
+        command = RemoveConnection(connection=connection_id)
+
+        def done(applied: Applied) -> None:
+            if isinstance(applied.error, Unavailable):  # a full disk: their names stay locked until it is done
+                self._removals.append((self.now_ms + REFUSED_MS, connection_id))
+
+        self.propose(command, done)
 
     def log_fault(self, connection: Connection, error: AmqpError, channel: int) -> None:
         self.log.fault(connection.peer, connection.user, channel, error)
@@ -307,7 +318,13 @@ class Node:
 
     def end(self, queue: Queue) -> None:
         command = DeleteQueue(vhost=queue.entity.vhost, name=queue.name, queue_id=queue.entity.queue_id)
-        self.propose(command, lambda *_: None)
+
+        def done(applied: Applied) -> None:
+            if isinstance(applied.error, Unavailable) and not queue.deleted:
+                queue.survived()
+                self.wake(queue, self.now_ms + REFUSED_MS)
+
+        self.propose(command, done)
 
     def dead_letter(self, queue: Queue, message: Message, reason: Reason) -> None:
         """Publishes the message to the queue's dead-letter exchange.
@@ -352,6 +369,7 @@ class Node:
         for target in targets:
             if not target.rejects or target.accepts(copy, self.now_ms):
                 target.inherit(copy)
+                self.unwritten_bytes += copy.size if target.ring.journaled else 0
 
     # -- the turn ---------------------------------------------------------------------------------------------
 
@@ -363,6 +381,8 @@ class Node:
             if queue.wake_ms == at_ms and not queue.deleted:
                 queue.wake_ms = 0
                 queue.ring.mark()
+        while self._removals and self._removals[0][0] <= now_ms:
+            self.remove_connection(self._removals.popleft()[1])
         self._work(now_ms)
         while self._barriers and not self.writes and not self._group_in_flight:
             self._pass(self._barriers)
@@ -411,8 +431,12 @@ class Node:
 
     @property
     def group_bytes(self) -> int:
-        """At most so many bytes the next group will take."""
-        return sum(queue.ring.unwritten_bytes for queue in self.writes)
+        """About so many bytes the next group will take: more than a segment's rest, and a new one begins with it."""
+        rings = [queue.ring for queue in self.writes]
+        resident = sum(ring.resident_bytes for ring in rings)
+        # a ring's bound counts all its messages in memory; those that are new, or were left out last time, will do
+        new = min(resident, self.unwritten_bytes + self._left_bytes)
+        return sum(ring.unwritten_bytes for ring in rings) - resident + new
 
     def write_group(self, writer: GroupWriter, now_ms: int) -> tuple[list[tuple[Queue, int]], bool]:
         """Puts the records of all waiting queues into one group: (queue, watermark it will reach), must be synced.
@@ -434,6 +458,7 @@ class Node:
             if patient and queue.ring.needs_write:
                 self.write(queue)
         self._undivided = False
+        self._left_bytes = self._left_bytes + self.unwritten_bytes if patient and self.writes else 0
         self.unwritten_bytes = 0
         self._group_in_flight = True
         self._group_barriers, self._barriers = self._barriers, []
@@ -515,4 +540,6 @@ def _binding(entity: BindingEntity) -> Binding:
 def short(name: str) -> bytes:
     """A short string on the wire."""
     raw = name.encode()
+    if len(raw) > 255:  # a dead-letter routing key is an argument, and those may be longer than what is cut to here
+        raw = raw[:255].decode(errors="ignore").encode()
     return bytes((len(raw),)) + raw

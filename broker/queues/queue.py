@@ -358,6 +358,9 @@ class Queue:
                 self.host.write(self)
         if self._waiting:
             self._answer()
+        if self.entity.auto_delete and self.had_consumers and not self.subscriptions and not self._ended:
+            self._ended = True  # its deletion was refused once
+            self.host.end(self)
         self._schedule(now_ms)
 
     def _read_ahead(self, locations: list[Location]) -> None:
@@ -440,6 +443,10 @@ class Queue:
             wake = min(wake, self._delayed[0][0]) if wake else self._delayed[0][0]
         if wake:
             self.host.wake(self, wake)
+
+    def survived(self) -> None:
+        """The deletion that was asked for was refused; whether it is still due is seen in a later turn."""
+        self._ended = False
 
     def ripe(self, now_ms: int) -> int:
         """The first seq that a group commit may leave out because a consumer is about to acknowledge it.

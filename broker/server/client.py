@@ -103,7 +103,7 @@ class Client(asyncio.BufferedProtocol):
         """Carries out what the core wants: bytes sent, reading or not, the end."""
         transport = self._transport
         out = connection.out
-        if out.size:
+        if out.size and (not out.paused or connection.ending is not None):
             full = out.size >= out.size_max
             data = out.take()
             if not self._ended and not transport.is_closing():

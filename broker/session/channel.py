@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 CLOSE: Final = b"\x00\x14\x00\x28"
 CLOSE_OK: Final = b"\x00\x14\x00\x29"
+REPLY_BYTES_MAX: Final = 32 << 20
+"""So much may wait for a socket before direct replies are dropped: they come from others, whom nothing holds back."""
 
 
 class Channel:
@@ -260,6 +262,8 @@ class Channel:
     def reply(self, message: Any) -> None:
         """Direct reply-to: the message goes straight to this channel's reply consumer."""
         out = self.connection.out
+        if out.size > REPLY_BYTES_MAX:
+            return  # replies are delivered at most once; a requester that does not read gets no more of them
         out.deliver(self.number, self.reply_tag, self.ledger.skip(), False, message)
         self.connection.node.sending[self.connection] = None
 

@@ -63,9 +63,9 @@ class Connection:
 
     __slots__ = (
         "_blocked_told", "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms",
-        "authorization", "capabilities", "channel_max", "channels", "client_properties", "decoder", "ending",
-        "exclusive_queues", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms", "out", "parked_bytes",
-        "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "state", "user", "vhost",
+        "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
+        "ending", "exclusive_queues", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms", "out",
+        "parked_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "state", "user", "vhost",
     )  # fmt: skip
 
     def __init__(self, node: Node, peer: str, loopback: bool, now_ms: int, peer_identity: str | None = None) -> None:
@@ -93,6 +93,7 @@ class Connection:
         self.parked_bytes = 0
         self._held: list[Any] = []  # came while the password was checked
         self.exclusive_queues = False
+        self.checks_secret = False
         self.opened_at_ms = now_ms
         self.paused_since_ms = 0
         self._blocked_told = False
@@ -333,6 +334,8 @@ class Connection:
         self.review_reading()
         if not paused:
             self.mark_consumers()
+            if self.out.size:
+                self.node.sending[self] = None
 
     def mark_consumers(self) -> None:
         """There is room in the buffer again."""

@@ -226,9 +226,10 @@ def check_timeout(channel: Channel, oldest: tuple[int, Consumer, int], now_ms: i
         else:
             kept.append(entry)
     channel.ledger.restore(kept, now_ms)
-    if subscription.tag in channel.consumers:
-        queue.unsubscribe(subscription, now_ms)
-        channel.cancelled(subscription)
+    known = channel.consumers.get(subscription.tag)
+    if known is not None and known is subscription:  # a cancelled one's tag may be in use again
+        queue.unsubscribe(known, now_ms)
+        channel.cancelled(known)
 
 
 HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {

@@ -122,7 +122,13 @@ def check_limits(connection: Connection, vhost: str) -> None:
 def update_secret(connection: Connection, secret: bytes) -> None:
     """connection.update-secret: the new password (or token) is verified like the first one (530 when refused)."""
 
+    if connection.checks_secret:
+        # each costs as much as a login, so nobody may have a queue of them before the logins of others
+        raise command_invalid("connection.update-secret before the last one was answered")
+    connection.checks_secret = True
+
     def checked(ok: bool) -> None:
+        connection.checks_secret = False
         if connection.state is not State.OPEN:
             return  # nothing is said after connection.close
         if ok:
