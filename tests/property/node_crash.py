@@ -536,8 +536,8 @@ class Simulation:
         if journal.checkpoint is not None:
             journal.complete_checkpoint()
             self.books.group_durable() if not journal.unsynced and journal.idle else None
-        elif journal.idle:
-            self.world.begin_checkpoint()
+        else:
+            self.world.checkpoint_due = True
             self.books.counts["checkpoints"] += 1
         old = [number for number in journal.segments if number < journal.checkpointed.segment]
         if old and journal.checkpoint is None and self.rng.random() < 0.5:

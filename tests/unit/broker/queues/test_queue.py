@@ -35,7 +35,7 @@ def deaths(got: Content) -> list[tuple[str, str, int]]:
 
 
 def test_drop_head_drops_the_oldest_ready_and_buries_them() -> None:
-    world, client = world_with(x_max_length=2, **DYING)
+    _, client = world_with(x_max_length=2, **DYING)
     client.publish("", "q", *b"1 2 3 4".split())
     assert bodies(client.consume("q")) == [b"3", b"4"]
     got = client.consume("dead", tag="dead")
@@ -62,7 +62,7 @@ def test_length_in_bytes() -> None:
 
 
 def test_reject_publish_with_dead_letters() -> None:
-    world, client = world_with(x_max_length=1, x_overflow="reject-publish-dlx", **DYING)
+    _, client = world_with(x_max_length=1, x_overflow="reject-publish-dlx", **DYING)
     client.ask(m.ConfirmSelect())
     assert client.publish("", "q", b"1") == [m.BasicAck(1, True)]
     assert client.publish("", "q", b"2") == [m.BasicNack(2, False)]
@@ -105,7 +105,7 @@ def test_a_message_with_a_ttl_of_its_own() -> None:
 
 
 def test_ttl_0_is_for_a_waiting_consumer() -> None:
-    world, client = world_with(x_message_ttl=0)
+    _, client = world_with(x_message_ttl=0)
     client.publish("", "q", b"nobody waits")
     assert client.ask(m.BasicGet(queue="q")) == m.BasicGetEmpty()
     client.consume("q")
@@ -150,7 +150,7 @@ def test_a_queue_that_is_not_used_expires() -> None:
 
 
 def test_the_delivery_limit() -> None:
-    world, client = world_with(x_delivery_limit=2, **DYING)
+    _, client = world_with(x_delivery_limit=2, **DYING)
     client.publish("", "q", b"1")
     client.consume("q")
     for tag in (1, 2):

@@ -72,6 +72,7 @@ class World:
         self.story = Story()
         self.passwords = {"guest": b"guest", "eve": b"eve"}
         self.journal = MemoryJournal(segment_bytes) if journaled else None
+        self.checkpoint_due = False
         self.disk_waits = self.wiring_waits = self.passwords_wait = self.reads_wait = False
         self.clients: dict[Connection, Client] = {}
         self.group: list[tuple[Queue, int]] = []
@@ -163,7 +164,12 @@ class World:
 
     def _persist(self) -> None:
         journal, node = self.journal, self.node
-        if journal is None or not journal.idle or not node.writes:
+        if journal is None or not journal.idle:
+            return
+        if self.checkpoint_due and journal.checkpoint is None:
+            self.checkpoint_due = False
+            self.begin_checkpoint()  # before the group of the same turn, as the shell does it
+        if not node.writes:
             return
         writer = journal.begin_group(node.group_bytes)
         group, sync = node.write_group(writer, self.now_ms)

@@ -1,0 +1,29 @@
+"""The conversations once more with the halves in plain Python (`journal.build`): they are the specification."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from journal.build import COMPILED
+
+ROOT = Path(__file__).parents[4]
+FILES = ("session", "node", "queues/test_queue.py", "queues/test_subscription.py")
+
+
+@pytest.mark.skipif(not COMPILED, reason="this process runs the halves in plain Python itself")
+def test_the_halves_in_plain_python_say_the_same() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+        + [f"tests/unit/broker/{name}" for name in FILES],
+        cwd=ROOT,
+        env={**os.environ, "CLUSTERBROKER_PURE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
