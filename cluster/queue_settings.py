@@ -103,6 +103,13 @@ def _text(value: Any) -> str | None:
     return None if isinstance(value, str) else _of_type(value, "a string")
 
 
+def _name(value: Any) -> str | None:
+    """A name or routing key travels as a short string."""
+    if not isinstance(value, str):
+        return _of_type(value, "a string")
+    return None if len(value.encode("utf-8", "replace")) <= 255 else "longer than 255 bytes"
+
+
 def _flag(value: Any) -> str | None:
     return None if isinstance(value, bool) else _of_type(value, "a boolean")
 
@@ -137,8 +144,8 @@ _milliseconds = _integer(0, MILLISECONDS_MAX)
 RULES: Final[tuple[Rule, ...]] = (
     Rule("x-expires", "expires", "expires_ms", _integer(1, MILLISECONDS_MAX), "minimum"),
     Rule("x-message-ttl", "message-ttl", "message_ttl_ms", _milliseconds, "minimum"),
-    Rule("x-dead-letter-exchange", "dead-letter-exchange", "dead_letter_exchange", _text),
-    Rule("x-dead-letter-routing-key", "dead-letter-routing-key", "dead_letter_routing_key", _text),
+    Rule("x-dead-letter-exchange", "dead-letter-exchange", "dead_letter_exchange", _name),
+    Rule("x-dead-letter-routing-key", "dead-letter-routing-key", "dead_letter_routing_key", _name),
     Rule(
         "x-dead-letter-strategy",
         "dead-letter-strategy",

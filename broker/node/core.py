@@ -124,7 +124,6 @@ class Node:
         self.exchange_count = 0
         self.unwritten_bytes = 0
         self.throttled = False
-        self._left_bytes = 0  # at most so much of what was published is left out of the last group
         # what the shell takes out
         self.proposals: list[tuple[AnyCommand, Done]] = []
         self.loads: list[Load] = []
@@ -215,11 +214,9 @@ class Node:
             for binding in self.map.bindings(vhost.name):
                 self._bound(changes.Bound(binding))
 
-    def new_ring(self, entity: QueueEntity, recovered: bool = False) -> Ring:
-        """`recovered`: the journal holds messages of the queue, whatever a policy says of it by now."""
+    def new_ring(self, entity: QueueEntity) -> Ring:
         settings = self.map.effective(entity)
-        kept = recovered or settings.durability != "memory"
-        journaled = self.use is not None and not entity.transient and kept
+        journaled = self.use is not None and not entity.transient
         return Ring(
             entity.queue_id,
             journaled,
@@ -432,11 +429,7 @@ class Node:
     @property
     def group_bytes(self) -> int:
         """About so many bytes the next group will take: more than a segment's rest, and a new one begins with it."""
-        rings = [queue.ring for queue in self.writes]
-        resident = sum(ring.resident_bytes for ring in rings)
-        # a ring's bound counts all its messages in memory; those that are new, or were left out last time, will do
-        new = min(resident, self.unwritten_bytes + self._left_bytes)
-        return sum(ring.unwritten_bytes for ring in rings) - resident + new
+        return sum(queue.ring.unwritten_bytes for queue in self.writes)
 
     def write_group(self, writer: GroupWriter, now_ms: int) -> tuple[list[tuple[Queue, int]], bool]:
         """Puts the records of all waiting queues into one group: (queue, watermark it will reach), must be synced.
@@ -458,7 +451,6 @@ class Node:
             if patient and queue.ring.needs_write:
                 self.write(queue)
         self._undivided = False
-        self._left_bytes = self._left_bytes + self.unwritten_bytes if patient and self.writes else 0
         self.unwritten_bytes = 0
         self._group_in_flight = True
         self._group_barriers, self._barriers = self._barriers, []

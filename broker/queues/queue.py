@@ -80,7 +80,7 @@ class Queue:
     """A queue: its entity (what was declared), its settings (policy applied), its ring and its consumers."""
 
     __slots__ = (
-        "_acquired", "_ahead", "_dead", "_delayed", "_ended", "_getters", "_ripe_seq", "_waiting", "_young", "deleted",
+        "_acquired", "_ahead", "_brought", "_dead", "_delayed", "_ended", "_getters", "_ripe_seq", "_waiting", "_young", "deleted",
         "entity", "had_consumers", "host", "last_used_ms", "ring", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
 
@@ -94,6 +94,7 @@ class Queue:
         self.wake_ms = 0
         self.deleted = False
         self._ended = False
+        self._brought: list[tuple[list[Location], Callable[[], None]]] = []
         self._waiting: deque[tuple[int, Ticket]] | None = None
         self._getters: deque[Callable[[Taken | None], None]] | None = None
         self._ahead: list[Location] | None = None  # what is being read from the journal, to be handed out soon
@@ -110,6 +111,7 @@ class Queue:
         """New settings, by policy or at declaration."""
         self.settings = settings
         self.ring.ttl_ms = -1 if settings.message_ttl_ms is None else settings.message_ttl_ms
+        self.ring.keeps = settings.durability != "memory"
         self.ring.annotates_redelivered = settings.delivery_limit is not None or settings.queue_type == "quorum"
         self.ring.mark()
 
@@ -392,8 +394,25 @@ class Queue:
                 return
             self._getters.popleft()(answer)
 
+    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+        """Calls `then` when these unacknowledged messages are in memory (or the queue is gone)."""
+        missing = [] if self.deleted else [seq for seq in seqs if self.ring.message(seq) is None]
+        if not missing:
+            then()
+            return
+        locations = [self.ring.location(seq) for seq in missing]
+        self._brought.append((locations, then))
+        self.host.load(self, locations)
+
     def loaded(self, locations: Sequence[Location], messages: Sequence[Message]) -> None:
         """Messages came from the journal."""
+        for place, (wanted, then) in enumerate(self._brought):
+            if wanted is locations:
+                del self._brought[place]
+                if not self.deleted:
+                    self.ring.fill(locations, messages)
+                then()
+                return
         if self.deleted:
             return
         if locations is self._ahead:

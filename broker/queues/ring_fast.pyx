@@ -49,7 +49,6 @@ cdef enum:
     RUN_LENGTH = 256
     RUN_ENTRY_BYTES = 20
     ENQ_OVERHEAD_BYTES = 56
-    ENQ_BYTES_MAX = 576
     RESERVE_FIRST = 64
     RESERVE_MAX = 32768
     LOAD_AHEAD = 4096
@@ -256,6 +255,10 @@ cdef int join_ranges(words *ranges) except -1:
 
 # -- slots -------------------------------------------------------------------------------------------------------
 
+cdef inline uint64_t record_bytes(Message message):
+    return (ENQ_OVERHEAD_BYTES + PyBytes_GET_SIZE(message.address) + PyBytes_GET_SIZE(message.payload) + 7) & ~<uint64_t>7
+
+
 cdef inline bint in_memory(slot *s) noexcept:
     return s.message & 1 == 0
 
@@ -359,6 +362,7 @@ cdef class Ring:
     cdef public uint32_t epoch
     cdef public bint marked
     cdef public bint loading
+    cdef public bint keeps
     cdef public uint64_t load_ahead
     cdef readonly bint destroyed
     cdef public int64_t ttl_ms
@@ -413,6 +417,7 @@ cdef class Ring:
         self.owner = owner
         self.epoch = 1
         self.load_ahead = LOAD_AHEAD
+        self.keeps = True
         self.ttl_ms = -1
         self.resident_bytes_max = 8 << 20
         self.next_seq = self.committed = self.cursor = self.unwritten = self.reserve_from = 1
@@ -590,7 +595,7 @@ cdef class Ring:
         s.message = <uint64_t><PyObject *>message
         s.priority = min(message.priority, self.max_priority)
         s.bits = READY
-        if self.journaled and message.flags & PERSISTENT:
+        if self.journaled and self.keeps and message.flags & PERSISTENT:
             s.bits |= PERSIST
         place.live += 1
         self.next_seq = seq + 1
@@ -692,6 +697,8 @@ cdef class Ring:
         if not self.journaled or self.destroyed:
             return
         seq = self.head_seq()
+        if not self.keeps and (not seq or not self.find(seq).bits & WRITTEN):
+            return  # what is not kept needs no reservation
         if not seq:
             seq = self.next_seq
         if seq + self.reserve_step // 2 > self.reserved:
@@ -879,11 +886,29 @@ cdef class Ring:
 
     @property
     def unwritten_bytes(self) -> int:
-        """At most so many bytes `write` will add to a group."""
+        """At most so many bytes `write` will add to a group; see ring_pure."""
+        cdef size_t i
+        cdef uint64_t seq = self.unwritten, stop, records = 0
+        cdef block *place
+        cdef slot *s
+        while seq < self.next_seq:
+            place = self.find_block(seq >> 8)
+            if place == NULL:
+                seq = self.skip(seq, self.next_seq)
+                continue
+            stop = min((seq | 255) + 1, self.next_seq)
+            for seq in range(seq, stop):
+                s = &place.slots[seq & 255]
+                if s.bits & PERSIST and s.bits & STATE in (READY, UNACKED) and in_memory(s):
+                    records += record_bytes(<Message><PyObject *>s.message)
+            seq = stop
+        for i in range(self.copies.n):
+            s = self.find(self.copies.at[i])
+            if s.bits & COPIED and in_memory(s):
+                records += record_bytes(<Message><PyObject *>s.message)
         return (
             128
-            + self.resident_bytes
-            + ENQ_BYTES_MAX * (self.next_seq - self.unwritten + self.copied)
+            + records
             + 56 * (self.settled.n // 2 + self.counted)
         )
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from broker.amqp.codec_pure import OutBuffer
@@ -51,7 +52,6 @@ HEAD_EXPIRED: Final = 4
 NO_CREDIT: Final = 5
 LIMIT: Final = 6
 
-ENQ_BYTES_MAX: Final = 576  # an ENQ without its payload: header and fields, two names of 255, padding
 RESERVE_FIRST: Final = 64
 RESERVE_MAX: Final = 32768
 LOAD_AHEAD: Final = 4096
@@ -94,8 +94,8 @@ class Ring:
         "_cursor", "_dirty_runs", "_heap", "_inflight", "_moves", "_requeued", "_reserve_from", "_reserve_step",
         "_reserved_written", "_rewrites", "_settled", "_slots", "_unwritten", "agenda", "annotate",
         "annotates_redelivered", "committed",
-        "destroyed", "epoch", "journaled", "load_ahead", "loading", "marked", "max_priority", "next_seq", "owner",
-        "queue_id", "ready", "ready_bytes", "reserved", "reserved_durable", "resident_bytes",
+        "destroyed", "epoch", "journaled", "keeps", "load_ahead", "loading", "marked", "max_priority", "next_seq",
+        "owner", "queue_id", "ready", "ready_bytes", "reserved", "reserved_durable", "resident_bytes",
         "resident_bytes_max", "ttl_ms", "turn", "unacked", "use",
     )  # fmt: skip
 
@@ -125,6 +125,7 @@ class Ring:
         self.resident_bytes_max = 8 << 20
         self.next_seq = 1
         self.committed = 1
+        self.keeps = True  # persistent messages go to the journal; False: durability "memory", from now on
         self.loading = False
         self.load_ahead = LOAD_AHEAD  # so many messages from the head on should be in memory
         self.destroyed = False
@@ -149,7 +150,7 @@ class Ring:
     def append(self, messages: Sequence[Message]) -> int:
         """Gives the messages the next seqs; returns `next_seq` after them."""
         for message in messages:
-            persist = self.journaled and bool(message.flags & PERSISTENT)
+            persist = self.journaled and self.keeps and bool(message.flags & PERSISTENT)
             priority = min(message.priority, self.max_priority)
             slot = _Slot(message, priority, message.body_length, persist)
             self._slots[self.next_seq] = slot
@@ -226,6 +227,8 @@ class Ring:
         if not self.journaled or self.destroyed:
             return
         seq = self._head() or self.next_seq
+        if not self.keeps and (seq == self.next_seq or not self._slots[seq].written):
+            return  # what is not kept needs no reservation
         if seq + self._reserve_step // 2 > self.reserved:
             self._reserve_past(seq)
             self.mark()
@@ -367,13 +370,15 @@ class Ring:
 
     @property
     def unwritten_bytes(self) -> int:
-        """At most so many bytes `write` will add to a group."""
-        return (
-            128
-            + self.resident_bytes
-            + ENQ_BYTES_MAX * (self.next_seq - self._unwritten + len(self._rewrites))
-            + 56 * (len(self._settled) + len(self._requeued))
-        )
+        """At most so many bytes `write` will add to a group. An estimate far too high would give every group a
+        segment of its own."""
+        slots = self._slots
+        records = 0
+        for seq in chain(range(self._unwritten, self.next_seq), self._rewrites):
+            slot = slots.get(seq)
+            if slot is not None and slot.persist and slot.state in (READY, UNACKED) and slot.message is not None:
+                records += slot.message.size
+        return 128 + records + 56 * (len(self._settled) + len(self._requeued))
 
     def write(self, writer: GroupWriter, upto: int = 0) -> int:
         """Puts what the journal has not heard into the group; returns the `committed` that it will reach.

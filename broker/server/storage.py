@@ -14,7 +14,6 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from broker.node.core import Log, Node
@@ -45,6 +44,11 @@ def next_start(directory: Path) -> int:
         file.flush()
         os.fsync(file.fileno())
     os.replace(fresh, path)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
     return count
 
 
@@ -95,7 +99,7 @@ class Storage:
         if journal is None:
             node.adopt({})
             return node
-        recovery = Recovery(self.wiring.map.queue_by_id, partial(node.new_ring, recovered=True))
+        recovery = Recovery(self.wiring.map.queue_by_id, node.new_ring)
         journal.recover(recovery)
         recovery.finish()
         node.adopt(recovery.rings)

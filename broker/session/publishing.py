@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp import methods
 from broker.amqp import properties as codec
 from broker.amqp.codec import Published
-from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
+from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed, resource_error
 from broker.amqp.layout import Method
 from broker.queues.queue import Queue
 from broker.queues.ticket import Ticket
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 NO_ROUTE: Final = 312
 NO_ROUTE_TEXT: Final = b"NO_ROUTE"
+TRANSACTION_BYTES_MAX: Final = 64 << 20
+"""Staged messages are in memory and cannot be slowed down: they wait for a commit that the publisher alone can send."""
 ROUTES_MAX: Final = 1024
 LOOKED_INTO: Final = HAS_HEADERS | HAS_USER_ID | HAS_REPLY_TO
 
@@ -135,7 +137,11 @@ def _rebuilt(message: Message, properties: codec.Properties, flags: int = 0) -> 
 
 def _stage_or_send(channel: Channel, route: Route[Queue], messages: Sequence[Message], mandatory: bool) -> None:
     if channel.transaction is not None:
-        channel.transaction.publishes.append((route, messages, mandatory))
+        transaction = channel.transaction
+        transaction.size += sum(message.size for message in messages)
+        if transaction.size > TRANSACTION_BYTES_MAX:
+            raise resource_error(f"a transaction holds more than {TRANSACTION_BYTES_MAX} bytes of messages")
+        transaction.publishes.append((route, messages, mandatory))
         return
     confirms = channel.confirms
     if confirms is not None and any(queue.rejects for queue in route.targets):

@@ -31,11 +31,12 @@ Entry = tuple[int, Consumer, int]  # delivery tag, consumer, seq
 class Transaction:
     """What a channel has staged. `settles`: deliveries, and what becomes of them ("ack", "reject", "requeue")."""
 
-    __slots__ = ("publishes", "settles")
+    __slots__ = ("publishes", "settles", "size")
 
     def __init__(self) -> None:
         self.publishes: list[tuple[Route[Queue], Sequence[Message], bool]] = []
         self.settles: list[tuple[list[Entry], str]] = []
+        self.size = 0  # bytes of the staged messages
 
     def abandon(self, counted: bool) -> None:
         """The channel ends: what was acknowledged in vain goes back to its queues."""
@@ -61,8 +62,39 @@ def _current(channel: Channel) -> Transaction:
 
 def _commit(channel: Channel, method: methods.TxCommit) -> None:
     staged = _current(channel)
-    channel.transaction = Transaction()
+    absent = _to_bring(staged)
     channel.park()
+    waits = len(absent)
+    if not waits:
+        _carry_out(channel, method, staged)
+        return
+
+    def brought() -> None:
+        nonlocal waits
+        waits -= 1
+        # a channel that ended meanwhile has abandoned the transaction
+        if not waits and channel.parked is not None and channel.transaction is staged:
+            _carry_out(channel, method, staged)
+
+    for queue, seqs in absent.items():
+        queue.bring(seqs, brought)
+
+
+def _to_bring(staged: Transaction) -> dict[Queue, list[int]]:
+    """Rejected deliveries whose bodies are on disk only, and which will be dead letters: a commit is one turn, so they
+    are fetched before it."""
+    absent: dict[Queue, list[int]] = {}
+    for entries, outcome in staged.settles:
+        for _, consumer, seq in entries:
+            queue: Queue = consumer.ring.owner
+            wanted = outcome == "reject" and not queue.deleted and queue.settings.dead_letter_exchange is not None
+            if wanted and queue.ring.message(seq) is None:
+                absent.setdefault(queue, []).append(seq)
+    return absent
+
+
+def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) -> None:
+    channel.transaction = Transaction()
 
     def done(ticket: Ticket) -> None:
         if channel.parked is None:

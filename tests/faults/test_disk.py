@@ -196,7 +196,6 @@ async def test_disk_alarm_before_the_disk_is_full(make_node: MakeNode, disk: Pat
     await consuming.close()
 
 
-@pytest.mark.xfail(reason="the ring's bound for the next group counts bodies that are written already", strict=False)
 async def test_segments_are_filled(make_node: MakeNode) -> None:
     """A backlog of 2 MB in segments of 1 MiB takes a handful of them, whatever is in memory meanwhile."""
     node = make_node({"journal.segment_bytes": "1MiB"}).start()

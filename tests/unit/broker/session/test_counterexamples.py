@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from broker.amqp import methods as m
 from broker.session.channel import REPLY_BYTES_MAX
+from broker.session.publishing import TRANSACTION_BYTES_MAX
+from cluster.commands import DeletePolicy, PutPolicy
 from cluster.errors import Unavailable
 from cluster.wiring_log import unlogged
 from tests.unit.broker.session.harness import World, bodies
@@ -15,18 +17,6 @@ def refuse_proposals(world: World) -> None:
     assert proposals, "something was asked for"
     for command, done in proposals:
         done(unlogged(command, Unavailable("no space")))
-
-
-def test_a_dead_letter_routing_key_longer_than_a_short_string_is_cut() -> None:
-    world = World()
-    client = world.client()
-    client.declare("dead")
-    client.say(m.QueueBind(0, "dead", "amq.fanout", ""))
-    client.declare("q", x_dead_letter_exchange="amq.fanout", x_dead_letter_routing_key="é" * 200, x_message_ttl=0)
-    client.publish("", "q", b"message")
-    world.wait(50)
-    dead = client.ask(m.BasicGet(0, "dead", True))
-    assert (dead.method.routing_key, dead.body) == ("é" * 127, b"message")
 
 
 def test_a_consumer_that_took_too_long_may_have_been_cancelled_and_its_tag_be_in_use_again() -> None:
@@ -125,3 +115,58 @@ def test_messages_in_memory_that_are_not_new_do_not_start_segments() -> None:
     for _ in range(10):
         client.publish("", "q", b"small")
     assert world.journal.end.segment <= before + 1
+
+
+def test_a_names_length_is_checked_when_a_queue_is_declared() -> None:
+    world = World()
+    client = world.client()
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "é" * 128}
+    (closed,) = client.say(m.QueueDeclare(queue="q", durable=True, arguments=arguments))
+    assert (closed.reply_code, "longer than 255 bytes" in closed.reply_text) == (406, True)
+
+
+def test_a_queue_whose_policy_no_longer_says_memory_keeps_what_comes_from_then_on() -> None:
+    world = World()
+    client = world.client()
+    world.command(PutPolicy(vhost="/", name="p", pattern="q", definition={"durability": "memory"}, apply_to="queues"))
+    client.declare("q")
+    client.ask(m.ConfirmSelect())
+    client.publish("", "q", b"in memory")
+    assert world.command(DeletePolicy(vhost="/", name="p")).ok
+    client.publish("", "q", b"kept")
+    world.crash()
+    again = world.client()
+    assert again.ask(m.BasicGet(0, "q", True)).body == b"kept"
+    assert again.ask(m.BasicGet(0, "q", True)) == m.BasicGetEmpty()
+
+
+def test_a_commit_fetches_the_bodies_of_rejected_deliveries_first() -> None:
+    world = World()
+    client = world.client()
+    client.declare("dead")
+    client.declare("q", x_dead_letter_exchange="", x_dead_letter_routing_key="dead")
+    client.declare("out")
+    world.queue("q").ring.resident_bytes_max = 0
+    client.publish("", "q", bytes(1000))
+    world.wait(100)
+    client.consume("q")
+    assert world.queue("q").ring.message(1) is None, "its body is on disk only"
+    client.ask(m.TxSelect())
+    client.publish("", "out", b"result")
+    client.say(m.BasicReject(1, False))
+    client.say(m.TxCommit())
+    world.crash()
+    ready = {name: world.queue(name).ring.ready for name in ("q", "dead", "out")}
+    assert ready in ({"q": 0, "dead": 1, "out": 1}, {"q": 1, "dead": 0, "out": 0})
+
+
+def test_a_transaction_is_bounded() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.ask(m.TxSelect())
+    body = bytes(8 << 20)
+    for _ in range(TRANSACTION_BYTES_MAX // len(body)):
+        client.publish("", "q", body)
+    (closed,) = client.hear(0)
+    assert (type(closed), closed.reply_code) == (m.ConnectionClose, 506)
