@@ -448,7 +448,7 @@ class Simulation:
         self.world = SlowWorld(self.books, unwritten_bytes_max=rng.choice((64 << 20, 6000)))
         self.resident_bytes = rng.choice((0, 1500, 8 << 20))
         self.reads_wait = rng.random() < 0.5
-        self.busy = rng.choice((0.2, 0.5, 0.8))
+        self.busy = rng.choice((0.05, 0.2, 0.5, 0.8))
         self.addresses = rng.sample(sorted(ADDRESSES), rng.randint(3, len(ADDRESSES)))
         if ("", "take") not in self.addresses:
             self.addresses.append(("", "take"))
@@ -522,7 +522,8 @@ class Simulation:
         if isinstance(someone, Publisher):
             someone.publish()
         elif isinstance(someone, Mover):
-            someone.move()
+            for _ in range(self.rng.randint(1, 3)):
+                someone.move()
         else:
             self.rng.choice((someone.consume, someone.get, someone.decide, someone.decide, someone.decide))()
 

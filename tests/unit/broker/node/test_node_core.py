@@ -261,6 +261,23 @@ def test_a_checkpoint_holds_what_changed_and_recovery_needs_no_more() -> None:
     assert list(world.journal.segments) == [world.journal.end.segment], "nothing lives in the others"
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_checkpoint_keeps_what_is_settled_and_not_yet_written_so(kept: int) -> None:
+    """It is taken before the group of the same turn, which a crash may take away."""
+    world = World()
+    client = world.client()
+    client.declare("dead")
+    client.declare("q", x_dead_letter_exchange="", x_dead_letter_routing_key="dead")
+    client.publish("", "q", b"1")
+    client.consume("q")
+    world.disk_waits = world.checkpoint_due = True
+    client.say(m.BasicReject(1, False))
+    world.journal.complete_checkpoint()
+    assert world.journal.unsynced == 1
+    world.crash(kept)
+    assert [world.queue(name).ring.ready for name in ("q", "dead")] == [1 - kept, kept]
+
+
 def test_transient_things_end_with_the_node() -> None:
     world = World()
     client = world.client()

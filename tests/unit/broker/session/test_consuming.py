@@ -278,6 +278,20 @@ def test_a_full_output_buffer_gets_no_more_until_it_is_sent() -> None:
     assert len(bodies(client.hear())) == 8
 
 
+def test_what_was_handed_out_before_it_was_written_is_flagged_after_a_crash() -> None:
+    world = World()
+    client = with_messages(0, world)
+    client.declare("busy")
+    world.disk_waits = True
+    client.publish("", "busy", b"keeps the disk at work")
+    client.publish("", "q", b"1")
+    assert seen(client.say(m.BasicGet(queue="q"))) == [(1, False, b"1")]
+    world.commit()
+    world.commit()
+    world.crash()
+    assert seen(world.client().consume("q")) == [(1, True, b"1")]
+
+
 def test_first_deliveries_after_a_crash_are_flagged_as_far_as_they_were_promised() -> None:
     world = World()
     client = with_messages(3, world)
