@@ -17,7 +17,7 @@ class Ticket:
     rejected  a queue refused at least one of the messages (overflow reject-publish)
     """
 
-    __slots__ = ("first", "last", "on_done", "rejected", "sent", "waits")
+    __slots__ = ("first", "last", "on_done", "rejected", "waits")
 
     def __init__(self, first: int, last: int, on_done: Callable[[Ticket], None]) -> None:
         self.first = first
@@ -25,7 +25,6 @@ class Ticket:
         self.on_done = on_done
         self.waits = 1  # the publish itself: passed when all queues have been asked
         self.rejected = False
-        self.sent = False
 
     @property
     def done(self) -> bool:

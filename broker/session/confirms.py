@@ -52,8 +52,6 @@ class Confirms:
         acked = 0
         while queue and queue[0].done:
             ticket = queue.popleft()
-            if ticket.sent:
-                continue
             if not ticket.rejected:
                 acked = ticket.last
                 continue
@@ -63,9 +61,13 @@ class Confirms:
             out.nack(channel, ticket.last, ticket.last != ticket.first)
         if acked:
             out.ack(channel, acked, True)
-        for ticket in queue:
-            if ticket.done and not ticket.sent:
-                ticket.sent = True
+        if any(ticket.done for ticket in queue):
+            waiting: deque[Ticket] = deque()
+            for ticket in queue:
+                if not ticket.done:
+                    waiting.append(ticket)
+                    continue
                 say = out.nack if ticket.rejected else out.ack
                 for tag in range(ticket.first, ticket.last + 1):
                     say(channel, tag, False)
+            self._open = waiting
