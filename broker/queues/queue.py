@@ -80,8 +80,8 @@ class Queue:
     """A queue: its entity (what was declared), its settings (policy applied), its ring and its consumers."""
 
     __slots__ = (
-        "_acquired", "_ahead", "_brought", "_dead", "_delayed", "_ended", "_getters", "_ripe_seq", "_waiting", "_young", "deleted",
-        "entity", "had_consumers", "host", "last_used_ms", "ring", "settings", "subscriptions", "wake_ms",
+        "_acquired", "_ahead", "_brought", "_dead", "_delayed", "_ended", "_getters", "_ripe_seq", "_waiting", "_young",
+        "deleted", "entity", "had_consumers", "host", "last_used_ms", "ring", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:

@@ -1740,6 +1740,31 @@ cdef class Ledger:
             if consumer.place == 0:
                 self.hold(consumer)
 
+    def drain_of(self, Consumer consumer not None) -> list:
+        """Takes all deliveries of one consumer out, in tag order."""
+        cdef size_t i
+        cdef list tags = []
+        cdef uint64_t tag
+        for i in range(self.first, self.end):
+            if self.entries[i].consumer == <PyObject *>consumer:
+                tags.append(self.entries[i].tag)
+        drained = []
+        for tag in tags:
+            drained += self.collect(tag, False)
+        return drained
+
+    def held(self) -> list:
+        """(delivery time in ms of its oldest delivery, consumer) of each that holds one, oldest first."""
+        cdef size_t i
+        cdef PyObject *last = NULL
+        cdef dict found = {}
+        for i in range(self.first, self.end):
+            if self.entries[i].consumer == NULL or self.entries[i].consumer == last:
+                continue
+            last = self.entries[i].consumer
+            found.setdefault(<size_t>last, (self.entries[i].at_ms, <object>last))
+        return list(found.values())
+
     def oldest(self):
         """(delivery time in ms, consumer, tag) of the oldest unacknowledged delivery."""
         cdef delivery *entry

@@ -807,6 +807,18 @@ class Ledger:
         """Takes all out, in tag order: the channel ends or recovers."""
         return [self._collect(tag) for tag in list(self._entries)]
 
+    def drain_of(self, consumer: Consumer) -> list[Entry]:
+        """Takes all deliveries of one consumer out, in tag order."""
+        tags = [tag for tag, (holder, _, _) in self._entries.items() if holder is consumer]
+        return [self._collect(tag) for tag in tags]
+
+    def held(self) -> list[tuple[int, Consumer]]:
+        """(delivery time in ms of its oldest delivery, consumer) of each that holds one, oldest first."""
+        found: dict[int, tuple[int, Consumer]] = {}
+        for consumer, _, at_ms in self._entries.values():
+            found.setdefault(id(consumer), (at_ms, consumer))
+        return list(found.values())
+
     def oldest(self) -> tuple[int, Consumer, int] | None:
         """(delivery time in ms, consumer, tag) of the oldest unacknowledged delivery."""
         for tag, (consumer, _, at_ms) in self._entries.items():

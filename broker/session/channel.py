@@ -300,9 +300,8 @@ class Channel:
 
     def tick(self, now_ms: int) -> None:
         """amqp-rules, last section: a consumer that holds a message for too long is cancelled."""
-        oldest = self.ledger.oldest()
-        if oldest is not None and not self.closing:
-            consuming.check_timeout(self, oldest, now_ms)
+        if self.ledger.unacked and not self.closing:
+            consuming.check_timeouts(self, now_ms)
 
 
 def _weight(event: Published | Acked | MethodReceived) -> int:

@@ -13,7 +13,7 @@ from broker.amqp import methods
 from broker.amqp.codec import Acked
 from broker.amqp.errors import access_refused, not_allowed, not_implemented, precondition_failed, resource_locked
 from broker.amqp.layout import Method
-from broker.queues.queue import Taken
+from broker.queues.queue import Queue, Taken
 from broker.queues.ring import Consumer
 from broker.queues.subscription import Subscription
 from broker.session.declaring import REPLY_TO, clean
@@ -201,15 +201,27 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
     queue.get(node.now_ms, taken)
 
 
-def check_timeout(channel: Channel, oldest: tuple[int, Consumer, int], now_ms: int) -> None:
-    """The consumer of the oldest delivery held it for too long: it is cancelled and its messages return."""
-    at_ms, consumer, _ = oldest
-    queue = consumer.ring.owner
-    limit = queue.settings.consumer_timeout_ms
-    if limit is None:
-        limit = channel.connection.node.options.consumer_timeout_ms
-    if not limit or now_ms - at_ms < limit:
+def check_timeouts(channel: Channel, now_ms: int) -> None:
+    """A consumer that holds a delivery for too long is cancelled, and its messages return."""
+    oldest = channel.ledger.oldest()
+    default = channel.connection.node.options.consumer_timeout_ms
+    limits = [_limit(subscription.queue, default) for subscription in channel.consumers.values()]
+    shortest = min((limit for limit in (*limits, default) if limit), default=0)
+    if oldest is None or not shortest or now_ms - oldest[0] < shortest:
         return
+    for at_ms, consumer in channel.ledger.held():
+        limit = _limit(consumer.ring.owner, default)
+        if limit and now_ms - at_ms >= limit and not channel.closing:
+            _time_out(channel, consumer, limit, now_ms)
+
+
+def _limit(queue: Queue, default: int) -> int:
+    limit = queue.settings.consumer_timeout_ms
+    return default if limit is None else limit
+
+
+def _time_out(channel: Channel, consumer: Consumer, limit: int, now_ms: int) -> None:
+    queue = consumer.ring.owner
     subscription = consumer.owner
     able = channel.connection.capabilities.get("consumer_cancel_notify") is True
     if subscription is None or not able:
@@ -219,13 +231,8 @@ def check_timeout(channel: Channel, oldest: tuple[int, Consumer, int], now_ms: i
             )
         )
         return
-    kept = []
-    for entry in channel.ledger.drain():
-        if entry[1] is consumer:
-            queue.requeue(entry[2], True)
-        else:
-            kept.append(entry)
-    channel.ledger.restore(kept, now_ms)
+    for _, _, seq in channel.ledger.drain_of(consumer):
+        queue.requeue(seq, True)
     known = channel.consumers.get(subscription.tag)
     if known is not None and known is subscription:  # a cancelled one's tag may be in use again
         queue.unsubscribe(known, now_ms)

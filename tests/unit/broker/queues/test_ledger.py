@@ -188,3 +188,18 @@ def test_a_circle_through_a_forgotten_ledger_is_collected(half: Any) -> None:
     del owner, owners, ring, ledger
     gc.collect()
     assert [watch() for watch in watched] == [None, None]
+
+
+def test_what_one_of_several_consumers_holds(half: Any) -> None:
+    ring, ledger = half.ring(6), half.ledger()
+    first, second, idle = (half.consumer(ring, ledger) for _ in range(3))
+    for seq, consumer in enumerate((second, first, second, first, second, first), 1):
+        ring.take()
+        ledger.add(consumer, seq, 100 * seq)
+    assert ledger.held() == [(100, second), (200, first)]
+    assert ledger.drain_of(second) == [(1, second, 1), (3, second, 3), (5, second, 5)]
+    assert (ledger.unacked, second.unacked, first.unacked) == (3, 0, 3)
+    assert ledger.held() == [(200, first)]
+    assert ledger.drain_of(idle) == []
+    assert ledger.ack([6 << 1 | 1]) == 0
+    assert ledger.held() == []

@@ -263,6 +263,19 @@ def test_a_timeout_leaves_the_channels_other_consumers_alone() -> None:
     assert client.world.queue("patient").ring.unacked == 0
 
 
+def test_an_older_delivery_without_a_limit_hides_no_younger_one_with_one() -> None:
+    client = World(consumer_timeout_ms=0).client()
+    client.declare("patient")
+    client.declare("q", x_consumer_timeout=1000)
+    client.publish("", "patient", b"first")
+    client.consume("patient", tag="other")
+    client.publish("", "q", b"second")
+    client.consume("q")
+    client.world.wait(2000)
+    assert client.hear() == [m.BasicCancel("ctag", True)]
+    assert client.say(m.BasicAck(1)) == []
+
+
 def test_a_full_output_buffer_gets_no_more_until_it_is_sent() -> None:
     world = World()
     client = world.client()
