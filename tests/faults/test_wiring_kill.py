@@ -42,6 +42,8 @@ async def main():
                 )
         if n % 20 == 0:
             await asyncio.sleep(0)
+        while log.pending > 500:  # each channel of a node has one command under way: never without a bound
+            await asyncio.sleep(0.001)
 
 asyncio.run(main())
 """
