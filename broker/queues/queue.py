@@ -139,7 +139,7 @@ class Queue:
             if self._waiting is None:
                 self._waiting = deque()
             self._waiting.append((upto, ticket))
-        if self.settings.max_length is not None or self.settings.max_length_bytes is not None:
+        if self._limited:
             self._trim(now_ms)
 
     def inherit(self, message: Message) -> None:
@@ -149,9 +149,11 @@ class Queue:
     @property
     def rejects(self) -> bool:
         """Whether each message must be asked for by `accepts` first."""
-        return self.settings.overflow != "drop-head" and (
-            self.settings.max_length is not None or self.settings.max_length_bytes is not None
-        )
+        return self.settings.overflow != "drop-head" and self._limited
+
+    @property
+    def _limited(self) -> bool:
+        return self.settings.max_length is not None or self.settings.max_length_bytes is not None
 
     def accepts(self, message: Message, now_ms: int) -> bool:
         """reject-publish: whether there is room for one more (amqp-rules 5.6: the length counts ready only)."""

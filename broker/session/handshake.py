@@ -13,9 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp import methods
-from broker.amqp.domains import push_longstr
 from broker.amqp.errors import command_invalid, not_allowed, syntax_error
-from broker.amqp.fields import pull_table
+from broker.amqp.fields import decode_fields
 from broker.session.state import State
 from broker.version import VERSION
 
@@ -57,7 +56,7 @@ def login(connection: Connection, mechanism: str, response: bytes) -> None:
             raise syntax_error("a PLAIN response has three parts")
         _verify(connection, parts[1], parts[2])
     elif mechanism == "AMQPLAIN":
-        table, _ = pull_table(push_longstr(response), 0)
+        table = decode_fields(response)
         user, password = table.get("LOGIN"), table.get("PASSWORD")
         if not isinstance(user, str) or not isinstance(password, (str, bytes)):
             raise syntax_error("an AMQPLAIN response has LOGIN and PASSWORD")
