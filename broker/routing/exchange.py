@@ -253,11 +253,15 @@ class ConsistentHashExchange(Exchange):
         # RabbitMQ hashes the first routing key only: a CC key does not make a second copy
         return self.match(routing_keys[0], headers, property_of)
 
+    # The cluster map decided which keys are weights; what it ordered is folded and never refused. Weight 0 is none.
+
     def _add(self, binding: Binding) -> None:
-        self._ring.add(binding.destination, weight_of(binding.routing_key))
+        if weight := int(binding.routing_key):
+            self._ring.add(binding.destination, weight)
 
     def _remove(self, binding: Binding) -> None:
-        self._ring.remove(binding.destination, weight_of(binding.routing_key))
+        if weight := int(binding.routing_key):
+            self._ring.remove(binding.destination, weight)
 
 
 EXCHANGE_TYPES: dict[str, type[Exchange]] = {

@@ -170,3 +170,19 @@ def test_a_transaction_is_bounded() -> None:
         client.publish("", "q", body)
     (closed,) = client.hear(0)
     assert (type(closed), closed.reply_code) == (m.ConnectionClose, 506)
+
+
+def test_what_the_cluster_map_takes_for_a_weight_the_router_takes_too() -> None:
+    world = World()
+    client = world.client()
+    client.say(m.ExchangeDeclare(exchange="h", type="x-consistent-hash", durable=True))
+    for queue, weight in (("none", "0"), ("negative zero", "-0"), ("long", "0" * 40 + "5")):
+        client.declare(queue)
+        assert client.say(m.QueueBind(0, queue, "h", weight)) == [m.QueueBindOk()]
+    for number in range(20):
+        client.publish("h", f"key {number}", b"x")
+    assert [world.queue(name).ring.ready for name in ("none", "negative zero", "long")] == [0, 0, 20]
+    world.crash()
+    client = world.client()
+    assert client.say(m.QueueUnbind(0, "none", "h", "0")) == [m.QueueUnbindOk()]
+    assert client.say(m.QueueUnbind(0, "long", "h", "0" * 40 + "5")) == [m.QueueUnbindOk()]
