@@ -1,0 +1,242 @@
+"""What a proxy and a queue's owner say to each other: heads of frames; records follow as payload.
+
+A proxy is a node with clients of a queue; the owner may be the same node. Every frame also carries its sender's
+applied wiring index, and is not looked at before the receiver has applied that index. `gen` is the proxy's number of
+its present attachment to the queue: frames of another gen are dropped on both sides. Ranges are (first, last),
+inclusive. Message records in payloads are ENQ records as in journal/layout.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+Range = tuple[int, int]
+
+
+class ProxyMessage(msgspec.Struct, frozen=True, array_like=True):
+    """Root of these heads."""
+
+
+# -- proxy to owner ---------------------------------------------------------------------------------------------
+
+
+class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
+    """A consumer as its owner knows it."""
+
+    consumer: int
+    """Number, unique in the proxy's node incarnation."""
+    tag: str
+    """For people only."""
+    priority: int
+    exclusive: bool
+    no_ack: bool
+    prefetch: int
+    """For people only; the limit itself is `upto`."""
+    upto: int
+    """Credit: the owner may deliver this many to it in this gen."""
+    held: int
+    """Unacknowledged at the consumer now."""
+    order: int
+    """When it was declared, wall clock ms; the order of waiting single active consumers."""
+    arguments: dict[str, Any] = {}
+
+
+class Settlement(msgspec.Struct, frozen=True, array_like=True):
+    """What became of deliveries. Kept by the proxy until `Settled`."""
+
+    id: int
+    """Rising per proxy and queue."""
+    outcome: int
+    """SETTLE_*."""
+    ranges: tuple[Range, ...]
+
+
+SETTLE_ACK = 0
+SETTLE_REJECT = 1  # leaves the queue, to its dead-letter exchange
+SETTLE_REQUEUE = 2  # returns, uncounted (nack, recover)
+SETTLE_REQUEUE_COUNTED = 3  # returns, the consumer failed at it (reject, channel or connection loss)
+
+
+class AttachedQueue(msgspec.Struct, frozen=True, array_like=True):
+    """Everything that the proxy's node has to do with a queue."""
+
+    queue_id: int
+    epoch: int
+    gen: int
+    consumers: tuple[ConsumerHead, ...]
+    outstanding: tuple[Range, ...]
+    settlements: tuple[Settlement, ...]
+    """Not yet answered, in order; their seqs are not in `outstanding`."""
+    next_number: int
+    """Number of the proxy's next publish; those not acknowledged are sent again after Attached."""
+
+
+class Attach(ProxyMessage, frozen=True, tag=20):
+    """Complete for the listed queues; every other queue that the receiver owns at `index`: nothing here."""
+
+    incarnation: int
+    index: int
+    queues: tuple[AttachedQueue, ...]
+    partial: bool = False
+    """True: only the listed queues are meant (a single queue attaches again)."""
+
+
+class Publish(ProxyMessage, frozen=True, tag=21):
+    """Messages for queues that the receiver owns."""
+
+    parts: tuple[tuple[int, int, int, int, int, int], ...]
+    """(queue_id, epoch, gen, number of the first, count, bytes of ENQ records)."""
+
+
+class NamedPublish(ProxyMessage, frozen=True, tag=22):
+    """One message of a producer that numbers its messages itself (x-producer, x-seq); takes a number like others."""
+
+    queue_id: int
+    epoch: int
+    gen: int
+    number: int
+    producer: bytes
+    sequence: int
+
+
+class Consume(ProxyMessage, frozen=True, tag=23):
+    queue_id: int
+    epoch: int
+    gen: int
+    head: ConsumerHead
+
+
+class Cancel(ProxyMessage, frozen=True, tag=24):
+    queue_id: int
+    epoch: int
+    gen: int
+    consumer: int
+
+
+class Credit(ProxyMessage, frozen=True, tag=25):
+    """(queue_id, gen, consumer, upto, held): cumulative per gen."""
+
+    grants: tuple[tuple[int, int, int, int, int], ...]
+
+
+class Settle(ProxyMessage, frozen=True, tag=26):
+    queue_id: int
+    epoch: int
+    gen: int
+    settlements: tuple[Settlement, ...]
+
+
+class Ask(ProxyMessage, frozen=True, tag=27):
+    """A question or an order that is answered once: ASK_*. Asked again after a new attach."""
+
+    queue_id: int
+    epoch: int
+    gen: int
+    request: int
+    what: int
+    if_unused: bool = False
+    if_empty: bool = False
+
+
+ASK_GET = 0
+ASK_COUNTS = 1
+ASK_PURGE = 2
+ASK_DELETE = 3  # may it be deleted? the owner stops taking until it is, or until 3 s have passed
+ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
+
+# -- owner to proxy ---------------------------------------------------------------------------------------------
+
+
+class Attached(ProxyMessage, frozen=True, tag=40):
+    """The owner has taken the attachment; `accepted`: it has all publishes of this proxy up to this number."""
+
+    queue_id: int
+    epoch: int
+    gen: int
+    accepted: int
+
+
+class Published(ProxyMessage, frozen=True, tag=41):
+    """Publishes up to `upto` are committed, but for those that were refused (overflow)."""
+
+    queue_id: int
+    gen: int
+    upto: int
+    refused: tuple[Range, ...] = ()
+    """Numbers, told once, at or below `upto`."""
+
+
+class Consuming(ProxyMessage, frozen=True, tag=42):
+    """Answer to Consume; `refused` is "" or the reason (exclusive use)."""
+
+    queue_id: int
+    gen: int
+    consumer: int
+    refused: str = ""
+
+
+class Cancelled(ProxyMessage, frozen=True, tag=43):
+    """The owner ended a consumer."""
+
+    queue_id: int
+    gen: int
+    consumer: int
+
+
+class Deliver(ProxyMessage, frozen=True, tag=44):
+    """Messages for consumers of the receiver."""
+
+    parts: tuple[tuple[int, int, int, int, int], ...]
+    """(queue_id, epoch, gen, consumer, bytes of ENQ records). A record's REDELIVERED_BIT is its flag."""
+
+
+class Settled(ProxyMessage, frozen=True, tag=45):
+    """Settlements up to this id are committed (or void)."""
+
+    queue_id: int
+    gen: int
+    id: int
+
+
+class Answer(ProxyMessage, frozen=True, tag=46):
+    """Answer to Ask. ASK_GET: payload is one ENQ record, or nothing when the queue is empty."""
+
+    queue_id: int
+    gen: int
+    request: int
+    count: int = 0
+    """Messages ready, or purged."""
+    consumers: int = 0
+    refused: str = ""
+    """ASK_DELETE: "" or "in use" or "not empty"."""
+
+
+class Detach(ProxyMessage, frozen=True, tag=47):
+    """The owner wants the proxy to attach this queue again: "gap", "moving" (a hand-over failed), "unknown"."""
+
+    queue_id: int
+    epoch: int
+    gen: int
+    why: str
+
+
+AnyProxy = (
+    Attach
+    | Publish
+    | NamedPublish
+    | Consume
+    | Cancel
+    | Credit
+    | Settle
+    | Ask
+    | Attached
+    | Published
+    | Consuming
+    | Cancelled
+    | Deliver
+    | Settled
+    | Answer
+    | Detach
+)

@@ -1,0 +1,95 @@
+"""What an owner and its backups say to each other about queues: heads of frames; records follow as payload.
+
+Every frame also carries its sender's applied wiring index (cluster/link/frames.py), and is not looked at before the
+receiver has applied that index. Ranges are (first, last), inclusive. Field order is the order on the wire.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+Range = tuple[int, int]
+
+
+class ReplicationMessage(msgspec.Struct, frozen=True, array_like=True):
+    """Root of these heads."""
+
+
+class Append(ReplicationMessage, frozen=True, tag=1):
+    """Owner to backup: the records of one group commit, as far as they concern this backup."""
+
+    group: int
+    parts: tuple[tuple[int, int, int], ...]
+    """(queue_id, epoch, bytes), in the order of the payload."""
+
+
+class AppendAck(ReplicationMessage, frozen=True, tag=2):
+    """Backup to owner: everything up to this group is durable here (in memory for durability "memory"), in link order.
+
+    `refused` parts were not taken (stale epoch, no sync since the last reset): they say so once, before they count.
+    """
+
+    group: int
+    refused: tuple[tuple[int, int], ...] = ()
+    """(queue_id, epoch)."""
+
+
+class SyncOffer(ReplicationMessage, frozen=True, tag=3):
+    """Owner to backup: this is the emitted state of the queue; Appends follow from now on."""
+
+    queue_id: int
+    epoch: int
+    sync: int
+    """Number of this sync, rising per owner start."""
+    next_seq: int
+    reserved: int
+    epochs: tuple[tuple[int, int], ...]
+    """(epoch, its first seq), ascending."""
+    producers: tuple[tuple[bytes, int], ...]
+    """(producer, highest number in the log)."""
+    buckets: tuple[tuple[int, int], ...]
+    """(number, digest) of every bucket of BUCKET_SEQS seqs with a live message."""
+
+
+class SyncWant(ReplicationMessage, frozen=True, tag=4):
+    """Backup to owner: send this bucket; `have` need no bodies."""
+
+    queue_id: int
+    epoch: int
+    sync: int
+    bucket: int
+    have: tuple[Range, ...]
+
+
+class SyncBucket(ReplicationMessage, frozen=True, tag=5):
+    """Owner to backup: all that lives in the bucket now. Payload: ENQ records of those not in `have`."""
+
+    queue_id: int
+    epoch: int
+    sync: int
+    bucket: int
+    live: tuple[Range, ...]
+    counts: tuple[tuple[int, int], ...] = ()
+    """(seq, delivery count) where it is not 0."""
+    dead: tuple[tuple[int, int], ...] = ()
+    """(seq, reason) of messages that are held for their dead-letter targets."""
+
+
+class SyncDone(ReplicationMessage, frozen=True, tag=6):
+    """Backup to owner: the sync is durable here."""
+
+    queue_id: int
+    epoch: int
+    sync: int
+
+
+class SyncRefused(ReplicationMessage, frozen=True, tag=7):
+    """Backup to owner: stale epoch, or this replica is damaged; `why` for the log."""
+
+    queue_id: int
+    epoch: int
+    sync: int
+    why: str
+
+
+AnyReplication = Append | AppendAck | SyncOffer | SyncWant | SyncBucket | SyncDone | SyncRefused
