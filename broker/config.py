@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from broker.node.options import NodeOptions
 from broker.server.alarms import AlarmOptions
 from broker.server.listener import Address, TlsOptions, address
-from broker.server.options import NAME, ServerOptions
+from broker.server.options import NAME, ClusterOptions, ServerOptions
 from journal.options import JournalOptions
 
 ENVIRONMENT_PREFIX = "CLUSTERBROKER_"
@@ -171,11 +171,19 @@ class NodeConfig(BaseSettings):
     amqps: Addresses = ()
     """Where AMQP inside TLS is spoken; needs [tls] certificate."""
     cluster: Addresses = ()
-    """Where other nodes are spoken to. Not in this version."""
+    """Where other nodes are spoken to, TCP and UDP: HOST:PORT. Empty: as `peers` says, or nowhere (one node)."""
     http: Addresses = ()
     """Where the management API is served. Not in this version."""
     peers: str = ""
-    """NAME@HOST:PORT of all founding members, separated by commas. Empty: one node."""
+    """NAME@HOST:PORT (cluster addresses) of all founding members, separated by commas. Empty: one node."""
+    secret_file: Path | None = None
+    """File with the join secret that all nodes share; empty: ~/.config/clusterbroker/secret, made when missing."""
+    witness: bool = False
+    """Whether the node only votes: it keeps the wiring, but no queue's messages."""
+    cluster_dial: str = ""
+    """NAME=HOST:PORT, separated by commas: where this node dials others instead of at the addresses they give."""
+    advertised_amqp: str = ""
+    """AMQP addresses that clients are told, separated by commas; empty: the listeners' own."""
     default_user: str = "guest"
     """User made at the first start, with all permissions in "/"; empty: none is made."""
     default_password: str = Field(default="guest", repr=False)
@@ -212,13 +220,30 @@ class NodeConfig(BaseSettings):
             raise ValueError("tls.client_certificate: needs authorities: set [tls] authorities to a PEM file")
         if not self.amqp and not self.amqps:
             raise ValueError("amqp: the node would listen nowhere: give amqp or amqps an address")
-        if self.cluster:
-            raise ValueError("cluster: this version runs one node, which speaks to no others: leave it out")
         if self.http:
             raise ValueError("http: this version has no management API yet: leave it out")
-        if self.peers and len(_members(self.peers)) > 1:
-            raise ValueError("peers: this version runs one node: leave it out, or name this node alone")
+        if len(self.cluster) > 1:
+            raise ValueError("cluster: one address is enough: other nodes are told one")
+        peers = _members(self.peers)
+        if self.peers and self.name not in peers and not self.cluster:
+            raise ValueError(f"peers: '{self.name}' is not among them: name it there, or give its address by cluster")
+        _named(self.cluster_dial, "=", "cluster_dial")
         return self
+
+    def _cluster_options(self) -> ClusterOptions | None:
+        if not self.cluster and not self.peers:
+            return None
+        peers = _members(self.peers)
+        listen = self.cluster[0] if self.cluster else address(peers[self.name])
+        peers.setdefault(self.name, str(listen))
+        return ClusterOptions(
+            listen=listen,
+            peers=tuple(sorted(peers.items())),
+            secret_file=self.secret_file,
+            witness=self.witness,
+            dial=_named(self.cluster_dial, "=", "cluster_dial"),
+            advertised_amqp=_words(self.advertised_amqp),
+        )
 
     def options(self) -> ServerOptions:
         """What the node is started with."""
@@ -232,6 +257,7 @@ class NodeConfig(BaseSettings):
             journal=JournalOptions(**_plain(self.journal)),
             alarms=AlarmOptions(**_plain(self.alarms)),
             stop_grace_s=self.stop_grace_s,
+            cluster=self._cluster_options(),
             default_user=self.default_user,
             default_password=self.default_password,
         )
@@ -241,14 +267,27 @@ def _plain(section: BaseModel) -> dict[str, Any]:
     return {name: int(value) if isinstance(value, ByteSize) else value for name, value in section}
 
 
-def _members(peers: str) -> set[str]:
-    members = {peer.strip() for peer in peers.split(",") if peer.strip()}
-    for member in members:
-        name, at, where = member.partition("@")
-        if not at or not name:
-            raise ValueError(f"peers: '{member}' is not NAME@HOST:PORT")
+def _members(peers: str) -> dict[str, str]:
+    """Cluster address by name."""
+    return _named(peers, "@", "peers")
+
+
+def _named(text: str, between: str, setting: str) -> dict[str, str]:
+    """"NAME@HOST:PORT,NAME@HOST:PORT" as a table."""
+    found: dict[str, str] = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        name, sign, where = entry.partition(between)
+        if not sign or not name:
+            raise ValueError(f"{setting}: '{entry}' is not NAME{between}HOST:PORT")
+        if re.fullmatch(NAME, name) is None:
+            raise ValueError(f"{setting}: '{name}' is no name: letters, digits and _ . @ -")
+        if found.get(name, where) != where:
+            raise ValueError(f"{setting}: '{name}' is named twice, at {found[name]} and at {where}")
+        if where in found.values() and found.get(name) != where:
+            raise ValueError(f"{setting}: two members at {where}")
         address(where)
-    return members
+        found[name] = where
+    return found
 
 
 def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> NodeConfig:

@@ -40,9 +40,11 @@ def start(
     name: Annotated[str | None, typer.Option(help="The node's name. [node]")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where everything is kept. [clusterbroker-data]")] = None,
     amqp: Annotated[str | None, typer.Option(help="HOST:PORT of AMQP clients. [127.0.0.1:5672]")] = None,
-    cluster: Annotated[str | None, typer.Option(help="HOST:PORT of other nodes. Not in this version.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="HOST:PORT for other nodes, TCP and UDP.")] = None,
     http: Annotated[str | None, typer.Option(help="HOST:PORT of the management API. Not in this version.")] = None,
     peers: Annotated[str | None, typer.Option(help="NAME@HOST:PORT,... of all founding members.")] = None,
+    secret_file: Annotated[Path | None, typer.Option(help="The join secret. [~/.config/clusterbroker/secret]")] = None,
+    witness: Annotated[bool | None, typer.Option("--witness", help="Vote only, keep no messages.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; flags and environment come before it.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error, critical. [info]")] = None,
 ) -> None:
@@ -59,6 +61,8 @@ def start(
         "cluster": cluster,
         "http": http,
         "peers": peers,
+        "secret_file": None if secret_file is None else str(secret_file),
+        "witness": witness,
         "log.level": log_level,
     }
     raise typer.Exit(run(flags, config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,29 @@ from journal.options import JournalOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 """What a node may be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """A node's place among others."""
+
+    listen: Address
+    """Where other nodes are spoken to, TCP and UDP."""
+
+    peers: tuple[tuple[str, str], ...]
+    """(name, HOST:PORT) of the founding members by name, this node included."""
+
+    secret_file: Path | None = None
+    """The join secret; None: the user's own file."""
+
+    witness: bool = False
+    """Votes only."""
+
+    dial: Mapping[str, str] = field(default_factory=dict)
+    """Where to dial a member instead of at its address."""
+
+    advertised_amqp: tuple[str, ...] = ()
+    """What clients are told of this node's AMQP addresses; empty: the listeners' own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +82,9 @@ class ServerOptions:
 
     password_cost: int = 14
     """Base-2 logarithm of scrypt's n for passwords hashed by this node."""
+
+    cluster: ClusterOptions | None = None
+    """None: a node that is alone."""
 
     admin: bool = True
     """Whether the node serves `admin.sock` in its data directory."""

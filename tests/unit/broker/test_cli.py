@@ -141,7 +141,7 @@ def test_policies_status_and_drills(node: Any) -> None:
         (["start", "--nonsense"], 2, "No such option"),
         (["start", "--amqp", "5672"], 2, "clusterbroker: amqp (flag): '5672' is not HOST:PORT"),
         (["start", "--http", ":1"], 2, "clusterbroker: http (flag): this version has no management API yet"),
-        (["start", "--peers", "a@h:1,b@h:2"], 2, "clusterbroker: peers (flag): this version runs one node"),
+        (["start", "--peers", "a@h:1,b@h:2"], 2, "clusterbroker: peers (flag): 'node' is not among them"),
         (["start", "--config", "/nowhere.toml"], 2, "clusterbroker: --config /nowhere.toml: No such file"),
         (["start", "--amqp", "192.0.2.1:1", "--data-dir", "{tmp}"], 1, "cannot listen on amqp 192.0.2.1:1"),
         (["start", "--data-dir", "/proc/nowhere"], 1, "clusterbroker: [Errno"),
