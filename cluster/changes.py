@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from .entities import Binding, Exchange, Queue
+from .entities import Binding, Exchange, Member, Queue
+from .ids import Epoch, NodeId
 
 
 class QueueDeclared(msgspec.Struct, frozen=True, tag=True):
@@ -95,6 +96,40 @@ class ParameterChanged(msgspec.Struct, frozen=True, tag=True):
     name: str
 
 
+class MemberChanged(msgspec.Struct, frozen=True, tag=True):
+    """A member was added, registered, failed, or one of its flags changed; what that did to queues follows."""
+
+    member: Member
+
+
+class MemberForgotten(msgspec.Struct, frozen=True, tag=True):
+    """A member is none any more."""
+
+    name: NodeId
+
+
+class OwnerChanged(msgspec.Struct, frozen=True, tag=True):
+    """A queue's epoch rose: it has another owner, or none, or the same one anew; its in-sync set may differ too."""
+
+    queue: Queue
+    previous: NodeId | None
+    """Who owned it until now."""
+    previous_epoch: Epoch
+
+
+class InSyncChanged(msgspec.Struct, frozen=True, tag=True):
+    """A queue's version rose, its epoch did not: another in-sync or eligible set, or a proposal was cancelled."""
+
+    queue: Queue
+
+
+class ReplicasChanged(msgspec.Struct, frozen=True, tag=True):
+    """Others than before shall hold a queue."""
+
+    queue: Queue
+    previous: tuple[NodeId, ...]
+
+
 Change = (
     QueueDeclared
     | QueueDeleted
@@ -109,4 +144,9 @@ Change = (
     | UserChanged
     | PermissionChanged
     | ParameterChanged
+    | MemberChanged
+    | MemberForgotten
+    | OwnerChanged
+    | InSyncChanged
+    | ReplicasChanged
 )

@@ -1,7 +1,7 @@
 """All that the wiring log may order, as values; each says what shall be, and carries what its fold needs to know.
 
 The fold reads no clock, no random source and no configuration: time (`at_ms`, since 1970), names that a
-server makes up, the owner and the replicas of a queue and hashed passwords arrive inside the command.
+server makes up and hashed passwords arrive inside the command; who owns and holds a queue follows from the map.
 
     stored command   u8 version (1) | msgpack array: [tag, field, field, ...]
 
@@ -17,7 +17,7 @@ import msgspec
 from .arguments import ENCODER, NESTING_MAX, too_deep
 from .entities import ApplyTo, DestinationKind, UserLimits
 from .errors import PreconditionFailed
-from .ids import LOCAL_NODE, Incarnation, NodeId, QueueId
+from .ids import LOCAL_NODE, Epoch, Incarnation, NodeId, QueueId
 
 VERSION: Final = 1
 
@@ -79,9 +79,12 @@ class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
     server_named: bool = False
     """The server made the name up, so it may begin with `amq.`."""
     owner: NodeId = LOCAL_NODE
+    """The node that proposes it. In a cluster it owns the queue only if that is transient or its locator says
+    client-local; else the fold places the queue."""
     incarnation: Incarnation = Incarnation(1)
+    """The proposer's."""
     replicas: tuple[NodeId, ...] = ()
-    """Empty: the owner alone."""
+    """Empty: the owner alone. A cluster's fold chooses by itself."""
 
 
 class DeleteQueue(Command, frozen=True, kw_only=True, tag="delete_queue"):
@@ -254,6 +257,109 @@ class ClearVhostLimits(Command, frozen=True, kw_only=True, tag="clear_vhost_limi
     vhost: str
 
 
+class AddMember(Command, frozen=True, kw_only=True, tag="add_member"):
+    """A node may join under this name; it is not alive before it registers. Founders come by the first commands.
+
+    The first member of a map takes over all the queues that the map already has: it was a single node's, and that
+    node becomes this member.
+    """
+
+    name: NodeId
+    address: str
+    witness: bool = False
+
+
+class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
+    """A member's process started, or begins anew after it was failed. Refused unless the incarnation is new."""
+
+    node: NodeId
+    disk_id: str
+    incarnation: Incarnation
+    address: str
+    amqp: tuple[str, ...] = ()
+    damaged: tuple[QueueId, ...] = ()
+    """Queues whose replica at this node has lost records: it does not count before it has caught up."""
+
+
+class FailNode(Command, frozen=True, kw_only=True, tag="fail_node"):
+    """A member is gone: others take over what it owned. Result: whether it was alive with that incarnation."""
+
+    node: NodeId
+    incarnation: Incarnation
+
+
+class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
+    """Place no new queue at a member, or do so again; who moves what it has is up to the leader."""
+
+    node: NodeId
+    draining: bool = True
+
+
+class ForgetNode(Command, frozen=True, kw_only=True, tag="forget_node"):
+    """Take a member out for good. Refused while it is alive and owns a queue; its data directory never returns."""
+
+    node: NodeId
+    accept_loss: bool = False
+    """Needed when it holds the only copy of a queue."""
+
+
+class SetVoters(Command, frozen=True, kw_only=True, tag="set_voters"):
+    """Who votes in the wiring log, for display and choice: the voting itself is the log's own matter."""
+
+    voters: tuple[NodeId, ...]
+
+
+class InSyncProposal(msgspec.Struct, frozen=True, array_like=True):
+    """One queue of a ChangeInSync."""
+
+    queue_id: QueueId
+    epoch: Epoch
+    """At which the proposer owns the queue."""
+    version: int
+    """On which the proposal stands; another one makes it void."""
+    in_sync: tuple[NodeId, ...]
+    """All of the new in-sync set, the owner with it; the old one again only raises the version (cancels)."""
+    incarnations: tuple[Incarnation, ...]
+    """Of each of `in_sync`, in its order: the life of the process that caught up."""
+
+
+class ChangeInSync(Command, frozen=True, kw_only=True, tag="change_in_sync"):
+    """An owner says who is in sync, for many queues at once. What does not hold any more is skipped.
+
+    Result: the queue_ids that were changed.
+    """
+
+    node: NodeId
+    incarnation: Incarnation
+    changes: tuple[InSyncProposal, ...]
+
+
+class TransferOwner(Command, frozen=True, kw_only=True, tag="transfer_owner"):
+    """The owner hands a queue to another in-sync member."""
+
+    node: NodeId
+    incarnation: Incarnation
+    queue_id: QueueId
+    epoch: Epoch
+    version: int
+    to: NodeId
+
+
+class ForceOwner(Command, frozen=True, kw_only=True, tag="force_owner"):
+    """An operator makes a replica the owner whatever it holds: messages that it lacks are lost."""
+
+    queue_id: QueueId
+    node: NodeId
+
+
+class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
+    """Change who shall hold a queue. Who is added already, or removed already, is passed over."""
+
+    queue_id: QueueId
+    add: tuple[NodeId, ...] = ()
+    remove: tuple[NodeId, ...] = ()
+
+
 AnyCommand = (
     AddVhost
     | DeleteVhost
@@ -279,6 +385,16 @@ AnyCommand = (
     | DeleteParameter
     | SetVhostLimits
     | ClearVhostLimits
+    | AddMember
+    | RegisterNode
+    | FailNode
+    | DrainNode
+    | ForgetNode
+    | SetVoters
+    | ChangeInSync
+    | TransferOwner
+    | ForceOwner
+    | MoveReplica
 )
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

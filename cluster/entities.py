@@ -2,7 +2,8 @@
 
 Field order is the stored order (array-like msgpack): new fields go to the end and carry a default, then older
 bytes still decode. The keys of the maps that hold them: vhosts, users, by name; exchanges and queues by
-(vhost, name); bindings by all their fields; permissions by (user, vhost); policies by (vhost, name).
+(vhost, name); bindings by all their fields; permissions by (user, vhost); policies by (vhost, name); members by
+name, forgotten disks by disk_id.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .ids import Epoch, Incarnation, NodeId, QueueId
+from .ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
 
 DestinationKind = Literal["queue", "exchange"]
 ApplyTo = Literal["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"]
@@ -158,3 +159,37 @@ class VhostLimits(msgspec.Struct, frozen=True, array_like=True):
     vhost: str
     queues_max: int | None = None
     connections_max: int | None = None
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """A node of the cluster. A map without members is that of a single node."""
+
+    name: NodeId
+    address: str
+    """Where its links listen, "host:port"."""
+    amqp: tuple[str, ...] = ()
+    """Where its clients connect, each "amqp://host:port" or "amqps://host:port"."""
+    incarnation: Incarnation = Incarnation(0)
+    """The one that it registered last; 0: it never registered."""
+    disk_id: str = ""
+    """Made when its data directory was formatted; empty: it never registered."""
+    alive: bool = False
+    """Registered, and not failed since: what the log says, whatever anybody suspects."""
+    voter: bool = False
+    """Votes in the wiring log; the others follow it."""
+    witness: bool = False
+    """Votes and serves clients, but holds no messages."""
+    draining: bool = False
+    """No new queue goes there; its owner moves what it has."""
+    joined_index: LogIndex = LogIndex(0)
+    """Index of the AddMember."""
+
+
+class ForgottenDisk(msgspec.Struct, frozen=True, array_like=True):
+    """The data directory of a member that was forgotten: it never returns, for what it holds is of the past."""
+
+    disk_id: str
+    name: NodeId
+    """The member that had it."""
+    incarnation: Incarnation
+    """Its last one: should the name come back, its incarnations go on from here."""

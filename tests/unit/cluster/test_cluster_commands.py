@@ -6,7 +6,7 @@ import pytest
 from cluster import commands as c
 from cluster.entities import UserLimits
 from cluster.errors import PreconditionFailed
-from cluster.ids import Incarnation, NodeId, QueueId
+from cluster.ids import Epoch, Incarnation, NodeId, QueueId
 
 EVERY = [
     c.AddVhost(name="v", description="d", tags=("a",), metadata={"k": [1]}, default_queue_type="quorum"),
@@ -43,6 +43,36 @@ EVERY = [
     c.DeleteParameter(vhost="", component="c", name="n"),
     c.SetVhostLimits(vhost="v", queues_max=1),
     c.ClearVhostLimits(vhost="v"),
+    c.AddMember(name=NodeId("n1"), address="h:1", witness=True),
+    c.RegisterNode(
+        node=NodeId("n1"),
+        disk_id="d",
+        incarnation=Incarnation(3),
+        address="h:1",
+        amqp=("amqp://h:5672", "amqps://h:5671"),
+        damaged=(QueueId(7),),
+    ),
+    c.FailNode(node=NodeId("n1"), incarnation=Incarnation(3)),
+    c.DrainNode(node=NodeId("n1"), draining=False),
+    c.ForgetNode(node=NodeId("n1"), accept_loss=True),
+    c.SetVoters(voters=(NodeId("n1"), NodeId("n2"))),
+    c.ChangeInSync(
+        node=NodeId("n1"),
+        incarnation=Incarnation(3),
+        changes=(
+            c.InSyncProposal(QueueId(7), Epoch(2), 5, (NodeId("n1"), NodeId("n2")), (Incarnation(3), Incarnation(1))),
+        ),
+    ),
+    c.TransferOwner(
+        node=NodeId("n1"),
+        incarnation=Incarnation(3),
+        queue_id=QueueId(7),
+        epoch=Epoch(2),
+        version=5,
+        to=NodeId("n2"),
+    ),
+    c.ForceOwner(queue_id=QueueId(7), node=NodeId("n1")),
+    c.MoveReplica(queue_id=QueueId(7), add=(NodeId("n3"),), remove=(NodeId("n2"),)),
 ]
 
 
