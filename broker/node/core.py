@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from broker.amqp import properties as codec
@@ -44,6 +45,7 @@ from cluster.view import ClusterView
 from journal.record import GroupWriter, Message, SegmentUse
 
 if TYPE_CHECKING:
+    from broker.node.part import Part
     from broker.session.connection import Connection
 
 RATE_MS = 8
@@ -56,10 +58,28 @@ Done = Callable[[Applied], None]
 
 
 class Load(NamedTuple):
-    """Messages that a queue wants back from the journal."""
+    """Messages that a queue wants back from the journal; `then` gets them, without it the queue does."""
 
-    queue: Queue
-    locations: list[Location]
+    queue_id: int
+    name: str
+    locations: Sequence[Location]
+    then: Callable[[Sequence[Message]], None]
+    wanted: Callable[[], bool]
+    """Whether the queue still lives here: damage that nobody reads does not matter."""
+
+
+class Group(NamedTuple):
+    """A group commit under way: what `group_committed` needs to know of it."""
+
+    number: int
+    queues: list[tuple[Queue, int]]
+    """(queue, watermark it reaches) of queues that need no other copy."""
+    replicated: list[int]
+    """Queue ids whose commit waits for other copies as well."""
+    copies: int
+    """What this node holds for other owners is durable up to this mark."""
+    sync: bool
+    """Whether somebody waits for the disk, not only for the write."""
 
 
 class Check(NamedTuple):
@@ -120,6 +140,8 @@ class Node:
         self.connections: dict[str, Connection] = {}
         self.reply_targets: dict[str, ReplyTarget] = {}
         self.alarms: dict[str, None] = {}
+        self.part: Part | None = None
+        """What the node is to others; None: it is alone."""
         self.authorization_generation = 0
         self.exchange_count = 0
         self.unwritten_bytes = 0
@@ -129,7 +151,7 @@ class Node:
         self.loads: list[Load] = []
         self.checks: list[Check] = []
         self.writes: dict[Queue, None] = {}
-        self.touched: dict[Queue, None] = {}  # for the next checkpoint
+        self.touched: dict[Ring, None] = {}  # for the next checkpoint
         self.forgotten: list[int] = []  # queue ids whose journal is to be dropped
         self.sending: dict[Connection, None] = {}
         self.confirming: dict[Any, None] = {}  # channels with confirms to say
@@ -137,6 +159,7 @@ class Node:
         self._barriers: list[Ticket] = []
         self._group_barriers: list[Ticket] = []
         self._group_in_flight = False
+        self._group_count = 0
         self._undivided = False
         self._dying: deque[tuple[Queue, Message, Reason]] = deque()
         self._burying = False
@@ -244,7 +267,7 @@ class Node:
         vhost.router.remove_queue(change.queue.name)
         queue.drop()
         self.writes.pop(queue, None)
-        self.touched.pop(queue, None)
+        self.touched.pop(queue.ring, None)
         if queue.ring.journaled:
             self.forgotten.append(change.queue.queue_id)
 
@@ -298,10 +321,12 @@ class Node:
     # -- what queues ask (broker.queues.queue.Host) -----------------------------------------------------------
 
     def load(self, queue: Queue, locations: list[Location]) -> None:
-        self.loads.append(Load(queue, locations))
+        self.loads.append(
+            Load(queue.entity.queue_id, queue.name, locations, partial(queue.loaded, locations), lambda: not queue.deleted)
+        )
 
     def loaded(self, load: Load, messages: Sequence[Message]) -> None:
-        load.queue.loaded(load.locations, messages)
+        load.then(messages)
 
     def write(self, queue: Queue) -> None:
         self.writes[queue] = None
@@ -429,10 +454,11 @@ class Node:
     @property
     def group_bytes(self) -> int:
         """About so many bytes the next group will take: more than a segment's rest, and a new one begins with it."""
-        return sum(queue.ring.unwritten_bytes for queue in self.writes)
+        own = sum(queue.ring.unwritten_bytes for queue in self.writes)
+        return own if self.part is None else own + self.part.copies_bytes
 
-    def write_group(self, writer: GroupWriter, now_ms: int) -> tuple[list[tuple[Queue, int]], bool]:
-        """Puts the records of all waiting queues into one group: (queue, watermark it will reach), must be synced.
+    def write_group(self, writer: GroupWriter, now_ms: int) -> Group:
+        """Puts the records of all waiting queues into one group, and what this node holds for other owners.
 
         A group holds everything that the turns before it did, so what belongs together is never cut in two. Only
         when much is published (`_patient`) and nothing belongs together are messages left out that came just now and
@@ -440,13 +466,18 @@ class Node:
         """
         # what came since the turn may have one half in a queue that writes, the other in one that is only marked
         self._work(now_ms)
-        group: list[tuple[Queue, int]] = []
+        queues: list[tuple[Queue, int]] = []
         sync = False
+        part = self.part
         patient = self._patient and not self._undivided
         writes, self.writes = self.writes, {}
         self.urgent = False
+        self._group_count += 1
         for queue in writes:
-            group.append((queue, queue.ring.write(writer, queue.ripe(now_ms) if patient else 0)))
+            if part is not None and part.replicates(queue):
+                sync = part.write(queue, writer) or sync
+                continue
+            queues.append((queue, queue.ring.write(writer, queue.ripe(now_ms) if patient else 0)))
             sync = sync or queue.settings.durability == "fsync"
             if patient and queue.ring.needs_write:
                 self.write(queue)
@@ -454,14 +485,19 @@ class Node:
         self.unwritten_bytes = 0
         self._group_in_flight = True
         self._group_barriers, self._barriers = self._barriers, []
-        return group, sync
+        if part is None:
+            return Group(self._group_count, queues, [], 0, sync)
+        copies, copies_sync = part.write_copies(writer)
+        return Group(self._group_count, queues, part.cut(self._group_count, now_ms), copies, sync or copies_sync)
 
-    def group_committed(self, group: list[tuple[Queue, int]], now_ms: int) -> None:
+    def group_committed(self, group: Group, now_ms: int) -> None:
         self.now_ms = now_ms
-        for queue, upto in group:
+        for queue, upto in group.queues:
             queue.committed(upto)
             if not queue.deleted:
-                self.touched[queue] = None
+                self.touched[queue.ring] = None
+        if self.part is not None:
+            self.part.group_durable(group, now_ms)
         self._group_in_flight = False
         self._pass(self._group_barriers)
         self._throttle()
@@ -490,8 +526,7 @@ class Node:
         """(queue id, first seq, run bytes) that changed, (queue id, meta) of the same queues, ids to forget."""
         runs: list[tuple[int, int, bytes]] = []
         metas: list[tuple[int, dict[str, int]]] = []
-        for queue in self.touched:
-            ring = queue.ring
+        for ring in self.touched:
             runs.extend((ring.queue_id, first, run) for first, run in ring.dirty_runs())
             meta = {"next_seq": ring.next_seq, "reserved": ring.reserved_durable, "epoch": ring.epoch}
             metas.append((ring.queue_id, meta))

@@ -25,8 +25,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from broker.node.core import Node
-from broker.queues.queue import PATIENCE_MS, Queue
+from broker.node.core import Group, Load, Node
+from broker.queues.queue import PATIENCE_MS
 from broker.server.admin import AdminSocket
 from broker.server.alarms import Alarms
 from broker.server.client import Client, ReceiveBuffer, peer_name
@@ -300,12 +300,12 @@ class NodeShell:
         journal = self.storage.journal
         assert journal is not None, "only a journaled queue loads"
         for load in loads:
-            journal.read(load.queue.entity.queue_id, load.locations, partial(self._loaded, load))
+            journal.read(load.queue_id, load.locations, partial(self._loaded, load))
 
-    def _loaded(self, load: Any, messages: list[Message] | DamagedRecord) -> None:
+    def _loaded(self, load: Load, messages: list[Message] | DamagedRecord) -> None:
         if isinstance(messages, DamagedRecord):
-            if not load.queue.deleted:
-                self._damaged(messages, load.queue)
+            if load.wanted():
+                self._damaged(messages, load.name, load.queue_id)
             return
         try:
             self.node.loaded(load, messages)
@@ -313,10 +313,9 @@ class NodeShell:
             self.fail(error)
         self.schedule()
 
-    def _damaged(self, damage: DamagedRecord, queue: Queue | None) -> None:
+    def _damaged(self, damage: DamagedRecord, queue: str = "", queue_id: int | None = None) -> None:
         assert self.options.data_dir is not None, "a record was read from somewhere"
-        what = str(damage) if queue is None else f"queue '{queue.name}' in vhost '{queue.entity.vhost}': {damage}"
-        queue_id = None if queue is None else queue.entity.queue_id
+        what = f"queue '{queue}': {damage}" if queue else str(damage)
         self.fail(DamagedJournal(self.options.data_dir / "journal", "segments", None, what, queue_id))
 
     def _check(self) -> None:
@@ -340,9 +339,9 @@ class NodeShell:
             self._grouped_s = now_s
             now_ms = self.clock.now_ms()
             writer = journal.begin_group(node.group_bytes)
-            group, sync = node.write_group(writer, now_ms)
+            group = node.write_group(writer, now_ms)
             if writer.records:
-                journal.submit(writer, sync, partial(self._committed, group))
+                journal.submit(writer, group.sync, partial(self._committed, group))
             else:
                 node.group_committed(group, now_ms)
                 if node.writes:
@@ -357,7 +356,7 @@ class NodeShell:
         self._timers.pop(self._due, None)
         self.schedule()
 
-    def _committed(self, group: list[tuple[Queue, int]]) -> None:
+    def _committed(self, group: Group) -> None:
         try:
             self.node.group_committed(group, self.clock.now_ms())
         except Exception as error:
@@ -449,7 +448,7 @@ class NodeShell:
     def _copy_forward(self, segment: int, survivors: list[Survivor] | DamagedRecord) -> None:
         self._copying = False
         if isinstance(survivors, DamagedRecord):
-            self._damaged(survivors, None)
+            self._damaged(survivors)
             return
         for queue_id, seq, offset, message in survivors:
             queue = self.node.queues.get(queue_id)

@@ -105,7 +105,7 @@ class Storage:
         node.adopt(recovery.rings)
         node.forgotten.extend(sorted(recovery.unknown))
         for queue_id in recovery.changed:
-            node.touched[node.queues[queue_id]] = None
+            node.touched[node.queues[queue_id].ring] = None
         return node
 
     def checkpoint(self, node: Node, then: Callable[[], object]) -> None:

@@ -162,7 +162,7 @@ def test_a_patient_group_that_holds_nothing_wakes_nobody(monkeypatch: pytest.Mon
     assert world.node.writes
     assert not world.node.busy
     writer = GroupWriter(1, 0)
-    group, _ = world.node.write_group(writer, world.now_ms)
+    group = world.node.write_group(writer, world.now_ms)
     assert writer.records == 0
     world.node.group_committed(group, world.now_ms)
     assert not world.node.busy

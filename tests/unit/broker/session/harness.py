@@ -23,7 +23,7 @@ from broker.amqp.codec import OutBuffer
 from broker.amqp.errors import AmqpError
 from broker.amqp.layout import Method
 from broker.amqp.properties import Properties
-from broker.node.core import Load, Node
+from broker.node.core import Group, Load, Node
 from broker.node.options import NodeOptions
 from broker.queues.queue import PATIENCE_MS, Queue
 from broker.server.recovery import Recovery
@@ -75,7 +75,7 @@ class World:
         self.checkpoint_due = False
         self.disk_waits = self.wiring_waits = self.passwords_wait = self.reads_wait = False
         self.clients: dict[Connection, Client] = {}
-        self.group: list[tuple[Queue, int]] = []
+        self.group: Group | None = None
         self.loads: list[tuple[Load, list[Message]]] = []
         self.checks: list[Any] = []
         self._options = options
@@ -102,7 +102,7 @@ class World:
             node.adopt(recovery.rings)
             node.forgotten.extend(sorted(recovery.unknown))
             for queue_id in recovery.changed:
-                node.touched[node.queues[queue_id]] = None
+                node.touched[node.queues[queue_id].ring] = None
         self.wiring.listen(lambda applied: node.apply(applied.changes))
 
     # -- the shell's part
@@ -133,7 +133,7 @@ class World:
             rounds += 1
         for load in node.loads:
             assert self.journal is not None, "only a journaled queue loads"
-            self.loads.append((load, self.journal.read(load.queue.entity.queue_id, load.locations)))
+            self.loads.append((load, self.journal.read(load.queue_id, load.locations)))
         node.loads = []
         self.checks += node.checks
         node.checks = []
@@ -172,9 +172,9 @@ class World:
         if not node.writes:
             return
         writer = journal.begin_group(node.group_bytes)
-        group, sync = node.write_group(writer, self.now_ms)
+        group = node.write_group(writer, self.now_ms)
         if writer.records:
-            journal.submit(writer, sync, self.now_ms)
+            journal.submit(writer, group.sync, self.now_ms)
             self.group = group
         else:
             node.group_committed(group, self.now_ms)
@@ -183,7 +183,8 @@ class World:
         """The group under way is written, and flushed if it had to be."""
         assert self.journal is not None
         self.journal.complete_group()
-        group, self.group = self.group, []
+        group, self.group = self.group, None
+        assert group is not None, "a group is under way"
         self.node.group_committed(group, self.now_ms)
 
     def commit(self) -> None:
@@ -214,7 +215,7 @@ class World:
         self.clients = {}
         if self.journal is not None:
             self.journal.crash(kept)
-        self.group, self.loads, self.checks = [], [], []
+        self.group, self.loads, self.checks = None, [], []
         self.wiring = MemoryWiringLog(self.wiring.map)  # type: ignore[arg-type]
         self._start()
 
