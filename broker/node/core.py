@@ -322,7 +322,13 @@ class Node:
 
     def load(self, queue: Queue, locations: list[Location]) -> None:
         self.loads.append(
-            Load(queue.entity.queue_id, queue.name, locations, partial(queue.loaded, locations), lambda: not queue.deleted)
+            Load(
+                queue.entity.queue_id,
+                queue.name,
+                locations,
+                partial(queue.loaded, locations),
+                lambda: not queue.deleted,
+            )
         )
 
     def loaded(self, load: Load, messages: Sequence[Message]) -> None:
