@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.queues.queue import Queue
+from broker.queues.face import QueueFace
 from broker.routing.router import Router
 
 
@@ -13,5 +13,5 @@ class VirtualHost:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.queues: dict[str, Queue] = {}
-        self.router: Router[Queue] = Router(self.queues.get)
+        self.queues: dict[str, QueueFace] = {}
+        self.router: Router[QueueFace] = Router(self.queues.get)

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from broker.amqp import properties as codec
 from broker.queues.deadletter import Reason
+from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, Taken
 from broker.queues.ring import (
     HEAD_EXPIRED,
     HEAD_NONE,
@@ -49,8 +50,6 @@ LOAD_AHEAD_MAX: Final = 16384
 
 PATIENCE_MS: Final = 10
 """How long a message may wait for its acknowledgement before it is written (only while much is published)."""
-
-Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count
 
 
 class Host(Protocol):
@@ -120,8 +119,8 @@ class Queue:
         return self.entity.name
 
     @property
-    def in_use(self) -> bool:
-        return len(self.subscriptions) > 0
+    def ready(self) -> int:
+        return self.ring.ready
 
     def message_count(self, now_ms: int) -> int:
         """Ready messages, as queue.declare-ok counts them: without the expired and the given up."""
@@ -273,6 +272,9 @@ class Queue:
             self.ring.settle(seq, held)
             self.ring.mark()
 
+    def settled(self, ticket: Ticket) -> None:
+        """All that happens here stands in the node's next group, which the node's barrier waits for."""
+
     def _expire(self, now_ms: int) -> bool:
         """Whether something was given up."""
         expired = False
@@ -285,11 +287,18 @@ class Queue:
 
     # -- consuming --------------------------------------------------------------------------------------------
 
-    def subscribe(self, subscription: Subscription, now_ms: int) -> None:
+    def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
+        if self.deleted:
+            then(GONE)
+            return
+        if self.subscriptions.exclusive or (subscription.exclusive and self.subscriptions):
+            then(EXCLUSIVE)
+            return
         self.subscriptions.add(subscription)
         self.had_consumers = True
         self.last_used_ms = now_ms
         self.ring.mark()
+        then("")
 
     def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
         """The consumer is gone; what it holds stays with its channel (amqp-rules 5.5: cancel does not requeue)."""
@@ -327,8 +336,28 @@ class Queue:
             self.ring.reserve()
         return None, False
 
-    def purge(self) -> int:
-        return self.ring.purge()
+    # -- the queue as a whole ---------------------------------------------------------------------------------
+
+    def touch(self, now_ms: int, then: Callable[[int, int], None]) -> None:
+        """amqp-rules 5.6: queue TTL counts disuse, and being declared is use."""
+        self.last_used_ms = now_ms
+        self.ring.mark()
+        self.counts(now_ms, then)
+
+    def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
+        then(self.message_count(now_ms), len(self.subscriptions))
+
+    def purge(self, then: Callable[[int], None]) -> None:
+        then(self.ring.purge())
+
+    def begin_delete(self, if_unused: bool, if_empty: bool, now_ms: int, then: Callable[[str, int], None]) -> None:
+        count = self.message_count(now_ms)
+        if if_unused and self.subscriptions:
+            then(IN_USE, count)
+        elif if_empty and count:
+            then(NOT_EMPTY, count)
+        else:
+            then("", count)
 
     # -- the turn ---------------------------------------------------------------------------------------------
 
@@ -397,8 +426,9 @@ class Queue:
             self._getters.popleft()(answer)
 
     def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
-        """Calls `then` when these unacknowledged messages are in memory (or the queue is gone)."""
-        missing = [] if self.deleted else [seq for seq in seqs if self.ring.message(seq) is None]
+        """Calls `then` when these unacknowledged messages are in memory, if a rejection makes them dead letters."""
+        dies = not self.deleted and self.settings.dead_letter_exchange is not None
+        missing = [seq for seq in seqs if self.ring.message(seq) is None] if dies else []
         if not missing:
             then()
             return

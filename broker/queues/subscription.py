@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from broker.queues.ring import Consumer, Ledger
 
 if TYPE_CHECKING:
-    from broker.queues.queue import Queue
+    from broker.queues.face import QueueFace
 
 
 class Holder(Protocol):
@@ -39,7 +39,7 @@ class Subscription:
         self,
         holder: Holder,
         ledger: Ledger,
-        queue: Queue,
+        queue: QueueFace,
         tag: str,
         *,
         no_ack: bool,

@@ -30,7 +30,7 @@ from broker.amqp.errors import (
 )
 from broker.amqp.errors import channel_error as channel_fault
 from broker.amqp.layout import Method
-from broker.queues.queue import Queue
+from broker.queues.face import QueueFace
 from broker.queues.ring import Ledger
 from broker.queues.subscription import Subscription
 from broker.routing.router import Route
@@ -73,7 +73,7 @@ class Channel:
         self.transaction: Transaction | None = None
         self.reply_key = ""
         self.reply_tag = b""
-        self.routes: dict[bytes, tuple[int, int, Route[Queue]]] = {}
+        self.routes: dict[bytes, tuple[int, int, Route[QueueFace]]] = {}
 
     # -- events in --------------------------------------------------------------------------------------------
 
@@ -149,20 +149,43 @@ class Channel:
 
     def order(self, command: AnyCommand, method: Method, then: Callable[[Applied], Method | None]) -> None:
         """Puts a command into the wiring log; the reply of `then` is sent when it was applied."""
-        self.park()
 
-        def done(applied: Applied) -> None:
-            if self.parked is None:
-                return  # the connection ended meanwhile
-            if applied.error is not None and not self.closing:
-                self.fail(refusal(applied.error).at(method.CLASS_ID, method.METHOD_ID))
-            elif not self.closing:
-                reply = then(applied)
-                if reply is not None:
-                    self.send(reply)
+        def applied(outcome: Applied) -> None:
+            reply = then(outcome)
+            if reply is not None:
+                self.send(reply)
             self.resume()
 
+        self.park()
+        self.propose(command, method, applied)
+
+    def propose(self, command: AnyCommand, method: Method, then: Callable[[Applied], None]) -> None:
+        """Puts a command into the wiring log for a parked channel. `then` hears of the result, and resumes the channel;
+        a refusal closes it here instead."""
+
+        def done(applied: Applied) -> None:
+            if not self.awaits():
+                return
+            if applied.error is not None:
+                self.refuse(refusal(applied.error), method)
+            else:
+                then(applied)
+
         self.connection.node.propose(command, done)
+
+    def awaits(self) -> bool:
+        """Whether an answer to what parked the channel is still of use. If not, the channel goes on without it."""
+        if self.parked is None:
+            return False  # the connection ended meanwhile
+        if self.closing:
+            self.resume()  # the close-ok may wait
+            return False
+        return True
+
+    def refuse(self, error: AmqpError, method: Method) -> None:
+        """The answer that the parked channel waited for is an error."""
+        self.fail(error.at(method.CLASS_ID, method.METHOD_ID))
+        self.resume()
 
     # -- output -----------------------------------------------------------------------------------------------
 
@@ -226,16 +249,19 @@ class Channel:
             raise not_found("no previously declared queue")
         return self.last_queue
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> QueueFace:
         """404 for a missing queue, 405 for one that is exclusive to another connection."""
         assert self.connection.vhost is not None, "a channel is opened after its connection"
         queue = self.connection.vhost.queues.get(name)
         if queue is None:
-            raise not_found(f"no queue '{name}' in vhost '{self.vhost_name}'")
+            raise self.no_queue(name)
         self.check_exclusive(queue)
         return queue
 
-    def check_exclusive(self, queue: Queue) -> None:
+    def no_queue(self, name: str) -> AmqpError:
+        return not_found(f"no queue '{name}' in vhost '{self.vhost_name}'")
+
+    def check_exclusive(self, queue: QueueFace) -> None:
         owner = queue.entity.exclusive_owner
         if owner is not None and owner != self.connection.id:
             raise resource_locked(

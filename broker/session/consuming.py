@@ -13,7 +13,7 @@ from broker.amqp import methods
 from broker.amqp.codec import Acked
 from broker.amqp.errors import access_refused, not_allowed, not_implemented, precondition_failed, resource_locked
 from broker.amqp.layout import Method
-from broker.queues.queue import Queue, Taken
+from broker.queues.face import GONE, QueueFace, Taken
 from broker.queues.ring import Consumer
 from broker.queues.subscription import Subscription
 from broker.session.declaring import REPLY_TO, clean
@@ -114,8 +114,6 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     if len(channel.consumers) >= limit:
         raise not_allowed(f"reached maximum ({limit}) of consumers per channel")
     queue = channel.queue(name)
-    if queue.subscriptions.exclusive or (method.exclusive and queue.in_use):
-        raise access_refused(f"queue '{name}' in vhost '{channel.vhost_name}' in exclusive use")
     priority = method.arguments.get("x-priority", 0)
     if not isinstance(priority, int) or isinstance(priority, bool):
         raise precondition_failed(f"invalid arg 'x-priority' for consumer '{tag}': expected an integer")
@@ -130,10 +128,29 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         priority=max(-(2**31), min(2**31 - 1, int(priority))),
         arguments=method.arguments,
     )
-    channel.consumers[tag] = subscription
-    if not method.nowait:
-        channel.send(methods.BasicConsumeOk(tag))
-    queue.subscribe(subscription, node.now_ms)
+
+    def subscribed(refused: str) -> None:
+        if not channel.awaits():
+            if not refused:
+                queue.unsubscribe(subscription, node.now_ms)
+            return
+        if refused == GONE:
+            channel.refuse(channel.no_queue(name), method)
+            return
+        if refused:
+            text = f"queue '{name}' in vhost '{channel.vhost_name}' {refused}"
+            channel.refuse(access_refused(text), method)
+            return
+        channel.consumers[tag] = subscription
+        if not method.nowait:
+            channel.send(methods.BasicConsumeOk(tag))
+        if node.authorization_generation != generation:
+            channel.review_rights()  # they changed while the owner was asked
+        channel.resume()
+
+    generation = node.authorization_generation
+    channel.park()
+    queue.subscribe(subscription, node.now_ms, subscribed)
 
 
 def _consume_replies(channel: Channel, method: methods.BasicConsume, tag: str) -> None:
@@ -178,11 +195,9 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
     channel.park()
 
     def taken(answer: Taken | None) -> None:
-        if channel.parked is None or channel.closing:
+        if not channel.awaits():
             if answer is not None:
                 queue.requeue(answer[0], False)
-            if channel.parked is not None:
-                channel.resume()  # it was closed meanwhile, and the close-ok may wait there
             return
         if answer is None:
             channel.send(methods.BasicGetEmpty())
@@ -194,7 +209,7 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
                 queue.settle(seq)
             else:
                 tag = channel.ledger.add(Consumer(queue.ring, channel.ledger, b"\0", False, 0), seq, node.now_ms)
-            channel.connection.out.get_ok(channel.number, tag, redelivered, message, queue.ring.ready)
+            channel.connection.out.get_ok(channel.number, tag, redelivered, message, queue.ready)
             node.sending[channel.connection] = None
         channel.resume()
 
@@ -215,7 +230,7 @@ def check_timeouts(channel: Channel, now_ms: int) -> None:
             _time_out(channel, consumer, limit, now_ms)
 
 
-def _limit(queue: Queue, default: int) -> int:
+def _limit(queue: QueueFace, default: int) -> int:
     limit = queue.settings.consumer_timeout_ms
     return default if limit is None else limit
 

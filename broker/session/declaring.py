@@ -150,11 +150,9 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
             channel.send(methods.QueueDeclareOk(name, 0, 1))
         return
     if method.passive:
-        queue = channel.queue(channel.queue_name(name))
-        queue.last_used_ms = connection.node.now_ms
-        channel.last_queue = queue.name
-        if not method.nowait:
-            channel.send(_declare_ok(channel, queue.name))
+        name = channel.queue(channel.queue_name(name)).name
+        channel.park()
+        _declared(channel, method, name)
         return
     server_named = not name
     if server_named:
@@ -179,15 +177,10 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
         server_named=server_named,
     )
 
-    def declared(_: Applied) -> Method | None:
-        channel.last_queue = name
-        if method.nowait:
-            return None
-        return _declare_ok(channel, name)
-
     # said before the answer: a connection that is lost meanwhile must end the queue as well
     connection.exclusive_queues = connection.exclusive_queues or method.exclusive
-    channel.order(command, method, declared)
+    channel.park()
+    channel.propose(command, method, lambda _: _declared(channel, method, name))
 
 
 def _is_reply_name(channel: Channel, name: str) -> bool:
@@ -195,23 +188,39 @@ def _is_reply_name(channel: Channel, name: str) -> bool:
     return name == REPLY_TO or name in channel.connection.node.reply_targets
 
 
-def _declare_ok(channel: Channel, name: str) -> methods.QueueDeclareOk:
-    node = channel.connection.node
+def _declared(channel: Channel, method: methods.QueueDeclare, name: str) -> None:
+    """The queue is there: tells the parked channel its counts."""
+    channel.last_queue = name
+
+    def counted(ready: int, consumers: int) -> None:
+        if not channel.awaits():
+            return
+        if not method.nowait:
+            channel.send(methods.QueueDeclareOk(name, ready, consumers))
+        channel.resume()
+
     assert channel.connection.vhost is not None, "a channel is opened after its connection"
     queue = channel.connection.vhost.queues.get(name)
     if queue is None:
-        return methods.QueueDeclareOk(name, 0, 0)  # deleted again before the answer
-    queue.last_used_ms = node.now_ms
-    queue.ring.mark()
-    return methods.QueueDeclareOk(name, queue.message_count(node.now_ms), len(queue.subscriptions))
+        counted(0, 0)  # deleted again before the answer
+    else:
+        queue.touch(channel.connection.node.now_ms, counted)
 
 
 def _queue_purge(channel: Channel, method: methods.QueuePurge) -> None:
     name = channel.queue_name(clean(method.queue))
     channel.check("read", "queue", name)
-    count = channel.queue(name).purge()
-    if not method.nowait:
-        channel.send(methods.QueuePurgeOk(count))
+    queue = channel.queue(name)
+
+    def purged(count: int) -> None:
+        if not channel.awaits():
+            return
+        if not method.nowait:
+            channel.send(methods.QueuePurgeOk(count))
+        channel.resume()
+
+    channel.park()
+    queue.purge(purged)
 
 
 def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
@@ -226,13 +235,24 @@ def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
             channel.send(methods.QueueDeleteOk(0))
         return
     channel.check_exclusive(queue)
-    if method.if_unused and queue.in_use:
-        raise precondition_failed(f"queue '{name}' in vhost '{vhost.name}' in use")
-    count = queue.message_count(channel.connection.node.now_ms)
-    if method.if_empty and count:
-        raise precondition_failed(f"queue '{name}' in vhost '{vhost.name}' not empty")
     command = DeleteQueue(vhost=vhost.name, name=name, queue_id=queue.entity.queue_id)
-    channel.order(command, method, _answered(method, methods.QueueDeleteOk(count)))
+
+    def may(refused: str, count: int) -> None:
+        if not channel.awaits():
+            return
+        if refused:
+            channel.refuse(precondition_failed(f"queue '{name}' in vhost '{vhost.name}' {refused}"), method)
+            return
+
+        def deleted(_: Applied) -> None:
+            if not method.nowait:
+                channel.send(methods.QueueDeleteOk(count))
+            channel.resume()
+
+        channel.propose(command, method, deleted)
+
+    channel.park()
+    queue.begin_delete(method.if_unused, method.if_empty, channel.connection.node.now_ms, may)
 
 
 HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {

@@ -20,7 +20,7 @@ from broker.amqp import properties as codec
 from broker.amqp.codec import Published
 from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed, resource_error
 from broker.amqp.layout import Method
-from broker.queues.queue import Queue
+from broker.queues.face import QueueFace
 from broker.queues.ticket import Ticket
 from broker.routing.carbon_copy import UnacceptableHeader, copy_keys
 from broker.routing.router import Route
@@ -67,7 +67,7 @@ def publish(channel: Channel, event: Published) -> None:
         _stage_or_send(channel, route, event.messages, event.mandatory)
 
 
-def _permitted(channel: Channel, event: Published) -> Route[Queue]:
+def _permitted(channel: Channel, event: Published) -> Route[QueueFace]:
     connection = channel.connection
     vhost = connection.vhost
     assert vhost is not None, "a channel is opened after its connection"
@@ -91,7 +91,7 @@ def _looks_into(event: Published) -> bool:
     return any(b"CC" in message.header for message in event.messages)
 
 
-def _one(channel: Channel, event: Published, message: Message) -> tuple[Message, Route[Queue]]:
+def _one(channel: Channel, event: Published, message: Message) -> tuple[Message, Route[QueueFace]]:
     """A message with what the broker changes in it, and its own route."""
     connection = channel.connection
     vhost = connection.vhost
@@ -135,7 +135,7 @@ def _rebuilt(message: Message, properties: codec.Properties, flags: int = 0) -> 
     )  # fmt: skip
 
 
-def _stage_or_send(channel: Channel, route: Route[Queue], messages: Sequence[Message], mandatory: bool) -> None:
+def _stage_or_send(channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool) -> None:
     if channel.transaction is not None:
         transaction = channel.transaction
         transaction.size += sum(message.size for message in messages)
@@ -152,7 +152,7 @@ def _stage_or_send(channel: Channel, route: Route[Queue], messages: Sequence[Mes
 
 
 def send(
-    channel: Channel, route: Route[Queue], messages: Sequence[Message], mandatory: bool, ticket: Ticket | None
+    channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool, ticket: Ticket | None
 ) -> None:
     """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered."""
     node = channel.connection.node
@@ -178,14 +178,14 @@ def send(
         ticket.pass_()
 
 
-def _accepted(queue: Queue, message: Message, ticket: Ticket | None, now_ms: int) -> bool:
+def _accepted(queue: QueueFace, message: Message, ticket: Ticket | None, now_ms: int) -> bool:
     if not queue.accepts(message, now_ms):
         return False
     queue.publish((message,), ticket, now_ms)
     return True
 
 
-def _is_direct_reply(route: Route[Queue], messages: Sequence[Message]) -> bool:
+def _is_direct_reply(route: Route[QueueFace], messages: Sequence[Message]) -> bool:
     """A reply that reached its consumer was routed (amqp-rules 5.4)."""
     return route.found_exchange and route.uncacheable and messages[0].routing_key.startswith(REPLY_TO.encode() + b".")
 

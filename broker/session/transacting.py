@@ -5,6 +5,10 @@ their queues. The checks of each are made at once (amqp-rules 5.4). A commit doe
 stands in one group of the journal: after a crash all of it is there or none. Settled messages are HELD or SETTLED
 until that group is durable, and tx.commit-ok waits for it. A rollback forgets the staged publishes and returns the
 acknowledged deliveries to the ledger; it does not requeue them.
+
+In a cluster a commit hands each queue's part to the queue's owner, and says commit-ok when all parts are committed.
+This node sends them again until they are, each takes effect once, and each queue's part is atomic: a transaction over
+several queues is all or nothing as long as this node lives.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp import methods
 from broker.amqp.errors import internal_error, precondition_failed
 from broker.amqp.layout import Method
-from broker.queues.queue import Queue
+from broker.queues.face import QueueFace
 from broker.queues.ring import Consumer
 from broker.queues.ticket import Ticket
 from broker.routing.router import Route
@@ -34,7 +38,7 @@ class Transaction:
     __slots__ = ("publishes", "settles", "size")
 
     def __init__(self) -> None:
-        self.publishes: list[tuple[Route[Queue], Sequence[Message], bool]] = []
+        self.publishes: list[tuple[Route[QueueFace], Sequence[Message], bool]] = []
         self.settles: list[tuple[list[Entry], str]] = []
         self.size = 0  # bytes of the staged messages
 
@@ -62,9 +66,9 @@ def _current(channel: Channel) -> Transaction:
 
 def _commit(channel: Channel, method: methods.TxCommit) -> None:
     staged = _current(channel)
-    absent = _to_bring(staged)
+    rejected = _rejected(staged)
     channel.park()
-    waits = len(absent)
+    waits = len(rejected)
     if not waits:
         _carry_out(channel, method, staged)
         return
@@ -76,21 +80,19 @@ def _commit(channel: Channel, method: methods.TxCommit) -> None:
         if not waits and channel.parked is not None and channel.transaction is staged:
             _carry_out(channel, method, staged)
 
-    for queue, seqs in absent.items():
+    for queue, seqs in rejected.items():
         queue.bring(seqs, brought)
 
 
-def _to_bring(staged: Transaction) -> dict[Queue, list[int]]:
-    """Rejected deliveries whose bodies are on disk only, and which will be dead letters: a commit is one turn, so they
-    are fetched before it."""
-    absent: dict[Queue, list[int]] = {}
+def _rejected(staged: Transaction) -> dict[QueueFace, list[int]]:
+    """Rejected deliveries: the bodies of those that will be dead letters may be on disk only, and a commit is one turn,
+    so they are fetched before it."""
+    rejected: dict[QueueFace, list[int]] = {}
     for entries, outcome in staged.settles:
         for _, consumer, seq in entries:
-            queue: Queue = consumer.ring.owner
-            wanted = outcome == "reject" and not queue.deleted and queue.settings.dead_letter_exchange is not None
-            if wanted and queue.ring.message(seq) is None:
-                absent.setdefault(queue, []).append(seq)
-    return absent
+            if outcome == "reject":
+                rejected.setdefault(consumer.ring.owner, []).append(seq)
+    return rejected
 
 
 def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) -> None:
@@ -111,15 +113,19 @@ def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) 
     for route, messages, mandatory in staged.publishes:
         ticket.hold()
         publishing.send(channel, route, messages, mandatory, ticket)
+    settled: dict[QueueFace, None] = {}
     for entries, outcome in staged.settles:
         for _, consumer, seq in entries:
-            queue: Queue = consumer.ring.owner
+            queue: QueueFace = consumer.ring.owner
+            settled[queue] = None
             if outcome == "ack":
                 queue.settle(seq, held=True)
             elif outcome == "requeue":
                 queue.requeue(seq, counted=False)
             else:
                 queue.reject(seq)
+    for queue in settled:
+        queue.settled(ticket)
     channel.connection.node.barrier(ticket)
 
 

@@ -219,4 +219,4 @@ def test_a_consumer_that_may_not_read_any_more_is_cancelled() -> None:
     client.consume("q")
     world.command(c.SetPermission(user="eve", vhost="/", configure=".*", write=".*", read=""))
     assert client.hear() == [m.BasicCancel("ctag", True)]
-    assert not world.queue("q").in_use
+    assert not world.queue("q").subscriptions

@@ -1,0 +1,121 @@
+"""What a session asks of a queue, wherever the queue is: here (`queue.Queue`) or at its owner (`proxy.ProxyQueue`).
+
+A queue that is here answers at once; one that is elsewhere answers when its owner has. Therefore every question takes
+a `then`, which is called exactly once, perhaps before the question returns, and the one who asks parks its channel.
+A queue that is deleted meanwhile answers what is still open (`GONE`, nothing ready, no message).
+
+What runs once per message needs no answer: deliveries go from the ring into output buffers, acknowledgements from
+ledgers into the ring, and a publish is answered through its ticket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker.queues.ring import Ring
+from broker.queues.ticket import Ticket
+from cluster.entities import Queue as QueueEntity
+from cluster.queue_settings import QueueSettings
+from journal.record import Message
+
+if TYPE_CHECKING:
+    from broker.queues.subscription import Subscription
+
+Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count
+
+IN_USE: Final = "in use"
+NOT_EMPTY: Final = "not empty"
+EXCLUSIVE: Final = "in exclusive use"
+GONE: Final = "gone"
+
+
+class QueueFace(Protocol):
+    """One queue, as sessions and routers see it."""
+
+    @property
+    def entity(self) -> QueueEntity:
+        """What was declared, and who owns it."""
+
+    @property
+    def settings(self) -> QueueSettings:
+        """Arguments and policies together."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ring(self) -> Ring:
+        """What consumers and ledgers hold on to; `ring.owner` is this queue, `ring.mark()` gives it a turn."""
+
+    @property
+    def ready(self) -> int:
+        """Messages ready; of a queue elsewhere, as its last answer said."""
+
+    @property
+    def deleted(self) -> bool: ...
+
+    # -- publishing
+
+    @property
+    def rejects(self) -> bool:
+        """Whether each message may be refused: it is asked for by `accepts`, and needs a ticket of its own."""
+
+    def accepts(self, message: Message, now_ms: int) -> bool:
+        """Whether there is room for one more; elsewhere the owner decides, and refuses through the ticket."""
+
+    def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
+        """Takes the messages; the ticket, if any, is held until they are committed."""
+
+    def inherit(self, message: Message) -> None:
+        """Takes a dead letter."""
+
+    # -- consuming
+
+    def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
+        """`then("")`: the consumer stands in line, deliveries follow; otherwise EXCLUSIVE or GONE."""
+
+    def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
+        """The consumer is gone; what it holds stays with its channel."""
+
+    def get(self, now_ms: int, then: Callable[[Taken | None], None]) -> None:
+        """The head, unacknowledged, or None; `ready` counts what is left when `then` is called."""
+
+    def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
+        """The message of a `get` as its client shall see it."""
+
+    def settle(self, seq: int, held: bool = False) -> None:
+        """Acknowledged; `held`: together with other things of a transaction."""
+
+    def reject(self, seq: int) -> None:
+        """Leaves the queue, to its dead-letter exchange."""
+
+    def requeue(self, seq: int, counted: bool) -> None:
+        """Returns to its place; `counted`: the consumer failed at it."""
+
+    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+        """`then()` when these unacknowledged messages can be rejected within one turn."""
+
+    def settled(self, ticket: Ticket) -> None:
+        """The ticket passes when all that was settled, rejected and requeued until now is committed. What happened at
+        this node itself is not waited for here: `Node.barrier` is."""
+
+    # -- the queue as a whole
+
+    def touch(self, now_ms: int, then: Callable[[int, int], None]) -> None:
+        """It was declared again: its expiry begins anew; answered like `counts`."""
+
+    def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
+        """(messages ready, consumers)."""
+
+    def purge(self, then: Callable[[int], None]) -> None:
+        """Drops what is ready; `then(how many)`."""
+
+    def begin_delete(self, if_unused: bool, if_empty: bool, now_ms: int, then: Callable[[str, int], None]) -> None:
+        """May it be deleted? (IN_USE, NOT_EMPTY or "", messages ready). The deletion itself is a command."""
+
+    def adopt(self, settings: QueueSettings) -> None:
+        """New settings, by policy."""
+
+    def drop(self) -> None:
+        """It was deleted: its consumers are cancelled, all questions and publishers answered."""
