@@ -92,7 +92,9 @@ class _Compaction:
         for queue_id in self.fold.queue_ids():
             meta = dict(self.fold.meta_of(queue_id))
             meta["reserved"] = self.fold.reserved_upto(queue_id)
-            meta["next_seq"] = max(meta.get("next_seq", 1), self.fold.next_seq(queue_id))
+            meta["next_seq"] = self.fold.next_seq(queue_id)
+            meta.setdefault("epoch", 1)
+            self.fold.state_of(queue_id).into(meta)
             metas.append((queue_id, meta))
         runs, position = self.fold.runs(), self.journal.position
         self._wait(lambda done: self.journal.checkpoint(runs, metas, [], position, done))
@@ -118,7 +120,8 @@ class _Compaction:
         if entry is None or RUN_ENTRY.unpack(entry)[4:6] != (segment, offset):
             return
         count = RUN_ENTRY.unpack(entry)[3]
-        epoch = self.fold.meta_of(queue_id).get("epoch", 0)
+        epochs = [epoch for epoch, first in self.fold.state_of(queue_id).epochs if first <= seq]
+        epoch = epochs[-1] if epochs else self.fold.meta_of(queue_id).get("epoch", 0)
         at = writer.enqueue(queue_id, epoch, seq, message, count)
         length = RUN_ENTRY.unpack(entry)[6]
         record = Record(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from journal.index import Index
 from journal.layout import REDELIVERED, RUN_ENTRY, RUN_LENGTH
+from journal.queue_state import QueueState
 from journal.record import Record
 from journal.recovery import replay_tail, start_of_tail
 from journal.replay import Tail
@@ -44,6 +45,7 @@ class Fold:
         self._metas: dict[int, dict[str, Any]] = {}
         self._reserved: dict[int, int] = {}
         self._newest: dict[int, int] = {}
+        self._states: dict[int, QueueState] = {}
 
     def load(self) -> Tail:
         self._metas = dict(self.index.metas())
@@ -63,6 +65,13 @@ class Fold:
         """Messages up to this seq may have been delivered before."""
         known = self.meta_of(queue_id).get("reserved", 0)
         return max(known if isinstance(known, int) else 0, self._reserved.get(queue_id, 0))
+
+    def state_of(self, queue_id: int) -> QueueState:
+        """Epochs, producers and the dead set, to the log's end."""
+        state = self._states.get(queue_id)
+        if state is None:
+            state = self._states[queue_id] = QueueState.of_meta(self.meta_of(queue_id))
+        return state
 
     def entries(self, queue_id: int) -> Iterator[Entry]:
         """The live messages of a queue, in the order of their seqs."""
@@ -96,8 +105,9 @@ class Fold:
         return self._touch(queue_id, seq).get(seq)
 
     def next_seq(self, queue_id: int) -> int:
-        """The lowest seq that no record of the tail has used."""
-        return self._newest.get(queue_id, 0) + 1
+        """The lowest seq that nothing in the log has used, or that was cut off."""
+        known = self.meta_of(queue_id).get("next_seq", 1)
+        return max(known if isinstance(known, int) else 1, self._newest.get(queue_id, 0) + 1)
 
     def _touch(self, queue_id: int, seq: int) -> Block:
         blocks = self.touched.setdefault(queue_id, {})
@@ -132,7 +142,10 @@ class Fold:
         )
 
     def settled(self, queue_id: int, ranges: tuple[tuple[int, int], ...]) -> None:
+        state = self.state_of(queue_id)
         for first, last in ranges:
+            if state.dead:
+                state.settled(first, last)
             for block in self._blocks_between(queue_id, first, last):
                 entries = self._touch(queue_id, block)
                 for seq in [seq for seq in entries if first <= seq <= last]:
@@ -148,6 +161,26 @@ class Fold:
 
     def reserved(self, queue_id: int, upto: int) -> None:
         self._reserved[queue_id] = max(self._reserved.get(queue_id, 0), upto)
+
+    def dead(self, queue_id: int, seq: int, mark: int) -> None:
+        if seq in self._touch(queue_id, seq):
+            self.state_of(queue_id).died(seq, mark)
+
+    def cut(self, queue_id: int, from_seq: int) -> None:
+        last = max(self.next_seq(queue_id) - 1, from_seq, *self.touched.get(queue_id, {}))
+        self.settled(queue_id, ((from_seq, last + RUN_LENGTH),))
+        self.state_of(queue_id).cut(from_seq)
+        self._newest[queue_id] = min(self._newest.get(queue_id, 0), from_seq - 1)
+        meta = dict(self.meta_of(queue_id))
+        meta["next_seq"] = min(self.next_seq(queue_id), from_seq)
+        self._metas[queue_id] = meta
+
+    def produced(self, queue_id: int, producer: bytes, upto: int) -> None:
+        self.state_of(queue_id).produced(producer, upto)
+
+    def began(self, queue_id: int, epoch: int, first_seq: int) -> None:
+        self.state_of(queue_id).began(epoch, first_seq)
+        self._metas[queue_id] = {**self.meta_of(queue_id), "epoch": epoch}
 
     def counted(self, queue_id: int, seq: int, delivery_count: int) -> None:
         block = self._touch(queue_id, seq)

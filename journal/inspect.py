@@ -40,6 +40,8 @@ class QueueSummary(NamedTuple):
     newest_ms: int | None
     redelivered: int
     meta: dict[str, Any]
+    dead: int = 0
+    """of `ready`, held for their dead-letter targets"""
 
 
 class StoredMessage(NamedTuple):
@@ -128,6 +130,7 @@ class JournalView:
                 self._time_ms(queue_id, newest),
                 redelivered,
                 self._fold.meta_of(queue_id),
+                len(self._fold.state_of(queue_id).dead),
             )
 
     def _time_ms(self, queue_id: int, entry: Entry | None) -> int | None:

@@ -14,7 +14,7 @@
         0  u32  length in bytes, without padding
         4  u32  crc32c of bytes 8..length
         8  u8   kind      (below)
-        9  u8   flags     ENQ: the message's flags; SET: the cause
+        9  u8   flags     ENQ: the message's flags; SET: the cause; DEAD: the reason
        10  u8   priority  ENQ only
        11  u8   0
        12  u32  epoch of the queue's owner
@@ -30,6 +30,11 @@
     SET  messages left the queue:  ranges (u64 first, u64 last), inclusive; the record's seq is the first of them
     RSV  every seq up to this one may be handed to a consumer from now on
     REQ  u16 delivery count of seq, after a return that the consumer caused
+    DEAD u64 number: seq left its queue's order and is held for its dead-letter targets; the queue's dead are
+         numbered 1, 2, 3 ... in the order of these records, over all epochs
+    CUT  everything from seq on is gone, its numbers will be used anew (a replica had what its owner has not)
+    PRD  u64 upto | producer: all that this producer published up to this number is in the log; 0: it is forgotten
+    EPO  the record's epoch begins: messages from seq on are of it, until the next EPO
 
 A run is one index entry: up to 256 messages of a queue whose seq share all but the low 8 bits. Everybody handles it
 like this; what the index keeps of it (format 2) is drawn in packed_run.py.
@@ -50,6 +55,10 @@ RECORD_HEADER: Final = struct.Struct("<IIBBBBIQQ")
 ENQ_FIELDS: Final = struct.Struct("<QqHHI")
 RANGE: Final = struct.Struct("<QQ")
 COUNT: Final = struct.Struct("<H")
+NUMBER: Final = struct.Struct("<Q")
+REASON_BITS: Final = 8
+"""A dead message's mark is `number << 8 | reason`."""
+PRODUCER_BYTES_MAX: Final = 1024
 RUN_ENTRY: Final = struct.Struct("<BBBBIIII")
 
 GROUP_HEADER_BYTES: Final = 32
@@ -64,7 +73,13 @@ ENQ: Final = 1
 SET: Final = 2
 RSV: Final = 3
 REQ: Final = 4
-KIND_NAMES: Final = {ENQ: "ENQ", SET: "SET", RSV: "RSV", REQ: "REQ"}
+DEAD: Final = 5
+CUT: Final = 6
+PRD: Final = 7
+EPO: Final = 8
+KIND_NAMES: Final = {
+    ENQ: "ENQ", SET: "SET", RSV: "RSV", REQ: "REQ", DEAD: "DEAD", CUT: "CUT", PRD: "PRD", EPO: "EPO",
+}  # fmt: skip
 
 # Message flags (Message.flags, ENQ flags)
 PERSISTENT: Final = 1
@@ -73,6 +88,8 @@ HAS_EXPIRATION: Final = 4
 HAS_USER_ID: Final = 8
 HAS_REPLY_TO: Final = 16
 HAS_BCC: Final = 32  # a BCC header that consumers must not see
+REDELIVERED_BIT: Final = 0x80
+"""In the flags of ENQ records that go from node to node: the consumer shall see `redelivered`. Never stored."""
 
 # Run entry flags
 REDELIVERED: Final = 1

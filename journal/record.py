@@ -16,13 +16,16 @@ if TYPE_CHECKING or not COMPILED:
         GroupWriter,
         Message,
         Record,
+        RecordBuffer,
         SegmentUse,
         checksum,
         read_message,
         read_messages,
+        read_records,
         read_span,
         scan_group,
         seal,
+        verify_records,
     )
 else:
     from journal.record_fast import (
@@ -30,13 +33,16 @@ else:
         GroupWriter,
         Message,
         Record,
+        RecordBuffer,
         SegmentUse,
         checksum,
         read_message,
         read_messages,
+        read_records,
         read_span,
         scan_group,
         seal,
+        verify_records,
     )
 
 __all__ = [
@@ -44,11 +50,14 @@ __all__ = [
     "GroupWriter",
     "Message",
     "Record",
+    "RecordBuffer",
     "SegmentUse",
     "checksum",
     "read_message",
     "read_messages",
+    "read_records",
     "read_span",
     "scan_group",
     "seal",
+    "verify_records",
 ]

@@ -33,6 +33,45 @@ cdef class GroupWriter:
                         uint8_t cause) except -1
     cdef int put_reserve(self, uint64_t queue_id, uint32_t epoch, uint64_t upto) except -1
     cdef int put_count(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, uint16_t delivery_count) except -1
+    # mark: number << 8 | reason
+    cdef int put_dead(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, uint64_t mark) except -1
+
+
+cdef class RecordBuffer:
+    cdef public uint64_t size_max
+    cdef readonly uint64_t size
+    cdef readonly uint64_t count
+    cdef GroupWriter writer
+
+    cdef int put(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, Message message, uint16_t delivery_count,
+                 bint redelivered) except -1
+
+
+# One record of a span from another node, as `next_record` finds it; `kind` is 0 at the end.
+cdef struct record_view:
+    uint8_t kind
+    uint8_t flags
+    uint8_t priority
+    uint32_t epoch
+    uint64_t queue_id
+    uint64_t seq
+    uint64_t value  # DEAD: mark, PRD: upto
+    int64_t at  # where it stands in the span
+    int64_t next  # where the next one does
+    uint32_t length
+    uint32_t body_length  # ENQ: of the message; SET: ranges; PRD: bytes of the producer's name
+    uint32_t header_length
+    uint16_t address_length
+    uint16_t delivery_count
+    int64_t time_ms
+    int64_t ttl_ms
+    const uint8_t *body  # ENQ: address | header | body; SET: pairs of u64; PRD: the producer's name
+
+# Reads the record at view.next of data[:end], which is never left; `proved` asks for the checksum too.
+cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint proved) except -1
+
+# The message of an ENQ record; `before`: one whose address is shared when it is the same.
+cdef Message view_message(record_view *view, Message before)
 
 
 cdef class SegmentUse:

@@ -9,6 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
+from journal.layout import KIND_NAMES
 from journal.record_pure import DamagedRecord, Record
 
 # Castagnoli's polynomial, reflected. `crc_portable` takes eight bytes a step through eight tables and runs
@@ -226,6 +227,12 @@ cdef enum:
     SET = 2
     RSV = 3
     REQ = 4
+    DEAD = 5
+    CUT = 6
+    PRD = 7
+    EPO = 8
+    REDELIVERED_BIT = 0x80
+    PRODUCER_BYTES_MAX = 1024
     PERSISTENT = 1
     FIRST_CAPACITY = 16384
 
@@ -384,6 +391,13 @@ cdef class GroupWriter:
         close_record(self, at, RECORD_HEADER_BYTES + 2)
         return 0
 
+    cdef int put_dead(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, uint64_t mark) except -1:
+        cdef uint8_t *at = open_record(self, RECORD_HEADER_BYTES + 8, DEAD, mark & 255, queue_id, epoch, seq)
+        cdef uint64_t number = mark >> 8
+        memcpy(at + RECORD_HEADER_BYTES, &number, 8)
+        close_record(self, at, RECORD_HEADER_BYTES + 8)
+        return 0
+
     def enqueue(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, Message message not None,
                 uint16_t delivery_count) -> int:
         """Adds an ENQ record; returns the offset at which it will stand in the segment."""
@@ -412,6 +426,55 @@ cdef class GroupWriter:
 
     def count_delivery(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, uint16_t delivery_count) -> None:
         self.put_count(queue_id, epoch, seq, delivery_count)
+
+    def dead(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, uint64_t mark) -> None:
+        """Adds a DEAD record; `mark` is number << 8 | reason."""
+        self.put_dead(queue_id, epoch, seq, mark)
+
+    def cut(self, uint64_t queue_id, uint32_t epoch, uint64_t from_seq) -> None:
+        close_record(self, open_record(self, RECORD_HEADER_BYTES, CUT, 0, queue_id, epoch, from_seq),
+                     RECORD_HEADER_BYTES)
+
+    def produced(self, uint64_t queue_id, uint32_t epoch, bytes producer not None, uint64_t upto) -> None:
+        cdef size_t size = PyBytes_GET_SIZE(producer)
+        cdef uint64_t length = RECORD_HEADER_BYTES + 8 + size
+        cdef uint8_t *at
+        if not 0 < size <= PRODUCER_BYTES_MAX:
+            raise ValueError(f"a producer's name has 1 to {PRODUCER_BYTES_MAX} bytes")
+        at = open_record(self, length, PRD, 0, queue_id, epoch, 0)
+        memcpy(at + RECORD_HEADER_BYTES, &upto, 8)
+        memcpy(at + RECORD_HEADER_BYTES + 8, PyBytes_AS_STRING(producer), size)
+        close_record(self, at, length)
+
+    def begin_epoch(self, uint64_t queue_id, uint32_t epoch, uint64_t first_seq) -> None:
+        close_record(self, open_record(self, RECORD_HEADER_BYTES, EPO, 0, queue_id, epoch, first_seq),
+                     RECORD_HEADER_BYTES)
+
+    def append(self, data) -> int:
+        """Adds records that `verify_records` has passed; see record_pure.GroupWriter.append."""
+        cdef Py_buffer view
+        cdef record_view record
+        cdef uint64_t offset = self.offset + self.size
+        cdef uint8_t *at
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            at = room(self, view.len)
+            memcpy(at, view.buf, view.len)
+            record.next = 0
+            while next_record(at, view.len, &record, False):
+                if record.kind == ENQ:
+                    at[record.at + 9] &= <uint8_t>~REDELIVERED_BIT
+                self.records += 1
+            self.size += view.len
+        finally:
+            PyBuffer_Release(&view)
+        return offset
+
+    def span(self, uint64_t start, uint64_t end) -> bytes:
+        """The records between two values that `size` had, with their checksums; see record_pure."""
+        if not GROUP_HEADER_BYTES <= start <= end <= self.size:
+            raise ValueError("a span lies within the group")
+        return sealed(self.data + start, end - start)
 
     def finish(self, uint64_t lsn, uint64_t time_ms) -> bytearray:
         """The group's bytes, complete but for the checksums. The writer is spent afterwards."""
@@ -469,6 +532,58 @@ cdef uint8_t *open_record(GroupWriter writer, uint64_t length, uint8_t kind, uin
     head.queue_id = queue_id
     head.seq = seq
     return at
+
+
+cdef bytes sealed(const uint8_t *data, size_t size):
+    # a copy of the records with their checksums
+    cdef bytes made = PyBytes_FromStringAndSize(<const char *>data, size)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(made)
+    cdef size_t at = 0
+    cdef uint32_t length, crc
+    while at < size:
+        memcpy(&length, p + at, 4)
+        crc = crc_of(p + at + 8, length - 8)
+        memcpy(p + at + 4, &crc, 4)
+        at += padded(length)
+    return made
+
+
+@cython.final
+cdef class RecordBuffer:
+    """ENQ records on their way to another node; see record_pure.RecordBuffer."""
+
+    def __cinit__(self):
+        self.writer = GroupWriter(0, 0, 0)
+
+    def __init__(self, uint64_t size_max=1 << 20):
+        self.size_max = size_max
+
+    cdef int put(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, Message message, uint16_t delivery_count,
+                 bint redelivered) except -1:
+        cdef uint64_t offset = self.writer.put_enqueue(queue_id, epoch, seq, message, delivery_count)
+        cdef record_head *head = <record_head *>(self.writer.data + offset)
+        head.flags = (head.flags & <uint8_t>~REDELIVERED_BIT) | (REDELIVERED_BIT if redelivered else 0)
+        self.size = self.writer.size - GROUP_HEADER_BYTES
+        self.count += 1
+        return 0
+
+    def enqueue(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, Message message not None,
+                uint16_t delivery_count, bint redelivered) -> None:
+        self.put(queue_id, epoch, seq, message, delivery_count, redelivered)
+
+    def take(self) -> bytes:
+        """All records with their checksums; the buffer is empty then."""
+        cdef bytes taken
+        if self.count == 0:
+            return b""
+        taken = sealed(self.writer.data + GROUP_HEADER_BYTES, self.size)
+        free(self.writer.data)
+        self.writer.data = NULL
+        self.writer.capacity = 0
+        self.writer.size = GROUP_HEADER_BYTES
+        self.writer.records = 0
+        self.size = self.count = 0
+        return taken
 
 
 def seal(group: bytearray) -> None:
@@ -570,7 +685,15 @@ cdef object scan_record(const uint8_t *data, int64_t at, int64_t end, int64_t ba
     elif head.kind == REQ:
         if head.length != RECORD_HEADER_BYTES + 2:
             raise DamagedRecord(base + at, "a REQ record has a wrong length")
-    elif head.kind != RSV:
+    elif head.kind == DEAD:
+        if head.length != RECORD_HEADER_BYTES + 8:
+            raise DamagedRecord(base + at, "a DEAD record has a wrong length")
+        if data[at + RECORD_HEADER_BYTES + 7]:
+            raise DamagedRecord(base + at, "a DEAD record's number is too high")
+    elif head.kind == PRD:
+        if not RECORD_HEADER_BYTES + 8 < head.length <= RECORD_HEADER_BYTES + 8 + PRODUCER_BYTES_MAX:
+            raise DamagedRecord(base + at, "a PRD record has a wrong length")
+    elif head.kind != RSV and head.kind != CUT and head.kind != EPO:
         raise DamagedRecord(base + at, f"record kind {head.kind} is unknown")
 
 
@@ -583,10 +706,14 @@ cdef list scan_records(const uint8_t *data, int64_t at, int64_t end, uint32_t co
     cdef uint64_t[2] pair
     cdef int64_t position = at, stop, i
     cdef uint32_t k
+    cdef uint64_t value
+    cdef bytes producer
     make = tuple.__new__
     for k in range(count):
         scan_record(data, position, end, base, &head)
         body_length = delivery_count = 0
+        value = 0
+        producer = b""
         ranges = ()
         if head.kind == ENQ:
             memcpy(&fields, data + position + RECORD_HEADER_BYTES, sizeof(enq_head))
@@ -600,8 +727,15 @@ cdef list scan_records(const uint8_t *data, int64_t at, int64_t end, uint32_t co
                 memcpy(pair, data + position + i, 16)
                 pairs.append((pair[0], pair[1]))
             ranges = tuple(pairs)
+        elif head.kind == DEAD:
+            memcpy(&value, data + position + RECORD_HEADER_BYTES, 8)
+            value = value << 8 | head.flags
+        elif head.kind == PRD:
+            memcpy(&value, data + position + RECORD_HEADER_BYTES, 8)
+            producer = PyBytes_FromStringAndSize(<const char *>data + position + RECORD_HEADER_BYTES + 8,
+                                                 head.length - RECORD_HEADER_BYTES - 8)
         records.append(make(Record, (head.kind, head.flags, head.priority, head.epoch, head.queue_id, head.seq,
-                                     base + position, head.length, body_length, delivery_count, ranges)))
+                                     base + position, head.length, body_length, delivery_count, ranges, value, producer)))
         stop = min(position + <int64_t>padded(head.length), end)
         for i in range(position + head.length, stop):
             if data[i]:
@@ -656,6 +790,115 @@ cdef Message message_at(const uint8_t *data, int64_t at, int64_t end, uint64_t q
         address,
         PyBytes_FromStringAndSize(start + fields.address, head.length - ENQ_OVERHEAD_BYTES - fields.address),
         fields.header, head.flags, head.priority, <int64_t>fields.time_ms, fields.ttl_ms)
+
+
+cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint proved) except -1:
+    # 0 at the end of the span; see record_pure._spans and _scan_record, whose refusals these are
+    cdef record_head head
+    cdef enq_head fields
+    cdef int64_t at = view.next, k
+    if at >= end:
+        view.kind = 0
+        return 0
+    if end - at < RECORD_HEADER_BYTES:
+        raise DamagedRecord(at, "a record is cut off")
+    memcpy(&head, data + at, RECORD_HEADER_BYTES)
+    view.at = at
+    view.next = at + <int64_t>padded(head.length)
+    if head.length < RECORD_HEADER_BYTES or view.next > end:
+        raise DamagedRecord(at, "a record is cut off")
+    if proved:
+        scan_record(data, at, end, 0, &head)
+        for k in range(at + head.length, view.next):
+            if data[k]:
+                raise DamagedRecord(at, "a record's padding is not zero")
+    view.kind = head.kind
+    view.flags = head.flags
+    view.priority = head.priority
+    view.epoch = head.epoch
+    view.queue_id = head.queue_id
+    view.seq = head.seq
+    view.length = head.length
+    view.body = data + at + RECORD_HEADER_BYTES
+    if head.kind == ENQ:
+        if head.length < ENQ_OVERHEAD_BYTES:
+            raise DamagedRecord(at, "an ENQ record is cut off")
+        memcpy(&fields, view.body, sizeof(enq_head))
+        if <uint64_t>ENQ_OVERHEAD_BYTES + fields.address + fields.header > head.length:
+            raise DamagedRecord(at, "an ENQ record's parts exceed its length")
+        view.body += sizeof(enq_head)
+        view.address_length = fields.address
+        view.header_length = fields.header
+        view.body_length = head.length - ENQ_OVERHEAD_BYTES - fields.address - fields.header
+        view.delivery_count = fields.delivery_count
+        view.time_ms = <int64_t>fields.time_ms
+        view.ttl_ms = fields.ttl_ms
+    elif head.kind == SET:
+        view.body_length = (head.length - RECORD_HEADER_BYTES) // 16
+    elif head.kind == REQ:
+        if head.length < RECORD_HEADER_BYTES + 2:
+            raise DamagedRecord(at, "a REQ record has a wrong length")
+        memcpy(&view.delivery_count, view.body, 2)
+    elif head.kind == DEAD or head.kind == PRD:
+        if head.length < RECORD_HEADER_BYTES + 8:
+            raise DamagedRecord(at, f"a {'DEAD' if head.kind == DEAD else 'PRD'} record has a wrong length")
+        memcpy(&view.value, view.body, 8)
+        if head.kind == DEAD:
+            view.value = view.value << 8 | head.flags
+        view.body += 8
+        view.body_length = head.length - RECORD_HEADER_BYTES - 8
+    return 1
+
+
+cdef Message view_message(record_view *view, Message before):
+    cdef bytes address
+    cdef const char *start = <const char *>view.body
+    if (before is not None and PyBytes_GET_SIZE(before.address) == view.address_length
+            and memcmp(PyBytes_AS_STRING(before.address), start, view.address_length) == 0):
+        address = before.address
+    else:
+        address = PyBytes_FromStringAndSize(start, view.address_length)
+    return make_message(
+        address,
+        PyBytes_FromStringAndSize(start + view.address_length, view.header_length + view.body_length),
+        view.header_length, view.flags & <uint8_t>~REDELIVERED_BIT, view.priority, view.time_ms, view.ttl_ms)
+
+
+def verify_records(data, uint64_t queue_id, uint32_t epoch) -> int:
+    """Proves a span of records that came from another node; see record_pure.verify_records."""
+    cdef Py_buffer view
+    cdef record_view record
+    cdef int64_t count = 0
+    record.next = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        while next_record(<const uint8_t *>view.buf, view.len, &record, True):
+            if record.queue_id != queue_id or record.epoch > epoch:
+                raise DamagedRecord(record.at, f"a record of queue {record.queue_id}, epoch {record.epoch}: "
+                                               f"not of queue {queue_id}, epoch {epoch}")
+            count += 1
+    finally:
+        PyBuffer_Release(&view)
+    return count
+
+
+def read_records(data) -> list:
+    """(seq, message, delivery count, redelivered) of each ENQ record of a span; see record_pure.read_records."""
+    cdef Py_buffer view
+    cdef record_view record
+    cdef Message message = None
+    cdef list found = []
+    record.next = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        while next_record(<const uint8_t *>view.buf, view.len, &record, True):
+            if record.kind != ENQ:
+                raise DamagedRecord(record.at, f"an ENQ record is expected, not {KIND_NAMES[record.kind]}")
+            message = view_message(&record, message)
+            found.append((record.seq, message, record.delivery_count, record.flags & REDELIVERED_BIT != 0))
+    finally:
+        PyBuffer_Release(&view)
+    return found
 
 
 def read_message(data, int64_t at, uint64_t queue_id, uint64_t seq, int64_t base=0) -> Message:

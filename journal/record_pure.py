@@ -7,24 +7,32 @@ came from the publisher's socket, so that delivering and journaling copy and nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import google_crc32c
 
 from journal.layout import (
     COUNT,
+    CUT,
+    DEAD,
     ENQ,
     ENQ_FIELDS,
     ENQ_OVERHEAD_BYTES,
+    EPO,
     GROUP_HEADER,
     GROUP_HEADER_BYTES,
     KIND_NAMES,
     MAGIC,
+    NUMBER,
     PERSISTENT,
+    PRD,
+    PRODUCER_BYTES_MAX,
     RANGE,
+    REASON_BITS,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
+    REDELIVERED_BIT,
     REQ,
     RSV,
     SET,
@@ -120,7 +128,10 @@ class Message:
 
 
 class Record(NamedTuple):
-    """One record of a group as `scan_group` reads it; `offset` counts from the start of the segment."""
+    """One record of a group as `scan_group` reads it; `offset` counts from the start of the segment.
+
+    `value` is a DEAD's mark (number << 8 | reason) and a PRD's upto.
+    """
 
     kind: int
     flags: int
@@ -133,6 +144,8 @@ class Record(NamedTuple):
     body_length: int
     delivery_count: int
     ranges: tuple[tuple[int, int], ...]
+    value: int = 0
+    producer: bytes = b""
 
 
 def _padded(length: int) -> int:
@@ -193,10 +206,132 @@ class GroupWriter:
         length = RECORD_HEADER_BYTES + len(body)
         self._add(RECORD_HEADER.pack(length, 0, REQ, 0, 0, 0, epoch, queue_id, seq), body)
 
+    def dead(self, queue_id: int, epoch: int, seq: int, mark: int) -> None:
+        """Adds a DEAD record; `mark` is number << 8 | reason."""
+        reason, body = mark & ((1 << REASON_BITS) - 1), NUMBER.pack(mark >> REASON_BITS)
+        length = RECORD_HEADER_BYTES + len(body)
+        self._add(RECORD_HEADER.pack(length, 0, DEAD, reason, 0, 0, epoch, queue_id, seq), body)
+
+    def cut(self, queue_id: int, epoch: int, from_seq: int) -> None:
+        self._add(RECORD_HEADER.pack(RECORD_HEADER_BYTES, 0, CUT, 0, 0, 0, epoch, queue_id, from_seq))
+
+    def produced(self, queue_id: int, epoch: int, producer: bytes, upto: int) -> None:
+        if not 0 < len(producer) <= PRODUCER_BYTES_MAX:
+            raise ValueError(f"a producer's name has 1 to {PRODUCER_BYTES_MAX} bytes")
+        length = RECORD_HEADER_BYTES + NUMBER.size + len(producer)
+        head = RECORD_HEADER.pack(length, 0, PRD, 0, 0, 0, epoch, queue_id, 0)
+        self._add(head, NUMBER.pack(upto), producer)
+
+    def begin_epoch(self, queue_id: int, epoch: int, first_seq: int) -> None:
+        self._add(RECORD_HEADER.pack(RECORD_HEADER_BYTES, 0, EPO, 0, 0, 0, epoch, queue_id, first_seq))
+
+    def append(self, data: Bytes) -> int:
+        """Adds records that `verify_records` has passed, as they are but for REDELIVERED_BIT; returns the offset at
+        which the first will stand in the segment."""
+        at = self.offset + self.size
+        for start, end in _spans(data):
+            record = bytearray(data[start:end])
+            if record[8] == ENQ:
+                record[9] &= ~REDELIVERED_BIT
+            self._parts.append(bytes(record))
+            self.records += 1
+        self.size += len(data)
+        return at
+
+    def span(self, start: int, end: int) -> bytes:
+        """The records between two values that `size` had, with their checksums: what other nodes get of the group."""
+        return _sealed(b"".join(self._parts)[start:end])
+
     def finish(self, lsn: int, time_ms: int) -> bytearray:
         """The group's bytes, complete but for the checksums. The writer is spent afterwards."""
         self._parts[0] = GROUP_HEADER.pack(MAGIC, 0, self.size, self.records, lsn, time_ms)
         return bytearray(b"".join(self._parts))
+
+
+def _spans(data: Bytes) -> Iterator[tuple[int, int]]:
+    """(start, end with the padding) of each record of a span, which is left to the end."""
+    at = 0
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 4], "little") if len(data) - at >= RECORD_HEADER_BYTES else 0
+        end = at + _padded(length)
+        if length < RECORD_HEADER_BYTES or end > len(data):
+            raise DamagedRecord(at, "a record is cut off")
+        yield at, end
+        at = end
+
+
+def _sealed(data: bytes) -> bytes:
+    """The records with their checksums."""
+    sealed = bytearray(data)
+    for at, _ in _spans(data):
+        length = int.from_bytes(sealed[at : at + 4], "little")
+        sealed[at + 4 : at + 8] = checksum(sealed[at + 8 : at + length]).to_bytes(4, "little")
+    return bytes(sealed)
+
+
+def verify_records(data: Bytes, queue_id: int, epoch: int) -> int:
+    """Proves a span of records that came from another node; returns how many they are.
+
+    Raises DamagedRecord unless every one has a right checksum, this queue id and an epoch that is not above `epoch`.
+    """
+    count = 0
+    for at, end in _spans(data):
+        record = _scan_record(data, at, end, 0)
+        if any(data[at + record.length : end]):
+            raise DamagedRecord(at, "a record's padding is not zero")
+        if record.queue_id != queue_id or record.epoch > epoch:
+            what = f"a record of queue {record.queue_id}, epoch {record.epoch}: not of queue {queue_id}, epoch {epoch}"
+            raise DamagedRecord(at, what)
+        count += 1
+    return count
+
+
+class RecordBuffer:
+    """ENQ records on their way to another node. `size_max` is what its filler should stop at, in bytes."""
+
+    __slots__ = ("_parts", "count", "size", "size_max")
+
+    def __init__(self, size_max: int = 1 << 20) -> None:
+        self.size_max = size_max
+        self.size = 0
+        self.count = 0
+        self._parts: list[bytes] = []
+
+    def enqueue(
+        self, queue_id: int, epoch: int, seq: int, message: Message, delivery_count: int, redelivered: bool
+    ) -> None:
+        flags = message.flags | REDELIVERED_BIT if redelivered else message.flags & ~REDELIVERED_BIT
+        length = ENQ_OVERHEAD_BYTES + len(message.address) + len(message.payload)
+        head = RECORD_HEADER.pack(length, 0, ENQ, flags, message.priority, 0, epoch, queue_id, seq)
+        fields = ENQ_FIELDS.pack(
+            message.time_ms, message.ttl_ms, len(message.address), delivery_count, message.header_length
+        )
+        padding = bytes(_padded(length) - length)
+        self._parts.append(b"".join((head, fields, message.address, message.payload, padding)))
+        self.size += _padded(length)
+        self.count += 1
+
+    def take(self) -> bytes:
+        """All records with their checksums; the buffer is empty then."""
+        taken = _sealed(b"".join(self._parts))
+        self._parts.clear()
+        self.size = self.count = 0
+        return taken
+
+
+def read_records(data: Bytes) -> list[tuple[int, Message, int, bool]]:
+    """(seq, message, delivery count, redelivered) of each ENQ record of a span from another node.
+
+    Raises DamagedRecord; also for a record of another kind.
+    """
+    found = []
+    for at, end in _spans(data):
+        record = _scan_record(data, at, end, 0)
+        if record.kind != ENQ:
+            raise DamagedRecord(at, f"an ENQ record is expected, not {KIND_NAMES[record.kind]}")
+        message = _message(data, at, record, record.flags & ~REDELIVERED_BIT)
+        found.append((record.seq, message, record.delivery_count, bool(record.flags & REDELIVERED_BIT)))
+    return found
 
 
 def seal(group: bytearray) -> None:
@@ -248,7 +383,8 @@ def _scan_record(data: Bytes, at: int, end: int, base: int) -> Record:
         raise DamagedRecord(base + at, f"a record of {length} bytes does not fit its group")
     if crc != checksum(data[at + 8 : at + length]):
         raise DamagedRecord(base + at, "a record has a wrong checksum")
-    body_length = delivery_count = 0
+    body_length = delivery_count = value = 0
+    producer = b""
     ranges: tuple[tuple[int, int], ...] = ()
     body = at + RECORD_HEADER_BYTES
     if kind == ENQ:
@@ -266,9 +402,23 @@ def _scan_record(data: Bytes, at: int, end: int, base: int) -> Record:
         if length != RECORD_HEADER_BYTES + COUNT.size:
             raise DamagedRecord(base + at, "a REQ record has a wrong length")
         delivery_count = COUNT.unpack_from(data, body)[0]
+    elif kind == DEAD:
+        if length != RECORD_HEADER_BYTES + NUMBER.size:
+            raise DamagedRecord(base + at, "a DEAD record has a wrong length")
+        value = NUMBER.unpack_from(data, body)[0] << REASON_BITS | flags
+        if value >> 64:
+            raise DamagedRecord(base + at, "a DEAD record's number is too high")
+    elif kind == PRD:
+        if not 0 < length - RECORD_HEADER_BYTES - NUMBER.size <= PRODUCER_BYTES_MAX:
+            raise DamagedRecord(base + at, "a PRD record has a wrong length")
+        value = NUMBER.unpack_from(data, body)[0]
+        producer = bytes(data[body + NUMBER.size : at + length])
     elif kind not in KIND_NAMES:
         raise DamagedRecord(base + at, f"record kind {kind} is unknown")
-    return Record(kind, flags, priority, epoch, queue_id, seq, base + at, length, body_length, delivery_count, ranges)
+    return Record(
+        kind, flags, priority, epoch, queue_id, seq, base + at, length, body_length, delivery_count, ranges, value,
+        producer,
+    )  # fmt: skip
 
 
 def read_message(data: Bytes, at: int, queue_id: int, seq: int, base: int = 0) -> Message:
@@ -279,6 +429,10 @@ def read_message(data: Bytes, at: int, queue_id: int, seq: int, base: int = 0) -
     record = _scan_record(data, at, len(data), base)
     if (record.kind, record.queue_id, record.seq) != (ENQ, queue_id, seq):
         raise DamagedRecord(base + at, f"not message {seq} of queue {queue_id}")
+    return _message(data, at, record, record.flags)
+
+
+def _message(data: Bytes, at: int, record: Record, flags: int) -> Message:
     time_ms, ttl_ms, address_length, _, header_length = ENQ_FIELDS.unpack_from(data, at + RECORD_HEADER_BYTES)
     start = at + ENQ_OVERHEAD_BYTES
     middle = start + address_length
@@ -286,7 +440,7 @@ def read_message(data: Bytes, at: int, queue_id: int, seq: int, base: int = 0) -
         bytes(data[start:middle]),
         bytes(data[middle : at + record.length]),
         header_length,
-        record.flags,
+        flags,
         record.priority,
         time_ms,
         ttl_ms,

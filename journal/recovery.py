@@ -3,6 +3,9 @@
 First the index: each queue's meta and its runs, in the order of queue ids and seqs. Then the tail: everything that
 the log says after the checkpoint, in the order in which it happened, whatever the queue. An ENQ of a seq that is
 there already is a message that was copied forward: it moves, it does not come twice.
+
+A queue's meta is a map: next_seq, reserved, epoch, and of a replicated queue (absent before there was one) also
+epochs [[epoch, first seq]], producers [[name, upto]] and dead [[seq, mark]], as journal/queue_state.py folds them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from journal.index import META_KEY, RUN_KEY, Index
-from journal.layout import ENQ, REQ, RSV, RUN_ENTRY, SET
+from journal.layout import CUT, DEAD, ENQ, EPO, PRD, REQ, RSV, RUN_ENTRY, SET
 from journal.record import Record
 from journal.replay import Tail, first_head, replay
 from journal.segments import START, Position, Segments, sync_directory
@@ -37,6 +40,14 @@ class RecoverySink(Protocol):
     def reserved(self, queue_id: int, upto: int) -> object: ...
 
     def counted(self, queue_id: int, seq: int, delivery_count: int) -> object: ...
+
+    def dead(self, queue_id: int, seq: int, mark: int) -> object: ...
+
+    def cut(self, queue_id: int, from_seq: int) -> object: ...
+
+    def produced(self, queue_id: int, producer: bytes, upto: int) -> object: ...
+
+    def began(self, queue_id: int, epoch: int, first_seq: int) -> object: ...
 
 
 def load_index(index: Index, segments: Segments, sink: RecoverySink) -> None:
@@ -73,6 +84,14 @@ def replay_tail(segments: Segments, start: Position, sink: RecoverySink) -> Tail
                 sink.reserved(record.queue_id, record.seq)
             elif record.kind == REQ:
                 sink.counted(record.queue_id, record.seq, record.delivery_count)
+            elif record.kind == DEAD:
+                sink.dead(record.queue_id, record.seq, record.value)
+            elif record.kind == CUT:
+                sink.cut(record.queue_id, record.seq)
+            elif record.kind == PRD:
+                sink.produced(record.queue_id, record.producer, record.value)
+            elif record.kind == EPO:
+                sink.began(record.queue_id, record.epoch, record.seq)
 
     return replay(segments, start, visit)
 

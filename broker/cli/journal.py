@@ -114,6 +114,7 @@ class _Line:
     id: str
     ready: int = 0
     redelivered: int = 0
+    dead: int = 0
     bytes: int = 0
     oldest_ms: int | None = None
     newest_ms: int | None = None
@@ -126,14 +127,15 @@ def _lines(place: DataDirectory, view: JournalView) -> list[_Line]:
     lines = {int(queue.queue_id): _Line(queue.vhost, queue.name, hex(queue.queue_id)) for queue in place.queues()}
     for found in view.queues():
         line = lines.setdefault(found.queue_id, _Line(None, None, hex(found.queue_id)))
-        line.ready, line.redelivered, line.bytes = found.ready, found.redelivered, found.body_bytes
+        line.ready, line.redelivered, line.bytes = found.ready - found.dead, found.redelivered, found.body_bytes
+        line.dead = found.dead
         line.oldest_ms, line.newest_ms = found.oldest_ms, found.newest_ms
     return list(lines.values())
 
 
 @app.command("ls")
 def list_queues(directory: Directory, as_json: AsJson = False) -> None:
-    """The queues of the journal: how many messages are ready, of what size and age."""
+    """The queues of the journal: how many messages are ready, or dead (held for their dead-letter targets)."""
     with _one_line():
         place = DataDirectory(directory)
         lines = place.look(lambda view: _lines(place, view))
@@ -148,6 +150,7 @@ def list_queues(directory: Directory, as_json: AsJson = False) -> None:
         ("id", True),
         ("ready", True),
         ("redelivered", True),
+        ("dead", True),
         ("bytes", True),
         ("oldest", False),
         ("newest", False),
@@ -159,6 +162,7 @@ def list_queues(directory: Directory, as_json: AsJson = False) -> None:
             line.id,
             f"{line.ready:,}",
             f"{line.redelivered:,}",
+            f"{line.dead:,}",
             decimal(line.bytes),
             _moment(line.oldest_ms),
             _moment(line.newest_ms),

@@ -13,6 +13,7 @@ from typing import Any
 from journal.journal import Journal
 from journal.layout import RUN_ENTRY
 from journal.options import JournalOptions
+from journal.queue_state import QueueState
 from journal.record import Message, Record
 
 SMALL = JournalOptions(segment_bytes=4096, reserve_bytes=0, full_retry_s=0.01, flush_interval_s=0.02)
@@ -56,6 +57,7 @@ class Memory:
     queues: dict[int, dict[int, Place]] = field(default_factory=dict)
     metas: dict[int, dict[str, Any]] = field(default_factory=dict)
     upto: dict[int, int] = field(default_factory=dict)
+    states: dict[int, QueueState] = field(default_factory=dict)
     indexed: set[tuple[int, int]] = field(default_factory=set)
     """Runs that the index has; one that the tail empties must still be deleted there."""
 
@@ -84,6 +86,20 @@ class Memory:
 
     def counted(self, queue_id: int, seq: int, delivery_count: int) -> None:
         self.queues[queue_id][seq].delivery_count = delivery_count
+
+    def dead(self, queue_id: int, seq: int, mark: int) -> None:
+        self.states.setdefault(queue_id, QueueState()).died(seq, mark)
+
+    def cut(self, queue_id: int, from_seq: int) -> None:
+        self.states.setdefault(queue_id, QueueState()).cut(from_seq)
+        for seq in [seq for seq in self.queues[queue_id] if seq >= from_seq]:
+            del self.queues[queue_id][seq]
+
+    def produced(self, queue_id: int, producer: bytes, upto: int) -> None:
+        self.states.setdefault(queue_id, QueueState()).produced(producer, upto)
+
+    def began(self, queue_id: int, epoch: int, first_seq: int) -> None:
+        self.states.setdefault(queue_id, QueueState()).began(epoch, first_seq)
 
     def runs(self) -> list[tuple[int, int, bytes]]:
         found: dict[tuple[int, int], bytes] = {}

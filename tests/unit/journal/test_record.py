@@ -37,6 +37,10 @@ def group_of(half: ModuleType, segment: int = 3, offset: int = 4096) -> tuple[by
     writer.settle(8, 1, [(5, 9), (11, 11)], 4)
     writer.reserve(7, 2, 101)
     writer.count_delivery(7, 2, 100, 2)
+    writer.dead(7, 2, 100, 5 << 8 | 3)
+    writer.cut(7, 2, 101)
+    writer.produced(7, 2, b"node/1", 77)
+    writer.begin_epoch(7, 2, 101)
     group = writer.finish(42, 1_700_000_000_000)
     half.seal(group)
     return group, [first, second]
@@ -81,11 +85,15 @@ def test_group_reads_back_as_it_was_written(half: Any) -> None:
     assert (lsn, length) == (42, len(group))
     assert first == 4096 + 32
     assert [tuple(record) for record in records] == [
-        (layout.ENQ, layout.PERSISTENT, 0, 2, 7, 100, first, 74, 4, 0, ()),
-        (layout.ENQ, 0, 9, 2, 7, 101, second, 70, 0, 3, ()),
-        (layout.SET, 4, 0, 1, 8, 5, second + 72, 64, 0, 0, ((5, 9), (11, 11))),
-        (layout.RSV, 0, 0, 2, 7, 101, second + 136, 32, 0, 0, ()),
-        (layout.REQ, 0, 0, 2, 7, 100, second + 168, 34, 0, 2, ()),
+        (layout.ENQ, layout.PERSISTENT, 0, 2, 7, 100, first, 74, 4, 0, (), 0, b""),
+        (layout.ENQ, 0, 9, 2, 7, 101, second, 70, 0, 3, (), 0, b""),
+        (layout.SET, 4, 0, 1, 8, 5, second + 72, 64, 0, 0, ((5, 9), (11, 11)), 0, b""),
+        (layout.RSV, 0, 0, 2, 7, 101, second + 136, 32, 0, 0, (), 0, b""),
+        (layout.REQ, 0, 0, 2, 7, 100, second + 168, 34, 0, 2, (), 0, b""),
+        (layout.DEAD, 3, 0, 2, 7, 100, second + 208, 40, 0, 0, (), 5 << 8 | 3, b""),
+        (layout.CUT, 0, 0, 2, 7, 101, second + 248, 32, 0, 0, (), 0, b""),
+        (layout.PRD, 0, 0, 2, 7, 0, second + 280, 46, 0, 0, (), 77, b"node/1"),
+        (layout.EPO, 0, 0, 2, 7, 101, second + 328, 32, 0, 0, (), 0, b""),
     ]
     assert all(isinstance(record, record_pure.Record) for record in records)
 
@@ -205,3 +213,76 @@ def test_segment_use_counts_live_bytes(half: Any) -> None:
 @pytest.mark.skipif(record_fast is None, reason="not compiled")
 def test_the_halves_write_the_same_bytes() -> None:
     assert group_of(record_pure) == group_of(record_fast)
+
+
+# -- records that go from node to node -------------------------------------------------------------------------------
+
+
+def span_of(half: Any) -> tuple[Any, bytes]:
+    writer = half.GroupWriter(3, 4096)
+    start = writer.size
+    writer.reserve(7, 2, 101)
+    writer.enqueue(7, 2, 100, message_of(half, flags=layout.PERSISTENT, time_ms=1234, ttl_ms=99), 3)
+    writer.settle(7, 1, [(5, 9)])
+    return writer, writer.span(start, writer.size)
+
+
+def test_a_span_is_verified_and_appended_as_it_is(half: Any) -> None:
+    _, span = span_of(half)
+    assert half.verify_records(span, 7, 2) == 3
+    other = half.GroupWriter(9, 0)
+    other.cut(1, 1, 1)
+    assert other.append(span) == 32 + 32
+    assert other.records == 4
+    group = other.finish(1, 0)
+    half.seal(group)
+    assert bytes(group[64:]) == span
+    _, _, records = half.scan_group(group, 0)
+    assert half.read_message(group, records[2].offset, 7, 100).body == b"body"
+
+
+def test_a_span_that_is_not_what_was_sent_is_refused(half: Any) -> None:
+    _, span = span_of(half)
+    for wrong, queue_id, epoch in ((span, 8, 2), (span, 7, 1), (span[:-8], 7, 2), (span + b"\0" * 8, 7, 2)):
+        with pytest.raises(record_pure.DamagedRecord):
+            half.verify_records(wrong, queue_id, epoch)
+    for at in range(len(span)):
+        damaged = bytearray(span)
+        damaged[at] ^= 1
+        with pytest.raises(record_pure.DamagedRecord):
+            half.verify_records(damaged, 7, 2)
+    assert half.verify_records(b"", 7, 2) == 0
+
+
+def test_a_record_buffer_carries_what_the_consumer_shall_see(half: Any) -> None:
+    out = half.RecordBuffer(1000)
+    assert (out.size, out.count, out.size_max, out.take()) == (0, 0, 1000, b"")
+    out.enqueue(7, 2, 100, message_of(half, flags=layout.PERSISTENT, priority=4), 3, True)
+    out.enqueue(7, 2, 102, message_of(half, b""), 0, False)
+    assert (out.size, out.count) == (80 + 72, 2)
+    span = out.take()
+    assert (out.size, out.count, len(span)) == (0, 0, 152)
+    assert half.verify_records(span, 7, 2) == 2
+    found = half.read_records(span)
+    assert [(seq, m.body, m.flags, m.priority, count, again) for seq, m, count, again in found] == [
+        (100, b"body", layout.PERSISTENT, 4, 3, True),
+        (102, b"", 0, 0, 0, False),
+    ]
+    stored = half.GroupWriter(1, 0)
+    stored.append(span)
+    group = stored.finish(1, 0)
+    half.seal(group)
+    assert [record.flags for record in half.scan_group(group, 0)[2]] == [layout.PERSISTENT, 0]
+
+
+def test_only_messages_are_read_as_messages(half: Any) -> None:
+    _, span = span_of(half)
+    with pytest.raises(record_pure.DamagedRecord, match="an ENQ record is expected, not RSV"):
+        half.read_records(span)
+
+
+def test_a_producer_has_a_name_of_bounded_length(half: Any) -> None:
+    writer = half.GroupWriter(1, 0)
+    for name in (b"", bytes(layout.PRODUCER_BYTES_MAX + 1)):
+        with pytest.raises(ValueError, match="1 to 1024 bytes"):
+            writer.produced(1, 1, name, 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from journal.layout import ENQ, GROUP_HEADER_BYTES, REQ, RSV, SET
+from journal.layout import CUT, DEAD, ENQ, EPO, GROUP_HEADER_BYTES, PRD, REQ, RSV, SET
 from journal.record import GroupWriter, Message, SegmentUse, read_message, scan_group, seal
 
 
@@ -154,6 +154,14 @@ class MemoryJournal:
                     sink.reserved(record.queue_id, record.seq)
                 elif record.kind == REQ:
                     sink.counted(record.queue_id, record.seq, record.delivery_count)
+                elif record.kind == DEAD:
+                    sink.dead(record.queue_id, record.seq, record.value)
+                elif record.kind == CUT:
+                    sink.cut(record.queue_id, record.seq)
+                elif record.kind == PRD:
+                    sink.produced(record.queue_id, record.producer, record.value)
+                elif record.kind == EPO:
+                    sink.began(record.queue_id, record.epoch, record.seq)
 
     # -- reading
 

@@ -1,0 +1,78 @@
+"""What a replicated queue's log says besides its messages, as a fold: epochs, producers, the dead set.
+
+It stands in the queue's meta at a checkpoint and goes on from there with the tail's records. Nothing of it is kept for
+a queue that was never replicated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+PRODUCERS_OWN = b"\x00dead"
+"""Under this producer's name stands the highest number that a DEAD record of the queue has had."""
+
+
+class QueueState:
+    """epochs     (epoch, its first seq), ascending in both
+    producers  the number up to which all publishes of a producer are in the log
+    dead       seq -> mark (number << 8 | reason) of what is held for dead-letter targets
+    """
+
+    __slots__ = ("dead", "epochs", "producers")
+
+    def __init__(self) -> None:
+        self.epochs: list[tuple[int, int]] = []
+        self.producers: dict[bytes, int] = {}
+        self.dead: dict[int, int] = {}
+
+    @classmethod
+    def of_meta(cls, meta: dict[str, Any]) -> QueueState:
+        """Metas of older nodes know nothing of these."""
+        state = cls()
+        state.epochs = [(epoch, first) for epoch, first in meta.get("epochs", ())]
+        state.producers = {bytes(producer): upto for producer, upto in meta.get("producers", ())}
+        state.dead = dict(meta.get("dead", ()))
+        return state
+
+    def into(self, meta: dict[str, Any]) -> None:
+        """Writes itself into a meta, as `of_meta` reads it."""
+        for name, value in (
+            ("epochs", [list(entry) for entry in self.epochs]),
+            ("producers", [list(entry) for entry in self.producers.items()]),
+            ("dead", [list(entry) for entry in self.dead.items()]),
+        ):
+            if value:
+                meta[name] = value
+            else:
+                meta.pop(name, None)
+
+    def began(self, epoch: int, first_seq: int) -> None:
+        """An epoch begins at `first_seq`; what a former one was said to begin later never came to be."""
+        while self.epochs and (self.epochs[-1][1] >= first_seq or self.epochs[-1][0] >= epoch):
+            self.epochs.pop()
+        self.epochs.append((epoch, first_seq))
+
+    def cut(self, from_seq: int) -> None:
+        while self.epochs and self.epochs[-1][1] >= from_seq:
+            self.epochs.pop()
+        self.dead = {seq: mark for seq, mark in self.dead.items() if seq < from_seq}
+
+    def produced(self, producer: bytes, upto: int) -> None:
+        """0: the producer is forgotten."""
+        if upto:
+            self.producers[producer] = upto
+        else:
+            self.producers.pop(producer, None)
+
+    def died(self, seq: int, mark: int) -> None:
+        self.dead[seq] = mark
+        number = mark >> 8
+        if number > self.producers.get(PRODUCERS_OWN, 0):
+            self.producers[PRODUCERS_OWN] = number
+
+    def settled(self, first: int, last: int) -> None:
+        if last - first < len(self.dead):
+            for seq in range(first, last + 1):
+                self.dead.pop(seq, None)
+        else:
+            self.dead = {seq: mark for seq, mark in self.dead.items() if not first <= seq <= last}
