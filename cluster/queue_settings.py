@@ -55,8 +55,10 @@ class QueueSettings(msgspec.Struct, frozen=True):
     replicas: int | None = None
     """None: 3, or as many as there are nodes."""
     min_in_sync: int | None = None
-    """None: the majority of the replicas."""
+    """None: the majority of the replicas, but 1 of 2."""
     durability: Durability = "fsync"
+    leader_locator: Literal["client-local", "balanced"] = "balanced"
+    """Who owns a new queue: the node of the client that declares it, or the one that owns fewest."""
     ownership: Literal["shared", "rotating"] = "shared"
     ownership_hold_ms: int = 1000
     policy: str | None = None
@@ -161,7 +163,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("x-single-active-consumer", None, "single_active_consumer", _flag),
     Rule("x-queue-type", None, "queue_type", _queue_type),
     Rule("x-queue-master-locator", "queue-master-locator", None, _text),
-    Rule("x-queue-leader-locator", "queue-leader-locator", None, _one_of("client-local", "balanced")),
+    Rule("x-queue-leader-locator", "queue-leader-locator", "leader_locator", _one_of("client-local", "balanced")),
     Rule("x-delivery-limit", "delivery-limit", "delivery_limit", _integer(-1, 2**31 - 1), "minimum"),
     Rule("x-consumer-timeout", "consumer-timeout", "consumer_timeout_ms", _milliseconds, "minimum"),
     Rule("x-consumer-disconnected-timeout", "consumer-disconnected-timeout", None, _milliseconds),

@@ -1,9 +1,9 @@
 """The cluster map written down: the state behind one log index, as a list of independent chunks.
 
     chunk    u8 version (1) | msgpack [kind, [entity, entity, ...]]       at most CHUNK_ENTITIES entities
-    kinds    vhost, limits, exchange, queue, binding, policy, operator_policy, user, permission,
-    topic_permission,
-             parameter; in this order, within a kind in the map's order, so that order survives too
+    kinds    vhost, limits, exchange, queue, binding, policy, operator_policy, user, permission, topic_permission,
+             parameter, member, forgotten_disk; in this order, within a kind in the map's order, so that order
+             survives too
 
 A snapshot holds transient things as well: what a later command of the log answered may have depended on them,
 and replay must give that answer again. A restart ends them by a command of its own (ForgetTransient).
@@ -20,6 +20,8 @@ from .arguments import ENCODER
 from .entities import (
     Binding,
     Exchange,
+    ForgottenDisk,
+    Member,
     OperatorPolicy,
     Parameter,
     Permission,
@@ -47,6 +49,8 @@ _KINDS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
     ("permission", "permissions", Permission),
     ("topic_permission", "topic_permissions", TopicPermission),
     ("parameter", "parameters", Parameter),
+    ("member", "members", Member),
+    ("forgotten_disk", "forgotten_disks", ForgottenDisk),
 )
 _FIELDS: Final = {kind: field for kind, field, _ in _KINDS}
 _LISTS: Final[dict[str, Any]] = {
@@ -71,6 +75,8 @@ class Snapshot(msgspec.Struct):
     permissions: list[Permission] = []
     topic_permissions: list[TopicPermission] = []
     parameters: list[Parameter] = []
+    members: list[Member] = []
+    forgotten_disks: list[ForgottenDisk] = []
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order."""

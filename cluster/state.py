@@ -33,11 +33,11 @@ from .entities import (
 )
 from .errors import PreconditionFailed, Unavailable, WiringError, no_vhost
 from .ids import LogIndex, QueueId
+from .membership import Membership
 from .policies import check_policy
 from .queue_rules import check_length
 from .snapshot import Snapshot
 from .topology import Topology
-from .view import ClusterView
 
 DEFAULT_VHOST: Final = "/"
 
@@ -47,7 +47,8 @@ class Applied(msgspec.Struct, frozen=True):
 
     `result` by command: DeclareQueue the Queue, DeclareExchange the Exchange, Bind the Binding (each the
     existing one when it is equivalent; `changes` is empty then); deletions and Unbind whether the thing
-    existed; all else None.
+    existed; AddMember and RegisterNode the Member, FailNode whether it was alive; ChangeInSync the queue_ids
+    that were changed, TransferOwner, ForceOwner and MoveReplica the Queue as it is now; all else None.
     """
 
     index: LogIndex
@@ -63,8 +64,8 @@ class Applied(msgspec.Struct, frozen=True):
         return self.error is None
 
 
-class ClusterMap(ClusterView):
-    """Vhosts with their wiring, users, permissions, policies and parameters.
+class ClusterMap(Membership):
+    """Vhosts with their wiring, users, permissions, policies, parameters and members.
 
     Invariants: (1) commands are applied in ascending index; (2) an error leaves the digest as it was; (3) a
     command that changed the digest has changes.
@@ -100,6 +101,7 @@ class ClusterMap(ClusterView):
             c.DeleteParameter: self._delete_parameter,
             c.SetVhostLimits: self._set_vhost_limits,
             c.ClearVhostLimits: self._clear_vhost_limits,
+            **self._membership_handlers(),
         }
         self._add_vhost(c.AddVhost(name=DEFAULT_VHOST), [])
 
@@ -142,6 +144,10 @@ class ClusterMap(ClusterView):
         self._accounts.restore(snapshot.users, snapshot.permissions, snapshot.topic_permissions)
         for parameter in snapshot.parameters:
             self._parameters[(parameter.vhost, parameter.component, parameter.name)] = parameter
+        for member in snapshot.members:
+            self._members.put(member)
+        for disk in snapshot.forgotten_disks:
+            self._members.forbid(disk)
         return self
 
     # ---- handlers: one per command; checks first, then changes ----
@@ -153,14 +159,16 @@ class ClusterMap(ClusterView):
         return topology
 
     def _index(self, change: Change) -> None:
-        """Keep the indices over all vhosts in step with a change."""
+        """Keep the indices over all vhosts in step with the begin or end of a queue."""
         match change:
             case told.QueueDeclared(queue=queue):
                 self._by_id[queue.queue_id] = queue
+                self._members.replaced(None, queue)
                 if queue.exclusive_owner is not None:
                     self._exclusive.setdefault(queue.exclusive_owner, {})[queue.queue_id] = queue
             case told.QueueDeleted(queue=queue):
                 del self._by_id[queue.queue_id]
+                self._members.replaced(queue, None)
                 if queue.exclusive_owner is not None:
                     owned = self._exclusive[queue.exclusive_owner]
                     del owned[queue.queue_id]
@@ -205,7 +213,7 @@ class ClusterMap(ClusterView):
         return topology is not None and topology.delete_exchange(command, log)
 
     def _declare_queue(self, command: c.DeclareQueue, log: list[Change]) -> Queue:
-        return self._topology(command).declare_queue(QueueId(self._applied), command, log)
+        return self._topology(command).declare_queue(QueueId(self._applied), command, log, self._placed)
 
     def _delete_queue(self, command: c.DeleteQueue, log: list[Change]) -> bool:
         queue = self._by_id.get(command.queue_id)
@@ -225,12 +233,12 @@ class ClusterMap(ClusterView):
         return bool(queues)
 
     def _forget_transient(self, command: c.ForgetTransient, log: list[Change]) -> None:
-        for queue in self.queues():
-            if queue.transient and (command.alone or queue.owner == command.node):
-                self._vhosts[queue.vhost].end_queue(queue, log)
+        if self._members:
+            raise PreconditionFailed(f"'{command.node}' is in a cluster: its transient queues end when it registers")
         if command.alone:
-            for topology in self._vhosts.values():
-                topology.end_transient_exchanges(log)
+            self._end_all_transient(log)
+        else:
+            self._end_transient_of(command.node, log)
 
     def _put_user(self, command: c.PutUser, log: list[Change]) -> None:
         if not command.name:
@@ -303,12 +311,14 @@ class ClusterMap(ClusterView):
         check_policy(policy)
         if topology.policies.put(policy):
             log.append(told.PolicyChanged(command.vhost, command.name))
+            self._settle_eligible(log)
 
     def _delete_policy(self, command: c.DeletePolicy, log: list[Change]) -> bool:
         topology = self._vhosts.get(command.vhost)
         if topology is None or not topology.policies.delete(command.name):
             return False
         log.append(told.PolicyChanged(command.vhost, command.name))
+        self._settle_eligible(log)
         return True
 
     def _put_operator_policy(self, command: c.PutOperatorPolicy, log: list[Change]) -> None:
@@ -324,12 +334,14 @@ class ClusterMap(ClusterView):
         check_policy(policy)
         if topology.policies.put_operator(policy):
             log.append(told.PolicyChanged(command.vhost, command.name, operator=True))
+            self._settle_eligible(log)
 
     def _delete_operator_policy(self, command: c.DeleteOperatorPolicy, log: list[Change]) -> bool:
         topology = self._vhosts.get(command.vhost)
         if topology is None or not topology.policies.delete_operator(command.name):
             return False
         log.append(told.PolicyChanged(command.vhost, command.name, operator=True))
+        self._settle_eligible(log)
         return True
 
     def _put_parameter(self, command: c.PutParameter, log: list[Change]) -> None:

@@ -11,6 +11,8 @@ bindings before their ends; every check comes before the first change, so an err
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from . import exchange_rules, queue_rules
 from .binding_table import BindingTable
 from .changes import Bound, Change, ExchangeDeclared, ExchangeDeleted, QueueDeclared, QueueDeleted, Unbound
@@ -19,6 +21,13 @@ from .entities import Binding, Exchange, Queue, Vhost, VhostLimits
 from .errors import InUse, LimitReached, exchange_text, no_exchange, no_queue
 from .ids import Epoch, NodeId, QueueId
 from .policies import PolicyTable
+
+Place = Callable[[Queue, DeclareQueue], Queue]
+"""Gives a new queue its owner and replicas; a WiringError when it cannot."""
+
+
+def _as_it_is(queue: Queue, _command: DeclareQueue) -> Queue:
+    return queue
 
 
 class Topology:
@@ -89,8 +98,10 @@ class Topology:
         self.end_exchange(exchange, changes)
         return True
 
-    def declare_queue(self, queue_id: QueueId, command: DeclareQueue, changes: list[Change]) -> Queue:
-        """queue.declare: the existing queue when it is equivalent, else a new one with this id."""
+    def declare_queue(
+        self, queue_id: QueueId, command: DeclareQueue, changes: list[Change], place: Place = _as_it_is
+    ) -> Queue:
+        """queue.declare: the existing queue when it is equivalent, else a new one with this id, at its place."""
         existing = self.queues.get(command.name)
         if existing is not None:
             queue_rules.check_equivalent(
@@ -116,22 +127,21 @@ class Topology:
             arguments = {**arguments, "x-queue-type": self.vhost.default_queue_type}
         assert command.connection is not None or not command.exclusive, "an exclusive queue has a connection"
         replicas = command.replicas or (command.owner,)
-        queue = self.adopt_queue(
-            Queue(
-                vhost=self.vhost.name,
-                name=command.name,
-                queue_id=queue_id,
-                durable=durable,
-                auto_delete=command.auto_delete,
-                exclusive_owner=command.connection if command.exclusive else None,
-                arguments=arguments,
-                owner=command.owner,
-                epoch=Epoch(1),
-                incarnation=command.incarnation,
-                replicas=replicas,
-                in_sync=replicas,
-            )
+        queue = Queue(
+            vhost=self.vhost.name,
+            name=command.name,
+            queue_id=queue_id,
+            durable=durable,
+            auto_delete=command.auto_delete,
+            exclusive_owner=command.connection if command.exclusive else None,
+            arguments=arguments,
+            owner=command.owner,
+            epoch=Epoch(1),
+            incarnation=command.incarnation,
+            replicas=replicas,
+            in_sync=replicas,
         )
+        queue = self.adopt_queue(place(queue, command))
         changes.append(QueueDeclared(queue))
         return queue
 

@@ -7,6 +7,7 @@ holds is told by the changes of later commands.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 from .arguments import CANONICAL
 from .authorization import Accounts, PermissionKind, TopicPermissionKind
@@ -14,6 +15,7 @@ from .entities import (
     Binding,
     DestinationKind,
     Exchange,
+    Member,
     OperatorPolicy,
     Parameter,
     Permission,
@@ -24,7 +26,9 @@ from .entities import (
     Vhost,
     VhostLimits,
 )
-from .ids import LogIndex, QueueId
+from .ids import LogIndex, NodeId, QueueId
+from .members import Members
+from .ownership import REPLICAS_DEFAULT, Terms
 from .policies import ExchangeSettings
 from .queue_settings import QueueSettings
 from .snapshot import Snapshot
@@ -34,11 +38,11 @@ from .topology import Topology
 class ClusterView:
     """The state of the cluster map and all questions about it; only its subclass ClusterMap changes it.
 
-    Invariant: `_by_id` holds exactly the queues of all vhosts, and `_exclusive` those of them that a
-    connection owns.
+    Invariant: `_by_id` holds exactly the queues of all vhosts, `_exclusive` those of them that a connection
+    owns, and `_members` lists each of them under the members that it names.
     """
 
-    __slots__ = ("_accounts", "_applied", "_by_id", "_exclusive", "_parameters", "_vhosts")
+    __slots__ = ("_accounts", "_applied", "_by_id", "_exclusive", "_members", "_parameters", "_vhosts")
 
     def __init__(self) -> None:
         """Nothing at all, not even a vhost."""
@@ -46,6 +50,7 @@ class ClusterView:
         self._vhosts: dict[str, Topology] = {}
         self._by_id: dict[QueueId, Queue] = {}
         self._exclusive: dict[str, dict[QueueId, Queue]] = {}
+        self._members = Members()
         self._accounts = Accounts()
         self._parameters: dict[tuple[str, str, str], Parameter] = {}
 
@@ -58,7 +63,7 @@ class ClusterView:
     def entities(self) -> int:
         """About how many entities there are: what a snapshot costs."""
         wiring = sum(len(t.exchanges) + len(t.queues) + len(t.bindings) for t in self._vhosts.values())
-        return wiring + len(self._parameters)
+        return wiring + len(self._parameters) + len(self._members.all())
 
     def digest(self) -> str:
         """Hash of the whole state, order included: equal logs give equal digests on every node."""
@@ -85,6 +90,8 @@ class ClusterView:
             permissions=list(self._accounts.permissions()),
             topic_permissions=list(self._accounts.topic_permissions()),
             parameters=list(self._parameters.values()),
+            members=list(self._members.all()),
+            forgotten_disks=list(self._members.forgotten_disks()),
         )
 
     # ---- questions: wiring ----
@@ -158,6 +165,69 @@ class ClusterView:
         """The stored binding that is the same as this one."""
         topology = self._vhosts.get(binding.vhost)
         return topology.bindings.find(binding) if topology else None
+
+    # ---- questions: members and what they own and hold ----
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether there are members; without any, this is the map of a single node."""
+        return bool(self._members)
+
+    def member(self, name: NodeId) -> Member | None:
+        """The member of this name."""
+        return self._members.get(name)
+
+    def members(self) -> tuple[Member, ...]:
+        """All members, oldest first."""
+        return self._members.all()
+
+    def data_members(self) -> tuple[Member, ...]:
+        """All members but witnesses, oldest first: those that may hold messages."""
+        return tuple(member for member in self._members.all() if not member.witness)
+
+    def alive_members(self) -> tuple[Member, ...]:
+        """All members that are alive, oldest first."""
+        return tuple(member for member in self._members.all() if member.alive)
+
+    def owned(self, node: NodeId) -> int:
+        """How many queues a node owns, the transient ones not counted: what placement compares."""
+        return self._members.owned(node)
+
+    def held(self, node: NodeId) -> int:
+        """How many queues a node is a replica of, the transient ones not counted: what placement compares."""
+        return self._members.held(node)
+
+    def queues_of(self, node: NodeId) -> Iterator[Queue]:
+        """All queues that a node owns, transient ones too, in ascending queue_id; it may change meanwhile."""
+        return self._living(self._members.owned_ids(node))
+
+    def replicas_of(self, node: NodeId) -> Iterator[Queue]:
+        """All queues that a node is a replica of (transient ones have none), ascending; it may change meanwhile."""
+        return self._living(self._members.held_ids(node))
+
+    def wanted_replicas(self, queue: Queue) -> int:
+        """How many replicas a queue shall have: as its settings say, or 3, but no more than there are members."""
+        return self._wanted(queue, self._members.storing)
+
+    def min_in_sync(self, queue: Queue) -> int:
+        """How many must be in sync for anything to be committed."""
+        return self.terms(queue).least(len(queue.replicas))
+
+    def terms(self, queue: Queue) -> Terms:
+        """What a queue's effective settings say about its copies."""
+        settings = self.effective(queue)
+        return Terms(self.wanted_replicas(queue), settings.min_in_sync, settings.durability == "memory")
+
+    def _wanted(self, queue: Queue, storing: int) -> int:
+        if queue.transient:
+            return 1
+        return max(1, min(self.effective(queue).replicas or REPLICAS_DEFAULT, storing))
+
+    def _living(self, ids: list[QueueId]) -> Iterator[Queue]:
+        for queue_id in ids:
+            queue = self._by_id.get(queue_id)
+            if queue is not None:
+                yield queue
 
     # ---- questions: policies ----
 

@@ -1,0 +1,259 @@
+"""The map of a cluster over random lives of its members: what replication builds on holds after every command.
+
+Steps are drawn as numbers and become commands by looking at the map as it is then, so that most proposals are of the
+present (an owner's own epoch and version) and some are of the past or of nobody.
+"""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster import changes as told
+from cluster import commands as c
+from cluster import snapshot
+from cluster.balance import rebalance, reconfigurations
+from cluster.entities import Queue
+from cluster.errors import WiringError
+from cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
+from cluster.state import Applied, ClusterMap
+
+NAMES = [NodeId(f"n{number}") for number in range(1, 6)]
+ARGUMENTS: list[dict[str, Any]] = [
+    {},
+    {},
+    {"x-replicas": 5},
+    {"x-replicas": 1},
+    {"x-replicas": 2, "x-min-in-sync": 2},
+    {"x-durability": "memory"},
+    {"x-queue-leader-locator": "client-local"},
+]
+DEFINITIONS: list[dict[str, Any]] = [{"replicas": 1}, {"replicas": 5}, {"min-in-sync": 1}, {"min-in-sync": 3}]
+
+STEPS = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 9999), st.integers(0, 9999)), max_size=60)
+
+
+def command_of(map_: ClusterMap, step: tuple[int, int, int]) -> c.AnyCommand:
+    """The command that a step means now."""
+    kind, a, b = step
+    name = NAMES[a % len(NAMES)]
+    known = map_.member(name)
+    incarnation = known.incarnation if known else Incarnation(0)
+    disk = (known.disk_id if known else "") or f"disk of {name} {map_.applied}"
+    queues = [queue for queue in map_.queues() if not queue.transient]
+    queue = queues[a % len(queues)] if queues else None
+    queue_id = queue.queue_id if queue else QueueId(a)
+    match kind:
+        case 0:
+            return c.AddMember(name=name, address=f"{name}:1", witness=b % 7 == 0)
+        case 1 | 2:
+            return c.RegisterNode(
+                node=name,
+                disk_id=f"disk of {name} {map_.applied}" if b % 5 == 0 else disk,
+                incarnation=Incarnation(incarnation + (0 if b % 11 == 0 else 1)),
+                address=f"{name}:{b % 3}",
+                damaged=(queue_id,) if b % 4 == 0 else (),
+            )
+        case 3 | 4:
+            return c.FailNode(node=name, incarnation=Incarnation(incarnation - (b % 11 == 0)))
+        case 5:
+            return c.DrainNode(node=name, draining=b % 2 == 0)
+        case 6:
+            return c.ForgetNode(node=name, accept_loss=b % 2 == 0)
+        case 7:
+            return c.SetVoters(voters=tuple(member.name for member in map_.members()[: b % 4]))
+        case 8 | 9:
+            return c.DeclareQueue(
+                vhost="/",
+                name=f"q{b % 12}",
+                durable=b % 9 != 0,
+                owner=name,
+                incarnation=incarnation,
+                arguments=ARGUMENTS[b % len(ARGUMENTS)],
+            )
+        case 10 | 11:
+            return change_in_sync(map_, queue, b)
+        case 12:
+            owner = queue.owner if queue and queue.owner else name
+            member = map_.member(owner)
+            return c.TransferOwner(
+                node=owner,
+                incarnation=member.incarnation if member else Incarnation(1),
+                queue_id=queue_id,
+                epoch=queue.epoch if queue else Epoch(1),
+                version=(queue.version if queue else 1) - (b % 7 == 0),
+                to=NAMES[b % len(NAMES)],
+            )
+        case 13:
+            return c.ForceOwner(queue_id=queue_id, node=NAMES[b % len(NAMES)])
+        case 14:
+            moves = reconfigurations(map_)
+            if moves and b % 2:
+                return moves[b % len(moves)]
+            return c.MoveReplica(
+                queue_id=queue_id,
+                add=tuple(NAMES[: b % 3]),
+                remove=tuple(NAMES[b % 5 : b % 5 + 1]),
+            )
+        case _:
+            if b % 3 == 0:
+                return c.DeletePolicy(vhost="/", name="p")
+            if b % 3 == 1 and queue:
+                return c.DeleteQueue(vhost="/", name=queue.name, queue_id=queue_id)
+            return c.PutPolicy(vhost="/", name="p", pattern="^q[0-5]", definition=DEFINITIONS[b % len(DEFINITIONS)])
+
+
+def change_in_sync(map_: ClusterMap, queue: Queue | None, chance: int) -> c.AnyCommand:
+    owner = queue.owner if queue is not None else None
+    if queue is None or owner is None:
+        return c.ChangeInSync(node=NAMES[0], incarnation=Incarnation(1), changes=())
+    in_sync = tuple(
+        node for place, node in enumerate(queue.replicas) if node == owner or chance >> place & 1 or chance % 13 == 0
+    )
+    lives = {member.name: member.incarnation for member in map_.members()}
+    return c.ChangeInSync(
+        node=owner,
+        incarnation=queue.incarnation,
+        changes=(
+            c.InSyncProposal(
+                queue.queue_id,
+                queue.epoch,
+                queue.version - (chance % 17 == 0),
+                in_sync,
+                tuple(Incarnation(lives.get(node, 1) - (chance % 19 == 0)) for node in in_sync),
+            ),
+        ),
+    )
+
+
+def run(steps: list[tuple[int, int, int]], map_: ClusterMap | None = None) -> tuple[ClusterMap, list[c.AnyCommand]]:
+    map_ = map_ if map_ is not None else ClusterMap()
+    log = []
+    for step in steps:
+        log.append(command_of(map_, step))
+        map_.apply(LogIndex(map_.applied + 1), log[-1])
+    return map_, log
+
+
+def fold(map_: ClusterMap, log: list[c.AnyCommand]) -> list[Applied]:
+    return [map_.apply(LogIndex(map_.applied + 1), c.decode(c.encode(command))) for command in log]
+
+
+def through_bytes(map_: ClusterMap) -> ClusterMap:
+    taken = map_.snapshot()
+    return ClusterMap.restored(snapshot.decode(taken.index, list(snapshot.encode(taken))))
+
+
+FOUNDED: list[c.AnyCommand] = [
+    *(c.AddMember(name=name, address=f"{name}:1") for name in NAMES[:3]),
+    *(
+        c.RegisterNode(node=name, disk_id=f"disk of {name}", incarnation=Incarnation(1), address=f"{name}:1")
+        for name in NAMES[:3]
+    ),
+]
+
+
+@given(st.booleans(), STEPS)
+@settings(max_examples=400, deadline=None)
+def test_what_replication_builds_on_holds_after_every_command(founded: bool, steps: list[tuple[int, int, int]]) -> None:
+    map_ = ClusterMap()
+    if founded:
+        fold(map_, FOUNDED)
+    digest = map_.digest()
+    before = {queue.queue_id: queue for queue in map_.queues()}
+    for step in steps:
+        applied = map_.apply(LogIndex(map_.applied + 1), command_of(map_, step))
+        now = map_.digest()
+        assert applied.ok or isinstance(applied.error, WiringError)
+        assert (now != digest) is bool(applied.changes), "told exactly when something changed"
+        after = {queue.queue_id: queue for queue in map_.queues()}
+        assert_queues(map_, after)
+        assert_progress(applied, before, after)
+        assert_index(map_)
+        digest, before = now, after
+    for queue_id, to in rebalance(map_):
+        queue = map_.queue_by_id(queue_id)
+        assert queue is not None
+        assert to in queue.in_sync
+        assert to != queue.owner
+        assert to in [member.name for member in map_.alive_members()]
+
+
+def assert_queues(map_: ClusterMap, queues: dict[QueueId, Queue]) -> None:
+    if not map_.is_cluster:
+        return
+    members = {member.name: member for member in map_.members()}
+    for queue in queues.values():
+        assert queue.replicas, "somebody shall hold it"
+        assert all(node in members and not members[node].witness for node in queue.replicas)
+        assert set(queue.in_sync) <= set(queue.replicas)
+        assert set(queue.eligible) <= set(queue.replicas) - set(queue.in_sync)
+        if queue.owner is not None:
+            assert queue.owner in queue.in_sync
+            assert members[queue.owner].alive
+            assert queue.incarnation == members[queue.owner].incarnation, "the owner's present life"
+            assert not queue.eligible or len(queue.in_sync) < map_.min_in_sync(queue), "nothing is committed meanwhile"
+        else:
+            assert not queue.transient
+            assert not any(members[node].alive for node in queue.in_sync + queue.eligible), "somebody could own it"
+        if len(queue.in_sync) > 1:
+            assert all(members[node].alive for node in queue.in_sync), "who fails is dropped"
+
+
+def assert_progress(applied: Applied, before: dict[QueueId, Queue], after: dict[QueueId, Queue]) -> None:
+    changes = {
+        kind: {change.queue.queue_id: change for change in applied.changes if isinstance(change, kind)}
+        for kind in (told.OwnerChanged, told.InSyncChanged, told.ReplicasChanged)
+    }
+    owner, in_sync, replicas = changes.values()
+    for queue_id, now in after.items():
+        was = before.get(queue_id)
+        if was is None:
+            continue
+        assert now.epoch >= was.epoch, "an epoch never falls"
+        assert now.version >= was.version, "a version never falls"
+        if now.owner != was.owner or now.incarnation != was.incarnation:
+            assert now.epoch == was.epoch + 1
+        sets_changed = (now.in_sync, now.eligible) != (was.in_sync, was.eligible)
+        if now.epoch != was.epoch or sets_changed:
+            assert now.version == was.version + 1
+        assert (queue_id in owner) is (now.epoch != was.epoch)
+        assert (queue_id in in_sync) is (now.epoch == was.epoch and now.version != was.version)
+        assert (queue_id in replicas) is (now.replicas != was.replicas)
+        if queue_id in owner:
+            change: Any = owner[queue_id]
+            assert (change.previous, change.previous_epoch, change.queue) == (was.owner, was.epoch, now)
+    for kind in changes.values():
+        ids = list(kind)
+        assert ids == sorted(ids), "in ascending queue_id"
+
+
+def assert_index(map_: ClusterMap) -> None:
+    queues = sorted(map_.queues(), key=lambda queue: queue.queue_id)
+    lasting = [queue for queue in queues if not queue.transient]
+    for node in [*NAMES, NodeId("local")]:
+        assert list(map_.queues_of(node)) == [queue for queue in queues if queue.owner == node]
+        assert list(map_.replicas_of(node)) == [queue for queue in lasting if node in queue.replicas]
+        assert map_.owned(node) == sum(queue.owner == node for queue in lasting)
+        assert map_.held(node) == sum(node in queue.replicas for queue in lasting)
+
+
+@given(STEPS, STEPS)
+@settings(max_examples=150, deadline=None)
+def test_snapshot_and_tail_are_the_whole_log(
+    head: list[tuple[int, int, int]], tail: list[tuple[int, int, int]]
+) -> None:
+    whole, log = ClusterMap(), list(FOUNDED)
+    fold(whole, FOUNDED)
+    _, commands = run(head, whole)
+    log += commands
+    restored = through_bytes(whole)
+    assert restored.digest() == whole.digest()
+    _, commands = run(tail, whole)
+    log += commands
+    fold(restored, commands)
+    assert restored.digest() == whole.digest()
+    assert_index(restored)
+    again = ClusterMap()
+    fold(again, log)
+    assert again.digest() == whole.digest(), "the same log, the same map"
