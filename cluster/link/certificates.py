@@ -1,0 +1,211 @@
+"""What a node shows another: a certificate that the cluster's own authority signed, and TLS 1.3 in both directions.
+
+The authority's key is made of the join secret, so every node has it, and makes the same authority certificate to the
+byte: Ed25519 signs deterministically, and serial number, names and dates are fixed. A node signs itself a certificate
+with a fresh key at each start, CN = its name. Who lacks the secret can neither show such a certificate nor accept ours,
+so the handshake fails on both sides before a byte of his is parsed. (Who has the secret is trusted: he may take any
+name.)
+
+Instead an operator may bring files of his own authority; CN must then be the node's name as well. The secret is needed
+all the same, for the datagrams.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from .secret import Secret
+
+_BEGIN: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_END: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
+"""A certificate lives as long as the process; a wrong wall clock must not keep nodes apart."""
+
+
+class BadCertificate(ValueError):
+    """The operator's files cannot be used: one line that says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Both sides of this node's links: what it shows, and what it demands."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """PEM files of an operator's own authority."""
+
+    authority: Path
+    """Certificates of the authority that signs the nodes' certificates."""
+
+    certificate: Path
+    """The node's certificate and its chain; CN is the node's name."""
+
+    key: Path
+    """Its private key, without a passphrase."""
+
+
+def authority(secret: Secret) -> tuple[Ed25519PrivateKey, x509.Certificate]:
+    """The cluster's authority: the same on every node that has the secret."""
+    key = Ed25519PrivateKey.from_private_bytes(secret.key("authority"))
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "clusterbroker authority")])
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(_BEGIN)
+        .not_valid_after(_END)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(key, None)
+    )
+    return key, certificate
+
+
+def node_credentials(secret: Secret, name: str, scratch: Path | None = None) -> Credentials:
+    """Credentials with a fresh key that exists in this process only.
+
+    `scratch`: a directory for a file of mode 0600 that lives for a moment, where the system has no files in memory.
+    """
+    signer, root = authority(secret)
+    key = Ed25519PrivateKey.generate()
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(root.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_BEGIN)
+        .not_valid_after(_END)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(dns_name(name))]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, None)
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    chain = private + certificate.public_bytes(Encoding.PEM)
+    trusted = root.public_bytes(Encoding.DER)
+    contexts = []
+    with _private_file(chain, scratch) as path:
+        for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+            context = _context(protocol)
+            context.load_verify_locations(cadata=trusted)
+            context.load_cert_chain(path)
+            contexts.append(context)
+    return Credentials(*contexts)
+
+
+def operator_credentials(files: CertificateFiles, name: str) -> Credentials:
+    """Credentials out of an operator's files. Raises BadCertificate."""
+    try:
+        certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    except OSError as error:
+        raise BadCertificate(f"cannot read the node certificate {files.certificate} ({error.strerror})") from None
+    except ValueError:
+        raise BadCertificate(f"{files.certificate} holds no certificate in PEM form") from None
+    names = [str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if names != [name]:
+        raise BadCertificate(
+            f"the node certificate {files.certificate} is for CN={'+'.join(names) or '(none)'}, this node is {name}: "
+            f"use a certificate with CN={name}, or start the node under the other name"
+        )
+    contexts = []
+    for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+        context = _context(protocol)
+        try:
+            context.load_verify_locations(cafile=files.authority)
+        except (OSError, ssl.SSLError) as error:
+            raise BadCertificate(f"cannot use the authority file {files.authority}: {_reason(error)}") from None
+        try:
+            # without an answer ready, OpenSSL would ask the terminal for a passphrase
+            context.load_cert_chain(files.certificate, files.key, password="")
+        except (OSError, ssl.SSLError) as error:
+            raise BadCertificate(
+                f"cannot use the key {files.key} with the certificate {files.certificate}: {_reason(error)}"
+            ) from None
+        contexts.append(context)
+    return Credentials(*contexts)
+
+
+def dns_name(name: str) -> str:
+    """The node's name as a DNS name may be written: what no DNS name holds becomes a hyphen."""
+    label = "".join(char if char.isascii() and (char.isalnum() or char in "-.") else "-" for char in name)
+    return f"{label.strip('-.') or 'node'}.clusterbroker.invalid"
+
+
+def common_name(peer_certificate: dict[str, object] | None) -> str | None:
+    """CN of a verified certificate as `ssl` gives it; None when there is not exactly one."""
+    subject = (peer_certificate or {}).get("subject", ())
+    assert isinstance(subject, tuple), "ssl gives the subject as a tuple"
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 else None
+
+
+def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _context(protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # who is who is decided by the common name, which the hello must repeat; addresses may change
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_TICKET
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0
+    return context
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+
+
+@contextmanager
+def _private_file(data: bytes, scratch: Path | None) -> Iterator[str]:
+    """A path under which OpenSSL may read `data`, for a moment: a file in memory, else one of mode 0600."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("clusterbroker-key", os.MFD_CLOEXEC)
+        try:
+            os.write(descriptor, data)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.NamedTemporaryFile(dir=scratch, prefix=".key-") as file:  # mode 0600
+        file.write(data)
+        file.flush()
+        yield file.name
