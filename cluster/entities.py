@@ -178,7 +178,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     voter: bool = False
     """Votes in the wiring log; the others follow it."""
     witness: bool = False
-    """Votes and serves clients, but holds no messages."""
+    """Votes and keeps the wiring, but holds no queue of any kind."""
     draining: bool = False
     """No new queue goes there; its owner moves what it has."""
     joined_index: LogIndex = LogIndex(0)

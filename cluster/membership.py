@@ -19,6 +19,7 @@ from .changes import Change
 from .entities import Member, Queue
 from .errors import AlreadyExists, NotFound, PreconditionFailed, queue_text
 from .ids import NodeId, QueueId
+from .ownership import Terms
 from .placement import one_more, place
 from .queue_rules import check_length
 from .view import ClusterView
@@ -70,7 +71,7 @@ class Membership(ClusterView):
             self._end_all_transient(log)
             for queue in tuple(self._by_id[queue_id] for queue_id in sorted(self._by_id)):
                 if not queue.transient:
-                    self._replace(queue, ownership.adopted(queue, name), log)
+                    self._replace(queue, ownership.adopted(queue, name), self.terms(queue), log)
         self._settle_eligible(log)
         return member
 
@@ -101,7 +102,7 @@ class Membership(ClusterView):
                 after = ownership.lost(after, member.name)
             if queue.owner == member.name or queue.owner is None:
                 after = ownership.elected(after, terms, self._members.get, self._members.owned)
-            self._replace(queue, after, log)
+            self._replace(queue, after, terms, log)
         return member
 
     def _check_disk(self, command: c.RegisterNode) -> None:
@@ -133,7 +134,7 @@ class Membership(ClusterView):
             after = ownership.lost(queue, known.name) if terms.memory else ownership.dropped(queue, known.name, terms)
             if queue.owner == known.name:
                 after = ownership.elected(after, terms, self._members.get, self._members.owned)
-            self._replace(queue, after, log)
+            self._replace(queue, after, terms, log)
         assert not self._members.owned(known.name), "a member that is not alive owns nothing"
         return True
 
@@ -156,12 +157,13 @@ class Membership(ClusterView):
                 f"member '{name}' has the only copy of {len(only)} queues, the first is "
                 f"{queue_text(only[0].vhost, only[0].name)}: start it again, or accept the loss"
             )
-        # not to be chosen for anything any more
-        self._put(replace(known, alive=False, draining=True), [])
+        self._members.retire(name)
+        log.append(told.MemberForgotten(name))
         for queue in held:
+            terms = self.terms(queue)
             after = ownership.lost(queue, name)
             replicas = ownership.without(queue.replicas, name)
-            if len(replicas) < self._wanted(queue, self._members.storing - 1):
+            if len(replicas) < terms.wanted:
                 added = one_more(self._members, queue.replicas)
                 replicas = ownership.ordered(replicas if added is None else (*replicas, added))
             if queue.replicas == (name,):
@@ -170,10 +172,9 @@ class Membership(ClusterView):
                 after = replace(after, in_sync=replicas)
             after = replace(after, replicas=replicas)
             if queue.owner is None:
-                after = ownership.elected(after, self.terms(after), self._members.get, self._members.owned)
-            self._replace(queue, after, log)
-        self._members.remove(name)
-        log.insert(0, told.MemberForgotten(name))
+                after = ownership.elected(after, terms, self._members.get, self._members.owned)
+            self._replace(queue, after, terms, log)
+        assert not self._members.held(name), "a forgotten member is in no replica set"
         self._settle_eligible(log)
 
     def _set_voters(self, command: c.SetVoters, log: list[Change]) -> None:
@@ -191,8 +192,8 @@ class Membership(ClusterView):
         for proposal in command.changes:
             queue = self._by_id.get(proposal.queue_id)
             if queue is not None and self._holds(command, proposal, queue):
-                after = ownership.proposed(queue, proposal.in_sync, self.terms(queue))
-                self._replace(queue, after, log, anew=True)
+                terms = self.terms(queue)
+                self._replace(queue, ownership.proposed(queue, proposal.in_sync, terms), terms, log, anew=True)
                 changed.append(queue.queue_id)
         return tuple(changed)
 
@@ -223,7 +224,7 @@ class Membership(ClusterView):
         to = self._members.get(command.to)
         if to is None or not to.alive or to.name not in queue.in_sync or to.name == queue.owner:
             raise PreconditionFailed(f"{where} cannot be handed to '{command.to}': it is not another in-sync member")
-        return self._replace(queue, ownership.transferred(queue, to), log)
+        return self._replace(queue, ownership.transferred(queue, to), self.terms(queue), log)
 
     def _force_owner(self, command: c.ForceOwner, log: list[Change]) -> Queue:
         queue = self._replicated(command.queue_id)
@@ -233,7 +234,7 @@ class Membership(ClusterView):
             raise PreconditionFailed(f"{where} has no replica at '{to.name}': choose of {', '.join(queue.replicas)}")
         if not to.alive:
             raise PreconditionFailed(f"member '{to.name}' is not alive: start it, then force it to own {where}")
-        return self._replace(queue, ownership.forced(queue, to), log)
+        return self._replace(queue, ownership.forced(queue, to), self.terms(queue), log)
 
     def _move_replica(self, command: c.MoveReplica, log: list[Change]) -> Queue:
         queue = self._replicated(command.queue_id)
@@ -257,17 +258,18 @@ class Membership(ClusterView):
             raise PreconditionFailed(f"{where} would have too few replicas in sync, {len(after.in_sync)}")
         if queue.owner is None:
             after = ownership.elected(after, terms, self._members.get, self._members.owned)
-        return self._replace(queue, after, log)
+        return self._replace(queue, after, terms, log)
 
     def _placed(self, queue: Queue, proposer: c.DeclareQueue) -> Queue:
         """A new queue at its place: as the proposer says on a single node, else as the members' load says."""
         if not self._members:
             return queue
         if queue.transient:
-            if not self._members.is_life(proposer.owner, proposer.incarnation):
+            home = self._members.get(proposer.owner)
+            if home is None or home.witness or not self._members.is_life(home.name, proposer.incarnation):
                 raise PreconditionFailed(
                     f"{queue_text(queue.vhost, queue.name)} cannot live at '{proposer.owner}' incarnation "
-                    f"{proposer.incarnation}: that is no member that is alive"
+                    f"{proposer.incarnation}: that is no member that is alive and holds messages"
                 )
             return replace(queue, replicas=(proposer.owner,), in_sync=(proposer.owner,))
         local = proposer.owner if self.effective(queue).leader_locator == "client-local" else None
@@ -309,10 +311,10 @@ class Membership(ClusterView):
             self._members.put(member)
             log.append(told.MemberChanged(member))
 
-    def _replace(self, before: Queue, after: Queue, log: list[Change], *, anew: bool = False) -> Queue:
+    def _replace(self, before: Queue, after: Queue, terms: Terms, log: list[Change], *, anew: bool = False) -> Queue:
         """Put a queue in the place of its former self, if it differs, and tell of it; `anew`: see `told`."""
-        after = ownership.settled(after, self.terms(after))
-        if after == before and not anew:
+        after = ownership.settled(after, terms)
+        if (after is before or after == before) and not anew:
             return before
         after, changes = ownership.told(before, after, anew=anew)
         assert after.owner is None or self._members.is_alive(after.owner), "an owner is alive"
@@ -326,7 +328,7 @@ class Membership(ClusterView):
         """After a change of what `terms` says: eligible sets that have become void end."""
         for queue_id in sorted(self._members.short):
             queue = self._by_id[queue_id]
-            self._replace(queue, queue, log)
+            self._replace(queue, queue, self.terms(queue), log)
 
     def _end_all_transient(self, log: list[Change]) -> None:
         """A single node has stopped: what a restart ends, ends."""

@@ -16,11 +16,14 @@ import msgspec
 from .arguments import frozen, same, type_name
 from .entities import Exchange, OperatorPolicy, Policy, Queue
 from .errors import PreconditionFailed
+from .ids import QueueId
 from .patterns import PatternError, compiled, matches
 from .queue_settings import POLICY_RULES, QueueSettings, resolve
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 SHARED_SETTINGS_MAX: Final = 4096
+REMEMBERED_MAX: Final = 65_536
+"""Queues whose settings are remembered; beyond that all are forgotten, and found again."""
 _P = TypeVar("_P", Policy, OperatorPolicy)
 
 _APPLIES_TO_QUEUES: Final = {
@@ -60,7 +63,7 @@ def check_policy(policy: Policy | OperatorPolicy) -> None:
 class PolicyTable:
     """The policies of one vhost, in the order in which they are asked."""
 
-    __slots__ = ("_operator", "_ordered", "_ordered_operator", "_policies", "_shared")
+    __slots__ = ("_operator", "_ordered", "_ordered_operator", "_policies", "_remembered", "_shared")
 
     def __init__(self) -> None:
         self._policies: dict[str, Policy] = {}
@@ -68,6 +71,7 @@ class PolicyTable:
         self._ordered: tuple[Policy, ...] = ()
         self._ordered_operator: tuple[OperatorPolicy, ...] = ()
         self._shared: dict[Hashable, QueueSettings] = {}
+        self._remembered: dict[QueueId, tuple[str, dict[str, Any], QueueSettings]] = {}
 
     def put(self, policy: Policy) -> bool:
         """Add or replace; whether that changed anything."""
@@ -108,7 +112,22 @@ class PolicyTable:
         return self._ordered_operator
 
     def queue_settings(self, queue: Queue) -> QueueSettings:
-        """The effective settings of a queue (amqp-rules.md 5.3, Precedence)."""
+        """The effective settings of a queue (amqp-rules.md 5.3, Precedence).
+
+        Those of queues that stay are remembered: a command about a member asks for thousands of them at once, and
+        every pattern of every policy is a search.
+        """
+        known = self._remembered.get(queue.queue_id)
+        if known is not None and known[0] == queue.name and known[1] is queue.arguments:
+            return known[2]
+        settings = self._resolved(queue)
+        if not queue.transient:
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[queue.queue_id] = (queue.name, queue.arguments, settings)
+        return settings
+
+    def _resolved(self, queue: Queue) -> QueueSettings:
         kinds = _APPLIES_TO_QUEUES[queue.arguments.get("x-queue-type", "classic")]
         policy = _first(self._ordered, kinds, queue.name)
         operator = _first(self._ordered_operator, kinds, queue.name)
@@ -142,6 +161,7 @@ class PolicyTable:
         self._ordered = _by_precedence(self._policies.values())
         self._ordered_operator = _by_precedence(self._operator.values())
         self._shared.clear()
+        self._remembered.clear()
 
 
 def _by_precedence(policies: Iterable[_P]) -> tuple[_P, ...]:

@@ -207,7 +207,7 @@ class ClusterView:
 
     def wanted_replicas(self, queue: Queue) -> int:
         """How many replicas a queue shall have: as its settings say, or 3, but no more than there are members."""
-        return self._wanted(queue, self._members.storing)
+        return self.terms(queue).wanted
 
     def min_in_sync(self, queue: Queue) -> int:
         """How many must be in sync for anything to be committed."""
@@ -216,12 +216,8 @@ class ClusterView:
     def terms(self, queue: Queue) -> Terms:
         """What a queue's effective settings say about its copies."""
         settings = self.effective(queue)
-        return Terms(self.wanted_replicas(queue), settings.min_in_sync, settings.durability == "memory")
-
-    def _wanted(self, queue: Queue, storing: int) -> int:
-        if queue.transient:
-            return 1
-        return max(1, min(self.effective(queue).replicas or REPLICAS_DEFAULT, storing))
+        wanted = 1 if queue.transient else max(1, min(settings.replicas or REPLICAS_DEFAULT, self._members.storing))
+        return Terms(wanted, settings.min_in_sync, settings.durability == "memory")
 
     def _living(self, ids: list[QueueId]) -> Iterator[Queue]:
         for queue_id in ids:
