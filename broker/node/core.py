@@ -28,6 +28,8 @@ from broker.amqp.errors import AmqpError
 from broker.node.options import NodeOptions
 from broker.node.vhost import VirtualHost
 from broker.queues.deadletter import Reason, dead_letter_keys, death, is_cycle
+from broker.queues.face import QueueFace
+from broker.queues.producers import dead_letter_producer
 from broker.queues.queue import Queue
 from broker.queues.ring import Location, Ring
 from broker.queues.ticket import Ticket
@@ -372,10 +374,36 @@ class Node:
 
     def _bury(self, queue: Queue, message: Message, reason: Reason) -> None:
         """amqp-rules 5.6. A missing exchange, no route and a cycle drop the message silently."""
+        copy, targets = self._dead_copy(queue, message, reason) or (message, [])
+        for target in targets:
+            if not target.rejects or target.accepts(copy, self.now_ms):
+                target.inherit(copy)
+                self.unwritten_bytes += copy.size if target.ring.journaled else 0
+
+    def bury(self, queue: Queue, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
+        """A dead letter of a replicated queue: each target takes it once, under the queue's name and this number."""
+        found = self._dead_copy(queue, message, reason)
+        if found is None:
+            return False
+        copy, targets = found
+        producer = dead_letter_producer(queue.entity.queue_id)
+        for target in targets:
+            if target.rejects and not target.accepts(copy, self.now_ms):
+                ticket.rejected = True
+                continue
+            target.publish_named(producer, number, copy, ticket, self.now_ms)
+            self.unwritten_bytes += copy.size if target.ring.journaled else 0
+        return True
+
+    def _dead_copy(self, queue: Queue, message: Message, reason: Reason) -> tuple[Message, list[QueueFace]] | None:
+        """What is published when a queue gives a message up, and to whom: nobody, when it would go in a circle.
+
+        None: there is no such exchange, or no route.
+        """
         settings = queue.settings
         vhost = self.vhosts.get(queue.entity.vhost)
         if vhost is None or settings.dead_letter_exchange is None:
-            return
+            return None
         properties = codec.decode(message.header)
         keys = [message.routing_key.decode()]
         copies, blind = copy_keys(properties.headers, "CC"), copy_keys(properties.headers, "BCC")
@@ -389,15 +417,12 @@ class Node:
         route = vhost.router.route(
             exchange, keys[0], lambda: dead.headers, keys[1:], lambda name: getattr(dead, name, None)
         )
+        if not route.targets:
+            return None
         targets = [target for target in route.targets if not is_cycle(dead.headers, target.name)]
-        if not targets:
-            return
         copy = make_message(short(exchange) + short(keys[0]), codec.encode(dead), message.body, self.now_ms)
         assert isinstance(copy, Message), "a message that was accepted once is accepted again"
-        for target in targets:
-            if not target.rejects or target.accepts(copy, self.now_ms):
-                target.inherit(copy)
-                self.unwritten_bytes += copy.size if target.ring.journaled else 0
+        return copy, targets
 
     # -- the turn ---------------------------------------------------------------------------------------------
 

@@ -67,6 +67,11 @@ class QueueFace(Protocol):
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         """Takes the messages; the ticket, if any, is held until they are committed."""
 
+    def publish_named(
+        self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
+    ) -> None:
+        """One message of a producer that numbers its own (`producers`): the queue stores each number once."""
+
     def inherit(self, message: Message) -> None:
         """Takes a dead letter."""
 

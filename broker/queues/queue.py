@@ -16,11 +16,14 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final
 
-from broker.amqp import properties as codec
+from broker.queues.annotation import Annotation
+from broker.queues.burial import Burial
 from broker.queues.deadletter import Reason
 from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, Taken
+from broker.queues.host import Host
+from broker.queues.producers import HAD_CONSUMERS, Producers
 from broker.queues.ring import (
     HEAD_EXPIRED,
     HEAD_NONE,
@@ -31,7 +34,7 @@ from broker.queues.ring import (
     Ring,
     dispatch,
 )
-from broker.queues.subscription import Subscription, Subscriptions
+from broker.queues.subscription import Member, Subscription, Subscriptions
 from broker.queues.ticket import Ticket
 from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
@@ -41,9 +44,6 @@ from journal.record import Message
 DELAYED_RETRY_MIN_MS: Final = 1000
 """For a queue that wants delayed retries and does not say of what length."""
 
-ACQUIRED_MAX: Final = 4096
-"""So many messages of a queue have their x-acquired-count remembered, the latest ones."""
-
 LOAD_AHEAD: Final = 2048
 LOAD_AHEAD_MAX: Final = 16384
 """How many messages of a queue on disk are brought into memory ahead of its consumers: few at first, then more."""
@@ -52,35 +52,13 @@ PATIENCE_MS: Final = 10
 """How long a message may wait for its acknowledgement before it is written (only while much is published)."""
 
 
-class Host(Protocol):
-    """What a queue asks of its node."""
-
-    @property
-    def now_ms(self) -> int:
-        """Time of what is being handled, wall clock."""
-
-    def dead_letter(self, queue: Queue, message: Message, reason: Reason) -> None:
-        """Publish the message to the queue's dead-letter exchange."""
-
-    def load(self, queue: Queue, locations: list[Location]) -> None:
-        """Read messages from the journal; the answer comes to `queue.loaded`."""
-
-    def write(self, queue: Queue) -> None:
-        """The ring has something for the next group commit."""
-
-    def wake(self, queue: Queue, at_ms: int) -> None:
-        """Mark the queue's ring at this time; replaces an earlier wish."""
-
-    def end(self, queue: Queue) -> None:
-        """Propose the queue's deletion: it is auto-delete or expired and unused."""
-
-
 class Queue:
     """A queue: its entity (what was declared), its settings (policy applied), its ring and its consumers."""
 
     __slots__ = (
-        "_acquired", "_ahead", "_brought", "_dead", "_delayed", "_ended", "_getters", "_ripe_seq", "_waiting", "_young",
-        "deleted", "entity", "had_consumers", "host", "last_used_ms", "ring", "settings", "subscriptions", "wake_ms",
+        "_ahead", "_annotation", "_brought", "_clean", "_dead", "_delayed", "_ended", "_getters",
+        "_producers", "_ripe_seq", "_waiting", "_young", "burial", "commits", "deleted", "entity", "had_consumers", "host",
+        "last_used_ms", "listener", "paused", "ring", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
@@ -95,22 +73,27 @@ class Queue:
         self._ended = False
         self._brought: list[tuple[list[Location], Callable[[], None]]] = []
         self._waiting: deque[tuple[int, Ticket]] | None = None
-        self._getters: deque[Callable[[Taken | None], None]] | None = None
+        self._getters: deque[tuple[Any, Callable[[Taken | None], None]]] | None = None
         self._ahead: list[Location] | None = None  # what is being read from the journal, to be handed out soon
         self._dead: dict[int, Reason] | None = None  # given up, content on its way from the disk
         self._delayed: list[tuple[int, int, bool]] | None = None  # heap of (when, seq, counted): waiting to return
-        self._acquired: dict[int, int] | None = None  # seq -> how often it was handed out in vain
+        self._annotation = Annotation(ring)
         self._young: tuple[int, int] = (1, now_ms)  # a seq, and when it was the next one
         self._ripe_seq = 1  # all below it are older than PATIENCE_MS
+        self.commits = self._clean = 0  # groups that are durable; the last after which nothing was left to write
+        self._producers: Producers | None = None
+        self.burial: Burial | None = None  # of a replicated queue while this node owns it
+        self.paused = False  # nothing is handed out, expires or is dropped: others have not said what they hold
+        self.listener: Callable[[], None] | None = None  # told after each turn and commit (proxy.serving)
         ring.owner = self
-        ring.annotate = self._annotate
+        ring.annotate = self._annotation.annotate
         self.adopt(settings)
 
     def adopt(self, settings: QueueSettings) -> None:
         """New settings, by policy or at declaration."""
         self.settings = settings
         self.ring.ttl_ms = -1 if settings.message_ttl_ms is None else settings.message_ttl_ms
-        self.ring.keeps = settings.durability != "memory"
+        self.ring.keeps = settings.durability != "memory" or self.burial is not None
         self.ring.annotates_redelivered = settings.delivery_limit is not None or settings.queue_type == "quorum"
         self.ring.mark()
 
@@ -132,14 +115,45 @@ class Queue:
 
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         """Appends the messages; the ticket, if any, is held until they are committed."""
-        upto = self.ring.append(messages)
-        if ticket is not None and self.ring.journaled and self.ring.advance() < upto:
+        self.ring.append(messages)
+        if ticket is not None:
+            self.promise(ticket)
+        if self._limited:
+            self._trim(now_ms)
+
+    def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
+        """Appends the messages of ENQ records, which another node has sent, and holds the ticket; how many they are."""
+        _, count = self.ring.append_records(records)
+        self.promise(ticket)
+        if self._limited:
+            self._trim(now_ms)
+        return count
+
+    def publish_named(
+        self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
+    ) -> None:
+        """Appends the message of a producer that numbers its own, unless it is here already; then the ticket is held
+        until the original is surely committed."""
+        if not self.producers.knows(producer, sequence):
+            self.producers.note(producer, sequence)
+            self.publish((message,), ticket, now_ms)
+        elif ticket is not None:
+            self.promise(ticket)
+
+    @property
+    def producers(self) -> Producers:
+        if self._producers is None:
+            self._producers = Producers(self.ring)
+        return self._producers
+
+    def promise(self, ticket: Ticket) -> None:
+        """Holds the ticket until all that has been published is committed."""
+        upto = self.ring.next_seq
+        if self.ring.journaled and self.ring.advance() < upto:
             ticket.hold()
             if self._waiting is None:
                 self._waiting = deque()
             self._waiting.append((upto, ticket))
-        if self._limited:
-            self._trim(now_ms)
 
     def inherit(self, message: Message) -> None:
         """Takes a dead letter. The queue is trimmed in its own turn: chains of queues must not nest."""
@@ -177,7 +191,7 @@ class Queue:
 
     def _trim(self, now_ms: int) -> None:
         """drop-head: consumers with credit come first, then the oldest ready messages go."""
-        if not self._too_long() or self.rejects:
+        if not self._too_long() or self.rejects or self.paused:
             return
         self._expire(now_ms)
         self._hand_out(now_ms)
@@ -191,6 +205,8 @@ class Queue:
         """An UNACKED message without a ledger leaves the queue."""
         if self.settings.dead_letter_exchange is None:
             self.ring.settle(seq)
+        elif self.burial is not None:
+            self.burial.hold(seq, reason)
         elif message is None:
             if self._dead is None:
                 self._dead = {}
@@ -215,7 +231,7 @@ class Queue:
             self._give_up(seq, self.ring.message(seq), "delivery_limit")
             return
         if self.ring.annotates_redelivered:
-            self._count_acquired(seq)
+            self._annotation.count(seq)
         delay_ms = self._delay_ms(seq, counted)
         if delay_ms:
             if self._delayed is None:
@@ -236,35 +252,10 @@ class Queue:
         delay_ms = least * max(1, self.ring.delivery_count(seq) + counted)
         return delay_ms if most is None else min(delay_ms, most)
 
-    def _count_acquired(self, seq: int) -> None:
-        if self._acquired is None:
-            self._acquired = {}
-        self._acquired[seq] = self._acquired.pop(seq, 0) + 1
-        if len(self._acquired) > ACQUIRED_MAX:
-            del self._acquired[next(iter(self._acquired))]
-
-    def _annotate(self, message: Message, seq: int, delivery_count: int) -> Message:
-        """What a consumer sees: x-delivery-count and x-acquired-count on a redelivery, never BCC."""
-        properties = codec.decode(message.header)
-        headers = dict(properties.headers or {})
-        headers.pop("BCC", None)
-        if self.ring.annotates_redelivered:
-            if delivery_count:
-                headers["x-delivery-count"] = delivery_count
-            acquired = self._acquired.get(seq) if self._acquired is not None else None
-            if acquired is not None:
-                headers["x-acquired-count"] = acquired
-        properties.headers = headers or (None if properties.headers is None else {})
-        header = codec.encode(properties)
-        return Message(
-            message.address, header + message.body, len(header), message.flags, message.priority, message.time_ms,
-            message.ttl_ms,
-        )  # fmt: skip
-
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         """The message of a basic.get as `dispatch` would show it."""
         if message.flags & HAS_BCC or (redelivered and self.ring.annotates_redelivered):
-            return self._annotate(message, seq, delivery_count)
+            return self._annotation.annotate(message, seq, delivery_count)
         return message
 
     def settle(self, seq: int, held: bool = False) -> None:
@@ -278,6 +269,8 @@ class Queue:
     def _expire(self, now_ms: int) -> bool:
         """Whether something was given up."""
         expired = False
+        if self.paused:
+            return False
         # a message with TTL 0 may still be handed out in the turn that brought it (amqp-rules 5.6): hence "- 1"
         while self.ring.head(now_ms - 1) == HEAD_EXPIRED:
             seq, message, _ = self.ring.pop_head()
@@ -294,40 +287,58 @@ class Queue:
         if self.subscriptions.exclusive or (subscription.exclusive and self.subscriptions):
             then(EXCLUSIVE)
             return
-        self.subscriptions.add(subscription)
+        subscription.order = (now_ms, "", 0)
+        self.enlist(subscription, now_ms)
+        then("")
+
+    def enlist(self, member: Member, now_ms: int) -> None:
+        """A consumer, of this node or another one, that may stand in line."""
+        self.subscriptions.add(member)
+        self.last_used_ms = now_ms
+        if not self.had_consumers and self.entity.auto_delete and self.burial is not None:
+            self.ring.produced(HAD_CONSUMERS, 1)  # the next owner must know
         self.had_consumers = True
+        self.ring.mark()
+
+    def strike(self, member: Member, now_ms: int) -> None:
+        """It is gone; whether that ends the queue is seen in its turn."""
+        self.subscriptions.remove(member)
         self.last_used_ms = now_ms
         self.ring.mark()
-        then("")
 
     def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
         """The consumer is gone; what it holds stays with its channel (amqp-rules 5.5: cancel does not requeue)."""
-        self.subscriptions.remove(subscription)
-        self.last_used_ms = now_ms
-        self.ring.mark()
+        self.strike(subscription, now_ms)
         if self.entity.auto_delete and not self.subscriptions and not self._ended:
             self._ended = True
             self.host.end(self)
 
-    def get(self, now_ms: int, then: Callable[[Taken | None], None]) -> None:
-        """basic.get: calls `then` with the head, UNACKED, or None; later when the head must be loaded first."""
+    def get(self, now_ms: int, then: Callable[[Taken | None], None], credit: Any = None) -> None:
+        """basic.get: calls `then` with the head, UNACKED, or None; later when the head must be loaded first.
+
+        With `credit`, a RemoteConsumer, the head is delivered to it instead, and `then` is called with None.
+        """
         self.last_used_ms = now_ms
-        if self._getters:
-            self._getters.append(then)
-            return
-        answer, known = self._take(now_ms)
-        if known:
-            then(answer)
-            return
-        if self._getters is None:
+        if not self._getters:
+            answer, known = self._take(credit, now_ms)
+            if known:
+                then(answer)
+                return
             self._getters = deque()
-        self._getters.append(then)
+        self._getters.append((credit, then))
         self.ring.mark()
 
-    def _take(self, now_ms: int) -> tuple[Taken | None, bool]:
+    def _take(self, credit: Any, now_ms: int) -> tuple[Taken | None, bool]:
+        if self.paused:
+            return None, False
         self._hand_out(now_ms)
         self._expire(now_ms + 1)  # a waiting consumer had its turn: TTL 0 ends here
         head = self.ring.head(now_ms)
+        if head == HEAD_OK and credit is not None:
+            turn = self.ring.turn
+            dispatch(self.ring, [credit], now_ms, 1)
+            self.ring.turn = turn
+            return None, True
         if head == HEAD_OK:
             return self.ring.take(), True
         if head == HEAD_NONE:
@@ -371,6 +382,25 @@ class Queue:
             _, seq, counted = heapq.heappop(self._delayed)
             ring.requeue(seq, counted)
         ring.marked = False
+        if not self.paused:
+            self._serve_all(now_ms)
+        if ring.journaled:
+            ring.advance()
+            if ring.needs_write:
+                self.host.write(self)
+        if self._waiting:
+            self._answer()
+        if self.burial is not None and not self.paused:
+            self.burial.turn(now_ms)
+            if ring.needs_write:
+                self.host.write(self)
+        self._schedule(now_ms)
+        if self.listener is not None:
+            self.listener()
+
+    def _serve_all(self, now_ms: int) -> None:
+        """Hands out, expires, trims, and reads ahead."""
+        ring = self.ring
         self.subscriptions.settle()
         self._hand_out(now_ms)
         expired = self._expire(now_ms)
@@ -385,16 +415,9 @@ class Queue:
                 ring.load_ahead = 1  # the head alone: only its content tells whether it has a TTL of its own
                 self._read_ahead(ring.missing())
             ring.load_ahead = LOAD_AHEAD
-        if ring.journaled:
-            ring.advance()
-            if ring.needs_write:
-                self.host.write(self)
-        if self._waiting:
-            self._answer()
         if self.entity.auto_delete and self.had_consumers and not self.subscriptions and not self._ended:
-            self._ended = True  # its deletion was refused once
+            self._ended = True  # its deletion was refused once, or a consumer of another node was the last
             self.host.end(self)
-        self._schedule(now_ms)
 
     def _read_ahead(self, locations: list[Location]) -> None:
         self.ring.loading = True
@@ -403,14 +426,13 @@ class Queue:
 
     def _hand_out(self, now_ms: int) -> None:
         credits = self.subscriptions.credits
-        if not credits:
+        if not credits or self.paused:
             return
         while True:
             count, why = dispatch(self.ring, credits, now_ms - 1)
             if count:
                 for credit in credits:
-                    if credit.ledger.out.size:
-                        credit.owner.holder.want_send()
+                    credit.owner.flush()
             if why == HEAD_EXPIRED:
                 self._expire(now_ms)
                 continue
@@ -420,10 +442,12 @@ class Queue:
     def _serve(self, now_ms: int) -> None:
         assert self._getters is not None, "called with waiting gets"
         while self._getters:
-            answer, known = self._take(now_ms)
+            credit, then = self._getters[0]
+            answer, known = self._take(credit, now_ms)
             if not known:
                 return
-            self._getters.popleft()(answer)
+            self._getters.popleft()
+            then(answer)
 
     def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         """Calls `then` when these unacknowledged messages are in memory, if a rejection makes them dead letters."""
@@ -453,7 +477,12 @@ class Queue:
             self.ring.fill(locations, messages)
             self.ring.mark()
             return
-        assert self._dead is not None, "what was not read ahead was given up"
+        if self.burial is not None:
+            for (seq, *_), message in zip(locations, messages, strict=True):
+                self.burial.loaded(seq, message)
+            return
+        if self._dead is None:
+            return  # it was given up under an epoch that has ended
         for (seq, *_), message in zip(locations, messages, strict=True):
             self._give_up(seq, message, self._dead.pop(seq))
 
@@ -464,8 +493,15 @@ class Queue:
         ring = self.ring
         before = ring.committed, ring.reserved_durable
         ring.commit(upto)
+        self.commits += 1
+        if not ring.needs_write:
+            self._clean = self.commits
         if self._waiting:
             self._answer()
+        if self.burial is not None and len(self.burial):
+            ring.mark()
+        if self.listener is not None:
+            self.listener()
         # a group that held nothing of this queue (it was patient) must not wake it: the next one would do so again
         if before != (ring.committed, ring.reserved_durable) and (ring.ready or self._getters or ring.needs_write):
             ring.mark()
@@ -482,7 +518,7 @@ class Queue:
         if expiry >= 0:
             wake = expiry + 1
         expires = self.settings.expires_ms
-        if expires is not None and not self.subscriptions and not self._ended:
+        if expires is not None and not self.subscriptions and not self._ended and not self.paused:
             # amqp-rules 5.6: queue TTL counts disuse (no consumers, no redeclare, no get)
             end = self.last_used_ms + expires
             if end <= now_ms:
@@ -492,6 +528,8 @@ class Queue:
                 wake = min(wake, end) if wake else end
         if self._delayed:
             wake = min(wake, self._delayed[0][0]) if wake else self._delayed[0][0]
+        if self.burial is not None and self.burial.wake_ms:
+            wake = min(wake, self.burial.wake_ms) if wake else self.burial.wake_ms
         if wake:
             self.host.wake(self, wake)
 
@@ -511,6 +549,39 @@ class Queue:
             self._young = (self.ring.next_seq, now_ms)
         return self._ripe_seq
 
+    def durable(self, mark: int) -> bool:
+        """Whether all that had happened when `commits` was `mark`, and that the journal had to hear of, is committed.
+
+        A group may have been on its way, written before: then only the next one counts, unless nothing was left.
+        """
+        return self._clean > mark or self.commits >= mark + 2
+
+    # -- ownership --------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, now_ms: int) -> None:
+        """This node owns the replicated queue from now on: `ring.take_over` was called, or the ring is new.
+
+        Nothing is handed out until `paused` is taken back, see `proxy.serving`.
+        """
+        self.paused = self.ring.paused = True
+        self.burial = Burial(self)
+        self.burial.resume()
+        self.had_consumers = HAD_CONSUMERS in self.ring.producers
+        self.last_used_ms = now_ms
+        self.adopt(self.settings)
+
+    def end_epoch(self) -> None:
+        """This node does not own the queue any more; its proxies ask the next owner, and so nobody is answered."""
+        if self.burial is not None:
+            self.burial.ended = True
+        self.burial = self._producers = self._waiting = self._getters = self._dead = self._delayed = None
+        self._ahead = None
+        self._ended = False
+        self.paused = True
+        self.ring.loading = False
+        for member in self.subscriptions:
+            self.subscriptions.remove(member)
+
     # -- the end ----------------------------------------------------------------------------------------------
 
     def drop(self) -> None:
@@ -518,11 +589,13 @@ class Queue:
         self.deleted = True
         for subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
-            subscription.holder.cancelled(subscription)
+            subscription.ended()
+        if self.burial is not None:
+            self.burial.ended = True
         for _, ticket in self._waiting or ():
             ticket.pass_()
         self._waiting = None
-        for then in self._getters or ():
+        for _, then in self._getters or ():
             then(None)
         self._getters = None
         self.ring.destroy()

@@ -8,7 +8,7 @@ consumer", quorum queues).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.queues.ring import Consumer, Ledger
@@ -27,13 +27,43 @@ class Holder(Protocol):
         """Deliveries wait in the channel's output buffer."""
 
 
+class Member(Protocol):
+    """A consumer as its queue sees it: a `Subscription` here, or one of another node (`proxy.attachment`)."""
+
+    @property
+    def credit(self) -> Any:
+        """What `dispatch` walks: a Consumer or a RemoteConsumer, whose `owner` is this."""
+
+    @property
+    def exclusive(self) -> bool: ...
+
+    @property
+    def holds(self) -> bool:
+        """Whether it may have unacknowledged messages."""
+
+    @property
+    def node(self) -> str:
+        """Where it is; "" for a consumer that has its queue on its own node."""
+
+    @property
+    def order(self) -> tuple[int, str, int]:
+        """When it was declared: wall clock ms, and what tells those of one millisecond apart."""
+
+    def flush(self) -> None:
+        """Something may wait in its output buffer."""
+
+    def ended(self) -> None:
+        """The broker ended it: the queue is deleted."""
+
+
 class Subscription:
     """One basic.consume.
 
     `credit` is what `dispatch` sees of it.
     """
 
-    __slots__ = ("arguments", "credit", "exclusive", "holder", "no_ack", "queue", "tag")
+    __slots__ = ("arguments", "credit", "exclusive", "holder", "no_ack", "order", "queue", "tag")
+    node = ""
 
     def __init__(
         self,
@@ -54,47 +84,64 @@ class Subscription:
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.arguments = arguments
+        self.order = (0, "", 0)  # the queue says when
         raw = tag.encode()
         self.credit = Consumer(queue.ring, ledger, bytes((len(raw),)) + raw, no_ack, prefetch, priority, self)
 
+    @property
+    def holds(self) -> bool:
+        return self.credit.unacked > 0
+
+    def flush(self) -> None:
+        if self.credit.ledger.out.size:
+            self.holder.want_send()
+
+    def ended(self) -> None:
+        self.holder.cancelled(self)
+
 
 class Subscriptions:
-    """The subscriptions of one queue."""
+    """The consumers of one queue, wherever they are.
 
-    __slots__ = ("_active", "_members", "credits", "exclusive", "single_active")
+    `only`: the node whose consumers alone are served (rotating ownership); None: all are.
+    """
+
+    __slots__ = ("_active", "_members", "credits", "exclusive", "only", "single_active")
 
     def __init__(self, single_active: bool) -> None:
         self.single_active = single_active
+        self.only: str | None = None
         self.exclusive = False
-        self.credits: list[Consumer] = []  # what dispatch walks
-        self._members: list[Subscription] = []
-        self._active: Subscription | None = None
+        self.credits: list[Any] = []  # what dispatch walks
+        self._members: list[Member] = []
+        self._active: Member | None = None
 
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Member]:
         return iter(tuple(self._members))
 
     @property
-    def active(self) -> Subscription | None:
+    def active(self) -> Member | None:
         """The single active consumer; None without one, or when all are active."""
         return self._active
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, member: Member) -> None:
+        """Consumers come in any order when a queue has a new owner: each knows since when it is there."""
         place = len(self._members)
-        priority = subscription.credit.priority
-        while place and self._members[place - 1].credit.priority < priority:
+        rank = _rank(member)
+        while place and _rank(self._members[place - 1]) > rank:
             place -= 1
-        self._members.insert(place, subscription)
-        self.exclusive = self.exclusive or subscription.exclusive
+        self._members.insert(place, member)
+        self.exclusive = self.exclusive or member.exclusive
         self._elect()
 
-    def remove(self, subscription: Subscription) -> None:
-        self._members.remove(subscription)
-        subscription.credit.active = False
-        self.exclusive = any(member.exclusive for member in self._members)
-        if self._active is subscription:
+    def remove(self, member: Member) -> None:
+        self._members.remove(member)
+        member.credit.active = False
+        self.exclusive = any(other.exclusive for other in self._members)
+        if self._active is member:
             self._active = None
         self._elect()
 
@@ -103,9 +150,20 @@ class Subscriptions:
         if self.single_active and self._active is not None and self._members[0] is not self._active:
             self._elect()
 
+    def resume(self) -> None:
+        """All consumers of a queue with a new owner are known: whoever holds messages was the active one."""
+        if self.single_active:
+            self._active = next((member for member in self._members if member.holds), None)
+            self._elect()
+
+    def serve_only(self, node: str | None) -> None:
+        self.only = node
+        self._elect()
+
     def _elect(self) -> None:
         if not self.single_active:
-            self.credits = [member.credit for member in self._members]
+            served = [member for member in self._members if self.only is None or member.node in ("", self.only)]
+            self.credits = [member.credit for member in served]
             return
         first = self._members[0] if self._members else None
         active = self._active
@@ -114,7 +172,7 @@ class Subscriptions:
             higher = first.credit.priority > active.credit.priority
             if higher:
                 active.credit.active = False  # it gets nothing more, and hands over when it holds nothing
-            if higher and not active.credit.unacked:
+            if higher and not active.holds:
                 self._active = first
         elif active is None:
             self._active = first
@@ -123,3 +181,7 @@ class Subscriptions:
                 member is active and first is not None and first.credit.priority > member.credit.priority
             )
         self.credits = [self._active.credit] if self._active is not None else []
+
+
+def _rank(member: Member) -> tuple[int, tuple[int, str, int]]:
+    return -member.credit.priority, member.order

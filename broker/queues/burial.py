@@ -1,0 +1,139 @@
+"""Dead letters of a replicated queue, on their way to queues that other nodes may own.
+
+One group commit cannot hold both halves here, so a message dies in four steps, each of which a new owner can take up:
+
+    held      a DEAD record: the message has left the queue's order but not the queue; it has a number
+    buried    once that record is committed, not before (or a new owner would hand the message out and its copy be
+              read elsewhere), it is published to its targets, with the queue's name as producer and that number
+    answered  every target has committed its copy, or has it already, or refused it
+    settled   SET
+
+A new owner starts again at the second step with all that is held: targets that have the number take no second copy
+(`producers.Producers`), so there is exactly one per target, however often owners die in between.
+
+At most WINDOW copies are under way. What finds no exchange or no queue, and what a full target refuses, is dropped
+with the strategy at-most-once, and tried again after 1 s, 2 s, 4 s ... 60 s with at-least-once; others pass it by, but
+not by more than DEAD_SPREAD numbers, which is what targets remember.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from broker.queues.deadletter import Reason
+from broker.queues.producers import DEAD_SPREAD
+from broker.queues.ticket import Ticket
+from journal.record import Message
+
+if TYPE_CHECKING:
+    from broker.queues.queue import Queue
+
+WINDOW: Final = 256
+TAKEN_OVER: Final = -2
+"""The mark of what needs no commit of this owner's."""
+RETRY_FIRST_MS: Final = 1000
+RETRY_MAX_MS: Final = 60_000
+REASONS: Final[tuple[Reason, ...]] = ("rejected", "expired", "maxlen", "delivery_limit")
+"""As DEAD records number them, from 0. New ones go to the end."""
+
+
+class Dead:
+    """One message that is held for its targets."""
+
+    __slots__ = ("due_ms", "mark", "number", "reason", "seq", "tries")
+
+    def __init__(self, seq: int, number: int, reason: Reason, mark: int) -> None:
+        self.seq = seq
+        self.number = number
+        self.reason = reason
+        self.mark = mark  # of the commit that its DEAD record needs (Queue.durable)
+        self.tries = 0
+        self.due_ms = 0
+
+
+class Burial:
+    """The dead of one queue and epoch."""
+
+    __slots__ = ("_due", "_loading", "_open", "_queue", "_underway", "ended")
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._open: dict[int, Dead] = {}  # by number, in order: held and not settled
+        self._due: deque[Dead] = deque()  # not under way; those to be tried again stand at the end
+        self._loading: dict[int, Dead] = {}  # by seq: content on its way from the disk
+        self._underway = 0
+        self.ended = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def hold(self, seq: int, reason: Reason) -> None:
+        """An UNACKED message dies."""
+        number = self._queue.ring.hold_dead(seq, REASONS.index(reason))
+        self._add(Dead(seq, number, reason, self._queue.commits))
+
+    def resume(self) -> None:
+        """A new owner takes up what the last one left; `turn` is not called before the other copies have it too."""
+        for seq, number, reason in self._queue.ring.dead():
+            self._add(Dead(seq, number, REASONS[reason], TAKEN_OVER))
+
+    def _add(self, dead: Dead) -> None:
+        self._open[dead.number] = dead
+        self._due.append(dead)
+
+    @property
+    def wake_ms(self) -> int:
+        """When something is to be tried again; 0: nothing is."""
+        return min((dead.due_ms for dead in self._due if dead.due_ms), default=0)
+
+    def turn(self, now_ms: int) -> None:
+        """Buries what is durable and due."""
+        if not self._due:
+            return
+        oldest = next(iter(self._open))
+        later: list[Dead] = []
+        for _ in range(len(self._due)):
+            dead = self._due.popleft()
+            if self._underway + len(self._loading) >= WINDOW or dead.number - oldest >= DEAD_SPREAD:
+                self._due.appendleft(dead)
+                break
+            if dead.due_ms > now_ms or not self._queue.durable(dead.mark):
+                later.append(dead)
+                continue
+            message = self._queue.ring.message(dead.seq)
+            if message is None:
+                self._loading[dead.seq] = dead
+                self._queue.host.load(self._queue, [self._queue.ring.location(dead.seq)])
+            else:
+                self._bury(dead, message)
+        self._due.extendleft(reversed(later))
+
+    def loaded(self, seq: int, message: Message) -> bool:
+        """Content came from the disk; False: it was not asked for here."""
+        dead = self._loading.pop(seq, None)
+        if dead is not None:
+            self._bury(dead, message)
+        return dead is not None
+
+    def _bury(self, dead: Dead, message: Message) -> None:
+        queue = self._queue
+        ticket = Ticket(dead.number, dead.number, lambda ticket: self._answered(dead, ticket))
+        self._underway += 1
+        dead.tries += 1
+        if not queue.host.bury(queue, message, dead.reason, dead.number, ticket):
+            ticket.rejected = True  # no exchange, or no route
+        ticket.pass_()
+
+    def _answered(self, dead: Dead, ticket: Ticket) -> None:
+        self._underway -= 1
+        queue = self._queue
+        if self.ended or queue.deleted:
+            return
+        if ticket.rejected and queue.settings.dead_letter_strategy == "at-least-once":
+            dead.due_ms = queue.host.now_ms + min(RETRY_FIRST_MS << min(dead.tries - 1, 16), RETRY_MAX_MS)
+            self._due.append(dead)
+        else:
+            del self._open[dead.number]
+            queue.ring.settle(dead.seq)
+        queue.ring.mark()

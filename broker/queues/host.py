@@ -1,0 +1,40 @@
+"""What a queue asks of its node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from broker.queues.deadletter import Reason
+from broker.queues.ring import Location
+from broker.queues.ticket import Ticket
+from journal.record import Message
+
+if TYPE_CHECKING:
+    from broker.queues.queue import Queue
+
+
+class Host(Protocol):
+    """The node, as its queues see it."""
+
+    @property
+    def now_ms(self) -> int:
+        """Time of what is being handled, wall clock."""
+
+    def dead_letter(self, queue: Queue, message: Message, reason: Reason) -> None:
+        """Publish the message to the queue's dead-letter exchange."""
+
+    def bury(self, queue: Queue, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
+        """As `dead_letter`, to queues wherever they are: `publish_named` under the queue's dead-letter name and this
+        number; the ticket is held by each target. False: no exchange, or no route (a cycle is a route)."""
+
+    def load(self, queue: Queue, locations: list[Location]) -> None:
+        """Read messages from the journal; the answer comes to `queue.loaded`."""
+
+    def write(self, queue: Queue) -> None:
+        """The ring has something for the next group commit."""
+
+    def wake(self, queue: Queue, at_ms: int) -> None:
+        """Mark the queue's ring at this time; replaces an earlier wish."""
+
+    def end(self, queue: Queue) -> None:
+        """Propose the queue's deletion: it is auto-delete or expired and unused."""
