@@ -23,9 +23,11 @@ from broker.node.options import NodeOptions
 from broker.server.alarms import AlarmOptions
 from broker.server.listener import Address, TlsOptions, address
 from broker.server.options import NAME, ClusterOptions, ServerOptions
+from cluster.link.hello import valid_name
 from journal.options import JournalOptions
 
 ENVIRONMENT_PREFIX = "CLUSTERBROKER_"
+WITNESS = "/witness"
 _NODE = NodeOptions()
 _JOURNAL = JournalOptions()
 _ALARMS = AlarmOptions()
@@ -175,11 +177,10 @@ class NodeConfig(BaseSettings):
     http: Addresses = ()
     """Where the management API is served. Not in this version."""
     peers: str = ""
-    """NAME@HOST:PORT (cluster addresses) of all founding members, separated by commas. Empty: one node."""
+    """NAME@HOST:PORT (cluster addresses) of all founding members, separated by commas; NAME@HOST:PORT/witness for one
+    that votes and holds no messages. Empty: one node."""
     secret_file: Path | None = None
     """File with the join secret that all nodes share; empty: ~/.config/clusterbroker/secret, made when missing."""
-    witness: bool = False
-    """Whether the node only votes: it keeps the wiring, but no queue's messages."""
     cluster_dial: str = ""
     """NAME=HOST:PORT, separated by commas: where this node dials others instead of at the addresses they give."""
     advertised_amqp: str = ""
@@ -227,6 +228,8 @@ class NodeConfig(BaseSettings):
         peers = _members(self.peers)
         if self.peers and self.name not in peers and not self.cluster:
             raise ValueError(f"peers: '{self.name}' is not among them: name it there, or give its address by cluster")
+        if (self.peers or self.cluster) and not valid_name(self.name):
+            raise ValueError(f"name: '{self.name}' cannot be a member's: use letters, digits and _ . -")
         _named(self.cluster_dial, "=", "cluster_dial")
         return self
 
@@ -234,13 +237,13 @@ class NodeConfig(BaseSettings):
         if not self.cluster and not self.peers:
             return None
         peers = _members(self.peers)
-        listen = self.cluster[0] if self.cluster else address(peers[self.name])
-        peers.setdefault(self.name, str(listen))
+        own = peers.get(self.name)
+        listen = self.cluster[0] if own is None or self.cluster else address(own[0])
+        peers.setdefault(self.name, (str(listen), False))
         return ClusterOptions(
             listen=listen,
-            peers=tuple(sorted(peers.items())),
+            peers=tuple((name, where, witness) for name, (where, witness) in sorted(peers.items())),
             secret_file=self.secret_file,
-            witness=self.witness,
             dial=_named(self.cluster_dial, "=", "cluster_dial"),
             advertised_amqp=_words(self.advertised_amqp),
         )
@@ -267,9 +270,16 @@ def _plain(section: BaseModel) -> dict[str, Any]:
     return {name: int(value) if isinstance(value, ByteSize) else value for name, value in section}
 
 
-def _members(peers: str) -> dict[str, str]:
-    """Cluster address by name."""
-    return _named(peers, "@", "peers")
+def _members(peers: str) -> dict[str, tuple[str, bool]]:
+    """(cluster address, is a witness) by name."""
+    found: dict[str, tuple[str, bool]] = {}
+    plain = ",".join(entry.strip().removesuffix(WITNESS) for entry in peers.split(","))
+    witnesses = {entry.strip().partition("@")[0] for entry in peers.split(",") if entry.strip().endswith(WITNESS)}
+    for name, where in _named(plain, "@", "peers").items():
+        found[name] = where, name in witnesses
+    if found and len(witnesses) == len(found):
+        raise ValueError("peers: all are witnesses: somebody must hold the messages")
+    return found
 
 
 def _named(text: str, between: str, setting: str) -> dict[str, str]:
@@ -279,8 +289,8 @@ def _named(text: str, between: str, setting: str) -> dict[str, str]:
         name, sign, where = entry.partition(between)
         if not sign or not name:
             raise ValueError(f"{setting}: '{entry}' is not NAME{between}HOST:PORT")
-        if re.fullmatch(NAME, name) is None:
-            raise ValueError(f"{setting}: '{name}' is no name: letters, digits and _ . @ -")
+        if not valid_name(name):
+            raise ValueError(f"{setting}: '{name}' cannot be a member's name: use letters, digits and _ . -")
         if found.get(name, where) != where:
             raise ValueError(f"{setting}: '{name}' is named twice, at {found[name]} and at {where}")
         if where in found.values() and found.get(name) != where:

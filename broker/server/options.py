@@ -23,14 +23,11 @@ class ClusterOptions:
     listen: Address
     """Where other nodes are spoken to, TCP and UDP."""
 
-    peers: tuple[tuple[str, str], ...]
-    """(name, HOST:PORT) of the founding members by name, this node included."""
+    peers: tuple[tuple[str, str, bool], ...]
+    """(name, HOST:PORT, is a witness) of the founding members by name, this node included."""
 
     secret_file: Path | None = None
     """The join secret; None: the user's own file."""
-
-    witness: bool = False
-    """Votes only."""
 
     dial: Mapping[str, str] = field(default_factory=dict)
     """Where to dial a member instead of at its address."""

@@ -1,0 +1,128 @@
+"""Members and who owns which queue, from the command line (waits). The running node of the data directory is asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli.administration import DATA_DIR, AsJson, DataDir, Vhost, perform
+
+queues = typer.Typer(invoke_without_command=True, help="Queues, their owners and their copies.")
+
+
+def show(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """A table for people, JSON for programs."""
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in rows[0] if rows else ():
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    Console(highlight=False).print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value is None else str(value)
+
+
+def members(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
+    """All members: alive or not, who votes, who leads, how many queues each owns and holds."""
+    show(perform(data_dir, "members")["members"], as_json)
+
+
+def drain(
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take queues again.")] = False,
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Hand this node's queues to others, then ask its clients to move (320). It stays a member."""
+    done = perform(data_dir, "drain", undo=undo)
+    typer.echo("takes queues again" if undo else f"handed over {done['moved']} queues, {done['left']} left")
+    if done.get("left"):
+        raise typer.Exit(1)
+
+
+def leave(
+    name: Annotated[str | None, typer.Argument(help="A dead member to take out; without it: this node.")] = None,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Even if it has the only copy of a queue.")
+    ] = False,
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Take a member out for good: this node (drained first, then stopped), or a dead one by its name."""
+    perform(data_dir, "leave", member=name, accept_loss=accept_loss)
+    typer.echo(f"{name or 'this node'} is a member no more")
+
+
+def join(
+    to: Annotated[str, typer.Argument(help="HOST:PORT, the cluster address of any member.")],
+    name: Annotated[str, typer.Option(help="The new member's name.")],
+    cluster: Annotated[str, typer.Option(help="HOST:PORT where the new member will speak to others.")],
+    secret_file: Annotated[Path | None, typer.Option(help="The join secret. [~/.config/clusterbroker/secret]")] = None,
+    witness: Annotated[bool, typer.Option("--witness", help="Vote only, keep no messages.")] = False,
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Make an empty data directory that of a new member; `clusterbroker start` then starts it."""
+    from broker.server.joining import Unjoined
+    from broker.server.joining import join as ask
+
+    try:
+        known = ask(data_dir, name, cluster, to, secret_file, witness)
+    except (Unjoined, ValueError, OSError) as error:
+        typer.echo(f"clusterbroker: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"{name} may join {', '.join(known)}: start it with --name {name} --cluster {cluster}")
+
+
+@queues.callback()
+def queue_list(context: typer.Context, data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
+    """All queues: owner, epoch, replicas, who is in sync, messages as the owner counts them."""
+    if context.invoked_subcommand is None:
+        show(perform(data_dir, "queues")["queues"], as_json)
+
+
+@queues.command("move")
+def queue_move(
+    queue: str,
+    to: Annotated[str, typer.Argument(help="An in-sync member.")],
+    vhost: Vhost = "/",
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Hand a queue's ownership to another in-sync member."""
+    took = perform(data_dir, "queues.move", vhost=vhost, queue=queue, to=to)
+    typer.echo(f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}")
+
+
+@queues.command("rebalance")
+def queue_rebalance(data_dir: DataDir = DATA_DIR) -> None:
+    """Hand queues over until each member owns about as many."""
+    done = perform(data_dir, "queues.rebalance")
+    typer.echo(f"moved {done['moved']} queues, {done['left']} left")
+
+
+@queues.command("force-owner")
+def queue_force_owner(
+    queue: str,
+    to: str,
+    confirm_loss: Annotated[
+        bool, typer.Option("--confirm-loss", help="Messages that this copy lacks are lost.")
+    ] = False,
+    vhost: Vhost = "/",
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Make a replica the owner whatever it holds: the last way out when no in-sync copy comes back."""
+    if not confirm_loss:
+        raise typer.BadParameter("messages that this copy lacks are lost: say --confirm-loss")
+    took = perform(data_dir, "queues.force-owner", vhost=vhost, queue=queue, to=to)
+    typer.echo(f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}")
