@@ -37,6 +37,12 @@ WORLD = {
 SHELLS = {
     "broker/cli/": "the command line: processes, files, terminals",
     "broker/server/": "the shell of the node: one loop, sockets, disk, clock",
+    "broker/trial/client.py": "a client's socket",
+    "broker/trial/faults.py": "what is done to processes and disks",
+    "broker/trial/load.py": "clients at work",
+    "broker/trial/nodes.py": "processes of nodes",
+    "broker/trial/relay.py": "the wires between them",
+    "broker/trial/rounds.py": "a trial takes its time",
     "broker/config.py": "the only reader of file and environment",
     "broker/embedded.py": "a node inside another program: its thread and its loop",
     "cluster/link/acceptor.py": "the cluster's port",

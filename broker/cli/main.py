@@ -31,7 +31,12 @@ app.add_typer(administration.alarm, name="alarm")
 app.command("limit")(administration.limit)
 app.command("status")(administration.status)
 
-LAZY = {"journal": "broker.cli.journal"}
+LAZY = {
+    "journal": "broker.cli.journal",
+    "demo": "broker.cli.demo",
+    "verify": "broker.cli.verify",
+    "chaos": "broker.cli.chaos",
+}
 """Groups that are imported only when they are called, or when help is asked for; each module has an `app`."""
 
 
@@ -44,7 +49,6 @@ def start(
     http: Annotated[str | None, typer.Option(help="HOST:PORT of the management API. Not in this version.")] = None,
     peers: Annotated[str | None, typer.Option(help="NAME@HOST:PORT,... of all founding members.")] = None,
     secret_file: Annotated[Path | None, typer.Option(help="The join secret. [~/.config/clusterbroker/secret]")] = None,
-    witness: Annotated[bool | None, typer.Option("--witness", help="Vote only, keep no messages.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; flags and environment come before it.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error, critical. [info]")] = None,
 ) -> None:
@@ -62,7 +66,6 @@ def start(
         "http": http,
         "peers": peers,
         "secret_file": None if secret_file is None else str(secret_file),
-        "witness": witness,
         "log.level": log_level,
     }
     raise typer.Exit(run(flags, config))

@@ -1,0 +1,93 @@
+"""`clusterbroker chaos`: nodes on this machine, tormented round by round, and a history that is checked (waits).
+
+Each round is random by seed and number: kills, freezes, restarts, cut, slow and reset wires (relays of ours between the
+nodes, so that no privilege is needed), and where a small file system can be mounted, full disks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from broker.trial.client import ClientLost
+from broker.trial.faults import Nemesis, mount_small_disk, unmount
+from broker.trial.load import Load, LoadPlan
+from broker.trial.nodes import LocalCluster, TrialError
+from broker.trial.rounds import Round, Trial, run_rounds
+
+app = typer.Typer(invoke_without_command=True)
+SMALL_DISK_MIB = 192
+
+
+@app.callback()
+def chaos(
+    rounds: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
+    seed: Annotated[int | None, typer.Option(help="Replays the plan of a run; a new one otherwise.")] = None,
+    nodes: Annotated[int, typer.Option(help="3 or 5.")] = 3,
+    rate: Annotated[float, typer.Option(min=1, help="Messages a second.")] = 600.0,
+) -> None:
+    """Torment a cluster on this machine and check what its clients saw."""
+    if nodes not in (3, 5):
+        typer.echo("clusterbroker: --nodes: a cluster of 3 or of 5 is put on trial", err=True)
+        raise typer.Exit(2)
+    chosen = random.SystemRandom().randrange(1 << 31) if seed is None else seed
+    console = Console(highlight=False)
+    directory = Path(tempfile.mkdtemp(prefix="clusterbroker-chaos-"))
+    began_s = time.perf_counter()
+    console.print(f"seed {chosen}, {nodes} nodes, {rounds} rounds")
+    failure, result = "", Trial()
+    try:
+        result = asyncio.run(_torment(console, directory, rounds, chosen, nodes, rate))
+        failure = "; ".join([result.trouble, *map(str, result.verdict.findings.values())]).strip("; ")
+    except (TrialError, ClientLost) as error:
+        failure = str(error)
+    except KeyboardInterrupt:
+        failure = "interrupted"
+    told = f"{len(result.rounds)} rounds, {result.verdict.figures()}, {time.perf_counter() - began_s:.0f} s"
+    if failure or not result.passed:
+        typer.echo(f"chaos failed: {failure} ({told}; seed {chosen}; logs and histories are kept in {directory})")
+        raise typer.Exit(1)
+    shutil.rmtree(directory, ignore_errors=True)
+    typer.echo(f"chaos passed: {told}, seed {chosen}")
+
+
+async def _torment(console: Console, directory: Path, rounds: int, seed: int, count: int, rate: float) -> Trial:
+    cluster = LocalCluster(directory, count, wired=True)
+    small = cluster.names[-1]
+    refused = mount_small_disk(cluster.nodes[small].directory / "data", SMALL_DISK_MIB)
+    if refused:
+        console.print(f"no full disks in this trial: {refused}")
+    load: Load | None = None
+    try:
+        await cluster.begin()
+        plan = LoadPlan(tuple(map(cluster.target, cluster.names)), f"chaos-{seed}", rate_per_s=rate)
+        load = Load(plan, seed)
+        await load.start()
+        nemesis = Nemesis(cluster, plan.queue(0), () if refused else (small,))
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("rounds", total=rounds)
+
+            def tell(done: Round) -> None:
+                bar.advance(task)
+                said = done.trouble or done.verdict.figures()
+                console.print(
+                    f"{done.number:4d}  {'ok    ' if done.passed else 'FAILED'}  {', '.join(done.done)}: {said}"
+                )
+
+            return await run_rounds(nemesis, load, seed, rounds, tell, evidence=directory)
+    finally:
+        if load is not None:
+            await load.stop()
+        await cluster.end()
+        if not refused:
+            unmount(cluster.nodes[small].directory / "data")

@@ -1,0 +1,200 @@
+"""The faults of a chaos round: planned by a seed alone, then done to real processes, then undone.
+
+A plan comes from its seed alone; who the owner is only the running cluster knows, so that a plan names it as OWNER.
+However a round ends, `heal` leaves a cluster of running nodes without cuts: whatever is missing afterwards, the broker
+has lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from broker.trial.nodes import Cluster, TrialError
+from broker.trial.relay import Pair
+
+OWNER: Final = "owner"
+FULL_FILE: Final = "ballast"
+
+
+class Kind(StrEnum):
+    """What can be done to a cluster."""
+
+    KILL = "kill -9"
+    KILL_TWO = "kill -9 two nodes"
+    KILL_ALL = "kill -9 all nodes"
+    STOP = "SIGTERM"
+    BLINK = "SIGSTOP, shorter than a lease"
+    FREEZE = "SIGSTOP, longer than a lease"
+    FULL_DISK = "full disk"
+    ISOLATE = "cut off from all others"
+    DEAF = "hears nothing from the others"
+    MUTE = "is heard by no other"
+    PAIR = "cut off from one other"
+    DELAY = "slow network"
+    RESET = "connections reset"
+
+
+PROCESS_FAULTS: Final = (Kind.KILL, Kind.KILL_TWO, Kind.KILL_ALL, Kind.STOP, Kind.BLINK, Kind.FREEZE)
+NETWORK_FAULTS: Final = (Kind.ISOLATE, Kind.DEAF, Kind.MUTE, Kind.PAIR, Kind.DELAY, Kind.RESET)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One fault: to whom, for how long, and after which calm."""
+
+    kind: Kind
+    node: str
+    """a name, or OWNER"""
+    calm_s: float
+    lasts_s: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.node}, {self.lasts_s:.1f} s)"
+
+
+def plan(chance: random.Random, names: list[str], kinds: tuple[Kind, ...], steps_max: int = 2) -> list[Step]:
+    """A round's steps. Half of them aim at the owner, where most is to be lost."""
+    steps = []
+    for _ in range(chance.randint(1, steps_max)):
+        kind = chance.choice(kinds)
+        node = OWNER if chance.random() < 0.5 else chance.choice(names)
+        lasts_s = {Kind.BLINK: chance.uniform(0.2, 1.0), Kind.FREEZE: chance.uniform(3.0, 6.0)}.get(
+            kind, chance.uniform(0.3, 4.0)
+        )
+        steps.append(Step(kind, node, round(chance.uniform(0.3, 1.5), 2), round(lasts_s, 2)))
+    return steps
+
+
+def directions(kind: Kind, node: str, names: Iterable[str], chance: random.Random) -> list[Pair]:
+    """Which directions a network fault at a node is about."""
+    others = [name for name in names if name != node]
+    if kind is Kind.PAIR:
+        others = [chance.choice(others)]
+    outward, inward = [(node, other) for other in others], [(other, node) for other in others]
+    return {Kind.DEAF: inward, Kind.MUTE: outward}.get(kind, outward + inward)
+
+
+class Nemesis:
+    """Carries steps out on a cluster whose clients are at work."""
+
+    def __init__(self, cluster: Cluster, queue: str, small_disks: tuple[str, ...] = ()) -> None:
+        self.cluster = cluster
+        self.queue = queue
+        self.small_disks = small_disks
+        """nodes whose data directory is a small file system of its own"""
+        self._down: list[str] = []
+        self._frozen: list[str] = []
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """What this cluster can be put through."""
+        network = NETWORK_FAULTS if self.cluster.wires is not None else ()
+        return PROCESS_FAULTS + network + ((Kind.FULL_DISK,) if self.small_disks else ())
+
+    async def carry_out(self, step: Step, chance: random.Random) -> str:
+        """One step from its calm to its end; what was done, with the node's name. Raises TrialError."""
+        await asyncio.sleep(step.calm_s)
+        names = self.cluster.names
+        node = (await self.cluster.owner(self.queue) or chance.choice(names)) if step.node == OWNER else step.node
+        if step.kind is Kind.FULL_DISK:
+            node = chance.choice(self.small_disks)
+        await self._do(step, node, chance)
+        return f"{step.kind} ({node}, {step.lasts_s:.1f} s)"
+
+    async def _do(self, step: Step, node: str, chance: random.Random) -> None:
+        names = self.cluster.names
+        if step.kind in (Kind.KILL, Kind.KILL_TWO, Kind.KILL_ALL, Kind.STOP):
+            other = chance.choice([name for name in names if name != node])
+            hit = {Kind.KILL_TWO: [node, other], Kind.KILL_ALL: names}.get(step.kind, [node])
+            for name in hit:
+                await (self.cluster.stop(name) if step.kind is Kind.STOP else self.cluster.kill(name))
+                self._down.append(name)
+            await asyncio.sleep(step.lasts_s)
+            await self._start_again()
+        elif step.kind in (Kind.BLINK, Kind.FREEZE):
+            self.cluster.signal(node, signal.SIGSTOP)
+            self._frozen.append(node)
+            await asyncio.sleep(step.lasts_s)
+            self._thaw()
+        elif step.kind is Kind.FULL_DISK:
+            fill(self.cluster.data_dir(node))
+            await asyncio.sleep(step.lasts_s)
+            empty(self.cluster.data_dir(node))
+        else:
+            wires = self.cluster.wires
+            assert wires is not None, "network faults are planned only where there are wires"
+            pairs = directions(step.kind, node, names, chance)
+            if step.kind is Kind.RESET:
+                wires.reset(pairs)
+            elif step.kind is Kind.DELAY:
+                wires.delay(pairs, chance.uniform(0.01, 0.3))
+            else:
+                wires.cut(pairs)
+            await asyncio.sleep(step.lasts_s)
+            wires.heal()
+
+    async def _start_again(self) -> None:
+        """All that are down, at once: after a power cut they wait for each other."""
+        down, self._down = self._down, []
+        results = await asyncio.gather(*(self.cluster.start(name) for name in down), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _thaw(self) -> None:
+        frozen, self._frozen = self._frozen, []
+        for name in frozen:
+            self.cluster.signal(name, signal.SIGCONT)
+
+    async def heal(self) -> None:
+        """Undoes whatever a failed step left behind, and finds nodes that ended by themselves. Raises TrialError."""
+        self._thaw()
+        if self.cluster.wires is not None:
+            self.cluster.wires.heal()
+        for name in self.small_disks:
+            empty(self.cluster.data_dir(name))
+        await self._start_again()
+        ended = [name for name in self.cluster.names if self.cluster.pid(name) is None]
+        if ended:
+            raise TrialError(f"ended by themselves: {', '.join(ended)}")
+
+
+def fill(directory: Path) -> None:
+    """Takes all the space that the directory's file system has."""
+    with suppress(OSError), open(directory / FULL_FILE, "wb") as ballast:
+        for size in (1 << 20, 4096):
+            with suppress(OSError):
+                while True:
+                    os.write(ballast.fileno(), bytes(size))
+
+
+def empty(directory: Path) -> None:
+    """Gives it back."""
+    (directory / FULL_FILE).unlink(missing_ok=True)
+
+
+def mount_small_disk(directory: Path, mebibytes: int) -> str:
+    """Mounts a file system in memory at a directory; "" or why that cannot be done here."""
+    if os.geteuid() != 0:
+        return "a small file system can be mounted by root only"
+    directory.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=700", "tmpfs", str(directory)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"mount does not work here: {error}"
+    return "" if done.returncode == 0 else f"mount does not work here: {done.stderr.strip()}"
+
+
+def unmount(directory: Path) -> None:
+    """Takes it away again."""
+    subprocess.run(["umount", "-l", str(directory)], capture_output=True, timeout=10, check=False)  # noqa: S603, S607

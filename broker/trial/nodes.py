@@ -1,0 +1,229 @@
+"""Nodes of a trial: processes of `clusterbroker start` in one directory; each may be killed, frozen, started again.
+
+    DIRECTORY/secret               the join secret that all of them share
+    DIRECTORY/NAME/data            the node's data directory
+    DIRECTORY/NAME/node.log, .out  what it said: JSON lines on stderr, and its listeners
+
+Ports are chosen free and kept over restarts. `Cluster` is what trials ask for: another broker's nodes can stand in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final, Protocol
+
+from broker.trial.client import Target
+from broker.trial.event_log import OWNER_BEGAN, Line, read_log
+from broker.trial.relay import LOOPBACK, Wires
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+
+
+class TrialError(Exception):
+    """The trial cannot go on, and it is not the history's fault; one line for the user."""
+
+
+class Cluster(Protocol):
+    """Nodes by name, and what can be done to them."""
+
+    @property
+    def names(self) -> list[str]: ...
+    @property
+    def wires(self) -> Wires | None: ...
+    def target(self, name: str) -> Target: ...
+    def pid(self, name: str) -> int | None: ...
+    def events(self) -> list[Line]: ...
+    def data_dir(self, name: str) -> Path: ...
+    async def owner(self, queue: str) -> str | None: ...
+    def signal(self, name: str, number: signal.Signals) -> None: ...
+    async def kill(self, name: str) -> None: ...
+    async def stop(self, name: str) -> None: ...
+    async def start(self, name: str) -> None: ...
+
+
+def free_port() -> int:
+    """A port that is free on loopback, for TCP and for UDP."""
+    while True:
+        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+            tcp.bind((LOOPBACK, 0))
+            port: int = tcp.getsockname()[1]
+            try:
+                udp.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            return port
+
+
+class Node:
+    """One process and its directory."""
+
+    def __init__(self, name: str, directory: Path, amqp_port: int, cluster_port: int) -> None:
+        self.name = name
+        self.directory = directory
+        self.data_dir = directory / "data"
+        self.amqp_port = amqp_port
+        self.cluster_port = cluster_port
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "node.log"
+
+    def launch(self, peers: str, environment: dict[str, str]) -> None:
+        """Starts the process and does not wait."""
+        assert not self.running, "a node is started once"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        words = [sys.executable, "-m", "broker.cli.main", "start", "--name", self.name]
+        words += ["--data-dir", str(self.data_dir), "--amqp", f"{LOOPBACK}:{self.amqp_port}"]
+        words += ["--cluster", f"{LOOPBACK}:{self.cluster_port}", "--peers", peers]
+        with open(self.directory / "node.out", "wb") as out, open(self.log, "ab") as log:
+            self.process = subprocess.Popen(  # noqa: S603 - our own command
+                words, stdout=out, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+            )
+
+    async def ready(self) -> None:
+        """Waits for `ready`. Raises TrialError when the process ends or takes too long."""
+        assert self.process is not None, "it was launched"
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            if (self.directory / "node.out").read_text(errors="replace").splitlines()[-1:] == ["ready"]:
+                return
+            if self.process.poll() is not None:
+                raise TrialError(f"node {self.name} ended with {self.process.returncode}: {self.last_words()}")
+            await asyncio.sleep(0.02)
+        raise TrialError(f"node {self.name} was not ready in {START_TIMEOUT_S:g} s: {self.last_words()}")
+
+    def last_words(self) -> str:
+        """The end of its log, on one line."""
+        try:
+            said = self.log.read_text(errors="replace").strip().splitlines()
+        except FileNotFoundError:
+            said = []
+        return " / ".join(said[-3:]) or "it said nothing"
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal; nothing when the process is gone."""
+        if self.process is not None:
+            self.process.send_signal(number)
+
+    async def end(self, number: signal.Signals) -> None:
+        """Ends the process. Raises TrialError when it outlives SIGTERM."""
+        if self.process is None:
+            return
+        self.process.send_signal(number)
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        while self.process.poll() is None:
+            if time.monotonic() > deadline_s:
+                raise TrialError(f"node {self.name} did not end within {STOP_TIMEOUT_S:g} s of {number.name}")
+            await asyncio.sleep(0.005)
+
+
+class LocalCluster:
+    """Nodes `a`, `b`, ... on loopback. With `wired` all that passes between them goes through relays of ours."""
+
+    def __init__(self, directory: Path, count: int = 3, wired: bool = False) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.nodes = {name: Node(name, directory / name, free_port(), free_port()) for name in "abcdefgh"[:count]}
+        self.wires = Wires({name: node.cluster_port for name, node in self.nodes.items()}) if wired else None
+        self._peers = ",".join(f"{name}@{LOOPBACK}:{node.cluster_port}" for name, node in self.nodes.items())
+        self._secret = directory / "secret"
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.nodes)
+
+    def target(self, name: str) -> Target:
+        return Target(LOOPBACK, self.nodes[name].amqp_port)
+
+    def pid(self, name: str) -> int | None:
+        process = self.nodes[name].process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def data_dir(self, name: str) -> Path:
+        return self.nodes[name].data_dir
+
+    async def begin(self) -> None:
+        """Starts all nodes, together: founders wait for each other. Raises TrialError."""
+        self._secret.touch(mode=0o600)
+        self._secret.write_text(secrets.token_hex(32))
+        if self.wires is not None:
+            await self.wires.start()
+        for node in self.nodes.values():
+            node.launch(self._peers, self._environment(node.name))
+        for node in self.nodes.values():
+            await node.ready()
+
+    def _environment(self, name: str) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("CLUSTERBROKER_")}
+        pure = {key: value for key, value in os.environ.items() if key == "CLUSTERBROKER_PURE"}
+        own = {
+            "PYTHONUNBUFFERED": "1",
+            "CLUSTERBROKER_SECRET_FILE": str(self._secret),
+            "CLUSTERBROKER_LOG__FORMAT": "json",
+            "CLUSTERBROKER_JOURNAL__SEGMENT_BYTES": "8MiB",
+        }
+        if self.wires is not None:
+            own["CLUSTERBROKER_CLUSTER_DIAL"] = self.wires.dial_of(name)
+        return inherited | pure | own
+
+    async def start(self, name: str) -> None:
+        """Starts a node again and waits until it is ready. Raises TrialError."""
+        if self.wires is not None:
+            await self.wires.refuse(name, False)
+        self.nodes[name].launch(self._peers, self._environment(name))
+        await self.nodes[name].ready()
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL."""
+        await self.nodes[name].end(signal.SIGKILL)
+        if self.wires is not None:
+            await self.wires.refuse(name, True)
+
+    async def stop(self, name: str) -> None:
+        """SIGTERM."""
+        await self.nodes[name].end(signal.SIGTERM)
+        if self.wires is not None:
+            await self.wires.refuse(name, True)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """SIGSTOP, SIGCONT."""
+        self.nodes[name].send(number)
+
+    async def end(self) -> None:
+        """Kills what runs."""
+        for node in self.nodes.values():
+            node.send(signal.SIGCONT)
+            await node.end(signal.SIGKILL)
+        if self.wires is not None:
+            await self.wires.stop()
+
+    def events(self) -> list[Line]:
+        """What the nodes logged about ownership, in order of time."""
+        lines = [line for node in self.nodes.values() for line in read_log(node.log)]
+        return sorted(lines, key=lambda line: line.at_s)
+
+    async def owner(self, queue: str) -> str | None:
+        """The node that last began to own a queue of vhost "/", None while none has."""
+        return owner_of(queue, self.events())
+
+
+def owner_of(queue: str, events: list[Line]) -> str | None:
+    """By the nodes' logs: the owner of the queue's highest epoch."""
+    began = [line for line in events if line.event == OWNER_BEGAN and line.facts.get("name") == queue]
+    if not began:
+        return None
+    return str(max(began, key=lambda line: line.number("epoch")).facts["node"])
