@@ -1,0 +1,569 @@
+"""pysyncobj's Raft, entered only through guard rails (G2-G10): no socket, no file, no clock, no thread, no pickle.
+
+    received(peer, message) ----> guards ----> SyncObj ----> outbox
+    tick(now) ---- election timer, pre-vote ----^               |   one flush per turn
+    append(entries), change_voters ----> log                    v   journal.sync() before what depends on it
+                                                             send(peer, message)
+
+Ids are Raft ids, "name/disk": a node that lost its disk is somebody else, so it can never break the promises of
+the one that it was (G12). Everybody linked who does not vote is a learner: the leader sends it what it sends to
+the others and does not count it.
+
+Order of a turn (G2). A leader's own entries are synced after they were sent and before they count; an
+acknowledgement, a vote and a candidacy leave only when what they say is durable; a new term is durable before
+anything at all is said in it.
+
+Elections are ours alone: pysyncobj's own timer is kept from firing. When the timer ends, a voter asks the others
+whether they would vote for it (pre-vote), and only with a majority behind it becomes a candidate. Who heard a
+leader lately refuses, and passes over candidates too, so nobody who was away deposes a leader that others follow
+(G8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from . import guards
+from . import messages as m
+from .journal import Journal
+from .pinned import CANDIDATE, CLOCK, FOLLOWER, LEADER, Node, SyncObj, SyncObjConf, Transport, journal_of_next_core
+from .snapshots import Snapshots, StoredSnapshot
+
+ELECTION_MIN_S: Final = 0.5
+ELECTION_MAX_S: Final = 1.0
+HEARTBEAT_S: Final = 0.1
+FALLBACK_S: Final = 1.5
+BATCH_BYTES_MAX: Final = 1 << 20
+GONE_STEP_S: Final = 0.02
+STALL_S: Final = 0.1
+MEMBERSHIP: Final = b"\x02"
+_NEVER: Final = 1 << 62
+_FREE_TO_LEAVE: Final = (m.Append, m.Snapshot, m.Probe, m.Barrier, m.Forward, m.Introduce, m.TermHint, m.PreVote)
+
+
+class Machine(Protocol):
+    """What is replicated."""
+
+    def apply(self, index: int, entry: bytes) -> None:
+        """Apply a committed entry."""
+
+    def restore(self, stored: StoredSnapshot) -> None:
+        """Put the state of a snapshot in the place of the own one."""
+
+
+class Core(SyncObj):  # type: ignore[misc]
+    """One member of the group. Public methods only are to be called; all of them at a time told by `now_s`."""
+
+    def __init__(
+        self,
+        me: str,
+        voters: Iterable[str],
+        journal: Journal,
+        snapshots: Snapshots,
+        machine: Machine,
+        *,
+        send: Callable[[str, m.AnyMessage], object],
+        chance: Callable[[], float],
+        now_s: float,
+    ) -> None:
+        """`chance()` gives a number in [0, 1). The journal stands on the snapshot, if there is one."""
+        self.journal = journal
+        self.me = me
+        self.voters: tuple[str, ...] = tuple(sorted(voters))
+        self.now_s = now_s
+        self._machine = machine
+        self._snapshots = snapshots
+        self._outbox = _Outbox(self, send)
+        self._chance = chance
+        self._heard_s = -math.inf
+        self._election_s = now_s
+        self._pre_votes: tuple[int, set[str]] | None = None
+        self._votes: set[str] = set()
+        self._campaign = False
+        self._gone = False
+        self._match: int | None = None
+        self._installing = False
+        self._dropping = False
+        CLOCK.now_s = now_s
+        conf = SyncObjConf(
+            autoTick=False,
+            appendEntriesUseBatch=False,
+            useFork=False,
+            dynamicMembershipChange=True,
+            raftMinTimeout=ELECTION_MIN_S,
+            raftMaxTimeout=ELECTION_MAX_S,
+            appendEntriesPeriod=HEARTBEAT_S,
+            leaderFallbackTimeout=FALLBACK_S,
+            appendEntriesBatchSizeBytes=BATCH_BYTES_MAX,
+            logCompactionMinEntries=_NEVER,
+            logCompactionMinTime=_NEVER,
+            onStateChanged=self._state_changed,
+        )
+        with journal_of_next_core(journal):
+            super().__init__(Node(me), [Node(v) for v in self.voters if v != me], conf, transport=self._outbox)
+        self._poller = _NoPoller()
+        self._SyncObj__serializer = snapshots
+        self._SyncObj__needLoadDumpFile = False
+        if snapshots.index:
+            self._SyncObj__loadDumpFile(clearJournal=False)
+        self._rest()
+
+    # ---- what is known ----
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return int(self.raftCurrentTerm)
+
+    @property
+    def leads(self) -> bool:
+        """Whether it believes to lead; a hint (G13)."""
+        return bool(self._SyncObj__raftState == LEADER)
+
+    @property
+    def leader(self) -> str | None:
+        """Whom it believes to lead; a hint (G13)."""
+        node = self._SyncObj__raftLeader
+        return None if node is None else str(node.id)
+
+    @property
+    def applied(self) -> int:
+        """Index of the last entry that the machine has."""
+        return int(self.raftLastApplied)
+
+    @property
+    def commit(self) -> int:
+        """Everything up to here is committed."""
+        return max(int(self.raftCommitIndex), self.applied)
+
+    def voters_at_applied(self) -> tuple[str, ...]:
+        """Who votes according to the entries that are applied, without those that follow."""
+        voters = set(self.voters)
+        for entry in reversed(self.journal[max(0, self.applied + 1 - self.journal[0][1]) :]):
+            request = self._SyncObj__parseChangeClusterRequest(entry[0])
+            if request is not None:
+                (voters.discard if request[0] == "add" else voters.add)(request[1])
+        return tuple(sorted(voters))
+
+    def caught_up(self) -> list[str]:
+        """As leader: learners that are linked and have everything that is committed."""
+        match: dict[Any, int] = self._SyncObj__raftMatchIndex
+        return sorted(node.id for node in self.readonlyNodes if match.get(node, 0) >= self.commit)
+
+    # ---- events ----
+
+    def linked(self, peer: str) -> None:
+        """A link to this node exists, and nothing was sent on it yet."""
+        self._enter()
+        self._outbox.linked(peer, is_voter=peer in self.voters)
+
+    def unlinked(self, peer: str) -> None:
+        """The link is gone, with what was on its way."""
+        self._enter()
+        self._outbox.unlinked(peer, is_voter=peer in self.voters)
+
+    def leader_gone(self, rank: int) -> None:
+        """The leader's process is known to be dead: elect another soon, `rank` (from 0) steps after the first."""
+        self._gone = True
+        self._heard_s = -math.inf
+        self._election_s = min(self._election_s, self.now_s + GONE_STEP_S * (rank + self._chance() / 2))
+
+    def tick(self, now_s: float) -> None:
+        """Time has come to `now_s`. A stall of the own process is nobody's silence."""
+        if now_s - self.now_s > STALL_S:
+            self._election_s += now_s - self.now_s
+        self.now_s = max(self.now_s, now_s)
+
+    def turn(self) -> None:
+        """Do what is due: elections, commits, applying, heartbeats, compaction."""
+        self._enter()
+        if self.leads:
+            self._heard_s = self.now_s
+            self._pre_votes = None
+            self.journal.sync()
+        elif self.now_s >= self._election_s and self.me in self.voters:
+            self._ask_pre_votes()
+        before = self._SyncObj__raftState
+        self._SyncObj__raftElectionDeadline = -1.0 if self._campaign else math.inf
+        self._campaign = False
+        self.doTick(0)
+        self._SyncObj__raftElectionDeadline = math.inf
+        if before == LEADER and not self.leads:
+            self._rest()
+
+    def flush(self) -> bool:
+        """Send what there is to send, and make durable what is not, in the order that G2 asks for."""
+        return self._outbox.flush()
+
+    def append(self, entries: Sequence[bytes]) -> bool:
+        """As leader: put entries at the end of the log and send them; False: it does not lead."""
+        if not self.leads:
+            return False
+        self._enter()
+        for entry in entries:
+            self.journal.add(entry, self.journal[-1][1] + 1, self.term)
+        self._SyncObj__sendAppendEntries()
+        return True
+
+    def change_voters(self, verb: str, raft_id: str) -> bool:
+        """As leader: "add" or "rem" one voter; False when it does not lead or a change is still under way (G12)."""
+        if not self.leads or raft_id == self.me or self.applied < (self._SyncObj__noopIDx or _NEVER):
+            return False
+        first = self.journal[0][1]
+        if any(entry[0][:1] == MEMBERSHIP for entry in self.journal[self.applied + 1 - first :]):
+            return False
+        if (raft_id in self.voters) is (verb == "add"):
+            return False
+        self._enter()
+        entry = MEMBERSHIP + msgspec.msgpack.encode((verb, raft_id))
+        self._SyncObj__doChangeCluster((verb, raft_id, Node(raft_id)))
+        return self.append((entry,))
+
+    def compact(self) -> None:
+        """Write a snapshot of what is applied and forget the log before it, in the next turn."""
+        self.forceLogCompaction()
+
+    def received(self, peer: str, message: m.AnyMessage) -> None:
+        """A message of this peer."""
+        self._enter()
+        match message:
+            case m.Append():
+                self._received_append(peer, message)
+            case m.Snapshot():
+                self._received_snapshot(peer, message)
+            case m.Ack():
+                self._received_ack(peer, message)
+            case m.PreVote():
+                self._outbox.put(peer, m.PreVoted(message.term, self._would_vote(message), self.term))
+            case m.PreVoted():
+                self._received_pre_voted(peer, message)
+            case m.AskVote():
+                self._received_ask_vote(peer, message)
+            case m.Vote():
+                self._received_vote(peer, message)
+            case m.TermHint():
+                if message.term > self.term:
+                    self._step_down(message.term)
+
+    def say(self, peer: str, message: m.AnyMessage) -> None:
+        """Put a message between Raft's own, in order."""
+        self._outbox.put(peer, message)
+
+    # ---- followers ----
+
+    def _received_append(self, peer: str, message: m.Append) -> None:
+        if not self._follows(peer, message.term):
+            return
+        told = self._normalised(message)
+        if told is None:
+            return
+        message, self._match = told
+        self._pass(
+            peer,
+            {
+                "type": "append_entries",
+                "term": message.term,
+                "commit_index": message.commit,
+                "prevLogIdx": message.prev_index,
+                "prevLogTerm": message.prev_term,
+                "entries": message.entries,
+            },
+        )
+        self._match = None
+
+    def _normalised(self, message: m.Append) -> guards.Normalised | None:
+        return guards.normalised(self.journal, message)
+
+    def _received_snapshot(self, peer: str, message: m.Snapshot) -> None:
+        """A piece of a snapshot (G5): one that brings nothing new is dropped; none moves the commit index by itself."""
+        if not self._follows(peer, message.term):
+            return
+        if message.first:
+            self._dropping = message.index <= self.commit
+        if self._dropping:
+            if message.last:
+                self._outbox.put(peer, m.Ack(self.term, self.commit + 1, True, False))
+            return
+        commit = min(message.commit, message.index) if message.last else min(message.commit, self.commit)
+        self._installing = True
+        self._pass(
+            peer,
+            {
+                "type": "append_entries",
+                "term": message.term,
+                "commit_index": commit,
+                "serialized": (message.data, message.first, message.last),
+            },
+        )
+        self._installing = False
+
+    def _follows(self, peer: str, term: int) -> bool:
+        """Whether the sender leads; who leads no more is told so (G8)."""
+        if term < self.term:
+            self._outbox.put(peer, m.TermHint(self.term))
+            return False
+        assert not (self.leads and term == self.term), f"two leaders in term {term}: {self.me} and {peer}"
+        self._heard_s = self.now_s
+        self._gone = False
+        self._pre_votes = None
+        self._campaign = False
+        self._rest()
+        return True
+
+    # ---- leaders ----
+
+    def _received_ack(self, peer: str, message: m.Ack) -> None:
+        if Node(peer) not in self._SyncObj__raftMatchIndex:
+            return
+        if self._is_current_ack(message):
+            answer = {"reset": message.reset, "success": message.success, "next_node_idx": message.next_index}
+            self._pass(peer, {"type": "next_node_idx", **answer})
+
+    def _is_current_ack(self, message: m.Ack) -> bool:
+        return guards.is_current_ack(message.term, self.term, message.next_index, self.journal[-1][1])
+
+    # ---- elections ----
+
+    def _ask_pre_votes(self) -> None:
+        self._rest()
+        last = self.journal[-1]
+        self._pre_votes = (self.term + 1, {self.me})
+        for voter in self.voters:
+            if voter != self.me:
+                self._outbox.put(voter, m.PreVote(self.term + 1, last[1], last[2]))
+        self._count_pre_votes()
+
+    def _would_vote(self, message: m.PreVote) -> bool:
+        last = self.journal[-1]
+        newer = (message.last_term, message.last_index) >= (last[2], last[1])
+        return message.term > self.term and newer and not self._hears_leader()
+
+    def _hears_leader(self) -> bool:
+        return self.leads or self.now_s - self._heard_s <= ELECTION_MIN_S
+
+    def _received_pre_voted(self, peer: str, message: m.PreVoted) -> None:
+        if message.current > self.term:
+            self._step_down(message.current)
+        elif self._pre_votes is not None and message.granted and self._pre_votes[0] == message.term == self.term + 1:
+            self._pre_votes[1].add(peer)
+            self._count_pre_votes()
+
+    def _count_pre_votes(self) -> None:
+        if self._pre_votes is not None and self._is_majority(self._pre_votes[1]):
+            self._pre_votes = None
+            self._votes = {self.me}
+            self._campaign = True
+
+    def _is_majority(self, ids: Iterable[str]) -> bool:
+        return sum(voter in ids for voter in self.voters) * 2 > len(self.voters)
+
+    def _received_ask_vote(self, peer: str, message: m.AskVote) -> None:
+        if self._hears_leader():
+            return
+        request = {"last_log_index": message.last_index, "last_log_term": message.last_term}
+        self._pass(peer, {"type": "request_vote", "term": message.term, **request})
+
+    def _received_vote(self, peer: str, message: m.Vote) -> None:
+        """pysyncobj counts answers; here they are voters."""
+        if self._SyncObj__raftState != CANDIDATE or message.term != self.term:
+            return
+        if peer in self.voters and peer not in self._votes:
+            self._votes.add(peer)
+            self._pass(peer, {"type": "response_vote", "term": message.term})
+
+    def _step_down(self, term: int) -> None:
+        self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__setState(FOLLOWER)
+        self._SyncObj__raftLeader = None
+        self._campaign = False
+        self._rest()
+
+    def _rest(self) -> None:
+        """Wait for a leader, or for the others' elections, for a while."""
+        if self.voters == (self.me,):
+            self._election_s = self.now_s
+        elif self._gone:
+            self._election_s = self.now_s + GONE_STEP_S * (1.5 + 2 * self._chance())
+        else:
+            self._election_s = self.now_s + ELECTION_MIN_S + (ELECTION_MAX_S - ELECTION_MIN_S) * self._chance()
+
+    # ---- between pysyncobj and us ----
+
+    def _state_changed(self, _before: int, state: int) -> None:
+        self.journal.leading = state == LEADER
+
+    def _enter(self) -> None:
+        CLOCK.now_s = self.now_s
+
+    def _pass(self, peer: str, message: dict[str, Any]) -> None:
+        self._outbox._onMessageReceived(Node(peer), message)
+
+    def outgoing(self, message: dict[str, Any]) -> m.AnyMessage | None:
+        """pysyncobj's message as one of ours."""
+        match message["type"]:
+            case "append_entries" if "prevLogIdx" in message:
+                assert "transmission" not in message, "entries are smaller than a batch"
+                entries = tuple(message["entries"])
+                place = (message["prevLogIdx"], message["prevLogTerm"])
+                return m.Append(message["term"], message["commit_index"], *place, entries)
+            case "append_entries":
+                piece = message["serialized"]
+                if piece is None:
+                    return None
+                data, first, last = piece
+                return m.Snapshot(message["term"], message["commit_index"], self._snapshots.index, first, last, data)
+            case "next_node_idx":
+                return self._outgoing_ack(message)
+            case "request_vote":
+                return m.AskVote(message["term"], message["last_log_index"], message["last_log_term"])
+            case "response_vote":
+                self._rest()
+                return m.Vote(message["term"])
+            case other:
+                raise AssertionError(f"pysyncobj sends {other}")
+
+    def _outgoing_ack(self, message: dict[str, Any]) -> m.Ack:
+        next_index: int = message["next_node_idx"]
+        if message["reset"]:
+            next_index = self._resend_from(next_index)
+        elif message["success"] and self._installing:
+            next_index = self.applied + 1
+        elif message["success"] and self._match is not None:
+            next_index = self._match + 1
+        return m.Ack(self.term, next_index, message["reset"], message["success"])
+
+    def _resend_from(self, asked: int) -> int:
+        return guards.resend_from(asked, self.commit)
+
+    # ---- overridden insides: no pickle, nothing that raises, our own snapshot ----
+
+    def _checkCommandsToApply(self) -> None:  # noqa: N802
+        """Commands come by `append`."""
+
+    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
+        return ELECTION_MAX_S
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> None:  # noqa: N802
+        self._machine.apply(self.applied + 1, command)
+
+    def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> tuple[str, str, Any] | None:  # noqa: N802
+        if command[:1] != MEMBERSHIP:
+            return None
+        verb, raft_id = msgspec.msgpack.decode(command[1:], type=tuple[str, str])
+        return verb, raft_id, Node(raft_id)
+
+    def _SyncObj__doChangeCluster(self, request: tuple[str, str, Any], reverse: bool = False) -> bool:  # noqa: N802
+        adds = (request[0] == "add") is not reverse
+        others = {voter for voter in self.voters if voter != request[1]}
+        self.voters = tuple(sorted({*others, request[1]} if adds else others))
+        return bool(SyncObj._SyncObj__doChangeCluster(self, request, reverse))
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: ARG002, N802, N803
+        """Take over the snapshot on the disk; the entries that follow it stay, and the voters that they made."""
+        stored = self._snapshots.load()
+        assert stored is not None, "a snapshot was written"
+        self.journal.align(stored.previous, stored.last)
+        self._machine.restore(stored)
+        self._SyncObj__raftLastApplied = stored.last[1]
+        self._SyncObj__raftCommitIndex = max(self.raftCommitIndex, stored.last[1])
+        self.voters = stored.voters
+        self._SyncObj__updateClusterConfiguration([Node(v) for v in self.voters if v != self.me])
+        for entry in self.journal[2:]:
+            request = self._SyncObj__parseChangeClusterRequest(entry[0])
+            if request is not None:
+                self._SyncObj__doChangeCluster(request)
+
+
+class _NoPoller:
+    """There are no sockets to poll."""
+
+    def poll(self, timeout: float) -> None:
+        """Nothing happens."""
+
+
+class _Outbox(Transport):  # type: ignore[misc]
+    """pysyncobj's transport: collects what is to be sent until the turn's flush, and joins what can be joined."""
+
+    def __init__(self, core: Core, send: Callable[[str, m.AnyMessage], object]) -> None:
+        super().__init__(core, None, [])
+        self._core = core
+        self._send = send
+        self._linked: set[str] = set()
+        self._queues: dict[str, list[m.AnyMessage]] = {}
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def linked(self, peer: str, *, is_voter: bool) -> None:
+        self._linked.add(peer)
+        self._queues.pop(peer, None)
+        (self._onNodeConnected if is_voter else self._onReadonlyNodeConnected)(Node(peer))
+
+    def unlinked(self, peer: str, *, is_voter: bool) -> None:
+        self._linked.discard(peer)
+        self._queues.pop(peer, None)
+        (self._onNodeDisconnected if is_voter else self._onReadonlyNodeDisconnected)(Node(peer))
+
+    def addNode(self, node: Any) -> None:  # noqa: N802
+        """A learner becomes a voter."""
+        self._core._SyncObj__readonlyNodes.discard(node)
+
+    def dropNode(self, node: Any) -> None:  # noqa: N802
+        """A voter becomes a learner, for as long as it is linked."""
+        if node.id in self._linked:
+            self._onReadonlyNodeConnected(node)
+
+    def send(self, node: Any, message: dict[str, Any]) -> bool:
+        if node.id not in self._linked:
+            return False
+        ours = self._core.outgoing(message)
+        if ours is not None:
+            self.put(node.id, ours)
+        return True
+
+    def put(self, peer: str, message: m.AnyMessage) -> None:
+        if peer not in self._linked:
+            return
+        queue = self._queues.setdefault(peer, [])
+        joined = _joined(queue[-1], message) if queue else None
+        if joined is None:
+            queue.append(message)
+        else:
+            queue[-1] = joined
+
+    def flush(self) -> bool:
+        queues, self._queues = self._queues, {}
+        journal = self._core.journal
+        if journal.dirty and self._must_wait(queues):
+            journal.sync()
+        for peer in sorted(queues):
+            for message in queues[peer]:
+                self._send(peer, message)
+        if journal.dirty:
+            journal.sync()
+        return bool(queues)
+
+    def _must_wait(self, queues: dict[str, list[m.AnyMessage]]) -> bool:
+        """Whether what is to be sent says something that the disk does not know yet (G2)."""
+        if self._core.journal.term_dirty:
+            return True
+        return any(not isinstance(message, _FREE_TO_LEAVE) for queue in queues.values() for message in queue)
+
+
+def _joined(last: m.AnyMessage, new: m.AnyMessage) -> m.AnyMessage | None:
+    """One message that says what two say; None when they must stay two."""
+    if isinstance(last, m.Append) and isinstance(new, m.Append):
+        follows = new.term == last.term and new.prev_index == last.prev_index + len(last.entries)
+        if follows and sum(len(e[0]) for e in last.entries) + sum(len(e[0]) for e in new.entries) <= BATCH_BYTES_MAX:
+            return m.Append(last.term, new.commit, last.prev_index, last.prev_term, last.entries + new.entries)
+    if isinstance(last, m.Ack) and isinstance(new, m.Ack) and last.term == new.term:
+        if last.success and new.success and not (last.reset or new.reset):
+            return m.Ack(last.term, max(last.next_index, new.next_index), False, True)
+        if last.reset and new.reset:
+            return new
+    return None

@@ -1,0 +1,111 @@
+"""The fold of Raft's entries: the cluster map, each proposal applied once, in the order of its origin's numbers.
+
+    entry   u8 0 | msgpack [origin, session, number, stored command]
+
+A proposal may come into the log more than once, and a later one before an earlier: its origin sends again what it
+has no outcome of. So the fold applies of each origin number n + 1 after n, and nothing else: a repetition is
+dropped, and so is what follows a gap (its origin sends again, from the gap on). An empty command fills the place
+of a proposal that was given up. `session` counts the starts of an origin; its numbers begin with 1 in each, and a
+lower session is dropped. The table of the numbers is part of the state: equal on all nodes, in every snapshot.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from cluster import commands as c
+from cluster import snapshot
+from cluster.errors import FormatTooNew, Unavailable
+from cluster.ids import LogIndex
+from cluster.state import Applied, ClusterMap
+
+from .messages import Entry
+from .snapshots import StoredSnapshot
+
+REGULAR: Final = b"\x00"
+BLANK: Final = b""
+"""Stands for a command that was given up."""
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """A proposal as it stands in the log."""
+
+    origin: str
+    session: int
+    number: int
+    command: bytes
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(Envelope)
+
+
+def seal(envelope: Envelope) -> bytes:
+    """The entry of the log."""
+    return REGULAR + msgspec.msgpack.encode(envelope)
+
+
+def unseal(entry: bytes) -> Envelope:
+    """The proposal in an entry; ValueError when there is none."""
+    if entry[:1] != REGULAR:
+        raise ValueError("not a proposal")
+    return _DECODER.decode(entry[1:])
+
+
+class Fold:
+    """Map and table of numbers."""
+
+    __slots__ = ("map", "origins")
+
+    def __init__(self, map_: ClusterMap | None = None) -> None:
+        self.map = map_ if map_ is not None else ClusterMap()
+        self.origins: dict[str, tuple[int, int]] = {}
+        """origin -> (session, last number applied)"""
+
+    def apply(self, index: LogIndex, envelope: Envelope) -> Applied | None:
+        """Apply a proposal; None when its turn was before or is not yet. Raises FormatTooNew.
+
+        A command never raises: what is wrong with it, even in our own code, is its answer, the same on every
+        node.
+        """
+        if not self._is_next(envelope):
+            return None
+        self.origins[envelope.origin] = (envelope.session, envelope.number)
+        if envelope.command == BLANK:
+            return None
+        try:
+            command = c.decode(envelope.command)
+        except ValueError as error:
+            raise FormatTooNew(
+                f"wiring entry {index} cannot be read ({error}): it comes from a newer release; upgrade this node"
+            ) from error
+        try:
+            return self.map.apply(index, command)
+        except Exception as error:
+            return Applied(index, command, Unavailable(f"internal error: {error!r}"), None, ())
+
+    def _is_next(self, envelope: Envelope) -> bool:
+        session, last = self.origins.get(envelope.origin, (0, 0))
+        if envelope.session > session:
+            return envelope.number == 1
+        return envelope.session == session and envelope.number == last + 1
+
+    def is_known(self, origin: str, session: int, number: int) -> bool:
+        """Whether this proposal has been applied."""
+        return self.origins.get(origin, (0, 0)) >= (session, number)
+
+    def dump(self, previous: Entry, last: Entry, voters: tuple[str, ...]) -> StoredSnapshot:
+        """Everything, as of the entry `last`."""
+        taken = self.map.snapshot()
+        origins = tuple((origin, *numbers) for origin, numbers in sorted(self.origins.items()))
+        chunks = tuple(snapshot.encode(taken))
+        return StoredSnapshot(previous, last, voters, origins, taken.index, chunks)
+
+    @classmethod
+    def restored(cls, stored: StoredSnapshot) -> Fold:
+        """The fold that was dumped; ValueError, KeyError or AssertionError when it contradicts itself."""
+        taken: Any = snapshot.decode(LogIndex(stored.applied), stored.chunks)
+        fold = cls(ClusterMap.restored(taken))
+        fold.origins = {origin: (session, number) for origin, session, number in stored.origins}
+        return fold

@@ -1,0 +1,68 @@
+"""Guard rails on what comes over the wire: pure functions from (own log, message) to the message pysyncobj may see.
+
+pysyncobj 0.3.17 cuts its log after `prev_index` whatever follows there, and so loses acknowledged entries when a
+message is repeated or comes late (G4); it raises its commit index by what was never compared with the leader's
+log (G5); and its followers ask for entries one conflict at a time, each from another place (G6).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .journal import Journal
+from .messages import Append
+
+
+class Normalised(NamedTuple):
+    """An Append that never cuts what matches."""
+
+    append: Append
+    match: int | None
+    """The follower may acknowledge up to here and no further; None: up to the end of the message."""
+
+
+def normalised(journal: Journal, message: Append) -> Normalised | None:
+    """Strip the entries that the log has already; None: nothing in the message can be true (G4).
+
+    If nothing new is left and the log is longer, the message becomes a heartbeat at the log's own end: entries
+    beyond the match may be false, but nothing in this message says so. Its commit index then reaches to the match.
+    """
+    message = _after_snapshot(journal, message)
+    first, end = journal[0][1], journal[-1][1]
+    previous, entries = message.prev_index, message.entries
+    if not first <= previous <= end:
+        return Normalised(message, None)
+    if journal[previous - first][2] != message.prev_term:
+        if previous == first:
+            return None  # the snapshot's own entry cannot be wrong
+        return Normalised(message, None)
+    known = 0
+    mine = journal[previous + 1 - first :]
+    while known < min(len(entries), len(mine)) and mine[known][2] == entries[known][2]:
+        known += 1
+    match = previous + known
+    if known == len(entries) and match < end:
+        tail = journal[-1]
+        commit = min(message.commit, match)
+        return Normalised(Append(message.term, commit, tail[1], tail[2], ()), match)
+    term = journal[match - first][2]
+    return Normalised(Append(message.term, message.commit, match, term, entries[known:]), None)
+
+
+def _after_snapshot(journal: Journal, message: Append) -> Append:
+    """Drop what lies before the beginning of the log: it is committed, so it is the same."""
+    first = journal[0]
+    skipped = first[1] - message.prev_index
+    if skipped <= 0 or skipped > len(message.entries):
+        return message
+    return Append(message.term, message.commit, first[1], message.entries[skipped - 1][2], message.entries[skipped:])
+
+
+def resend_from(asked: int, committed: int) -> int:
+    """Whence a follower asks for entries again: the committed prefix matches always, so all askings agree (G6)."""
+    return min(asked, committed + 1)
+
+
+def is_current_ack(term: int, current: int, next_index: int, end: int) -> bool:
+    """Whether an acknowledgement speaks of this term and of entries that exist (G7)."""
+    return term == current and next_index <= end + 1

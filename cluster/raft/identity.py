@@ -1,0 +1,142 @@
+"""Who this node is in the wiring log, written when its directory is formatted; and how a directory comes to be.
+
+    found            with others that do the same: all begin with the same map and the same voters
+    join             with nothing: a learner, that is sent everything
+    migrate_local    with the map of a node that was alone: a cluster of one, which others join
+
+Raft knows a node by name and disk, "name/disk" (guard rail G12). A founder does not know the others' disks when it
+is formatted, so founding takes a round of introductions (founding.py), and the voters are written down after it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from cluster import commands as c
+from cluster.errors import DamagedLog
+from cluster.ids import LogIndex, NodeId
+from cluster.state import ClusterMap
+
+from .disk import Disk
+from .fold import Fold
+from .journal import NO_OP, Journal
+from .messages import Entry
+from .snapshots import Snapshots, StoredSnapshot
+
+FILE: Final = "identity"
+FIRST_INDEX: Final = 3
+"""The lowest index of a first snapshot: a joiner's empty log must never look like the beginning of a real one."""
+_CRC: Final = struct.Struct("<I")
+
+
+class Founder(msgspec.Struct, frozen=True, array_like=True):
+    """A founding member, as every founder is told of it alike."""
+
+    name: NodeId
+    address: str
+    witness: bool = False
+
+
+class Identity(msgspec.Struct, frozen=True, array_like=True):
+    """The file."""
+
+    name: NodeId
+    disk_id: str
+    session: int
+    """How often the node has started on this disk."""
+    founders: tuple[Founder, ...]
+    """Empty: it joined."""
+    voters: tuple[str, ...]
+    """Raft ids with which the cluster was founded; empty: it joined, or founding is not over."""
+
+    @property
+    def raft_id(self) -> str:
+        """Name and disk."""
+        return raft_id(self.name, self.disk_id)
+
+    @property
+    def creed(self) -> tuple[str, ...]:
+        """The founders as other founders compare them."""
+        return tuple(f"{f.name}={f.address}{' witness' if f.witness else ''}" for f in self.founders)
+
+
+def raft_id(name: str, disk_id: str) -> str:
+    """How Raft knows a node."""
+    return f"{name}/{disk_id}"
+
+
+def name_of(raft_id_: str) -> NodeId:
+    """The name in a Raft id."""
+    return NodeId(raft_id_.rpartition("/")[0])
+
+
+def found(disk: Disk, name: NodeId, disk_id: str, founders: Sequence[Founder]) -> None:
+    """Format the directory of a founding member; `founders` has all of them, this one too, on each alike."""
+    ordered = tuple(sorted(founders, key=lambda f: (f.witness, f.name)))
+    assert any(f.name == name for f in ordered), "a founder is one of the founders"
+    write(disk, Identity(name, disk_id, 0, ordered, ()))
+
+
+def join(disk: Disk, name: NodeId, disk_id: str) -> None:
+    """Format the directory of a node that joins a cluster, which must have it as a member (AddMember)."""
+    write(disk, Identity(name, disk_id, 0, (), ()))
+
+
+def migrate_local(disk: Disk, name: NodeId, disk_id: str, address: str, map_: ClusterMap, next_index: LogIndex) -> None:
+    """Format the directory of a node that was alone: its map becomes the first snapshot, with it as the one member.
+
+    `next_index` is the first that the local log has given to nobody (`LogStore.load().next_index`): indices go
+    on from there, so that queue ids keep their meaning.
+    """
+    me = raft_id(name, disk_id)
+    map_.apply(next_index, c.AddMember(name=name, address=address))
+    establish(disk, Identity(name, disk_id, 0, (Founder(name, address),), (me,)), map_)
+
+
+def founders_map(founders: Sequence[Founder]) -> ClusterMap:
+    """The map with which a new cluster begins: equal on all founders."""
+    map_ = ClusterMap()
+    for index, founder in enumerate(founders, start=1):
+        command = c.AddMember(name=founder.name, address=founder.address, witness=founder.witness)
+        applied = map_.apply(LogIndex(index), command)
+        assert applied.error is None, f"founder {founder.name}: {applied.error}"
+    return map_
+
+
+def establish(disk: Disk, identity: Identity, map_: ClusterMap) -> None:
+    """Write the first snapshot, the log that follows it, and then that the cluster is founded."""
+    end = max(map_.applied, FIRST_INDEX)
+    previous: Entry = (NO_OP, end - 1, 0)
+    last: Entry = (NO_OP, end, 0)
+
+    def dump(previous: Entry, last: Entry) -> StoredSnapshot:
+        return Fold(map_).dump(previous, last, identity.voters)
+
+    Snapshots(disk, dump).write(dump(previous, last))
+    Journal(disk).align(previous, last)
+    write(disk, identity)
+
+
+def read(disk: Disk) -> Identity | None:
+    """The identity; None: the directory is not formatted. Raises DamagedLog."""
+    data = disk.read(FILE)
+    if data is None:
+        return None
+    body = data[_CRC.size :]
+    if len(data) < _CRC.size or _CRC.unpack_from(data)[0] != zlib.crc32(body):
+        raise DamagedLog(
+            f"{disk.path}/{FILE}: it does not match its checksum; restore this node's disk, or let it join anew with "
+            "an empty directory"
+        )
+    return msgspec.msgpack.decode(body, type=Identity)
+
+
+def write(disk: Disk, identity: Identity) -> None:
+    """Write it down, durably."""
+    body = msgspec.msgpack.encode(identity)
+    disk.replace(FILE, _CRC.pack(zlib.crc32(body)) + body)

@@ -1,0 +1,263 @@
+"""The journal of Raft: log entries, term and vote, commit index, in one append-only file (guard rail G1).
+
+    batch    u32 magic | u32 body length | u64 own offset | u32 crc32 of the three and the body | body
+    body     records, each u8 kind | u32 length | payload
+             ENTRY    u64 index | u64 term | stored entry
+             CUT      u64 index          this entry and all after it are void
+             TERM     u64 term | vote (Raft id as UTF-8, empty: none given)
+             COMMIT   u64 index
+
+Nothing is written before `sync`, which appends one batch and makes it durable with one fdatasync. So whenever a
+batch stands in the file, all before it were durable: a broken batch with a sound one after it is damage, and the
+node does not start; a broken one at the very end is a write that a crash tore, which nobody was told of, and it
+is cut off. Compaction replaces the file by a new one of a single batch, durable before it has the name; that
+first batch is never torn, only damaged.
+
+It implements `pysyncobj.journal.Journal`; entries are the tuples (stored entry, index, term) that pysyncobj
+handles. Invariant: the log is contiguous, begins with the last two entries of the snapshot, and is never cut at
+or below the commit index.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, Final, overload
+
+from cluster.errors import DamagedLog
+
+from .disk import Disk
+from .messages import Entry
+
+FILE: Final = "journal"
+_BATCH: Final = struct.Struct("<IIQI")
+_SUMMED: Final = struct.Struct("<IIQ")
+_RECORD: Final = struct.Struct("<BI")
+_U64: Final = struct.Struct("<Q")
+_ENTRY: Final = struct.Struct("<QQ")
+MAGIC: Final = 0x52464A31
+_MAGIC: Final = struct.pack("<I", MAGIC)
+_KIND_ENTRY, _KIND_CUT, _KIND_TERM, _KIND_COMMIT = 1, 2, 3, 4
+NO_OP: Final = b"\x01"
+"""pysyncobj's entry that does nothing."""
+
+
+class Journal:
+    """Entries in memory, and in a file what is needed to have them again."""
+
+    def __init__(self, disk: Disk) -> None:
+        """Read the file, if there is one; cut a torn end. Raises DamagedLog."""
+        self._disk = disk
+        self._entries: list[Entry] = []
+        self._term = 0
+        self._vote: str | None = None
+        self._commit = 1
+        self._commit_stored = 1
+        self._body = bytearray()
+        self._size = 0
+        self.term_dirty = False
+        """A new term or vote waits for `sync`: nothing at all may be said before."""
+        self.leading = False
+        """The node leads: it counts itself among those who have an entry, so it commits durable ones only."""
+        self.syncs = 0
+        """How many times something was made durable."""
+        data = disk.read(FILE)
+        if data is not None:
+            self._size = self._replay(data)
+            if self._size < len(data):
+                disk.truncate(FILE, self._size)
+        self._commit_stored = self._commit
+
+    # ---- making durable ----
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something waits for `sync` that others must not hear of before."""
+        return bool(self._body)
+
+    def sync(self) -> None:
+        """Make everything durable: one write, one fdatasync; nothing when nothing is new."""
+        if not self._body:
+            return
+        if self._commit != self._commit_stored:
+            self._record(_KIND_COMMIT, _U64.pack(self._commit))
+            self._commit_stored = self._commit
+        batch = _batch(self._size, self._body)
+        self._body = bytearray()
+        self.term_dirty = False
+        self._disk.append(FILE, batch)
+        self._disk.sync(FILE)
+        self._size += len(batch)
+        self.syncs += 1
+
+    def rewrite(self) -> None:
+        """A new file with what holds now, in the place of the old one; durable."""
+        self._body = bytearray()
+        self._record(_KIND_TERM, _U64.pack(self._term) + (self._vote or "").encode())
+        for entry in self._entries:
+            self._record_entry(entry)
+        self._record(_KIND_COMMIT, _U64.pack(self._commit))
+        self._commit_stored = self._commit
+        batch = _batch(0, self._body)
+        self._body = bytearray()
+        self.term_dirty = False
+        self._disk.replace(FILE, batch)
+        self._size = len(batch)
+        self.syncs += 1
+
+    def align(self, previous: Entry, last: Entry) -> None:
+        """Let the log begin with the last two entries of a snapshot, and keep what follows them if it does.
+
+        Raft section 7: a log that contains the snapshot's last entry keeps the entries after it.
+        """
+        keep: list[Entry] = []
+        at = previous[1] - self._entries[0][1] if self._entries else -1
+        if at >= 0 and self._entries[at : at + 2] == [previous, last]:
+            if at == 0:
+                return
+            keep = self._entries[at + 2 :]
+        self._entries = [previous, last, *keep]
+        self._commit = max(self._commit, last[1])
+        self.rewrite()
+
+    # ---- what pysyncobj asks of a journal ----
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        """Append an entry."""
+        assert not self._entries or idx == self._entries[-1][1] + 1, "the log is contiguous"
+        entry = (bytes(command), idx, term)
+        self._entries.append(entry)
+        self._record_entry(entry)
+
+    def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803
+        """Void the entries from this position on."""
+        if entryFrom < len(self._entries):
+            index = self._entries[entryFrom][1]
+            assert index > self._commit, "what is committed is never cut"
+            self._record(_KIND_CUT, _U64.pack(index))
+            del self._entries[entryFrom:]
+
+    def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
+        """Forget the entries before this position: a snapshot has them."""
+        self._entries = self._entries[entryTo:]
+        self.rewrite()
+
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
+        """The commit index rises; stored with the next batch."""
+        if raftCommitIndex > self._commit:
+            if self.leading:
+                self.sync()
+            self._commit = raftCommitIndex
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        """The commit index, never beyond the log."""
+        return max(1, min(self._commit, self._entries[-1][1] if self._entries else 1))
+
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803
+        """Remember term and vote."""
+        assert term >= self._term, "terms never fall"
+        if (term, votedForNodeId) != (self._term, self._vote):
+            assert term > self._term or self._vote is None, "one vote in a term"
+            self._term, self._vote = term, votedForNodeId
+            self.term_dirty = True
+            self._record(_KIND_TERM, _U64.pack(term) + (votedForNodeId or "").encode())
+
+    def getCurrentTerm(self) -> int:  # noqa: N802
+        """The latest term."""
+        return self._term
+
+    def getVotedForNodeId(self) -> str | None:  # noqa: N802
+        """Whom the vote of this term was given."""
+        return self._vote
+
+    def onOneSecondTimer(self) -> None:  # noqa: N802
+        """Nothing is left for a timer."""
+
+    def clear(self) -> None:
+        """Never: `align` keeps what is to be kept."""
+        raise AssertionError("the guarded core aligns the journal with a snapshot, it does not clear it")
+
+    def _destroy(self) -> None:
+        self._disk.close()
+
+    @overload
+    def __getitem__(self, item: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, item: slice) -> list[Entry]: ...
+
+    def __getitem__(self, item: Any) -> Any:
+        return self._entries[item]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    # ---- bytes ----
+
+    def _record(self, kind: int, payload: bytes) -> None:
+        self._body += _RECORD.pack(kind, len(payload))
+        self._body += payload
+
+    def _record_entry(self, entry: Entry) -> None:
+        self._record(_KIND_ENTRY, _ENTRY.pack(entry[1], entry[2]) + entry[0])
+
+    def _replay(self, data: bytes) -> int:
+        """Fold the batches; returns where the sound ones end."""
+        at = 0
+        while at < len(data):
+            end = _sound_batch(data, at)
+            if end is None:
+                if at == 0 or _any_sound_batch(data, at + 1):
+                    raise DamagedLog(
+                        f"{self._disk.path}/{FILE}: the bytes from {at} on do not match their checksum, below what "
+                        "was durable; restore this node's disk, or let it join anew with an empty directory"
+                    )
+                break
+            self._replay_batch(data, at + _BATCH.size, end)
+            at = end
+        return at
+
+    def _replay_batch(self, data: bytes, at: int, end: int) -> None:
+        while at < end:
+            kind, length = _RECORD.unpack_from(data, at)
+            at += _RECORD.size
+            payload = data[at : at + length]
+            at += length
+            if kind == _KIND_ENTRY:
+                index, term = _ENTRY.unpack_from(payload)
+                self._entries.append((payload[_ENTRY.size :], index, term))
+            elif kind == _KIND_CUT:
+                del self._entries[max(0, _U64.unpack(payload)[0] - self._entries[0][1]) :]
+            elif kind == _KIND_TERM:
+                self._term = _U64.unpack_from(payload)[0]
+                self._vote = payload[_U64.size :].decode() or None
+            else:
+                assert kind == _KIND_COMMIT, "no other kind is written"
+                self._commit = _U64.unpack(payload)[0]
+
+
+def _batch(offset: int, body: bytearray) -> bytes:
+    crc = zlib.crc32(body, zlib.crc32(_SUMMED.pack(MAGIC, len(body), offset)))
+    return _BATCH.pack(MAGIC, len(body), offset, crc) + body
+
+
+def _sound_batch(data: bytes, at: int) -> int | None:
+    """Where the batch that begins here ends; None when there is no sound one."""
+    if len(data) - at < _BATCH.size:
+        return None
+    magic, length, offset, crc = _BATCH.unpack_from(data, at)
+    start = at + _BATCH.size
+    if magic != MAGIC or offset != at or len(data) - start < length:
+        return None
+    body = data[start : start + length]
+    sound: bool = zlib.crc32(body, zlib.crc32(_SUMMED.pack(magic, length, offset))) == crc
+    return start + len(body) if sound else None
+
+
+def _any_sound_batch(data: bytes, at: int) -> bool:
+    """Whether a sound batch begins at this offset or later."""
+    while (at := data.find(_MAGIC, at)) >= 0:
+        if _sound_batch(data, at) is not None:
+            return True
+        at += 1
+    return False

@@ -1,0 +1,83 @@
+"""The one release of pysyncobj whose inside we know, checked when this module is imported (guard rail G14).
+
+The guarded core reaches for private names, because guards must stand inside. A release that lacks one of them,
+or any other release, does not start.
+
+pysyncobj asks a module function for the time. Here it is told: `CLOCK.now_s` is what the core that is being
+entered was told last, so cores in one process, each with a time of its own, do not disturb each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pysyncobj
+import pysyncobj.version
+from pysyncobj import SyncObj, SyncObjConf, syncobj
+from pysyncobj.node import Node
+from pysyncobj.transport import Transport
+
+PINNED: Final = "0.3.17"
+_METHODS: Final = """
+    applyLogEntries changeCluster deleteEntriesFrom deleteEntriesTo doApplyCommand doChangeCluster generateRaftTimeout
+    getCurrentLogIndex getCurrentLogTerm loadDumpFile onBecomeLeader onLeaderChanged onMessageReceived
+    parseChangeClusterRequest sendAppendEntries sendNextNodeIdx setCurrentTerm setState tryLogCompaction
+    updateClusterConfiguration
+"""
+_FIELDS: Final = """
+    connectedNodes leaderCommitIndex needLoadDumpFile noopIDx otherNodes raftCommitIndex raftElectionDeadline
+    raftLastApplied raftLeader raftLog raftMatchIndex raftNextIndex raftState readonlyNodes serializer
+"""
+FOLLOWER: Final = 0
+CANDIDATE: Final = 1
+LEADER: Final = 2
+
+__all__ = ["CANDIDATE", "CLOCK", "FOLLOWER", "LEADER"]
+__all__ += ["Node", "SyncObj", "SyncObjConf", "Transport", "journal_of_next_core"]
+
+
+class _Clock:
+    """The time of the core that is being entered, s."""
+
+    __slots__ = ("now_s",)
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+CLOCK: Final = _Clock()
+
+
+def _check() -> None:
+    version = pysyncobj.version.VERSION
+    assert version == PINNED, f"pysyncobj {version} is installed; the guards know {PINNED} only"
+    missing = [name for name in _METHODS.split() if not hasattr(SyncObj, f"_SyncObj__{name}")]
+    names = SyncObj.__init__.__code__.co_names
+    missing += [name for name in _FIELDS.split() if f"_SyncObj__{name}" not in names]
+    assert not missing, f"pysyncobj {PINNED} lacks {', '.join(missing)}"
+    states = syncobj._RAFT_STATE
+    assert (states.FOLLOWER, states.CANDIDATE, states.LEADER) == (FOLLOWER, CANDIDATE, LEADER), "its states' numbers"
+    assert syncobj._COMMAND_TYPE.REGULAR == 0, "number of a regular command"
+    assert syncobj._COMMAND_TYPE.NO_OP == 1, "number of an entry that does nothing"
+    assert syncobj._COMMAND_TYPE.MEMBERSHIP == 2, "number of a change of voters"
+
+
+@contextmanager
+def journal_of_next_core(journal: object) -> Iterator[None]:
+    """A SyncObj that is made meanwhile has this journal: pysyncobj makes it by a function of its module."""
+    make = syncobj.createJournal
+    syncobj.createJournal = lambda _file: journal
+    try:
+        yield
+    finally:
+        syncobj.createJournal = make
+
+
+_check()
+syncobj.monotonicTime = CLOCK
+syncobj.PIPE_NOTIFIER_ENABLED = False

@@ -1,0 +1,551 @@
+"""RaftLog: the wiring log of a cluster, driven by events, for a shell with links, a loop and a disk.
+
+Format a directory once (identity.py), then open it at every start::
+
+    disk = FileDisk(data_dir / "raft")
+    found(disk, name, disk_id, [Founder(name, address, witness), ...])      every founder, with the same list
+    join(disk, name, disk_id)                                               a later member; AddMember comes first
+    migrate_local(disk, name, disk_id, address, map, next_index)            a node that was alone
+    log = RaftLog(disk, now_s=..., chance=random.random, send=..., call_soon=loop.call_soon, on_failure=..., ...)
+
+`identity.read(disk)` is None for a directory that is not formatted. The constructor blocks on the disk, counts the
+start, and raises DamagedLog, FormatTooNew, DiskFull or DiskFailed with a text for the operator.
+
+Callbacks, all on the loop's thread:
+    send(peer: NodeId, head: Struct)      put a frame on the control link to this peer, in order; never calls back
+    call_soon(callable)                   run it in the next turn of the loop: one turn is one group commit
+    chance() -> float in [0, 1)
+    on_failure(error: LogFailure | Unavailable)      once: the node must stop
+    on_restored(map: ClusterView)         a leader's snapshot took the place of the map: whoever keeps things that
+                                          listeners made must make them anew; `log.map` is another object from now on
+    on_leader(leader: NodeId | None, term: int)      a hint changed
+    say(text)                             one line for the node's log
+
+Events, never from within a listener or `done` but for `propose`:
+    tick(now_s)              monotonic, every 20 ms
+    linked(peer)             a control link exists, both ways, with nothing sent on it yet
+    unlinked(peer)           it is gone; what was under way on it is lost
+    received(peer, head)     the head of a frame with a tag of 60-99; ValueError: end the link
+    peer_gone(peer)          its process is known to be dead (its port refuses)
+
+`propose`, `listen` and `map` are those of WiringLog, with one more promise: `done` is told when every living member
+(Member.alive) has applied the command too. Outcomes that are not known after 20 s are answered with Unavailable.
+Listeners are called as commands are applied; so a `done` comes after listeners of later commands, and still in
+ascending order among `done`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from cluster import commands as c
+from cluster.entities import Member
+from cluster.errors import DamagedLog, LogFailure, PreconditionFailed, Unavailable, WiringError
+from cluster.ids import LogIndex, NodeId
+from cluster.state import Applied
+from cluster.view import ClusterView
+from cluster.wiring_log import Done, Listener, unlogged
+
+from . import identity as identities
+from . import messages as m
+from .core import Core
+from .disk import Disk
+from .fold import REGULAR, Fold, unseal
+from .founding import Founding
+from .identity import Identity, name_of, raft_id
+from .journal import Journal
+from .messages import Entry
+from .proposals import Proposal, Proposals
+from .quorum import AppliedCount, QuorumRounds, Then
+from .snapshots import Snapshots, StoredSnapshot
+from .voters import Candidate, next_change, wanted_voters
+
+COMMAND_BYTES_MAX: Final = 512 << 10
+ENTRY_BYTES_MAX: Final = COMMAND_BYTES_MAX + 1024
+SNAPSHOT_EVERY: Final = 10_000
+
+
+class RaftLog:
+    """`WiringLog` for a member of a cluster; see the module's text.
+
+    Invariant: whoever was told of a success finds it applied on every living member, and in every later state.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        now_s: float,
+        chance: Callable[[], float],
+        send: Callable[[NodeId, m.AnyMessage], object],
+        call_soon: Callable[[Callable[[], object]], object],
+        on_failure: Callable[[LogFailure | Unavailable], object],
+        on_restored: Callable[[ClusterView], object] | None = None,
+        on_leader: Callable[[NodeId | None, int], object] | None = None,
+        say: Callable[[str], object] | None = None,
+        snapshot_every: int = SNAPSHOT_EVERY,
+    ) -> None:
+        """Open a formatted directory; a snapshot is taken when the log is longer than it, and than the map."""
+        self._disk = disk
+        self._now_s = now_s
+        self._chance = chance
+        self._send = send
+        self._call_soon = call_soon
+        self._on_failure = on_failure
+        self._on_restored = on_restored
+        self._on_leader = on_leader
+        self._say = say
+        self._snapshot_every = snapshot_every
+        self._listeners: list[Listener] = []
+        self._raised: list[Exception] = []
+        self._links: dict[NodeId, str | None] = {}
+        self._applied_by = AppliedCount()
+        self._rounds = QuorumRounds()
+        self._forwarded: list[bytes] = []
+        self._barrier = LogIndex(0)
+        self._links_made = 0
+        self._reported: tuple[object, ...] = ()
+        self._announced = LogIndex(0)
+        self._hint: tuple[NodeId | None, int] = (None, 0)
+        self._turn_is_due = False
+        self._closed = False
+        self._fold = Fold()
+        self._core: Core | None = None
+        self._founding = Founding(self._started())
+        self._proposals = Proposals(self.me_id, self.session)
+        self._found()
+
+    # ---- what is known ----
+
+    @property
+    def map(self) -> ClusterView:
+        """The fold of all that has been applied; another object after `on_restored`."""
+        return self._fold.map
+
+    @property
+    def name(self) -> NodeId:
+        """This node."""
+        return self._identity.name
+
+    @property
+    def me_id(self) -> str:
+        """This node as Raft knows it: "name/disk"."""
+        return self._identity.raft_id
+
+    @property
+    def session(self) -> int:
+        """How often the node has started on this disk, from 1."""
+        return self._identity.session
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Who leads, as far as this node knows; a hint."""
+        leader = self._core.leader if self._core is not None else None
+        return None if leader is None else name_of(leader)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node believes to lead; a hint."""
+        return self._core is not None and self._core.leads
+
+    @property
+    def term(self) -> int:
+        """Raft's term; 0 while the cluster is being founded."""
+        return self._core.term if self._core is not None else 0
+
+    @property
+    def applied(self) -> LogIndex:
+        """The last entry of the log that the map has; not every entry is a command."""
+        return LogIndex(self._core.applied) if self._core is not None else LogIndex(0)
+
+    @property
+    def barrier_index(self) -> LogIndex:
+        """Every living member has applied everything up to here."""
+        return self._barrier
+
+    @property
+    def voters(self) -> tuple[NodeId, ...]:
+        """Who votes, by name, sorted."""
+        return tuple(name_of(voter) for voter in self._core.voters) if self._core is not None else ()
+
+    @property
+    def waiting_for(self) -> tuple[NodeId, ...]:
+        """Founders without whom the cluster cannot be founded, and who were not heard of yet."""
+        return tuple(NodeId(name) for name in self._founding.waiting_for)
+
+    @property
+    def pending(self) -> int:
+        """How many proposals of this node have no outcome yet."""
+        return self._proposals.pending
+
+    # ---- the port ----
+
+    def listen(self, listener: Listener) -> None:
+        """Call the listener for every command applied from now on."""
+        self._listeners.append(listener)
+
+    def propose(self, command: c.AnyCommand, done: Done | None = None) -> None:
+        """Order a command; see the module's text."""
+        try:
+            if self._closed:
+                raise Unavailable("the wiring log is closed")
+            stored = c.encode(command)
+            if len(stored) > COMMAND_BYTES_MAX:
+                raise PreconditionFailed(f"a wiring command of {len(stored)} bytes; {COMMAND_BYTES_MAX} are allowed")
+        except (WiringError, Unavailable) as error:
+            if done is not None:
+                done(unlogged(command, error))
+            return
+        self._proposals.add(c.decode(stored), stored, done, self._now_s)
+        self._kick()
+
+    def quorum_round(self, then: Then) -> bool:
+        """Call `then` when a majority has answered a probe sent after this call, in this term; False: not leading."""
+        if self._core is None or not self._core.leads or self._closed:
+            return False
+        self._rounds.wait(self._core.term, then)
+        self._kick()
+        return True
+
+    # ---- events ----
+
+    def tick(self, now_s: float) -> None:
+        """Time goes on."""
+        if self._closed:
+            return
+        self._now_s = max(self._now_s, now_s)
+        if self._core is not None:
+            self._core.tick(now_s)
+        self._refuse(self._proposals.given_up(self._now_s), "no outcome in time: it may or may not be applied")
+        self._kick()
+
+    def linked(self, peer: NodeId) -> None:
+        """A control link exists."""
+        if self._closed:
+            return
+        self._links[peer] = None
+        self._links_made += 1
+        self._introduce(peer)
+
+    def unlinked(self, peer: NodeId) -> None:
+        """A control link is gone."""
+        if self._closed:
+            return
+        known = self._links.pop(peer, None)
+        self._applied_by.lost(peer)
+        if known is not None and self._core is not None:
+            self._core.unlinked(known)
+        self._kick()
+
+    def peer_gone(self, peer: NodeId) -> None:
+        """The process of a peer is known to be dead: if it led, another one shall soon."""
+        if self._closed or self._core is None or self._core.leads:
+            return
+        leader = self._core.leader
+        if leader is not None and name_of(leader) == peer and self.me_id in self._core.voters:
+            others = [voter for voter in self._core.voters if voter != leader]
+            self._core.leader_gone(others.index(self.me_id))
+
+    def received(self, peer: NodeId, head: bytes | memoryview) -> None:
+        """A frame came over the control link. Raises ValueError when it is none of ours."""
+        message = m.decode(head)
+        if self._closed or peer not in self._links:
+            return
+        if isinstance(message, m.Introduce):
+            self._introduced(peer, message)
+        else:
+            known = self._links[peer]
+            if known is not None and self._core is not None:
+                self._guarded(lambda: self._hear(peer, known, message))
+        self._kick()
+
+    def close(self) -> None:
+        """Make durable what is known, answer what waits with Unavailable, and give the files back."""
+        if self._closed:
+            return
+        self._closed = True
+        self._refuse(self._proposals.closed(), "the node is stopping")
+        if self._core is not None:
+            self._core.journal.sync()
+        self._disk.close()
+
+    # ---- beginning ----
+
+    def _started(self) -> Identity:
+        """The identity, with one more start."""
+        identity = identities.read(self._disk)
+        if identity is None:
+            raise DamagedLog(f"{self._disk.path}: not the directory of a member: found a cluster, or join one, first")
+        self._identity = msgspec.structs.replace(identity, session=identity.session + 1)
+        identities.write(self._disk, self._identity)
+        return self._identity
+
+    def _found(self) -> None:
+        """Found the cluster if everything for it is known, and open the log."""
+        over = self._founding.over
+        if over is None or self._core is not None:
+            return
+        if over != self._identity:
+            self._identity = over
+            if over.voters:
+                identities.establish(self._disk, over, identities.founders_map(over.founders))
+            else:
+                identities.write(self._disk, over)
+        journal = Journal(self._disk)
+        snapshots = Snapshots(self._disk, self._dump)
+        stored = snapshots.load()
+        if (stored is None) != (len(journal) == 0 or journal[0][1] == 1) or (over.voters and stored is None):
+            raise DamagedLog(
+                f"{self._disk.path}: journal and snapshot do not belong together, one of them is missing; restore this "
+                "node's disk, or let it join anew with an empty directory"
+            )
+        self._core = Core(
+            self.me_id,
+            stored.voters if stored is not None else (),
+            journal,
+            snapshots,
+            self,
+            send=self._send_raft,
+            chance=self._chance,
+            now_s=self._now_s,
+        )
+        for peer in sorted(self._links):
+            known = self._links[peer]
+            if known is not None:
+                self._core.linked(known)
+            self._introduce(peer)
+
+    def _introduce(self, peer: NodeId) -> None:
+        me = self._identity
+        self._send(peer, m.Introduce(me.name, me.disk_id, me.creed, me.voters))
+
+    def _introduced(self, peer: NodeId, other: m.Introduce) -> None:
+        if other.name != peer:
+            self._tell_operator(f"{peer} calls itself {other.name}: it is not listened to")
+            return
+        known = raft_id(other.name, other.disk_id)
+        if self._links[peer] is None:
+            self._links[peer] = known
+            self._links_made += 1
+            if self._core is not None:
+                self._core.linked(known)
+        self._founding.hear(other)
+        if self._founding.conflict:
+            self._tell_operator(self._founding.conflict)
+        self._guarded(self._found)
+
+    def _tell_operator(self, text: str) -> None:
+        if self._say is not None:
+            self._say(text)
+
+    # ---- hearing and saying ----
+
+    def _send_raft(self, to: str, message: m.AnyMessage) -> None:
+        peer = name_of(to)
+        if self._links.get(peer) == to:
+            self._send(peer, message)
+
+    def _hear(self, peer: NodeId, known: str, message: m.AnyMessage) -> None:
+        core = self._core
+        assert core is not None, "heard after founding"
+        match message:
+            case m.Forward():
+                if core.leads:
+                    self._forwarded.extend(entry for entry in message.entries if _is_proposal(entry))
+            case m.AppliedUpTo():
+                self._applied_by.heard(peer, message.index)
+            case m.Barrier():
+                if message.term == core.term:
+                    self._barrier = max(self._barrier, message.index)
+            case m.Probe():
+                if message.term == core.term:
+                    core.say(known, m.Probed(message.term, message.round))
+                elif message.term < core.term:
+                    core.say(known, m.TermHint(core.term))
+            case m.Probed():
+                self._rounds.answered(known, message.term, message.round)
+            case _:
+                core.received(known, message)
+
+    # ---- the turn ----
+
+    def _kick(self) -> None:
+        """Let a turn follow soon; all that happens until then is one group commit."""
+        if not self._turn_is_due and not self._closed:
+            self._turn_is_due = True
+            self._call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_is_due = False
+        if self._closed or self._core is None:
+            return
+        self._guarded(self._work)
+        raised, self._raised = self._raised, []
+        if raised:
+            raise raised[0]
+
+    def _work(self) -> None:
+        core = self._core
+        assert core is not None, "founded"
+        core.turn()
+        self._push_proposals(core)
+        if core.leads:
+            self._lead(core)
+        else:
+            self._forwarded.clear()
+            self._rounds.forget()
+            self._follow(core)
+        self._compact(core)
+        core.flush()
+        self._tell()
+        if core.leads and core.commit < core.journal[-1][1] and core.voters == (self.me_id,):
+            self._kick()
+
+    def _push_proposals(self, core: Core) -> None:
+        """Own proposals go to the leader's log, with what others forwarded to this one."""
+        leader = core.leader
+        if leader is None:
+            return
+        if core.leads:
+            entries = [*self._forwarded, *self._proposals.to_send((core.term,), self._now_s)]
+            self._forwarded.clear()
+            if entries:
+                core.append(entries)
+        elif self._links.get(name_of(leader)) == leader:
+            entries = self._proposals.to_send((core.term, leader, self._links_made), self._now_s)
+            for start in range(0, len(entries), 50):
+                core.say(leader, m.Forward(tuple(entries[start : start + 50])))
+
+    def _lead(self, core: Core) -> None:
+        alive = [member.name for member in self.map.members() if member.alive]
+        self._barrier = max(self._barrier, self._applied_by.minimum(alive, self.name, self.applied))
+        linked = [known for _, known in sorted(self._links.items()) if known is not None]
+        if self._announced != self._barrier:
+            self._announced = self._barrier
+            for known in linked:
+                core.say(known, m.Barrier(core.term, self._barrier))
+        round_ = self._rounds.probe()
+        if round_ is not None:
+            for known in linked:
+                if known in core.voters:
+                    core.say(known, m.Probe(core.term, round_))
+        for then in self._rounds.complete(core.voters, self.me_id):
+            self._call(then)
+        self._manage_voters(core)
+
+    def _follow(self, core: Core) -> None:
+        """Tell the leader how far this node is, when it is news to that leader on that link."""
+        self._announced = LogIndex(0)
+        leader = core.leader
+        report = (core.term, leader, self._links_made, core.applied)
+        if leader is not None and report != self._reported and self._links.get(name_of(leader)) == leader:
+            self._reported = report
+            core.say(leader, m.AppliedUpTo(self.applied))
+
+    def _manage_voters(self, core: Core) -> None:
+        members = self.map.members()
+        if not members:
+            return
+        known = [Candidate(_raft_id_of(member, core.voters), member.alive) for member in members]
+        wanted = wanted_voters(known, core.voters)
+        change = next_change(wanted, core.voters, core.caught_up(), self.me_id)
+        if change is not None:
+            core.change_voters(change.verb, change.raft_id)
+        elif core.voters_at_applied() == core.voters:
+            names = tuple(sorted(name_of(voter) for voter in core.voters))
+            flagged = tuple(sorted(member.name for member in members if member.voter))
+            if names != flagged and not self._proposals.pending and set(names) <= {member.name for member in members}:
+                self.propose(c.SetVoters(voters=names))
+
+    def _compact(self, core: Core) -> None:
+        length = len(core.journal)
+        if length > self._snapshot_every and length > self._fold.map.entities and core.applied > core.journal[1][1]:
+            core.compact()
+
+    # ---- what is replicated (core.Machine) ----
+
+    def apply(self, index: int, entry: bytes) -> None:
+        """A committed entry: fold it, call the listeners, remember the outcome of an own one."""
+        if entry[:1] != REGULAR:
+            return
+        envelope = unseal(entry)
+        fresh = not self._fold.is_known(envelope.origin, envelope.session, envelope.number)
+        applied = self._fold.apply(LogIndex(index), envelope)
+        if fresh and self._fold.is_known(envelope.origin, envelope.session, envelope.number):
+            self._proposals.applied(envelope, applied, self._now_s)
+        if applied is not None:
+            for listener in tuple(self._listeners):
+                self._call(lambda listener=listener: listener(applied))  # type: ignore[misc]
+
+    def restore(self, stored: StoredSnapshot) -> None:
+        """A snapshot takes the place of the state: at the start, or because a leader sent it."""
+        try:
+            self._fold = Fold.restored(stored)
+        except (ValueError, KeyError, AssertionError) as error:
+            raise DamagedLog(f"{self._disk.path}: the snapshot contradicts itself ({error!r})") from error
+        if self._core is None:
+            return
+        self._refuse(self._proposals.restored(self._fold), "the node was behind: the outcome is in the map")
+        if self._on_restored is not None:
+            on_restored, view = self._on_restored, self._fold.map
+            self._call(lambda: on_restored(view))
+
+    def _dump(self, previous: Entry, last: Entry) -> StoredSnapshot:
+        assert self._core is not None, "only a log that is open is compacted"
+        return self._fold.dump(previous, last, self._core.voters_at_applied())
+
+    # ---- telling ----
+
+    def _tell(self) -> None:
+        barrier = self._barrier if self.map.members() else self.applied
+        for applied, done in self._proposals.told(barrier):
+            self._tell_one(done, applied)
+        hint = (self.leader, self.term)
+        if hint != self._hint:
+            self._hint = hint
+            if self._on_leader is not None:
+                on_leader = self._on_leader
+                self._call(lambda: on_leader(*hint))
+
+    def _tell_one(self, done: Done, applied: Applied) -> None:
+        self._call(lambda: done(applied))
+
+    def _refuse(self, proposals: list[Proposal], why: str) -> None:
+        for proposal in proposals:
+            if proposal.done is not None:
+                self._tell_one(proposal.done, unlogged(proposal.command, Unavailable(why)))
+
+    def _call(self, callable_: Callable[[], object]) -> None:
+        """Call somebody else's code: what it raises is raised again when the turn is over (G10)."""
+        try:
+            callable_()
+        except Exception as error:
+            self._raised.append(error)
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        """Do what touches the disk; when that fails, the node is over."""
+        try:
+            work()
+        except (LogFailure, Unavailable) as error:
+            self._closed = True
+            self._on_failure(error)
+
+
+def _is_proposal(entry: bytes) -> bool:
+    if len(entry) > ENTRY_BYTES_MAX:
+        return False
+    try:
+        unseal(entry)
+    except ValueError:
+        return False
+    return True
+
+
+def _raft_id_of(member: Member, voters: tuple[str, ...]) -> str:
+    """A member that never registered is known by its place among the founders."""
+    if member.disk_id:
+        return raft_id(member.name, member.disk_id)
+    return next((voter for voter in voters if name_of(voter) == member.name), raft_id(member.name, ""))

@@ -1,0 +1,56 @@
+"""Who votes: a pure choice out of the members, and the way there in single steps.
+
+Voters are 1, 3 or 5, and 2 when there are just two members: an even number gains no majority over one less. A
+voter that lives stays; a place is filled with the living member that joined first; a dead voter keeps its place
+for as long as nobody living can take it, since taking it away would not make the rest safer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Candidate(NamedTuple):
+    """A member as the choice sees it."""
+
+    raft_id: str
+    alive: bool
+
+
+class Change(NamedTuple):
+    """One step: one voter more or less."""
+
+    verb: str
+    """"add" or "rem"."""
+    raft_id: str
+
+
+def places(members: int) -> int:
+    """How many voters so many members have."""
+    if members >= 5:
+        return 5
+    return 3 if members >= 3 else members
+
+
+def wanted_voters(members: Sequence[Candidate], voters: Sequence[str]) -> tuple[str, ...]:
+    """The voters there should be, sorted; `members` in the order in which they joined."""
+    voting = set(voters)
+    order = [
+        *(m.raft_id for m in members if m.alive and m.raft_id in voting),
+        *(m.raft_id for m in members if m.alive and m.raft_id not in voting),
+        *(m.raft_id for m in members if not m.alive and m.raft_id in voting),
+    ]
+    return tuple(sorted(order[: places(len(members))]))
+
+
+def next_change(wanted: Sequence[str], voters: Sequence[str], ready: Iterable[str], me: str) -> Change | None:
+    """The next single step; one who is added must be `ready` (has caught up); the leader never removes itself."""
+    able = set(ready)
+    for raft_id in wanted:
+        if raft_id not in voters and raft_id in able:
+            return Change("add", raft_id)
+    for raft_id in voters:
+        if raft_id not in wanted and raft_id != me and set(wanted) <= set(voters):
+            return Change("rem", raft_id)
+    return None
