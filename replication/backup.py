@@ -1,0 +1,383 @@
+"""The other side of replication: the copies that this node holds of queues that others own.
+
+Theory. Records that an owner sends go into this node's own journal, verbatim, with its next group commit; an answer
+(AppendAck, SyncDone) leaves when all that it speaks of is durable here, in the order of the link. The host writes late:
+between `write` and `folded` the store does not know the records yet. So what asks the store, an offer and the end of a
+sync, waits until everything written before is folded; Appends behind a waiting offer wait with it.
+
+A queue here either *follows* (its owner's offer came over the present link, at the epoch that the map names) or not;
+parts for a queue that does not follow are refused, and once refused it does not follow until the next offer.
+
+    offer     1. cut what is foreign, take foreign seqs out, lower producers' numbers to the owner's; take its epochs
+              2. compare bucket digests, ask for those that differ, newest first
+    bucket    add what is missing, set counts and dead; what must go is remembered
+    end       3. take out what must go, raise producers' numbers; when that is durable: SyncDone
+
+The order makes a half-done sync safe for a copy that may be elected: a cut takes nothing committed; additions come
+before removals, so nothing that moved from one seq to another is in neither; a number of a producer is raised only when
+everything up to it is here, and lowered together with the messages that it counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from .errors import BadMessage
+from .following import Answer, Asked, Following, Link
+from .messages import (
+    Append,
+    AppendAck,
+    Range,
+    ReplicationMessage,
+    SyncBucket,
+    SyncDone,
+    SyncOffer,
+    SyncRefused,
+    SyncWant,
+)
+from .store import RecordMaker, ReplicaStore
+from .sync import below, compare, contains, cut_point, foreign, intersect, merged, ranges_of, subtract
+
+WANTS_MAX = 4
+"""Buckets that are asked for and not answered, per owner."""
+SYNC_BYTES_MAX = 8 << 20
+"""Bytes out of buckets that are not durable yet: with more, no bucket is asked for."""
+
+
+class Replica(NamedTuple):
+    """A queue as this node's map sees it."""
+
+    owner: str | None
+    epoch: int
+    store: ReplicaStore | None
+    """None: this node holds no copy, or a damaged one."""
+
+
+class Host(Protocol):
+    """What the backup's side needs of its node. None of these may call back before they return, except `folded`."""
+
+    def send(self, peer: str, head: ReplicationMessage) -> object:
+        """To the peer over its present link; dropped when there is none."""
+
+    def queue(self, queue_id: int) -> Replica | None:
+        """The queue in the map as applied; None: no such queue."""
+
+    def verify(self, queue_id: int, records: memoryview) -> Sequence[Range] | None:
+        """The seqs of the ENQ records; None when these are not whole, sound records of that queue."""
+
+    def write(self, queue_id: int, records: bytes | memoryview, epochs: tuple[tuple[int, int], ...] | None) -> int:
+        """Puts the records into this node's next group, whole, and folds them then into the queue's store; `epochs`
+        replaces the store's table at that moment. Returns the mark that `durable` will reach; for durability "memory"
+        a mark that it has reached."""
+
+    def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
+        """For the log: "damaged"."""
+
+
+class Backup:
+    """All copies that node `name` holds of queues of others."""
+
+    def __init__(self, host: Host, name: str, records: RecordMaker) -> None:
+        self._host = host
+        self._name = name
+        self._records = records
+        self._links: dict[str, Link] = {}
+        self._marks: dict[int, int] = {}  # per queue, the newest mark of what was written
+        self._folded = 0
+        self._durable = 0
+
+    # -- links and roles --------------------------------------------------------------------------------------
+
+    def linked(self, peer: str) -> None:
+        """A new link: nothing that the one before carried is answered, nothing of it is followed."""
+        self.unlinked(peer)
+        self._links[peer] = Link(peer)
+
+    def unlinked(self, peer: str) -> None:
+        """The link is gone."""
+        self._links.pop(peer, None)
+
+    def stop(self, queue_id: int) -> None:
+        """This node owns the queue now, or it is gone. The host drops what it was given and has not folded."""
+        for link in self._links.values():
+            self._leave(link, queue_id)
+            self._answer(link)
+        self._marks.pop(queue_id, None)
+
+    # -- what owners say --------------------------------------------------------------------------------------
+
+    def received(self, peer: str, message: Any, payload: memoryview) -> None:
+        """Append, SyncOffer or SyncBucket, over the present link. Raises BadMessage."""
+        link = self._links.get(peer)
+        if link is None:
+            return
+        if isinstance(message, Append):
+            self._append(link, message, payload)
+        elif isinstance(message, SyncOffer):
+            self._offered(link, message)
+        elif isinstance(message, SyncBucket):
+            self._bucket(link, message, payload)
+        else:
+            raise BadMessage(f"{type(message).__name__} is not for a backup")
+        self._pump(link)
+        self._answer(link)
+
+    def _append(self, link: Link, message: Append, payload: memoryview) -> None:
+        answer = Answer(message)
+        at = 0
+        for queue_id, epoch, size in message.parts:
+            part = payload[at : at + size]
+            at += size
+            following = link.following.get(queue_id)
+            if following is None or following.epoch != epoch or not self._current(link, following):
+                self._refuse(link, answer, queue_id, epoch)
+            elif following.offer is not None:
+                following.held.append((answer, part))
+                answer.holds += 1
+            else:
+                self._take(link, following, answer, part)
+        if at != len(payload):
+            raise BadMessage(f"the parts of an Append are {at} bytes, its payload is {len(payload)}")
+        link.answers.append(answer)
+
+    def _current(self, link: Link, following: Following) -> bool:
+        """Whether the map still says that this owner has the queue at this epoch, and that it is held here."""
+        replica = self._host.queue(following.queue_id)
+        return (
+            replica is not None
+            and replica.store is not None
+            and replica.owner == link.peer
+            and replica.epoch == following.epoch
+        )
+
+    def _take(self, link: Link, following: Following, answer: Answer, part: memoryview) -> None:
+        if self._host.verify(following.queue_id, part) is None:
+            self._host.replication_event("damaged", following.queue_id, link.peer, "records of an Append")
+            self._refuse(link, answer, following.queue_id, following.epoch)
+        else:
+            answer.mark = max(answer.mark, self._write(following.queue_id, part))
+
+    def _refuse(self, link: Link, answer: Answer, queue_id: int, epoch: int) -> None:
+        self._leave(link, queue_id)
+        if link.refused.get(queue_id) != epoch:  # said once per offer
+            link.refused[queue_id] = epoch
+            answer.refused[queue_id] = epoch
+
+    def _leave(self, link: Link, queue_id: int) -> None:
+        """The queue does not follow over this link any more; what waits behind its offer is refused."""
+        following = link.following.pop(queue_id, None)
+        link.syncs.pop(queue_id, None)
+        if following is None:
+            return
+        link.wants -= len(following.asked)
+        for answer, _ in following.held:
+            answer.holds -= 1
+            answer.refused[queue_id] = following.epoch
+
+    def _write(self, queue_id: int, records: bytes | memoryview, epochs: tuple[Range, ...] | None = None) -> int:
+        mark = self._host.write(queue_id, records, epochs)
+        self._marks[queue_id] = max(self._marks.get(queue_id, 0), mark)
+        return mark
+
+    # -- a sync -----------------------------------------------------------------------------------------------
+
+    def _offered(self, link: Link, offer: SyncOffer) -> None:
+        replica = self._host.queue(offer.queue_id)
+        self._leave(link, offer.queue_id)
+        if replica is None or replica.owner != link.peer or replica.epoch != offer.epoch:
+            self._decline(link, offer, "another owner or epoch is known here")
+            return
+        if replica.store is None:
+            self._decline(link, offer, "no sound copy is held here")
+            return
+        link.refused.pop(offer.queue_id, None)
+        link.syncs[offer.queue_id] = None
+        link.following[offer.queue_id] = Following(offer.queue_id, offer.epoch, offer.sync, offer)
+        self._proceed(link, offer.queue_id)
+
+    def _decline(self, link: Link, message: SyncOffer | SyncBucket, why: str) -> None:
+        self._host.send(link.peer, SyncRefused(message.queue_id, message.epoch, message.sync, why))
+
+    def _proceed(self, link: Link, queue_id: int) -> None:
+        """The steps of a sync that ask the store, once it knows all that was written."""
+        following = link.following.get(queue_id)
+        if following is None or self._marks.get(queue_id, 0) > self._folded:
+            return
+        if following.offer is not None:
+            self._begin(link, following, following.offer)
+        if following.syncing and not following.wanted and not following.asked:
+            self._finish(link, following)
+
+    def _store(self, queue_id: int) -> ReplicaStore:
+        replica = self._host.queue(queue_id)
+        assert replica is not None, "a queue that follows is in the map"
+        assert replica.store is not None, "a queue that follows is held here"
+        return replica.store
+
+    def _begin(self, link: Link, following: Following, offer: SyncOffer) -> None:
+        """Steps 1 and 2; then what waited behind the offer."""
+        queue_id, epoch = offer.queue_id, offer.epoch
+        store = self._store(queue_id)
+        own = dict(store.emitted_buckets())
+        following.alien = foreign(store.epochs, store.next_seq, offer.epochs, offer.next_seq)
+        out: list[bytes] = []
+        cut = cut_point(following.alien, store.next_seq)
+        if cut is not None:
+            out.append(self._records.cut(queue_id, epoch, cut))
+        inner = following.alien if cut is None else below(following.alien, cut)
+        gone = [part for bucket in sorted(own) for part in intersect(list(store.emitted_live(bucket)), inner)]
+        if gone:
+            out.append(self._records.settle(queue_id, epoch, merged(gone)))
+        producers = dict(offer.producers)
+        for producer, upto in sorted(store.emitted_producers().items()):
+            if producers.get(producer, 0) < upto:
+                out.append(self._records.produced(queue_id, epoch, producer, producers.get(producer, 0)))
+        if offer.reserved > store.emitted_reserved():
+            out.append(self._records.reserve(queue_id, epoch, offer.reserved))
+        if out or tuple(store.epochs) != offer.epochs:
+            self._write(queue_id, b"".join(out), offer.epochs)
+        wanted, ended = compare(own, offer.buckets, following.alien)
+        following.wanted = deque(reversed(wanted))
+        for bucket in ended:
+            following.remove[bucket] = subtract(list(store.emitted_live(bucket)), following.alien)
+        following.producers = producers
+        following.next_seq = offer.next_seq
+        following.offer = None
+        following.syncing = True
+        held, following.held = following.held, []
+        for answer, part in held:
+            answer.holds -= 1
+            if link.following.get(queue_id) is following:
+                self._take(link, following, answer, part)
+            else:
+                self._refuse(link, answer, queue_id, epoch)
+
+    def _pump(self, link: Link) -> None:
+        """Asks for buckets, the oldest sync first, and ends syncs that lack nothing."""
+        for queue_id in tuple(link.syncs):
+            if not self._current(link, link.following[queue_id]):
+                self._leave(link, queue_id)
+            elif link.following[queue_id].busy:
+                self._proceed(link, queue_id)
+        link.forget_durable(self._durable)
+        for queue_id in tuple(link.syncs):
+            following = link.following[queue_id]
+            while following.wanted and link.wants < WANTS_MAX and link.sync_bytes < SYNC_BYTES_MAX:
+                self._ask(link, following, following.wanted.popleft())
+
+    def _ask(self, link: Link, following: Following, bucket: int) -> None:
+        asked = following.partial.pop(bucket, None)
+        if asked is None:
+            store = self._store(following.queue_id)
+            mine = below(subtract(list(store.emitted_live(bucket)), following.alien), following.next_seq)
+            dead = dict(store.emitted_dead(bucket))
+            have = subtract(mine, ranges_of(dead))  # a dead one may have to be revived, which takes its body
+            asked = Asked(mine, have, dict(store.emitted_counts(bucket)), dead)
+        following.asked[bucket] = asked
+        link.wants += 1
+        self._host.send(
+            link.peer,
+            SyncWant(following.queue_id, following.epoch, following.sync, bucket, tuple(asked.have)),
+        )
+
+    def _bucket(self, link: Link, message: SyncBucket, payload: memoryview) -> None:
+        following = link.following.get(message.queue_id)
+        if following is None or following.sync != message.sync or not self._current(link, following):
+            return  # superseded
+        asked = following.asked.pop(message.bucket, None)
+        if asked is None:
+            raise BadMessage(f"bucket {message.bucket} of queue {message.queue_id} was not asked for")
+        link.wants -= 1
+        got = self._host.verify(message.queue_id, payload) if len(payload) else ()
+        live = below(merged(message.live), following.next_seq)
+        missing = subtract(live, asked.have)
+        if got is None or subtract(merged(got), missing):
+            self._decline(link, message, "a bucket's records are damaged, or not those asked for")
+            self._host.replication_event("damaged", message.queue_id, link.peer, f"bucket {message.bucket}")
+            self._leave(link, message.queue_id)
+            return
+        got = merged(got)
+        mark = self._write_bucket(following, message, asked, live, got, payload)
+        link.note(mark, len(payload))
+        asked.have = merged((*asked.have, *got))
+        if subtract(live, asked.have):  # it did not fit
+            following.partial[message.bucket] = asked
+            following.wanted.appendleft(message.bucket)
+        else:
+            following.remove[message.bucket] = subtract(asked.mine, live)
+
+    def _write_bucket(
+        self,
+        following: Following,
+        message: SyncBucket,
+        asked: Asked,
+        live: Sequence[Range],
+        got: Sequence[Range],
+        payload: memoryview,
+    ) -> int:
+        queue_id, epoch = following.queue_id, following.epoch
+        out: list[bytes | memoryview] = []
+        revived = intersect(ranges_of(asked.dead), got)
+        if revived:
+            out.append(self._records.settle(queue_id, epoch, revived))
+        out.append(payload)
+        counts = dict(message.counts)
+        known = intersect(live, merged((*asked.have, *got)))
+        for seq in sorted({*counts, *asked.counts}):
+            differs = asked.counts.get(seq, 0) != counts.get(seq, 0)
+            if contains(known, seq) and (differs or contains(got, seq)):
+                out.append(self._records.count(queue_id, epoch, seq, counts.get(seq, 0)))
+        for seq, reason in message.dead:
+            if contains(known, seq):
+                out.append(self._records.dead(queue_id, epoch, seq, reason))
+        data = b"".join(out)
+        return self._write(queue_id, data) if data else 0
+
+    def _finish(self, link: Link, following: Following) -> None:
+        """Step 3. The store knows all that was written, so numbers are never lowered here."""
+        queue_id, epoch = following.queue_id, following.epoch
+        out: list[bytes] = []
+        gone = merged(part for ranges in following.remove.values() for part in ranges)
+        if gone:
+            out.append(self._records.settle(queue_id, epoch, gone))
+        known = self._store(queue_id).emitted_producers()
+        for producer, upto in sorted(following.producers.items()):
+            if known.get(producer, 0) < upto:
+                out.append(self._records.produced(queue_id, epoch, producer, upto))
+        if out:
+            self._write(queue_id, b"".join(out))
+        following.end_sync()
+        link.syncs.pop(queue_id)
+        link.answers.append(Answer(SyncDone(queue_id, epoch, following.sync), self._marks.get(queue_id, 0)))
+
+    # -- what the disk says -----------------------------------------------------------------------------------
+
+    def folded(self, mark: int) -> None:
+        """Everything written up to this mark stands in the stores."""
+        self._folded = max(self._folded, mark)
+        for link in tuple(self._links.values()):
+            self._pump(link)
+            self._answer(link)
+
+    def durable(self, mark: int) -> None:
+        """Everything written up to this mark is durable here (and folded)."""
+        self._durable = max(self._durable, mark)
+        self.folded(mark)
+
+    def _answer(self, link: Link) -> None:
+        """Sends what may be said now, in order; neighbouring acknowledgements become one."""
+        group, refused = 0, dict[int, int]()
+        while link.answers and not link.answers[0].holds and link.answers[0].mark <= self._durable:
+            answer = link.answers.popleft()
+            if isinstance(answer.to, Append):
+                group = answer.to.group
+                refused.update(answer.refused)
+                continue
+            if group:
+                self._host.send(link.peer, AppendAck(group, tuple(refused.items())))
+                group, refused = 0, {}
+            self._host.send(link.peer, answer.to)
+        if group:
+            self._host.send(link.peer, AppendAck(group, tuple(refused.items())))

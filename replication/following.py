@@ -1,0 +1,102 @@
+"""What a backup knows of one owner's link and of each queue that follows over it: values only.
+
+state of a queue at a link                              Appends     answers
+not in `following`                                      refused     -
+offer is set     waits until the store knows all        held        -
+syncing          buckets are asked for and written      written     AppendAck
+neither          synced                                 written     AppendAck, after SyncDone
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from .messages import Append, Range, SyncDone, SyncOffer
+
+
+@dataclass(slots=True)
+class Answer:
+    """Something to say to the owner once all that it speaks of is durable."""
+
+    to: Append | SyncDone
+    """The Append that is answered, or the SyncDone that is said."""
+    mark: int = 0
+    """Durable up to here, and it may be said."""
+    holds: int = 0
+    """Parts that wait behind an offer."""
+    refused: dict[int, int] = field(default_factory=dict)
+    """Queue to epoch."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A bucket that was asked for, as the copy was then (before the offer's end)."""
+
+    mine: list[Range]
+    """What lived here."""
+    have: list[Range]
+    """Of what the owner need not send the bodies; grows while it sends."""
+    counts: dict[int, int]
+    dead: dict[int, int]
+
+
+@dataclass(slots=True)
+class Following:
+    """A queue whose owner offered a sync over the present link."""
+
+    queue_id: int
+    epoch: int
+    sync: int
+    offer: SyncOffer | None
+    held: list[tuple[Answer, memoryview]] = field(default_factory=list)
+    """Parts of Appends behind the offer."""
+    syncing: bool = False
+    next_seq: int = 0
+    alien: list[Range] = field(default_factory=list)
+    """What was cut or taken out at the beginning."""
+    wanted: deque[int] = field(default_factory=deque)
+    asked: dict[int, Asked] = field(default_factory=dict)
+    partial: dict[int, Asked] = field(default_factory=dict)
+    """Wanted again, for what did not fit."""
+    remove: dict[int, list[Range]] = field(default_factory=dict)
+    """Per bucket what must go at the end."""
+    producers: dict[bytes, int] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is left to be done besides waiting for buckets."""
+        return self.offer is not None or (self.syncing and not self.wanted and not self.asked)
+
+    def end_sync(self) -> None:
+        """What the sync remembered is not needed any more."""
+        self.syncing = False
+        self.remove.clear()
+        self.producers.clear()
+        self.alien.clear()
+
+
+@dataclass(slots=True)
+class Link:
+    """The present link to one owner."""
+
+    peer: str
+    following: dict[int, Following] = field(default_factory=dict)
+    syncs: dict[int, None] = field(default_factory=dict)
+    """Those of `following` that are not synced yet."""
+    refused: dict[int, int] = field(default_factory=dict)
+    """Queue to epoch of what was refused since its last offer."""
+    answers: deque[Answer] = field(default_factory=deque)
+    wants: int = 0
+    sync_bytes: int = 0
+    """Out of buckets, and not durable yet."""
+    _notes: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def note(self, mark: int, size: int) -> None:
+        """So many bytes of a bucket are durable with that mark."""
+        self._notes.append((mark, size))
+        self.sync_bytes += size
+
+    def forget_durable(self, mark: int) -> None:
+        while self._notes and self._notes[0][0] <= mark:
+            self.sync_bytes -= self._notes.popleft()[1]

@@ -1,0 +1,61 @@
+"""Who should be in sync: the policy of shrinking and growing, apart from how it is proposed.
+
+A member leaves when its link has been down for LINK_DOWN_MS, or when it has owed an acknowledgement, or stood still in
+a sync, for OWED_MS: until then every commit waits for it. It never leaves when fewer than the minimum would be left:
+nothing could be committed without it either, and inside the set it is still electable.
+
+A replica joins when it holds all that may be committed. One that left because it was slow must first have been
+quick for QUICK_FOR_MS, or it would come and go with every hiccup of its disk, each time at the cost of OWED_MS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+LINK_DOWN_MS: Final = 300
+OWED_MS: Final = 1500
+QUICK_MS: Final = 500
+"""An acknowledgement that takes longer is a slow one."""
+QUICK_FOR_MS: Final = 2000
+
+
+def desired(
+    owner: str,
+    replicas: Sequence[str],
+    in_sync: Sequence[str],
+    min_in_sync: int,
+    bad: Container[str],
+    ready: Container[str],
+) -> tuple[str, ...]:
+    """The in-sync set that should be: members that are not bad, then replicas that are ready, in the old order."""
+    joining = [node for node in replicas if node in ready and node not in in_sync]
+    kept = [node for node in in_sync if node == owner or node not in bad]
+    if len(kept) + len(joining) < min_in_sync:
+        kept = list(in_sync)
+    return (*kept, *joining)
+
+
+@dataclass(slots=True)
+class Pace:
+    """Whether a peer that was once too slow may be waited for again."""
+
+    was_slow: bool = False
+    quick_since_ms: int = 0
+
+    def slow(self, now_ms: int) -> None:
+        """It made others wait for too long."""
+        self.was_slow = True
+        self.quick_since_ms = now_ms
+
+    def acked(self, took_ms: int, now_ms: int) -> None:
+        """It answered after so long."""
+        if took_ms > QUICK_MS:
+            self.quick_since_ms = now_ms
+
+    def may_join(self, now_ms: int) -> bool:
+        """Whether it was quick for long enough; forgets the old lapse then."""
+        if self.was_slow and now_ms - self.quick_since_ms >= QUICK_FOR_MS:
+            self.was_slow = False
+        return not self.was_slow

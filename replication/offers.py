@@ -1,0 +1,160 @@
+"""The owner's side of syncs: whose turn it is at each peer, what is offered, and the buckets that are asked for.
+
+A peer has at most ACTIVE_MAX syncs under way and one large one; queues that cannot commit without the copy come
+first. The backup asks for few buckets at a time, an answer holds about BODIES_BYTES_MAX, and it asks again for what
+did not fit: so what is under way to one peer stays below 8 MiB.
+
+A bucket's answer is composed when it is sent, after its bodies were read: link order then makes it exact, for every
+later change of the bucket is in an Append behind it. Bodies are needed only of seqs before the offer's end that the
+backup does not have; what came later it has from Appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from .copies import Copy, Owned, Peer, State
+from .messages import Range, SyncBucket, SyncOffer, SyncWant
+from .messages import ReplicationMessage as Message
+from .sync import below, contains, merged, subtract
+
+ACTIVE_MAX: Final = 256
+LARGE_BUCKETS: Final = 16
+"""A sync of more buckets than this is a large one."""
+BODIES_BYTES_MAX: Final = 2 << 20
+AGAIN_MS: Final = 1000
+"""A refused sync is offered again after so long."""
+OWED_BYTES_MAX: Final = 64 << 20
+"""With more Append bytes unacknowledged, a copy that nobody waits for is dropped and synced later."""
+OWED_BYTES_LOW: Final = 8 << 20
+"""With more than this, no sync begins that nobody waits for."""
+
+Bodies = Sequence[tuple[int, bytes]]
+"""(seq, its ENQ record), ascending."""
+
+
+class Sender(Protocol):
+    """What this room needs of the node."""
+
+    def send(self, peer: str, head: Message, payload: Sequence[bytes | memoryview] = ()) -> object:
+        """To the peer over its present link; dropped when there is none."""
+
+    def load(self, queue_id: int, seqs: Sequence[Range], bytes_max: int, then: Callable[[Bodies | None], None]) -> None:
+        """Calls `then`, now or later, with the ENQ records of the seqs in ascending order: as many as fit into
+        `bytes_max`, at least one if any of them still lives. Those that have left meanwhile are left out. Each record
+        carries the epoch that gave the seq. None: they cannot be read."""
+
+
+class Offers:
+    """Syncs under way. Queues and peers belong to the Primary, which moves copies back when a link or node goes."""
+
+    def __init__(self, host: Sender, owned: dict[int, Owned], peers: dict[str, Peer]) -> None:
+        self._host = host
+        self._owned = owned
+        self._peers = peers
+        self._number = 0
+        self.group = 0
+        """The newest group that was cut."""
+
+    # -- whose turn it is
+
+    def enqueue(self, peer: Peer, queue: Owned) -> None:
+        """The queue's copy at the peer is WAITING."""
+        (peer.urgent if peer.name in queue.waits_for() else peer.idle).append(queue.queue_id)
+
+    def ended(self, peer: Peer, queue_id: int) -> None:
+        """A sync of the queue is over, well or badly."""
+        if peer.active.pop(queue_id, False):
+            peer.idle.extendleft(reversed(peer.large))
+            peer.large.clear()
+
+    def later(self, peer: Peer, queue_id: int, now_ms: int) -> None:
+        """The copy is WAITING, but offering at once would be refused again."""
+        peer.later.append((now_ms + AGAIN_MS, queue_id))
+
+    def pump(self, peer: Peer, now_ms: int) -> None:
+        """Begins as many syncs as the peer may have."""
+        while peer.later and peer.later[0][0] <= now_ms:
+            _, queue_id = peer.later.popleft()
+            if queue_id in self._owned:
+                self.enqueue(peer, self._owned[queue_id])
+        while peer.linked and len(peer.active) < ACTIVE_MAX:
+            if peer.urgent:
+                queue_id = peer.urgent.popleft()
+            elif peer.idle and peer.owed_bytes <= OWED_BYTES_LOW:
+                queue_id = peer.idle.popleft()
+            else:
+                return
+            queue = self._owned.get(queue_id)
+            copy = peer.queues.get(queue_id)
+            if queue is None or copy is None or copy.state is not State.WAITING:
+                continue
+            self._offer(peer, queue, copy, now_ms)
+
+    def _offer(self, peer: Peer, queue: Owned, copy: Copy, now_ms: int) -> None:
+        store = queue.store
+        buckets = tuple(store.emitted_buckets())
+        large = len(buckets) > LARGE_BUCKETS
+        urgent = peer.name in queue.waits_for()
+        if large and not urgent and any(peer.active.values()):
+            peer.large.append(queue.queue_id)
+            return
+        self._number += 1
+        copy.move(State.SYNCING)
+        copy.sync = self._number
+        copy.since_group = self.group
+        copy.next_seq = store.emitted_end()
+        copy.owed_first = copy.owed_last = 0
+        copy.progress_ms = now_ms
+        peer.active[queue.queue_id] = large
+        self._host.send(
+            peer.name,
+            SyncOffer(
+                queue.queue_id,
+                queue.epoch,
+                copy.sync,
+                copy.next_seq,
+                store.emitted_reserved(),
+                tuple(store.epochs),
+                tuple(sorted(store.emitted_producers().items())),
+                buckets,
+            ),
+        )
+
+    # -- buckets
+
+    def wanted(self, peer: Peer, copy: Copy, want: SyncWant, now_ms: int) -> None:
+        """The backup asks for a bucket of the sync that is under way."""
+        copy.progress_ms = now_ms
+        queue = self._owned[want.queue_id]
+        missing = subtract(below(queue.store.emitted_live(want.bucket), copy.next_seq), merged(want.have))
+        if not missing:
+            self._answer(peer.name, want, ())
+            return
+        self._host.load(want.queue_id, missing, BODIES_BYTES_MAX, lambda bodies: self._loaded(peer.name, want, bodies))
+
+    def _loaded(self, node: str, want: SyncWant, bodies: Bodies | None) -> None:
+        queue = self._owned.get(want.queue_id)
+        copy = None if queue is None else queue.copies.get(node)
+        if copy is None or copy.state is not State.SYNCING or copy.sync != want.sync:
+            return  # superseded while the disk was reading
+        if bodies is not None:  # a record that cannot be read is the node's to deal with: the sync stands still
+            self._answer(node, want, bodies)
+
+    def _answer(self, node: str, want: SyncWant, bodies: Bodies) -> None:
+        store = self._owned[want.queue_id].store
+        live = store.emitted_live(want.bucket)
+        self._host.send(
+            node,
+            SyncBucket(
+                want.queue_id,
+                want.epoch,
+                want.sync,
+                want.bucket,
+                tuple(live),
+                tuple(store.emitted_counts(want.bucket)),
+                tuple(store.emitted_dead(want.bucket)),
+            ),
+            [record for seq, record in bodies if contains(live, seq)],
+        )
