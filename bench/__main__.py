@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import harness, machine, report
+from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.generator import CACHE, GeneratorError
 from bench.servers import SERVERS, RabbitMqNode
 from bench.workloads import QUICK, WORKLOADS, Scale
@@ -29,6 +30,7 @@ RESULTS = Path(__file__).parent / "results"
 def main(
     only: Annotated[list[str] | None, typer.Option(help="a workload's name; may be given more than once")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="runs per workload and broker")] = None,
+    cluster: Annotated[bool, typer.Option(help="the cluster's rows: three nodes of each broker")] = False,
     quick: Annotated[bool, typer.Option(help="small amounts: proves that every row works")] = False,
     seconds: Annotated[float | None, typer.Option(help="measured seconds of a load run")] = None,
     backlog: Annotated[int | None, typer.Option(help="messages of the backlog and restart rows")] = None,
@@ -39,7 +41,8 @@ def main(
 ) -> None:
     """Measures this broker against RabbitMQ on this machine."""
     console = Console()
-    names = [workload.name for workload in WORKLOADS]
+    known = (*WORKLOADS, *CLUSTER_WORKLOADS)
+    names = [workload.name for workload in known]
     unknown = [name for name in only or [] if name not in names]
     if unknown or node not in SERVERS or peer not in (*SERVERS, "none"):
         console.print(f"unknown: {', '.join(unknown) or f'{node} / {peer}'}; workloads: {', '.join(names)}")
@@ -60,7 +63,8 @@ def main(
         backlog=backlog or scale.backlog,
     )
     plan = harness.Plan(
-        [workload for workload in WORKLOADS if not only or workload.name in only],
+        [workload for workload in known if workload.name in only] if only
+        else list(CLUSTER_WORKLOADS if cluster else WORKLOADS),
         SERVERS[node], peer_kind, scale, directory,
     )  # fmt: skip
     try:
@@ -89,8 +93,10 @@ def _carry_out(plan: harness.Plan, console: Console, results: Path, quick: bool)
         "amounts": dataclasses.asdict(plan.scale),
         "versions": plan.versions,
     }
-    complete = len(plan.workloads) == len(WORKLOADS)
-    only_some = "" if complete else "-" + "-".join(workload.name for workload in plan.workloads)
+    measured = [workload.name for workload in plan.workloads]
+    tables = {"": WORKLOADS, "-cluster": CLUSTER_WORKLOADS}
+    whole = [name for name, table in tables.items() if measured == [workload.name for workload in table]]
+    only_some = whole[0] if whole else "-" + "-".join(measured)
     stem = f"{now.date().isoformat()}-{described['tag']}{only_some}{'-quick' if quick else ''}"
     paths = report.write(results, stem, rows, described, settings, ours, peer)
     console.print(report.machine_text(described, plan.versions), soft_wrap=True, highlight=False, markup=False)

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import generator
+from bench import cluster_scenarios, generator, scenarios
+from bench.clusters import CLUSTERS
 from bench.report import Row
-from bench.scenarios import Measurement, measure
+from bench.scenarios import Measurement
 from bench.servers import RelayNode, Server
 from bench.workloads import Load, Scale, Workload
 
@@ -52,11 +53,16 @@ def raise_file_limit() -> None:
 
 
 def run_once(plan: Plan, kind: type[Server], workload: Workload) -> Measurement:
-    """One workload on one fresh broker, whose directory is gone afterwards."""
+    """One workload on one fresh broker (or three of them), whose directory is gone afterwards."""
     directory = Path(tempfile.mkdtemp(prefix=f"{kind.name}-", dir=plan.directory))
     try:
+        if workload.kind in cluster_scenarios.SCENARIOS:
+            with CLUSTERS[kind.name](directory) as cluster:
+                measured = cluster_scenarios.measure(cluster, workload, plan.scale)
+                plan.versions[cluster.name] = cluster.version
+                return measured
         with kind(directory) as server:
-            measured = measure(server, workload, plan.scale)
+            measured = scenarios.measure(server, workload, plan.scale)
             plan.versions[server.name] = server.version
             return measured
     finally:

@@ -195,6 +195,12 @@ class Server(ABC):
         """Ends the broker as a crash would (SIGKILL)."""
         self._end(signal.SIGKILL)
 
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal (SIGSTOP, SIGCONT) to every process of the broker."""
+        for process in self._tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
     def _signalled(self, tree: list[psutil.Process]) -> list[psutil.Process]:
         """Which processes the end signal goes to; the rest follows by itself."""
         return tree[:1]

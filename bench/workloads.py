@@ -18,6 +18,13 @@ class Kind(StrEnum):
     CONNECTIONS = "connections"
     QUEUES = "queues"
     COLD_START = "cold start"
+    CLUSTER_LOAD = "cluster: load"
+    KILLS = "cluster: owner killed"
+    FREEZES = "cluster: owner frozen"
+    CLUSTER_DECLARE = "cluster: declare"
+    RETURN = "cluster: a node returns"
+    MOVES = "cluster: hand-overs"
+    ROTATING = "cluster: rotating ownership"
 
 
 class Bound(StrEnum):
@@ -61,6 +68,8 @@ class Load:
     window: int = 1000
     rate: float = 0
     """messages/s of all publishers; 0 for as fast as they are taken"""
+    durability: str = "fsync"
+    """in a cluster: x-durability of our queues"""
 
     def options(self, durable_arguments: str = "") -> list[str]:
         """As arguments of the generator."""
@@ -87,9 +96,24 @@ class Scale:
     connections: int = 1_000
     queues: int = 10_000
     cold_starts: int = 3
+    faults: int = 20
+    """kills, freezes and hand-overs of a row"""
+    cluster_queues: int = 1_000
+    cluster_backlog: int = 1_000_000
 
 
-QUICK = Scale(seconds=2, warm_s=0.5, rounds=1, backlog=200_000, connections=100, queues=500, cold_starts=1)
+QUICK = Scale(
+    seconds=2,
+    warm_s=0.5,
+    rounds=1,
+    backlog=200_000,
+    connections=100,
+    queues=500,
+    cold_starts=1,
+    faults=3,
+    cluster_queues=200,
+    cluster_backlog=50_000,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 //
 //   amqpload run     publish and/or consume, check every message, print one JSON object
 //   amqpload idle    open --count connections with one channel each, print "ready", hold them until stdin ends
-//   amqpload declare declare --count queues and print how long it took
+//   amqpload survive the same through failovers: reconnect, publish again, consume on, and write down every gap
+//                    (prints "running" when it does; SIGTERM ends the publishing; see survive.h)
+//   amqpload declare declare --count queues, bind each to an exchange where --bind names one, print how long it took
 //   amqpload depth   declare the queue passively and print its message count (exit 1 while that is refused)
 //
 // The generator must cost little beside the broker. One thread (or one for publishers and one for consumers:
@@ -16,21 +18,37 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
+#include <functional>
 #include <map>
 #include <thread>
 
 #include "run.h"
+#include "survive.h"
+
+// "5001,5002" as numbers; the one port where none are named.
+static std::vector<long> ports(const std::string& text, long otherwise) {
+  std::vector<long> found;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = std::min(text.find(',', at), text.size());
+    found.push_back(atol(text.substr(at, end - at).c_str()));
+    at = end + 1;
+  }
+  if (found.empty()) found.push_back(otherwise);
+  return found;
+}
 
 static Options parse(int argc, char** argv) {
   Options o;
+  std::string publisher_ports, consumer_ports;
   std::map<std::string, std::string*> texts{{"--host", &o.host}, {"--user", &o.user}, {"--password", &o.password},
-      {"--vhost", &o.vhost}, {"--queue", &o.queue}, {"--args", &o.args}};
+      {"--vhost", &o.vhost}, {"--queue", &o.queue}, {"--args", &o.args}, {"--bind", &o.bind},
+      {"--publisher-ports", &publisher_ports}, {"--consumer-ports", &consumer_ports}};
   std::map<std::string, long*> numbers{{"--port", &o.port}, {"--publishers", &o.publishers},
       {"--consumers", &o.consumers}, {"--queues", &o.queues}, {"--size", &o.size}, {"--window", &o.window},
       {"--prefetch", &o.prefetch}, {"--ack-every", &o.ack_every}, {"--count", &o.count}, {"--expect", &o.expect},
       {"--threads", &o.threads}, {"--timeout", &o.timeout_s}};
   std::map<std::string, double*> reals{{"--rate", &o.rate}, {"--seconds", &o.seconds}, {"--warm", &o.warm_s},
-      {"--drain", &o.drain_s}};
+      {"--drain", &o.drain_s}, {"--gap-ms", &o.gap_ms}};
   int at = 1;
   if (at < argc && argv[at][0] != '-') o.verb = argv[at++];
   for (; at < argc; at++) {
@@ -48,12 +66,14 @@ static Options parse(int argc, char** argv) {
   }
   if (o.size < 16) throw std::invalid_argument("--size is at least 16: sequence and time stamp travel in the body");
   if (o.publishers > 65535 || o.queues < 1 || o.window < 1) throw std::invalid_argument("a number is out of range");
+  o.publisher_ports = ports(publisher_ports, o.port);
+  o.consumer_ports = ports(consumer_ports, o.port);
   return o;
 }
 
-static Link dialled(const Options& o) {
+static Link dialled(const Options& o, long port = 0) {
   Link link;
-  link.dial(o.host, (int)o.port, o.user, o.password, o.vhost, (int)o.timeout_s);
+  link.dial(o.host, (int)(port ? port : o.port), o.user, o.password, o.vhost, (int)o.timeout_s);
   return link;
 }
 
@@ -69,24 +89,45 @@ static int idle(const Options& o) {
   return 0;
 }
 
-// Declares in batches so that the broker's work is measured, not the round trips.
+// Asks in batches so that the broker's work is measured, not the round trips.
+static void in_batches(Link& link, long count, Method answer, const std::function<std::string(long)>& asked) {
+  for (long done = 0; done < count;) {
+    long batch = std::min(100L, count - done);
+    std::string out;
+    for (long i = 0; i < batch; i++) out += asked(done + i);
+    link.send_all(out);
+    for (long i = 0; i < batch; i++) link.expect(answer);
+    done += batch;
+  }
+}
+
 static int declare(const Options& o) {
   Link link = dialled(o);
   std::string entries = table_entries(o.args);
   uint64_t started = now_ns();
-  for (long done = 0; done < o.count;) {
-    long batch = std::min(100L, o.count - done);
-    std::string out;
-    for (long i = 0; i < batch; i++)
-      out += method_frame(1, kQueueDeclare,
-                          Link::declare_arguments(o.queue + std::to_string(done + i), false, o.durable, entries));
-    link.send_all(out);
-    for (long i = 0; i < batch; i++) link.expect(kQueueDeclareOk);
-    done += batch;
-  }
-  printf("{\"queues\":%ld,\"elapsed_s\":%.3f}\n", o.count, (double)(now_ns() - started) / 1e9);
+  in_batches(link, o.count, kQueueDeclareOk, [&](long i) {
+    return method_frame(1, kQueueDeclare, Link::declare_arguments(o.queue + std::to_string(i), false, o.durable, entries));
+  });
+  uint64_t declared = now_ns();
+  if (!o.bind.empty())
+    in_batches(link, o.count, kQueueBindOk, [&](long i) {
+      std::string name = o.queue + std::to_string(i);
+      return method_frame(1, kQueueBind, Writer().u16(0).shortstr(name).shortstr(o.bind).shortstr("key." + name).u8(0).longstr("").bytes);
+    });
+  printf("{\"queues\":%ld,\"elapsed_s\":%.3f,\"binding_s\":%.3f}\n", o.count, (double)(declared - started) / 1e9,
+         (double)(now_ns() - declared) / 1e9);
   link.close_in_order();
   return 0;
+}
+
+static Survivors* surviving = nullptr;
+
+static int survive(const Options& o) {
+  Survivors survivors(o);
+  surviving = &survivors;
+  signal(SIGTERM, [](int) { surviving->publishing = false; });
+  survivors.run();
+  return survivors.report() ? 0 : 1;
 }
 
 static int depth(const Options& o) {
@@ -121,7 +162,7 @@ static int run(const Options& o) {
   auto queue_of = [&](long i) { return o.queues > 1 ? o.queue + std::to_string(i % o.queues) : o.queue; };
   // consumers first: a message must never find its queue undeclared, and the first latency is a real one
   for (long i = 0; i < o.consumers; i++) {
-    Link link = dialled(o);
+    Link link = dialled(o, o.consumer_ports[(size_t)i % o.consumer_ports.size()]);
     if (o.declare) link.declare(queue_of(i), false, o.durable, entries);
     link.call(1, kBasicQos, Writer().u32(0).u16((unsigned)o.prefetch).u8(0).bytes, kBasicQosOk);
     link.call(1, kBasicConsume,
@@ -129,7 +170,7 @@ static int run(const Options& o) {
     loops[0].consumers.emplace_back(link, o);
   }
   for (long i = 0; i < o.publishers; i++) {
-    Link link = dialled(o);
+    Link link = dialled(o, o.publisher_ports[(size_t)i % o.publisher_ports.size()]);
     if (o.declare) link.declare(queue_of(i), false, o.durable, entries);
     if (o.confirm) link.call(1, kConfirmSelect, Writer().u8(0).bytes, kConfirmSelectOk);
     loops.back().publishers.emplace_back(link, o, (int)i, queue_of(i));
@@ -181,6 +222,7 @@ int main(int argc, char** argv) {
   try {
     Options o = parse(argc, argv);
     if (o.verb == "run") return run(o);
+    if (o.verb == "survive") return survive(o);
     if (o.verb == "idle") return idle(o);
     if (o.verb == "declare") return declare(o);
     if (o.verb == "depth") return depth(o);

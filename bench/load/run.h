@@ -12,7 +12,7 @@
 #include "wire.h"
 
 struct Options {
-  std::string verb = "run", host = "127.0.0.1", user = "guest", password = "guest", vhost = "/", queue = "load", args;
+  std::string verb = "run", host = "127.0.0.1", user = "guest", password = "guest", vhost = "/", queue = "load", args, bind;
   long port = 5672, publishers = 1, consumers = 1, queues = 1, size = 100, window = 1000, prefetch = 1000;
   long ack_every = 50;  // one basic.ack multiple for so many deliveries
   long count = 0;       // per publisher; 0: publish for warm + seconds
@@ -20,6 +20,8 @@ struct Options {
   long threads = 1, timeout_s = 60;
   double rate = 0;      // messages/s of all publishers together; 0: as fast as the broker takes them
   double seconds = 10, warm_s = 2, drain_s = 20;  // drain: give up after so long without any progress
+  double gap_ms = 50;   // survive: shorter silences are not written down
+  std::vector<long> publisher_ports, consumer_ports;  // of a cluster: client i begins with the i-th, round and round
   bool durable = true, persistent = true, confirm = true, auto_ack = false, declare = true;
 };
 

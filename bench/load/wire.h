@@ -45,6 +45,7 @@ enum Method : uint32_t {
   kConnectionBlocked = method_id(10, 60), kConnectionUnblocked = method_id(10, 61),
   kChannelOpen = method_id(20, 10), kChannelOpenOk = method_id(20, 11), kChannelClose = method_id(20, 40),
   kQueueDeclare = method_id(50, 10), kQueueDeclareOk = method_id(50, 11),
+  kQueueBind = method_id(50, 20), kQueueBindOk = method_id(50, 21),
   kBasicQos = method_id(60, 10), kBasicQosOk = method_id(60, 11),
   kBasicConsume = method_id(60, 20), kBasicConsumeOk = method_id(60, 21),
   kBasicCancel = method_id(60, 30), kBasicPublish = method_id(60, 40), kBasicDeliver = method_id(60, 60),
