@@ -146,6 +146,14 @@ ASK_PURGE = 2
 ASK_DELETE = 3  # may it be deleted? the owner stops taking until it is, or until 3 s have passed
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
+
+class Reply(ProxyMessage, frozen=True, tag=28):
+    """Any node to the node of a requester: a direct reply (amq.rabbitmq.reply-to). The payload is one ENQ record whose
+    ids mean nothing. Delivered at most once: what is lost with a link stays lost."""
+
+    key: str
+
+
 # -- owner to proxy ---------------------------------------------------------------------------------------------
 
 
@@ -231,6 +239,7 @@ AnyProxy = (
     | Credit
     | Settle
     | Ask
+    | Reply
     | Attached
     | Published
     | Consuming

@@ -1,0 +1,154 @@
+"""A queue's publishes that its owner has not yet called committed, in order.
+
+Each message has a number: 1, 2, 3 ... per queue and incarnation of this node, without gaps. The owner takes the next
+number only, so a message is in the queue once however often it is sent. An entry is what one publish handed over; it
+is kept whole, and its messages are kept, until `Published` says that all of it is committed.
+
+    waiting -> sent -> gone         after each new attachment: sent -> waiting, but for what the owner says it has
+
+*Refusals* (overflow reject-publish) are told once, and no record holds them. An owner accepts nothing behind a refusal
+before it was attached again, so a refused number that is not heard of here is sent again, and judged anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from broker.proxy.messages import NamedPublish, Range
+from broker.proxy.outbox import Outbox
+from broker.queues.ticket import Ticket
+from journal.record import Message, RecordBuffer
+
+PART_BYTES_MAX: Final = 1 << 20
+"""An entry that would make a part longer than this begins a new one."""
+
+Named = tuple[bytes, int]  # producer, its number of the message
+
+
+class Entry:
+    """The messages of one publish, `first` to `last`."""
+
+    __slots__ = ("first", "last", "messages", "named", "refused", "size", "ticket")
+
+    def __init__(self, first: int, messages: Sequence[Message], ticket: Ticket | None, named: Named | None) -> None:
+        self.first = first
+        self.last = first + len(messages) - 1
+        self.messages = messages
+        self.ticket = ticket
+        self.named = named
+        self.size = sum(message.size for message in messages)
+        self.refused = False
+
+    def answer(self) -> None:
+        if self.ticket is not None:
+            self.ticket.rejected = self.ticket.rejected or self.refused
+            self.ticket.pass_()
+
+
+class Backlog:
+    """Publishes of one queue.
+
+    size    bytes of all that is here
+    """
+
+    __slots__ = ("_accepted", "_sent", "_waiting", "next_number", "size")
+
+    def __init__(self) -> None:
+        self.next_number = 1
+        self.size = 0
+        self._accepted = 0  # the owner has all up to it
+        self._sent: deque[Entry] = deque()
+        self._waiting: deque[Entry] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._sent or self._waiting)
+
+    @property
+    def next_to_send(self) -> int:
+        """All messages with lower numbers have been sent in this attachment."""
+        return self._waiting[0].first if self._waiting else self.next_number
+
+    def publish(self, messages: Sequence[Message], ticket: Ticket | None, named: Named | None = None) -> int:
+        """Takes the messages and holds the ticket; returns their size in bytes."""
+        entry = Entry(self.next_number, messages, ticket, named)
+        if ticket is not None:
+            ticket.hold()
+        self.next_number = entry.last + 1
+        self._waiting.append(entry)
+        self.size += entry.size
+        return entry.size
+
+    # -- out
+
+    def detached(self, outbox: Outbox | None) -> None:
+        """What was sent may be lost."""
+        if outbox is not None:
+            outbox.in_flight_bytes -= sum(entry.size for entry in self._sent)
+        self._sent.extend(self._waiting)
+        self._waiting, self._sent = self._sent, deque()
+
+    def attached(self, accepted: int, outbox: Outbox) -> None:
+        """The owner has all up to number `accepted`; the rest is to be sent again."""
+        self._accepted = accepted
+        while self._waiting and self._waiting[0].last <= accepted:
+            entry = self._waiting.popleft()
+            outbox.in_flight_bytes += entry.size
+            self._sent.append(entry)
+
+    def send(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
+        """Hands over as much as the owner's window allows."""
+        while self._waiting and outbox.open:
+            if self._waiting[0].named is not None:
+                self._send_named(outbox, queue_id, epoch, gen)
+                continue
+            buffer = RecordBuffer()
+            first = number = max(self._waiting[0].first, self._accepted + 1)
+            while self._waiting and outbox.open and buffer.size < PART_BYTES_MAX:
+                entry = self._waiting[0]
+                if entry.named is not None:
+                    break
+                for message in entry.messages[number - entry.first :]:
+                    buffer.enqueue(queue_id, epoch, number, message, 0, False)
+                    number += 1
+                self._departed(outbox)
+            outbox.publish((queue_id, epoch, gen, first, number - first), buffer.take())
+
+    def _send_named(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
+        entry = self._waiting[0]
+        assert entry.named is not None, "only a numbered message goes this way"
+        buffer = RecordBuffer()
+        buffer.enqueue(queue_id, epoch, entry.first, entry.messages[0], 0, False)
+        outbox.publish_named(NamedPublish(queue_id, epoch, gen, entry.first, *entry.named), buffer.take())
+        self._departed(outbox)
+
+    def _departed(self, outbox: Outbox) -> None:
+        entry = self._waiting.popleft()
+        self._sent.append(entry)
+        outbox.in_flight_bytes += entry.size
+
+    # -- answers
+
+    def published(self, upto: int, refused: Sequence[Range], outbox: Outbox) -> int:
+        """All up to number `upto` is committed, but for the refused; returns how many bytes that were."""
+        for first, last in refused:
+            for entry in self._sent:
+                entry.refused = entry.refused or (entry.first <= last and first <= entry.last)
+        before = self.size
+        while self._sent and self._sent[0].last <= upto:
+            entry = self._sent.popleft()
+            self.size -= entry.size
+            outbox.in_flight_bytes -= entry.size
+            entry.answer()
+        return before - self.size
+
+    def drop(self, outbox: Outbox | None) -> int:
+        """The queue is gone, and with it the question; returns how many bytes were here."""
+        self.detached(outbox)
+        size, self.size = self.size, 0
+        waiting, self._waiting = self._waiting, deque()
+        for entry in waiting:
+            entry.refused = False  # a deleted queue takes everything
+            entry.answer()
+        return size

@@ -1,0 +1,28 @@
+"""What a node's proxies ask of their node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from broker.proxy.messages import ProxyMessage
+
+Payload = bytes | bytearray | memoryview
+
+
+class ProxyHost(Protocol):
+    """The node, as its proxies see it."""
+
+    @property
+    def now_ms(self) -> int:
+        """Time of what is being handled, wall clock."""
+
+    @property
+    def applied_index(self) -> int:
+        """The wiring index that this node has applied."""
+
+    def send(self, node: str, head: ProxyMessage, payload: Iterable[Payload] = ()) -> bool:
+        """One frame to a node, perhaps this one. False: there is no link; `Proxies.linked` will tell of one."""
+
+    def flow_changed(self) -> None:
+        """`Proxies.unacknowledged_bytes` has changed: publishers may have to wait, or may go on."""

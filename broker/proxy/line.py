@@ -1,0 +1,145 @@
+"""One local consumer of a queue elsewhere, and how much its owner may still deliver to it.
+
+Credit is cumulative per attachment: "so many deliveries since the attachment, and no more". With prefetch N that is
+what came so far, less what is held, plus N. In any case no more is on the way than WINDOW messages or about
+WINDOW_BYTES, and nothing new while the client's socket does not take what it has: the proxy must not become the
+backlog of a slow client.
+
+A channel-wide limit (basic.qos global) is shared by consumers of several queues, perhaps of several owners, so that
+each is promised what is left of it. What comes too much waits in `surplus`, held by this node like any delivery, until
+the channel has room.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.proxy.messages import ConsumerHead
+
+if TYPE_CHECKING:
+    from broker.queues.subscription import Subscription
+
+WINDOW_FIRST: Final = 32
+"""Messages, as long as their size is not known."""
+WINDOW_MAX: Final = 2048
+WINDOW_BYTES: Final = 2 << 20
+
+_SEQ_OFFSET: Final = 24
+_HEADER_BYTES: Final = 32
+
+
+class Line:
+    """A consumer's line to the owner.
+
+    number   the consumer's, unique in this node's incarnation
+    told     the owner knows it in this attachment
+    then     who waits for the answer to its first Consume; None: it was accepted
+    """
+
+    __slots__ = (
+        "came", "granted", "held_told", "number", "order_ms", "subscription", "surplus", "then", "told", "window",
+    )  # fmt: skip
+
+    def __init__(self, number: int, subscription: Subscription, order_ms: int, then: Callable[[str], None]) -> None:
+        self.number = number
+        self.subscription = subscription
+        self.order_ms = order_ms
+        self.then: Callable[[str], None] | None = then
+        self.told = False
+        self.came = 0  # deliveries in this attachment
+        self.granted = 0
+        self.held_told = 0
+        self.window = WINDOW_FIRST
+        self.surplus: deque[memoryview] = deque()  # one record each
+
+    @property
+    def held(self) -> int:
+        return self.subscription.credit.unacked + len(self.surplus)
+
+    @property
+    def channel_room(self) -> int:
+        """How many more its channel may hold."""
+        ledger = self.subscription.credit.ledger
+        if not ledger.prefetch or self.subscription.no_ack:
+            return WINDOW_MAX
+        return max(0, ledger.prefetch - ledger.unacked)
+
+    def attach(self) -> None:
+        """A new attachment counts from nothing."""
+        self.told = False
+        self.came = self.granted = 0
+
+    def upto(self) -> int:
+        """The credit as it should be; it never falls within an attachment."""
+        credit = self.subscription.credit
+        ledger = credit.ledger
+        room = self.window if ledger.flowing and ledger.out.writable else 0
+        if credit.prefetch and not self.subscription.no_ack:
+            room = min(room, credit.prefetch - self.held)
+        room = min(room, self.channel_room - len(self.surplus))
+        return max(self.granted, self.came + max(0, room))
+
+    def owes_credit(self, upto: int) -> bool:
+        """Whether the owner should hear of the new credit now: when half of what it knows is used up.
+
+        A single active consumer hands over when it holds nothing, so then the owner must know that as well.
+        """
+        left = self.granted - self.came
+        if upto > self.granted and left <= (upto - self.came) // 2:
+            return True
+        return not self.held and bool(self.held_told)
+
+    def head(self) -> ConsumerHead:
+        """How its owner is told of it; counts as told."""
+        subscription = self.subscription
+        self.told = True
+        self.granted = self.upto()
+        self.held_told = self.held
+        return ConsumerHead(
+            consumer=self.number,
+            tag=subscription.tag,
+            priority=subscription.credit.priority,
+            exclusive=subscription.exclusive,
+            no_ack=subscription.no_ack,
+            prefetch=subscription.credit.prefetch,
+            upto=self.granted,
+            held=self.held,
+            order=self.order_ms,
+            arguments=_plain(subscription.arguments),
+        )
+
+    def measure(self, count: int, size: int) -> None:
+        """Deliveries came: the window follows their size."""
+        self.came += count
+        if count:
+            wanted = max(1, min(WINDOW_MAX, WINDOW_BYTES * count // max(1, size)))
+            self.window = wanted if wanted < self.window else min(wanted, 2 * self.window)
+
+
+def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that every codec knows; the others say nothing to an owner."""
+    found: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if isinstance(value, bool | str | float):
+            found[name] = value
+        elif isinstance(value, int) and -(2**63) <= value < 2**63:
+            found[name] = int(value)
+    return found
+
+
+def split(data: memoryview) -> Iterator[memoryview]:
+    """The records of a payload, one by one, padding included."""
+    at = 0
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 4], "little")
+        end = at + (length + 7 & ~7)
+        if length < _HEADER_BYTES or end > len(data):
+            raise ValueError(f"a record of {length} bytes does not fit its delivery")
+        yield data[at:end]
+        at = end
+
+
+def seq_of(record: memoryview) -> int:
+    return int.from_bytes(record[_SEQ_OFFSET : _SEQ_OFFSET + 8], "little")

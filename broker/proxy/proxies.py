@@ -1,0 +1,291 @@
+"""All queues of other owners (and of this node as an owner) that clients of this node may use, and their attachments.
+
+Who owns what is told by the wiring (`owner_changed`), who can be reached by the links (`linked`, `unlinked`). From
+both follows when the owner of a queue must be told what this node has to do with it:
+
+    a new epoch      one Attach for the queues concerned, those without anything to say included: until every node has
+                     attached, the new owner hands nothing out
+    a new link       one complete Attach: every queue of that owner that is not listed has nothing here. Sent even when
+                     the list is empty
+    lease regained   the same to every owner: meanwhile somebody may have taken this node for dead
+    first use        an Attach for that queue alone
+
+An Attach is repeated, with a new gen, until each listed queue is answered by `Attached`. Retries that are nobody's
+fault do no harm: the owner forgets what it knew of an older gen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from broker.proxy.host import ProxyHost
+from broker.proxy.line import Line
+from broker.proxy.messages import (
+    Answer,
+    Attach,
+    Attached,
+    AttachedQueue,
+    Cancelled,
+    Consuming,
+    Deliver,
+    Detach,
+    Published,
+    Settled,
+)
+from broker.proxy.outbox import Outbox
+from broker.proxy.proxy_queue import ProxyQueue
+from broker.queues.ring import Ring
+from cluster.entities import Queue as QueueEntity
+from cluster.ids import NodeId
+from cluster.queue_settings import QueueSettings
+
+RETRY_MS: Final = 500
+"""So long an owner may take to answer an Attach."""
+PAUSE_MS: Final = 20
+"""Between an owner's Detach and the next Attach, lest the two run in a circle."""
+QUEUES_MAX: Final = 1024
+"""In one partial Attach."""
+
+
+class Proxies:
+    """The client side of one node. `unacknowledged_bytes`: publishes that no owner has called committed yet."""
+
+    def __init__(self, host: ProxyHost, incarnation: int) -> None:
+        self.host = host
+        self.incarnation = incarnation
+        self.queues: dict[int, ProxyQueue] = {}
+        self.unacknowledged_bytes = 0
+        self._outboxes: dict[str, Outbox] = {}
+        self._owned: dict[str, dict[int, ProxyQueue]] = {}
+        self._linked: dict[str, None] = {}
+        self._full: dict[str, None] = {}  # owners that need a complete Attach
+        self._again: dict[ProxyQueue, int] = {}  # queues that need one of their own, not before this time
+        self._asked: dict[ProxyQueue, int] = {}  # deadline of the answer; in the order of deadlines
+        self._delayed: dict[ProxyQueue, None] = {}  # publishes wait for their owner's window
+        self._shared: dict[Line, None] = {}  # consumers under a channel-wide limit
+        self._consumers = 0
+
+    # -- the wiring -------------------------------------------------------------------------------------------
+
+    def add(self, entity: QueueEntity, settings: QueueSettings, ring: Ring) -> ProxyQueue:
+        """A queue that began to exist, or that this node finds at its start. `ring` is a proxy's."""
+        queue = ProxyQueue(entity, settings, ring, self)
+        self.queues[entity.queue_id] = queue
+        self._place(queue)
+        return queue
+
+    def remove(self, queue_id: int) -> None:
+        """The queue was deleted."""
+        queue = self.queues.pop(queue_id, None)
+        if queue is None:
+            return
+        self._displace(queue)
+        queue.drop()
+
+    def owner_changed(self, entity: QueueEntity) -> None:
+        """The queue's entity is a new one. With a new epoch every node attaches to the owner, if there is one."""
+        queue = self.queues.get(entity.queue_id)
+        if queue is None:
+            return
+        if entity.epoch == queue.entity.epoch:
+            queue.entity = entity
+            return
+        queue.detach()
+        self._displace(queue)
+        queue.entity = entity
+        self._place(queue)
+        self._again[queue] = 0
+
+    def _place(self, queue: ProxyQueue) -> None:
+        owner = queue.entity.owner
+        if owner is None:
+            queue.outbox = None
+        else:
+            queue.outbox = self._outboxes.setdefault(owner, Outbox(owner))
+            self._owned.setdefault(owner, {})[queue.entity.queue_id] = queue
+
+    def _displace(self, queue: ProxyQueue) -> None:
+        self._again.pop(queue, None)
+        self._asked.pop(queue, None)
+        self._delayed.pop(queue, None)
+        if queue.entity.owner is not None:
+            del self._owned[queue.entity.owner][queue.entity.queue_id]
+
+    # -- links and leases -------------------------------------------------------------------------------------
+
+    def linked(self, node: str) -> None:
+        """There is a new link to this node, or it is this node itself. Nothing of an old link counts."""
+        self._linked[node] = None
+        self._full[node] = None
+
+    def unlinked(self, node: str) -> None:
+        self._linked.pop(node, None)
+        self._full.pop(node, None)
+        for queue in self._owned.get(node, {}).values():
+            self._asked.pop(queue, None)
+            if queue.attached:
+                queue.detach()
+
+    def lease_regained(self) -> None:
+        """This node may speak to clients again: its owners may have given away what it held."""
+        self._full.update(self._linked)
+
+    def restart(self, incarnation: int) -> None:
+        """This node was failed by the others and has registered again. Its clients must be closed already."""
+        self.incarnation = incarnation
+        for queue in self.queues.values():
+            queue.restart()
+        self._asked.clear()
+        self._again.clear()
+        self._full.update(self._linked)
+
+    # -- what queues ask --------------------------------------------------------------------------------------
+
+    def next_consumer(self) -> int:
+        self._consumers += 1
+        return self._consumers
+
+    def want_attach(self, queue: ProxyQueue) -> None:
+        """The queue has something to say, or not, and no attachment in which to say it."""
+        if queue not in self._asked and queue not in self._again and queue.speaks():
+            self._again[queue] = 0
+
+    def attach_again(self, queue: ProxyQueue, pause_ms: int = 0) -> None:
+        """What the queue's owner and this node know of each other may differ."""
+        queue.detach()
+        self._asked.pop(queue, None)
+        self._again[queue] = self.host.now_ms + pause_ms if pause_ms else 0
+
+    def delayed(self, queue: ProxyQueue) -> None:
+        """It has publishes for which its owner's window has no room."""
+        self._delayed[queue] = None
+
+    def shares(self, line: Line) -> None:
+        """The consumer stands under a channel-wide limit, which acknowledgements for other queues raise."""
+        self._shared[line] = None
+
+    def relieved(self, line: Line) -> None:
+        self._shared.pop(line, None)
+
+    def took(self, size: int) -> None:
+        self.unacknowledged_bytes += size
+        self.host.flow_changed()
+
+    def gave(self, size: int) -> None:
+        if not size:
+            return
+        self.unacknowledged_bytes -= size
+        assert self.unacknowledged_bytes >= 0, "what is acknowledged was published"
+        self.host.flow_changed()
+        for queue in tuple(self._delayed):
+            if queue.outbox is None or queue.outbox.open:
+                del self._delayed[queue]
+                queue.ring.mark()
+
+    # -- the turn ---------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> None:
+        """Sends what the queues' turns have gathered; called after them. May mark rings again."""
+        for line in self._shared:
+            if line.upto() > line.granted or (line.surplus and line.channel_room):
+                line.subscription.queue.ring.mark()
+        for outbox in self._outboxes.values():
+            outbox.flush(self.host)
+        while self._asked:
+            queue, deadline_ms = next(iter(self._asked.items()))
+            if deadline_ms > now_ms:
+                break
+            self.attach_again(queue)
+        for owner in tuple(self._full):
+            if owner in self._linked:
+                self._attach_all(owner, now_ms)
+        self._full.clear()
+        if self._again:
+            self._attach_some(now_ms)
+
+    @property
+    def next_wake_ms(self) -> int | None:
+        """When `turn` must be called even if nothing happens."""
+        times = [*self._again.values()]
+        if self._asked:
+            times.append(next(iter(self._asked.values())))
+        return min(times, default=None)
+
+    def _attach_all(self, owner: str, now_ms: int) -> None:
+        listed: list[AttachedQueue] = []
+        for queue in self._owned.get(owner, {}).values():
+            self._again.pop(queue, None)
+            self._asked.pop(queue, None)
+            queue.detach()
+            if queue.speaks():
+                listed.append(self._ask(queue, now_ms))
+        self.host.send(owner, Attach(self.incarnation, self.host.applied_index, tuple(listed)))
+
+    def _attach_some(self, now_ms: int) -> None:
+        due: dict[NodeId, list[ProxyQueue]] = {}
+        for queue, not_before_ms in tuple(self._again.items()):
+            if not_before_ms > now_ms:
+                continue
+            del self._again[queue]
+            owner = queue.entity.owner
+            if owner is not None and owner in self._linked:  # otherwise it attaches when there is an owner, or a link
+                due.setdefault(owner, []).append(queue)
+        for node, queues in due.items():
+            for start in range(0, len(queues), QUEUES_MAX):
+                listed: list[AttachedQueue] = []
+                for queue in queues[start : start + QUEUES_MAX]:
+                    queue.detach()
+                    listed.append(self._ask(queue, now_ms))
+                attach = Attach(self.incarnation, self.host.applied_index, tuple(listed), partial=True)
+                self.host.send(node, attach)
+
+    def _ask(self, queue: ProxyQueue, now_ms: int) -> AttachedQueue:
+        self._asked.pop(queue, None)
+        self._asked[queue] = now_ms + RETRY_MS
+        return queue.attachment()
+
+    # -- what owners say --------------------------------------------------------------------------------------
+
+    def received(self, peer: str, message: Any, payload: memoryview) -> None:
+        """A frame of a node, whose wiring index this node has applied. What is of another owner's time is dropped."""
+        if isinstance(message, Deliver):
+            self._deliver(peer, message, payload)
+            return
+        queue = self.queues.get(message.queue_id)
+        if queue is None or queue.entity.owner != peer:
+            return
+        if isinstance(message, Answer):
+            queue.on_answer(message, payload)
+        else:
+            _HANDLERS[type(message)](self, queue, message)
+
+    def _deliver(self, peer: str, message: Deliver, payload: memoryview) -> None:
+        at = 0
+        for queue_id, epoch, gen, consumer, size in message.parts:
+            queue = self.queues.get(queue_id)
+            if queue is not None and queue.entity.owner == peer:
+                queue.on_deliver(epoch, gen, consumer, payload[at : at + size], self.host.now_ms)
+            at += size
+
+    def _attached(self, queue: ProxyQueue, message: Attached) -> None:
+        queue.on_attached(message)
+        if queue.attached:
+            self._asked.pop(queue, None)
+
+    def _detach(self, queue: ProxyQueue, message: Detach) -> None:
+        if (message.epoch, message.gen) == (queue.entity.epoch, queue.gen):
+            self.attach_again(queue, PAUSE_MS)
+
+
+_HANDLERS: Final[dict[type, Callable[[Proxies, ProxyQueue, Any], None]]] = {
+    Attached: Proxies._attached,
+    Detach: Proxies._detach,
+    Published: lambda _, queue, message: queue.on_published(message),
+    Consuming: lambda _, queue, message: queue.on_consuming(message),
+    Cancelled: lambda _, queue, message: queue.on_cancelled(message),
+    Settled: lambda _, queue, message: queue.on_settled(message),
+}
+
+MESSAGES: Final[Iterable[type]] = (Deliver, Answer, *_HANDLERS)
+"""The heads that `Proxies.received` takes."""

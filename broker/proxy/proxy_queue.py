@@ -1,0 +1,438 @@
+"""A queue whose owner is asked by frames: what sessions of this node hold instead of the `Queue`.
+
+Theory. The proxy keeps whatever its owner does not have for certain: publishes until they are committed (`Backlog`),
+what became of deliveries until it is committed (`Settlements`), consumers (`Line`), questions until they are answered,
+and in its ring every message that is outstanding at this node. From that it can attach to any owner at any time:
+
+    DETACHED  --Attach(gen)-->  ASKED  --Attached(gen)-->  ATTACHED        new epoch, link lost, lease regained,
+        ^                         |                            |           a delivery that cannot be kept, Detach
+        +-------------------------+----------------------------+
+
+Every attachment has a new `gen`; what comes of an older one is dropped. An Attach says everything that the owner must
+know at once (consumers, what is outstanding, settlements). Only when it is answered goes the rest: publishes that the
+owner does not have, in order, and questions. Nothing is ever said to an owner outside of an attachment.
+
+The queue works in `turn`, when something marked its ring: what the turns' calls have gathered is told in one go.
+Without an owner (offline) everything waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from broker.proxy.backlog import Backlog
+from broker.proxy.line import Line, seq_of, split
+from broker.proxy.messages import (
+    ASK_COUNTS,
+    ASK_DELETE,
+    ASK_GET,
+    ASK_PURGE,
+    ASK_TOUCH,
+    SETTLE_REJECT,
+    SETTLE_REQUEUE,
+    SETTLE_REQUEUE_COUNTED,
+    Answer,
+    Attached,
+    AttachedQueue,
+    Cancel,
+    Cancelled,
+    Consume,
+    Consuming,
+    Published,
+    Range,
+    Settle,
+    Settled,
+)
+from broker.proxy.outbox import Outbox
+from broker.proxy.questions import Question, Questions, Then
+from broker.proxy.settlements import Settlements, joined
+from broker.queues.face import EXCLUSIVE, GONE, Taken
+from broker.queues.ring import Ring
+from broker.queues.ticket import Ticket
+from cluster.entities import Queue as QueueEntity
+from cluster.queue_settings import QueueSettings
+from journal.record import Message, read_records
+
+if TYPE_CHECKING:
+    from broker.proxy.proxies import Proxies
+    from broker.queues.subscription import Subscription
+
+
+class ProxyQueue:
+    """The face (`broker.queues.face`) of one queue at this node."""
+
+    __slots__ = (
+        "_backlog", "_by_subscription", "_cancels", "_lines", "_questions", "_settlements", "attached", "deleted",
+        "entity", "gen", "node", "outbox", "ready", "ring", "settings",
+    )  # fmt: skip
+
+    def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: Proxies) -> None:
+        self.entity = entity
+        self.settings = settings
+        self.ring = ring
+        self.node = node
+        self.gen = 1
+        self.attached = False
+        self.deleted = False
+        self.ready = 0
+        self.outbox: Outbox | None = None
+        """To the present owner; None: there is none."""
+        self._lines: dict[int, Line] = {}
+        self._by_subscription: dict[Subscription, Line] = {}
+        self._cancels: list[int] = []  # consumers whose end the owner does not know in this attachment
+        self._backlog = Backlog()
+        self._settlements = Settlements()
+        self._questions = Questions()
+        ring.owner = self
+
+    def __repr__(self) -> str:
+        state = "attached" if self.attached else "detached"
+        return f"<ProxyQueue {self.name} {state} to {self.entity.owner} epoch {self.entity.epoch} gen {self.gen}>"
+
+    @property
+    def name(self) -> str:
+        return self.entity.name
+
+    # -- publishing -------------------------------------------------------------------------------------------
+
+    @property
+    def rejects(self) -> bool:
+        """The owner decides about each message, so each needs a ticket of its own."""
+        settings = self.settings
+        limited = settings.max_length is not None or settings.max_length_bytes is not None
+        return limited and settings.overflow != "drop-head"
+
+    def accepts(self, message: Message, now_ms: int) -> bool:
+        return True
+
+    def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
+        if messages and not self.deleted:
+            self.node.took(self._backlog.publish(messages, ticket))
+            self.ring.mark()
+
+    def publish_named(
+        self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
+    ) -> None:
+        if not self.deleted:
+            self.node.took(self._backlog.publish((message,), ticket, (producer, sequence)))
+            self.ring.mark()
+
+    def inherit(self, message: Message) -> None:
+        self.publish((message,), None, 0)
+
+    # -- consuming --------------------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
+        if self.deleted:
+            then(GONE)
+            return
+        line = Line(self.node.next_consumer(), subscription, now_ms, then)
+        self._lines[line.number] = self._by_subscription[subscription] = line
+        self.ring.mark()
+
+    def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
+        line = self._by_subscription.get(subscription)
+        if line is not None:
+            self._end(line)
+
+    def _end(self, line: Line) -> None:
+        """What waits for the channel returns; what the channel holds stays there."""
+        del self._lines[line.number], self._by_subscription[line.subscription]
+        self.node.relieved(line)
+        line.subscription.credit.active = False
+        if line.told:
+            self._cancels.append(line.number)
+        for record in line.surplus:
+            self._settlements.add(seq_of(record), SETTLE_REQUEUE)
+        line.surplus.clear()
+        self.ring.mark()
+
+    def get(self, now_ms: int, then: Callable[[Taken | None], None]) -> None:
+        def answered(answer: Answer, payload: memoryview) -> None:
+            self.ready = answer.count
+            taken: Taken | None = None
+            if payload:
+                seq, message, delivery_count, redelivered = read_records(payload)[0]
+                self._settlements.came_again((seq,))
+                self.ring.hold(seq)
+                taken = seq, message, redelivered, delivery_count
+            then(taken)
+
+        self._ask(ASK_GET, answered)
+
+    def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
+        return message  # the owner has changed in it what a consumer shall see
+
+    def settle(self, seq: int, held: bool = False) -> None:
+        if not self.deleted:
+            self.ring.settle(seq, held)
+            self.ring.mark()
+
+    def reject(self, seq: int) -> None:
+        self._give_back(seq, SETTLE_REJECT)
+
+    def requeue(self, seq: int, counted: bool) -> None:
+        self._give_back(seq, SETTLE_REQUEUE_COUNTED if counted else SETTLE_REQUEUE)
+
+    def _give_back(self, seq: int, outcome: int) -> None:
+        if not self.deleted and self.ring.release(seq):
+            self._settlements.add(seq, outcome)
+            self.ring.mark()
+
+    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+        then()
+
+    def settled(self, ticket: Ticket) -> None:
+        if not self.deleted:
+            self.gather()
+            self._settlements.hold(ticket)
+
+    # -- the queue as a whole ---------------------------------------------------------------------------------
+
+    def touch(self, now_ms: int, then: Callable[[int, int], None]) -> None:
+        self._ask(ASK_TOUCH, lambda answer, _: self._counted(answer, then))
+
+    def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
+        self._ask(ASK_COUNTS, lambda answer, _: self._counted(answer, then))
+
+    def _counted(self, answer: Answer, then: Callable[[int, int], None]) -> None:
+        self.ready = answer.count
+        then(answer.count, answer.consumers)
+
+    def purge(self, then: Callable[[int], None]) -> None:
+        self._ask(ASK_PURGE, lambda answer, _: then(answer.count))
+
+    def begin_delete(self, if_unused: bool, if_empty: bool, now_ms: int, then: Callable[[str, int], None]) -> None:
+        if self.entity.owner is None and not if_unused and not if_empty:
+            then("", 0)  # nobody is there to be asked, and there is nothing to ask
+            return
+        self._ask(ASK_DELETE, lambda answer, _: then(answer.refused, answer.count), if_unused, if_empty)
+
+    def _ask(self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False) -> None:
+        if self.deleted:
+            then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
+            return
+        self._questions.ask(Question(what, if_unused, if_empty, self._backlog.next_number, then))
+        self.ring.mark()
+
+    def adopt(self, settings: QueueSettings) -> None:
+        self.settings = settings
+
+    # -- attaching --------------------------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """What was settled since the last call becomes settlements."""
+        self._settlements.gather(self.ring.take_settled())
+
+    def speaks(self) -> bool:
+        """Whether there is anything that an owner must know."""
+        self.gather()
+        return bool(self._lines or self._backlog or self._settlements or self._questions or self.ring.unacked)
+
+    def outstanding(self) -> list[Range]:
+        """What clients of this node hold, and what waits for room in their channels."""
+        surplus = [seq_of(record) for line in self._lines.values() for record in line.surplus]
+        return joined((*self.ring.outstanding(), *((seq, seq) for seq in surplus)))
+
+    def detach(self) -> None:
+        """Nothing that was said in this attachment is certain any more, and nothing more of it is heard."""
+        self.gen += 1
+        self.attached = False
+        self._backlog.detached(self.outbox)
+        self._settlements.detached()
+        self._questions.detached()
+        self._cancels.clear()
+        for line in self._lines.values():
+            line.attach()
+
+    def attachment(self) -> AttachedQueue:
+        """All that this node has to do with the queue, for a new attachment (`detach` came before).
+
+        A consumer whose first answer is awaited is not listed: it asks again once the attachment stands.
+        """
+        self.gather()
+        return AttachedQueue(
+            queue_id=self.entity.queue_id,
+            epoch=self.entity.epoch,
+            gen=self.gen,
+            consumers=tuple(line.head() for line in self._lines.values() if line.then is None),
+            outstanding=tuple(self.outstanding()),
+            settlements=self._settlements.tell(everything=True),
+            next_number=self._backlog.next_number,
+        )
+
+    def on_attached(self, message: Attached) -> None:
+        if (message.epoch, message.gen) != (self.entity.epoch, self.gen) or self.attached:
+            return
+        assert self.outbox is not None, "an attachment has an owner"
+        self.attached = True
+        self._backlog.attached(message.accepted, self.outbox)
+        self.ring.mark()
+
+    # -- the turn ---------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> None:
+        """Tells the owner what came since the last turn."""
+        self.ring.marked = False
+        if self.deleted:
+            return
+        for line in tuple(self._lines.values()):
+            if line.surplus:
+                self._pour(line, now_ms)
+        outbox = self.outbox
+        if outbox is None:
+            return
+        if not self.attached:
+            self.node.want_attach(self)  # the rest is said once that is answered
+            return
+        queue_id, epoch, gen = self.entity.queue_id, self.entity.epoch, self.gen
+        self._backlog.send(outbox, queue_id, epoch, gen)
+        if not outbox.open and self._backlog.next_to_send < self._backlog.next_number:
+            self.node.delayed(self)
+        self.gather()
+        untold = self._settlements.tell()
+        if untold:
+            outbox.say(Settle(queue_id, epoch, gen, untold))
+        for consumer in self._cancels:  # before the new ones: one of them may have been exclusive
+            outbox.say(Cancel(queue_id, epoch, gen, consumer))
+        self._cancels.clear()
+        for line in self._lines.values():
+            if not line.told:
+                outbox.say(Consume(queue_id, epoch, gen, line.head()))
+        for ask in self._questions.tell(queue_id, epoch, gen, self._backlog.next_to_send):
+            outbox.say(ask)
+        self._grant(outbox)
+
+    def _grant(self, outbox: Outbox) -> None:
+        for line in self._lines.values():
+            upto = line.upto()
+            if line.owes_credit(upto):
+                line.granted, line.held_told = upto, line.held
+                outbox.grant((self.entity.queue_id, self.gen, line.number, upto, line.held))
+            if line.subscription.credit.ledger.prefetch:
+                self.node.shares(line)
+
+    # -- what the owner says ----------------------------------------------------------------------------------
+
+    def on_published(self, message: Published) -> None:
+        if message.gen != self.gen or not self.attached:
+            return
+        assert self.outbox is not None, "an attachment has an owner"
+        self.node.gave(self._backlog.published(message.upto, message.refused, self.outbox))
+
+    def on_consuming(self, message: Consuming) -> None:
+        line = self._lines.get(message.consumer)
+        if message.gen != self.gen or line is None:
+            return
+        then, line.then = line.then, None
+        if message.refused:
+            line.told = False  # the owner knows that it is not there
+            self._end(line)
+            if then is None:
+                line.subscription.holder.cancelled(line.subscription)
+        if then is not None:
+            then(EXCLUSIVE if message.refused else "")
+
+    def on_cancelled(self, message: Cancelled) -> None:
+        line = self._lines.get(message.consumer)
+        if message.gen != self.gen or line is None:
+            return
+        line.told = False
+        self._end(line)
+        self._cancel(line)
+
+    @staticmethod
+    def _cancel(line: Line) -> None:
+        """Tells the channel that a consumer ended."""
+        if line.then is not None:
+            then, line.then = line.then, None
+            then(GONE)
+        else:
+            line.subscription.holder.cancelled(line.subscription)
+
+    def on_deliver(self, epoch: int, gen: int, consumer: int, data: memoryview, now_ms: int) -> None:
+        """Messages for a consumer. Of an older attachment: dropped, for the owner knows that they did not arrive.
+
+        For a consumer that is gone (its Cancel crossed them): returned at once, uncounted.
+        """
+        if (epoch, gen) != (self.entity.epoch, self.gen) or not self.attached or self.deleted:
+            return
+        line = self._lines.get(consumer)
+        if self._settlements.watches_returns:
+            self._settlements.came_again([seq_of(record) for record in split(data)])
+        if line is None:
+            for record in split(data):
+                self._settlements.add(seq_of(record), SETTLE_REQUEUE)
+            self.ring.mark()
+            return
+        if not line.surplus and not line.subscription.credit.ledger.prefetch:
+            line.measure(self._receive(line, data, now_ms), len(data))
+            return
+        records = list(split(data))
+        line.measure(len(records), len(data))
+        line.surplus.extend(records)
+        self._pour(line, now_ms)
+
+    def _pour(self, line: Line, now_ms: int) -> None:
+        """Gives the channel as much as it may hold."""
+        count = min(line.channel_room, len(line.surplus))
+        if count:
+            self._receive(line, b"".join(line.surplus.popleft() for _ in range(count)), now_ms)
+
+    def _receive(self, line: Line, data: bytes | memoryview, now_ms: int) -> int:
+        """How many messages came."""
+        count, refused = self.ring.receive(line.subscription.credit, bytes(data), now_ms)
+        if count:
+            line.subscription.holder.want_send()
+        for first, last in refused:  # its channel is closing
+            for seq in range(first, last + 1):
+                self._settlements.add(seq, SETTLE_REQUEUE)
+            count += last + 1 - first
+        self.ring.mark()
+        return count
+
+    def on_settled(self, message: Settled) -> None:
+        if message.gen == self.gen and not self.deleted:
+            acknowledged = self._settlements.settled(message.id)
+            if acknowledged:
+                self.ring.forget(acknowledged)
+
+    def on_answer(self, message: Answer, payload: memoryview) -> None:
+        """Of an older attachment: dropped; it was asked again."""
+        if message.gen == self.gen and self.attached:
+            then = self._questions.answered(message.request)
+            if then is not None:
+                then(message, payload)
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """The queue was deleted: its consumers are cancelled, its publishers and all questions answered."""
+        self.deleted = True
+        self._clear()
+        self.ring.destroy()
+
+    def restart(self) -> None:
+        """This node got a new incarnation, and no client is left: nothing of before counts, numbers begin anew."""
+        self.detach()
+        self._clear()
+        for first, last in self.ring.outstanding():
+            for seq in range(first, last + 1):
+                self.ring.release(seq)
+        self.ring.forget(self.ring.take_settled())
+        self._backlog = Backlog()
+        self._settlements = Settlements()
+
+    def _clear(self) -> None:
+        lines, self._lines = self._lines, {}
+        self._by_subscription.clear()
+        for line in lines.values():
+            self.node.relieved(line)
+            line.subscription.credit.active = False
+            self._cancel(line)
+        self.node.gave(self._backlog.drop(self.outbox))
+        self._settlements.drop()
+        nothing = Answer(self.entity.queue_id, self.gen, 0)
+        for question in self._questions.drop():
+            question.then(nothing, memoryview(b""))

@@ -1,0 +1,66 @@
+"""Questions to a queue's owner that are answered once: basic.get, counts, purge, may it be deleted.
+
+A question is asked again after each attachment until it is answered, so each may be carried out twice, and then the
+last answer counts: a get whose message was lost on its way gets another one (the first is outstanding nowhere, and
+returns), a purge counts what was left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from broker.proxy.messages import Answer, Ask
+
+Then = Callable[[Answer, memoryview], None]
+
+
+@dataclass(slots=True)
+class Question:
+    what: int
+    if_unused: bool
+    if_empty: bool
+    after: int
+    """Number of the publish before which it must not be asked: who publishes and then counts, counts his own."""
+    then: Then
+    told: bool = False
+
+
+class Questions:
+    """The open questions about one queue, by request number, in the order in which they were asked."""
+
+    __slots__ = ("_next", "_open")
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._open: dict[int, Question] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def ask(self, question: Question) -> None:
+        self._open[self._next] = question
+        self._next += 1
+
+    def detached(self) -> None:
+        for question in self._open.values():
+            question.told = False
+
+    def tell(self, queue_id: int, epoch: int, gen: int, sent: int) -> Iterator[Ask]:
+        """Those that may be asked now: all publishes with lower numbers than `sent` have been sent."""
+        for request, question in self._open.items():
+            if question.after > sent:
+                return  # later ones come later
+            if not question.told:
+                question.told = True
+                yield Ask(queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty)
+
+    def answered(self, request: int) -> Then | None:
+        question = self._open.pop(request, None)
+        return None if question is None else question.then
+
+    def drop(self) -> list[Question]:
+        """The queue is gone."""
+        dropped = list(self._open.values())
+        self._open.clear()
+        return dropped

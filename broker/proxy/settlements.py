@@ -1,0 +1,149 @@
+"""What became of a queue's deliveries at this node, until its owner has committed it.
+
+Settlements are gathered once per turn and told with a rising id. They are kept, and told again with each attachment,
+until `Settled`; the owner takes one twice without harm, because a settlement counts only while the message is held by
+this node.
+
+One case needs care. A message that was returned may come again before `Settled` does: its return has been carried
+out, and its new delivery is outstanding. If the next attachment said both, the owner would return a message that a
+client holds. So what comes again is struck off the settlement that returned it (`came_again`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from broker.proxy.messages import SETTLE_ACK, SETTLE_REJECT, SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED, Range, Settlement
+from broker.queues.ticket import Ticket
+
+RANGES_MAX: Final = 4096
+"""Ranges in one settlement."""
+_OUTCOMES: Final = (SETTLE_REJECT, SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED)
+
+
+class Settlements:
+    """Of one queue and this node."""
+
+    __slots__ = ("_gathered", "_next_id", "_open", "_returned", "_tickets", "_told")
+
+    def __init__(self) -> None:
+        self._next_id = 1
+        self._told = 0  # the last id that the owner was told in this attachment
+        self._gathered: dict[int, list[int]] = {}  # outcome -> seqs
+        self._open: deque[Settlement] = deque()
+        self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
+        self._tickets: deque[tuple[int, Ticket]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._open or self._gathered)
+
+    def add(self, seq: int, outcome: int) -> None:
+        """A delivery that is not acknowledged but rejected or returned."""
+        self._gathered.setdefault(outcome, []).append(seq)
+
+    def gather(self, acknowledged: Sequence[Range]) -> None:
+        """Makes settlements of all that came since the last call."""
+        self._append(SETTLE_ACK, acknowledged)
+        if not self._gathered:
+            return
+        for outcome in _OUTCOMES:
+            seqs = self._gathered.pop(outcome, None)
+            if seqs is not None:
+                self._append(outcome, joined((seq, seq) for seq in seqs))
+
+    def _append(self, outcome: int, ranges: Sequence[Range]) -> None:
+        for start in range(0, len(ranges), RANGES_MAX):
+            part = tuple(ranges[start : start + RANGES_MAX])
+            self._open.append(Settlement(self._next_id, outcome, part))
+            if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED):
+                for first, last in part:
+                    self._returned.update(dict.fromkeys(range(first, last + 1), self._next_id))
+            self._next_id += 1
+
+    def hold(self, ticket: Ticket) -> None:
+        """The ticket passes when all that was gathered is committed."""
+        assert not self._gathered, "what was settled is gathered before somebody waits for it"
+        if self._open:
+            ticket.hold()
+            self._tickets.append((self._open[-1].id, ticket))
+
+    @property
+    def watches_returns(self) -> bool:
+        """Whether `came_again` has to be told what is delivered."""
+        return bool(self._returned)
+
+    def came_again(self, seqs: Iterable[int]) -> None:
+        """The owner delivered these again, so it has carried out their return."""
+        for seq in seqs:
+            struck = self._returned.pop(seq, None)
+            if struck is None:
+                continue
+            for place, settlement in enumerate(self._open):
+                if settlement.id == struck:
+                    ranges = _without(settlement.ranges, seq)
+                    self._open[place] = Settlement(settlement.id, settlement.outcome, ranges)
+
+    # -- out
+
+    def detached(self) -> None:
+        self._told = 0
+
+    def tell(self, everything: bool = False) -> tuple[Settlement, ...]:
+        """Those that the owner does not know yet in this attachment, or all for a new one."""
+        untold = tuple(self._open if everything else (one for one in self._open if one.id > self._told))
+        if self._open:
+            self._told = self._open[-1].id
+        return untold
+
+    # -- answers
+
+    def settled(self, upto: int) -> list[Range]:
+        """The owner has committed all up to this id; returns the acknowledged ranges among them."""
+        acknowledged: list[Range] = []
+        while self._open and self._open[0].id <= upto:
+            settlement = self._open.popleft()
+            if settlement.outcome == SETTLE_ACK:
+                acknowledged.extend(settlement.ranges)
+            elif settlement.outcome != SETTLE_REJECT:
+                for first, last in settlement.ranges:
+                    for seq in range(first, last + 1):
+                        if self._returned.get(seq) == settlement.id:
+                            del self._returned[seq]
+        while self._tickets and self._tickets[0][0] <= upto:
+            self._tickets.popleft()[1].pass_()
+        return acknowledged
+
+    def drop(self) -> None:
+        """The queue is gone: there is nothing to settle any more."""
+        self._gathered.clear()
+        self._open.clear()
+        self._returned.clear()
+        tickets, self._tickets = self._tickets, deque()
+        for _, ticket in tickets:
+            ticket.pass_()
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Sorted, neighbours made one."""
+    found: list[Range] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found
+
+
+def _without(ranges: Iterable[Range], seq: int) -> tuple[Range, ...]:
+    left: list[Range] = []
+    for first, last in ranges:
+        if not first <= seq <= last:
+            left.append((first, last))
+            continue
+        if first < seq:
+            left.append((first, seq - 1))
+        if seq < last:
+            left.append((seq + 1, last))
+    return tuple(left)
