@@ -43,7 +43,8 @@ def reconfigurations(view: ClusterView, at_most: int = MOVES_AT_ONCE) -> list[c.
         catching_up = any(load.is_alive(node) and node not in queue.in_sync for node in queue.replicas)
         copying += catching_up
         if len(queue.replicas) > wanted:
-            removed = _too_many(queue, wanted, load)
+            # who is behind may be the newcomer for whom another one shall go
+            removed = () if catching_up else _too_many(queue, wanted, load)
             if removed:
                 moves.append(c.MoveReplica(queue_id=queue.queue_id, remove=removed))
                 load.less(removed)
@@ -98,10 +99,10 @@ class Load:
 
 
 def _too_many(queue: Queue, wanted: int, load: Load) -> tuple[NodeId, ...]:
-    """Whom to remove, if enough are in sync without them: first who is away, behind, draining, or holds most."""
+    """Whom to remove, if enough are in sync without them: first who is away, then who is draining, or holds most."""
 
-    def rank(node: NodeId) -> tuple[bool, bool, bool, int, NodeId]:
-        return (load.is_alive(node), node in queue.in_sync, node in load.ready, -load.held(node), node)
+    def rank(node: NodeId) -> tuple[bool, bool, int, NodeId]:
+        return (load.is_alive(node), node in load.ready, -load.held(node), node)
 
     free = sorted((node for node in queue.replicas if node != queue.owner), key=rank)
     removed = tuple(free[: len(queue.replicas) - wanted])

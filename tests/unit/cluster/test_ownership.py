@@ -1,0 +1,339 @@
+"""Who owns a queue and whose copy counts: the rows of the failure table that concern the map, one test each."""
+
+import pytest
+
+from cluster.errors import NotFound, PreconditionFailed
+from cluster.ids import Epoch, Incarnation, NodeId
+from cluster.ownership import Terms
+from tests.unit.cluster.cluster_world import ClusterWorld
+
+
+@pytest.mark.parametrize(
+    ("replicas", "least"),
+    [(1, 1), (2, 1), (3, 2), (4, 3), (5, 3), (7, 4)],
+)
+def test_the_minimum_in_sync_by_default(replicas: int, least: int) -> None:
+    assert Terms(wanted=replicas).least(replicas) == least
+
+
+def test_the_minimum_that_was_asked_for_is_never_more_than_there_shall_be() -> None:
+    assert Terms(wanted=3, least_asked=3).least(1) == 3
+    assert Terms(wanted=1, least_asked=2).least(1) == 1
+
+
+def test_owner_killed() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    world.fail("a")
+    assert world.told == ["member a", "owner of q: a -> b"]
+    queue = world.queue("q")
+    assert world.sets("q") == ("b", "bc", "")
+    assert (queue.epoch, queue.version, queue.incarnation) == (2, 2, world.member("b").incarnation)
+
+
+def test_the_queues_of_a_failed_member_spread_over_the_others_in_order_of_their_ids() -> None:
+    world = ClusterWorld("abcd")
+    for number in range(12):
+        world.declare(f"q{number}", x={"replicas": 4})
+    assert {node: world.map.owned(NodeId(node)) for node in "abcd"} == {"a": 3, "b": 3, "c": 3, "d": 3}
+    world.fail("a")
+    assert {node: world.map.owned(NodeId(node)) for node in "abcd"} == {"a": 0, "b": 4, "c": 4, "d": 4}
+    assert [word for word in world.told if word.startswith("owner")] == [
+        "owner of q0: a -> b",
+        "owner of q4: a -> c",
+        "owner of q8: a -> d",
+    ]
+
+
+def test_a_draining_member_is_elected_only_if_there_is_no_other() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    world.drain("b")
+    world.fail("a")
+    assert world.sets("q") == ("c", "bc", "")
+    world.fail("c")
+    assert world.sets("q") == ("b", "b", "c")
+
+
+def test_backup_killed() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    world.fail("b")
+    assert world.told == ["member b", "in sync q: ac"]
+    assert world.sets("q") == ("a", "ac", "")
+    assert (world.queue("q").epoch, world.queue("q").version) == (1, 2)
+    world.fail("c")
+    assert world.sets("q") == ("a", "a", "c"), (
+        "nothing is committed by one of three, so the last to go may still own it"
+    )
+
+
+def test_slow_backup_is_proposed_out_and_in_again() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    assert world.in_sync("q", "ab")
+    assert world.told == ["in sync q: ab"]
+    assert world.in_sync("q", "a")
+    assert world.sets("q") == ("a", "a", "b")
+    assert world.in_sync("q", "ac")
+    assert world.sets("q") == ("a", "ac", ""), "two commit again, of which the eligible one knows nothing"
+
+
+def test_two_failures_at_once() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    world.fail("a")
+    world.fail("b")
+    assert world.sets("q") == ("c", "c", "b")
+    world.fail("c")
+    assert world.sets("q") == (None, "c", "b"), "the last one is not dropped for being dead"
+    assert world.told == ["member c", "owner of q: c -> None"]
+    epoch = world.queue("q").epoch
+    world.register("a")
+    assert world.sets("q") == (None, "c", "b"), "a left when b and c went on without it"
+    assert world.queue("q").epoch == epoch
+    world.register("b")
+    assert world.sets("q") == ("b", "b", "c"), "whoever returns first serves"
+    assert world.queue("q").epoch == epoch + 1
+
+
+def test_owner_dies_while_a_member_comes_in_sync() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    assert world.in_sync("q", "ab")
+    before = world.queue("q")
+    world.fail("a")
+    proposal = {"node": "a", "incarnation": before.incarnation, "epoch": before.epoch, "version": before.version}
+    assert not world.in_sync("q", "abc", **proposal), "the proposal of an epoch that is over"
+    assert world.told == []
+    assert world.sets("q") == ("b", "b", "a"), "the newcomer was not in sync, so nobody elects it"
+
+
+def test_a_proposal_must_be_of_the_present() -> None:
+    world = ClusterWorld()
+    queue = world.declare("q")
+    assert world.in_sync("q", "ab")
+    now = world.queue("q")
+    assert not world.in_sync("q", "abc", version=queue.version)
+    assert not world.in_sync("q", "abc", epoch=Epoch(2))
+    assert not world.in_sync("q", "abc", node="b", incarnation=Incarnation(1)), "only the owner proposes"
+    assert not world.in_sync("q", "abc", incarnation=Incarnation(2))
+    assert not world.in_sync("q", "bc"), "not without the owner"
+    assert not world.in_sync("q", "abz"), "only replicas"
+    assert not world.in_sync("q", "abc", incarnations=(Incarnation(1), Incarnation(1)))
+    world.register("c")
+    assert not world.in_sync("q", "abc", incarnations=(1, 1, 1)), "another life than the one that caught up"
+    assert world.queue("q") == now
+    assert world.in_sync("q", "abc")
+
+
+def test_the_same_set_again_cancels_what_was_proposed_before() -> None:
+    world = ClusterWorld()
+    queue = world.declare("q")
+    assert world.in_sync("q", "abc")
+    assert world.told == ["in sync q: abc"]
+    assert not world.in_sync("q", "ab", version=queue.version)
+
+
+def test_a_member_that_restarts_before_anybody_noticed() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    world.declare("r")
+    assert [world.sets(name)[0] for name in "qr"] == ["a", "b"]
+    world.register("a")
+    assert world.told == ["member a", "owner of q: a -> a"], "elected anew: what its former life sent is of the past"
+    queue = world.queue("q")
+    assert (queue.epoch, queue.incarnation, queue.in_sync) == (2, 2, ("a", "b", "c"))
+    assert world.queue("r").epoch == 1
+
+
+def test_full_power_loss() -> None:
+    """Nobody can fail anybody; all return, one after another, and nothing was lost."""
+    world = ClusterWorld()
+    world.declare("q")
+    for name in "bca":
+        world.register(name)
+    assert world.sets("q") == ("a", "abc", "")
+    assert world.queue("q").epoch == 2
+
+
+def test_rejoin_with_a_stale_disk() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    world.fail("a")
+    world.register("a")
+    assert world.sets("q") == ("b", "bc", ""), "not in sync before it has caught up"
+    assert world.in_sync("q", "abc")
+
+
+def test_rejoin_with_a_lost_disk() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    world.register("a", disk="new")
+    assert world.sets("q") == ("b", "bc", ""), "the owner lost what it owned"
+    world.fail("c")
+    assert world.sets("q") == ("b", "b", "c")
+    world.register("c", disk="also new")
+    assert world.sets("q") == ("b", "b", ""), "neither in sync nor eligible"
+
+
+def test_more_disks_lost_than_may_be() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    world.fail("c")
+    world.fail("b")
+    assert world.sets("q") == ("a", "a", "b")
+    world.register("b", disk="new")
+    world.register("a", disk="new as well")
+    assert world.sets("q") == (None, "", "")
+    world.register("c")
+    assert world.sets("q") == (None, "", ""), "c may lack what a and b have confirmed: an operator decides"
+    world.force("q", "c")
+    assert world.told == ["owner of q: None -> c"]
+    assert world.sets("q") == ("c", "c", "")
+
+
+def test_damaged_replicas_do_not_count() -> None:
+    world = ClusterWorld()
+    queue = world.declare("q")
+    world.declare("r")
+    world.register("a", damaged=(queue.queue_id, 4711))
+    assert world.sets("q") == ("c", "bc", "")
+    assert world.sets("r") == ("b", "abc", "")
+
+
+def test_force_owner() -> None:
+    world = ClusterWorld("abcd")
+    world.declare("q")
+    with pytest.raises(PreconditionFailed, match="no replica at 'd': choose of a, b, c"):
+        world.force("q", "d")
+    world.fail("c")
+    with pytest.raises(PreconditionFailed, match="member 'c' is not alive"):
+        world.force("q", "c")
+    world.force("q", "b")
+    assert world.sets("q") == ("b", "b", "")
+    with pytest.raises(NotFound):
+        world.force("q", "z")
+
+
+def test_hand_over() -> None:
+    world = ClusterWorld("abcd")
+    queue = world.declare("q")
+    world.transfer("q", "b")
+    assert world.told == ["owner of q: a -> b"]
+    assert world.sets("q") == ("b", "abc", "")
+    for late in ({"epoch": queue.epoch, "version": queue.version}, {"version": 1}, {"node": "a"}, {"incarnation": 9}):
+        with pytest.raises(PreconditionFailed):
+            world.transfer("q", "c", **late)
+    with pytest.raises(PreconditionFailed, match="not another in-sync member"):
+        world.transfer("q", "d")
+    with pytest.raises(PreconditionFailed, match="not another in-sync member"):
+        world.transfer("q", "b")
+    assert world.in_sync("q", "ab")
+    with pytest.raises(PreconditionFailed):
+        world.transfer("q", "c")
+
+
+def test_clean_shutdown_one_after_another_leaves_the_last_eligible_ones() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    world.transfer("q", "b")
+    assert world.in_sync("q", "bc")
+    world.fail("a")
+    world.transfer("q", "c")
+    assert world.in_sync("q", "c")
+    world.fail("b")
+    world.fail("c")
+    assert world.sets("q") == (None, "c", "b")
+    world.register("a")
+    assert world.sets("q")[0] is None, "a start without the last to leave waits"
+    world.register("b")
+    assert world.sets("q") == ("b", "b", "c")
+
+
+def test_two_of_two_commit_alone_so_nobody_is_eligible() -> None:
+    world = ClusterWorld("ab")
+    world.declare("q")
+    world.fail("a")
+    assert world.sets("q") == ("b", "b", "")
+    world.fail("b")
+    world.register("a")
+    assert world.sets("q") == (None, "b", ""), "b may have committed alone"
+
+
+def test_a_lower_minimum_ends_the_eligible_set_since_the_owner_commits_alone_now() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    world.fail("b")
+    world.fail("c")
+    assert world.sets("q") == ("a", "a", "c")
+    world.policy(min_in_sync=1)
+    assert world.told == ["PolicyChanged", "in sync q: a"]
+    assert world.sets("q") == ("a", "a", "")
+
+
+def test_a_lower_minimum_keeps_the_eligible_of_a_queue_without_owner() -> None:
+    """Nobody commits; and who lowers it wants the queue back from whoever returns first."""
+    world = ClusterWorld()
+    world.declare("q")
+    for name in "abc":
+        world.fail(name)
+    assert world.sets("q") == (None, "c", "b")
+    world.policy(min_in_sync=1)
+    assert world.sets("q") == (None, "c", "b")
+    world.register("b")
+    assert world.sets("q") == ("b", "b", ""), "now it commits alone"
+
+
+def test_memory_queues_are_emptied_by_the_restart_of_a_member() -> None:
+    world = ClusterWorld()
+    world.declare("m", x={"durability": "memory"})
+    world.register("b")
+    assert world.sets("m") == ("a", "ac", "")
+    world.register("a")
+    assert world.sets("m") == ("c", "c", ""), "its owner has nothing of it any more"
+    assert world.in_sync("m", "abc")
+    world.fail("c")
+    world.fail("a")
+    assert world.sets("m") == ("b", "b", ""), "what was in the memory of c and a is gone: they are not eligible"
+
+
+def test_a_memory_queue_of_which_nobody_is_left_starts_empty() -> None:
+    world = ClusterWorld()
+    world.declare("m", x={"durability": "memory"})
+    world.fail("c")
+    world.fail("b")
+    world.register("b")
+    assert world.sets("m") == ("a", "a", "")
+    world.fail("a")
+    assert world.sets("m") == ("b", "b", ""), "b had left before, but there is nothing else"
+    world.fail("b")
+    assert world.sets("m") == (None, "", "")
+    world.register("c")
+    assert world.sets("m") == ("c", "c", "")
+
+
+def test_move_replica() -> None:
+    world = ClusterWorld("abcd", witnesses="w")
+    world.declare("q")
+    world.move("q", add="d")
+    assert world.told == ["replicas of q: abcd"]
+    assert world.sets("q") == ("a", "abc", "")
+    world.move("q", add="d", remove="w")
+    assert world.told == []
+    assert world.in_sync("q", "abcd")
+    world.move("q", remove="b")
+    assert world.told == ["replicas of q: acd", "in sync q: acd"]
+    with pytest.raises(PreconditionFailed, match="owned by 'a': hand it to another"):
+        world.move("q", remove="a")
+    with pytest.raises(PreconditionFailed, match="'w' is a witness"):
+        world.move("q", add="w")
+    assert world.in_sync("q", "ac")
+    with pytest.raises(PreconditionFailed, match="too few replicas in sync, 1"):
+        world.move("q", add="b", remove="c")
+    world.fail("c")
+    world.fail("a")
+    assert world.sets("q") == (None, "a", "c")
+    for node in "ac":
+        with pytest.raises(PreconditionFailed):
+            world.move("q", remove=node)
