@@ -31,7 +31,8 @@ class Survivors {
 
   std::atomic<bool> publishing{true};
 
-  // Runs until `publishing` has become false (or --seconds are over) and all that was confirmed has arrived.
+  // Runs until `publishing` has become false (or --seconds are over, or each has published --count messages) and all
+  // that was confirmed has arrived.
   void run() {
     started_ = last_progress_ = now_ns();
     std::vector<std::thread> threads;
@@ -42,6 +43,7 @@ class Survivors {
     printf("running\n");
     fflush(stdout);
     while (!complete()) pause_ms(20);
+    pause_ms(200);  // in which a duplicate can show itself
     over_ = true;
     for (auto& thread : threads) thread.join();
   }
@@ -152,6 +154,7 @@ class Survivors {
     std::deque<uint64_t> unconfirmed;  // by publish order; those that were said again stand at their old place
     uint64_t next = 0, last = now_ns();
     double rate = o_.rate > 0 ? o_.rate / (double)o_.publishers : 0;
+    uint64_t most = o_.count ? (uint64_t)o_.count : UINT64_MAX;
     size_t at = (size_t)id;
     Link link;
     for (bool again = false; !over_; again = true) {
@@ -197,7 +200,7 @@ class Survivors {
             send(repeat.front());
           }
           uint64_t due = rate > 0 ? (uint64_t)((double)(now - started_) / 1e9 * rate) : UINT64_MAX;
-          for (int burst = 0; burst < 200 && publishing && next < due && unconfirmed.size() < (size_t)o_.window; burst++) {
+          for (int burst = 0; burst < 200 && publishing && next < std::min(due, most) && unconfirmed.size() < (size_t)o_.window; burst++) {
             unconfirmed.push_back(next);
             send(next++);
           }
@@ -206,7 +209,7 @@ class Survivors {
             link.send_all(out);
             out.clear();
           }
-          if (!publishing && unconfirmed.empty()) break;
+          if ((!publishing || next >= most) && unconfirmed.empty()) break;
           read_frames(link, 1, [&](int kind, const uint8_t* p, uint32_t) {
             if (kind != kMethod || (get32(p) != kBasicAck && get32(p) != kBasicNack)) return;
             bool ack = get32(p) == kBasicAck;
@@ -280,7 +283,7 @@ class Survivors {
     redelivered_ += flagged;
     uint64_t mark = get64(body), sequence = mark & ((1ull << 48) - 1);
     size_t publisher = (size_t)(mark >> 48);
-    if (size != (uint32_t)o_.size || publisher >= ledger_.seen.size()) {
+    if (size != (uint32_t)o_.size || publisher >= ledger_.seen.size() || (size >= 24 && memcmp(body, body + size - 8, 8))) {
       ledger_.corrupt++;
       return;
     }

@@ -195,3 +195,26 @@ def test_a_drain_misses_what_the_backlog_should_hold(run: Callable[..., LoadResu
 def test_a_broker_that_is_not_there_is_an_error() -> None:
     with pytest.raises(generator.GeneratorError, match="connect"):
         generator.load(1, [], timeout_s=10)
+
+
+SURVIVE_MISCHIEF: dict[str, tuple[Mischief, dict[str, int]]] = {
+    "none": (lambda messages: messages, {}),
+    "lost": (lambda messages: messages[1:], {"lost": 1}),
+    "duplicate": (lambda messages: [*messages[:400], messages[0], *messages[400:]], {"duplicates": 1}),
+    "flagged duplicate": (lambda messages: [*messages, (messages[0][0], True)], {}),
+    "misordered": (lambda messages: moved(messages, 10, 400), {"misordered": 1}),
+    "corrupt": (lambda messages: [*messages, broken_body(messages[7])], {"corrupt": 1}),
+}
+
+
+@pytest.mark.parametrize("name", SURVIVE_MISCHIEF)
+def test_a_load_that_survives_failovers_sees_the_same(name: str) -> None:
+    mischief, seen = SURVIVE_MISCHIEF[name]
+    broker = FakeBroker(mischief)
+    options = ["--count", str(COUNT), "--drain", "0.3", "--size", "64"]
+    raw = generator.answer("survive", broker.port, options, timeout_s=30)
+    broker.listener.close()
+    faults = {key: raw[key] for key in ("lost", "duplicates", "misordered", "corrupt", "unconfirmed") if raw[key]}
+    assert faults == seen
+    assert raw["clean"] is not bool(seen)
+    assert raw["reconnects"] == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import machine, report, servers
+from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.report import Row, Verdict
 from bench.scenarios import Measurement
 from bench.workloads import WORKLOADS, Bound, Figure, Kind, Load, Target, Workload
@@ -144,7 +145,36 @@ def test_the_workloads_are_the_issues_table() -> None:
         ("queues", "start_s"): (Bound.MAX, 5),
         ("cold-start", "start_s"): (Bound.MAX, 0.5),
     }
-    assert {workload.kind for workload in WORKLOADS} == set(Kind)
+    assert {workload.kind for workload in (*WORKLOADS, *CLUSTER_WORKLOADS)} == set(Kind)
+
+
+def test_the_cluster_workloads_are_the_issues_table() -> None:
+    targets = {
+        (workload.name, figure.key): (figure.target.bound, figure.target.value)
+        for workload in CLUSTER_WORKLOADS
+        for figure in workload.figures
+        if figure.target is not None
+    }
+    assert targets == {
+        ("cluster-one", "messages_per_s"): (Bound.RATIO_MIN, 10),
+        ("cluster-spread", "messages_per_s"): (Bound.RATIO_MIN, 10),
+        ("cluster-latency", "latency_p50_ms"): (Bound.RATIO_MAX, 0.7),
+        ("cluster-latency", "latency_p99_ms"): (Bound.RATIO_MAX, 0.7),
+        ("cluster-kills", "publisher_gap_p50_s"): (Bound.MAX, 0.25),
+        ("cluster-kills", "publisher_gap_max_s"): (Bound.MAX, 1),
+        ("cluster-kills", "consumer_gap_p50_s"): (Bound.MAX, 0.25),
+        ("cluster-kills", "consumer_gap_max_s"): (Bound.MAX, 1),
+        ("cluster-kills", "lost"): (Bound.MAX, 0),
+        ("cluster-freeze", "publisher_gap_p50_s"): (Bound.MAX, 2.5),
+        ("cluster-freeze", "consumer_gap_p50_s"): (Bound.MAX, 2.5),
+        ("cluster-freeze", "lost"): (Bound.MAX, 0),
+        ("cluster-declare", "declared_per_s"): (Bound.RATIO_MIN, 1),
+        ("cluster-declare", "bound_per_s"): (Bound.RATIO_MIN, 1),
+        ("cluster-memory", "messages_per_s"): (Bound.RATIO_MIN, 15),
+        ("cluster-return", "in_sync_s"): (Bound.MAX, 30),
+        ("cluster-return", "share_meanwhile"): (Bound.MIN, 0.5),
+        ("cluster-move", "gap_p99_ms"): (Bound.MAX, 100),
+    }
 
 
 def test_only_durable_queues_get_the_durable_arguments() -> None:
