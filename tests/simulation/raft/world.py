@@ -47,9 +47,9 @@ class SimNode:
         self.disk = SimDisk(f"{self.name}.{self.disks}", self.world.rng)
         self.highest = 0
         if founders is None:
-            identity.join(self.disk, self.name, f"disk{self.disks}")
+            identity.join(self.disk, self.name, f"{self.name}{self.disks}")
         else:
-            identity.found(self.disk, self.name, f"disk{self.disks}", founders)
+            identity.found(self.disk, self.name, f"{self.name}{self.disks}", founders)
 
     @property
     def up(self) -> RaftLog | None:
@@ -130,7 +130,7 @@ class SimNode:
         log.propose(
             c.RegisterNode(
                 node=self.name,
-                disk_id=f"disk{self.disks}",
+                disk_id=f"{self.name}{self.disks}",
                 incarnation=Incarnation(self.incarnation),
                 address=f"{self.name}:1",
             ),
@@ -264,7 +264,10 @@ class World:
         self.at(self.now_s + 0.3 + self.rng.random(), lambda: (one, other) in self._cut and self.reset(one, other))
 
     def heal(self) -> None:
-        self._cut.clear()
+        """Everybody reaches everybody; a link that lost something does not outlive that."""
+        cut, self._cut = sorted(self._cut), set()
+        for one, other in cut:
+            self.reset(one, other)
 
     # ---- proposals ----
 
