@@ -10,6 +10,7 @@ from broker.trial import history as h
 from broker.trial.event_log import Line
 from broker.trial.history import Event, History, What
 from broker.trial.judge import judge, judge_owners
+from tests.unit.broker.trial.lines import began
 
 MESSAGES = 20
 
@@ -186,11 +187,6 @@ def test_a_history_is_read_back() -> None:
     assert h.load(record.dump()).events == record.events
     with pytest.raises(ValueError, match="not a history"):
         h.load(b"{}\n")
-
-
-def began(node: str, epoch: int, incarnation: int = 1, queue: int = 7) -> Line:
-    facts = {"queue": queue, "name": "q", "epoch": epoch, "node": node, "incarnation": incarnation}
-    return Line(float(epoch), "owner.began", facts)
 
 
 def test_one_owner_in_each_epoch() -> None:
