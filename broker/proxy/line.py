@@ -39,7 +39,7 @@ class Line:
     """
 
     __slots__ = (
-        "came", "granted", "held_told", "number", "order_ms", "subscription", "surplus", "then", "told", "window",
+        "came", "granted", "number", "order_ms", "subscription", "surplus", "then", "told", "window",
     )  # fmt: skip
 
     def __init__(self, number: int, subscription: Subscription, order_ms: int, then: Callable[[str], None]) -> None:
@@ -50,7 +50,6 @@ class Line:
         self.told = False
         self.came = 0  # deliveries in this attachment
         self.granted = 0
-        self.held_told = 0
         self.window = WINDOW_FIRST
         self.surplus: deque[memoryview] = deque()  # one record each
 
@@ -82,21 +81,14 @@ class Line:
         return max(self.granted, self.came + max(0, room))
 
     def owes_credit(self, upto: int) -> bool:
-        """Whether the owner should hear of the new credit now: when half of what it knows is used up.
-
-        A single active consumer hands over when it holds nothing, so then the owner must know that as well.
-        """
-        left = self.granted - self.came
-        if upto > self.granted and left <= (upto - self.came) // 2:
-            return True
-        return not self.held and bool(self.held_told)
+        """Whether the owner should hear of the new credit now: when at most half of it is left."""
+        return upto > self.granted and self.granted - self.came <= (upto - self.came) // 2
 
     def head(self) -> ConsumerHead:
         """How its owner is told of it; counts as told."""
         subscription = self.subscription
         self.told = True
         self.granted = self.upto()
-        self.held_told = self.held
         return ConsumerHead(
             consumer=self.number,
             tag=subscription.tag,

@@ -308,7 +308,7 @@ class ProxyQueue:
         for line in self._lines.values():
             upto = line.upto()
             if line.owes_credit(upto):
-                line.granted, line.held_told = upto, line.held
+                line.granted = upto
                 outbox.grant((self.entity.queue_id, self.gen, line.number, upto, line.held))
             if line.subscription.credit.ledger.prefetch:
                 self.node.shares(line)
