@@ -300,7 +300,7 @@ class ForgetNode(Command, frozen=True, kw_only=True, tag="forget_node"):
 
     node: NodeId
     accept_loss: bool = False
-    """Needed when it holds the only copy of a queue."""
+    """Needed when it may hold the only copy of a queue."""
 
 
 class SetVoters(Command, frozen=True, kw_only=True, tag="set_voters"):

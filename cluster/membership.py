@@ -131,7 +131,7 @@ class Membership(ClusterView):
         for queue in self._held(known.name):
             terms = self.terms(queue)
             # a "memory" replica ends with its process, and who was failed registers as a new one
-            after = ownership.lost(queue, known.name) if terms.memory else ownership.dropped(queue, known.name, terms)
+            after = ownership.lost(queue, known.name) if terms.memory else ownership.dropped(queue, known.name)
             if queue.owner == known.name:
                 after = ownership.elected(after, terms, self._members.get, self._members.owned)
             self._replace(queue, after, terms, log)
@@ -149,12 +149,13 @@ class Membership(ClusterView):
                 f"member '{name}' is alive and owns {len(self._members.owned_ids(name))} queues: drain it, or stop it"
             )
         held = self._held(name)
-        if held and self._members.storing == 1:
+        if not known.witness and self._members.storing == 1:
             raise PreconditionFailed(f"member '{name}' is the last one that holds messages")
-        only = [q for q in held if q.in_sync == (name,) and not q.eligible and not self.terms(q).memory]
+        # also of a queue of which nobody has all: a damaged copy may be what is left
+        only = [q for q in held if not {*q.in_sync, *q.eligible} - {name} and not self.terms(q).memory]
         if only and not command.accept_loss:
             raise PreconditionFailed(
-                f"member '{name}' has the only copy of {len(only)} queues, the first is "
+                f"member '{name}' may have the only copy of {len(only)} queues, the first is "
                 f"{queue_text(only[0].vhost, only[0].name)}: start it again, or accept the loss"
             )
         self._members.retire(name)
@@ -192,8 +193,8 @@ class Membership(ClusterView):
         for proposal in command.changes:
             queue = self._by_id.get(proposal.queue_id)
             if queue is not None and self._holds(command, proposal, queue):
-                terms = self.terms(queue)
-                self._replace(queue, ownership.proposed(queue, proposal.in_sync, terms), terms, log, anew=True)
+                after = ownership.proposed(queue, proposal.in_sync)
+                self._replace(queue, after, self.terms(queue), log, anew=True)
                 changed.append(queue.queue_id)
         return tuple(changed)
 

@@ -5,11 +5,10 @@
     eligible    outside in_sync, and hold every committed record all the same
 
 What makes elections cheap is one sentence: *whoever is in in_sync or eligible has all that was ever committed*. A
-member leaves in_sync with nothing lost, since it has everything up to now. From then on it misses what the others
-commit, unless they are fewer than `least` and so commit nothing: then it goes to the eligible set, and it stays there
-exactly as long as nothing is committed: while the queue has no owner, or in_sync is smaller than `least`. The moment
-both are mended, the set is emptied (`settled`). When an eligible member is elected, the former in-sync ones become
-eligible by the same reasoning: nothing was committed since.
+member leaves in_sync with nothing lost, since it has everything up to now: so it becomes eligible. It stays so exactly
+as long as nothing is committed without it: while the queue has no owner, or in_sync is smaller than `least`. When both
+are mended, often within the same command, the set is emptied (`settled`). When an eligible member is elected, the
+former in-sync ones become eligible by the same reasoning: nothing was committed since.
 
 The last in-sync member is not dropped for being dead: it alone knows what was committed. It is dropped when what it
 held is gone: another disk, a damaged replica, or the memory of a process that ended (`lost`).
@@ -74,14 +73,11 @@ def without(nodes: tuple[NodeId, ...], node: NodeId) -> tuple[NodeId, ...]:
     return tuple(other for other in nodes if other != node) if node in nodes else nodes
 
 
-def dropped(queue: Queue, node: NodeId, terms: Terms) -> Queue:
-    """The drop rule, for a member that fails: out of in_sync unless it is the last; eligible if too few are left."""
+def dropped(queue: Queue, node: NodeId) -> Queue:
+    """The drop rule, for a member that fails: from in_sync to the eligible set, unless it is the last in sync."""
     if node not in queue.in_sync or len(queue.in_sync) == 1:
         return queue
-    shrunk = replace(queue, in_sync=without(queue.in_sync, node))
-    if is_short(shrunk, terms):
-        return replace(shrunk, eligible=ordered((*queue.eligible, node)))
-    return shrunk
+    return replace(queue, in_sync=without(queue.in_sync, node), eligible=ordered((*queue.eligible, node)))
 
 
 def lost(queue: Queue, node: NodeId) -> Queue:
@@ -131,13 +127,11 @@ def _best(nodes: tuple[NodeId, ...], queue: Queue, member: Lookup, owned: Count)
     return chosen
 
 
-def proposed(queue: Queue, in_sync: tuple[NodeId, ...], terms: Terms) -> Queue:
-    """The owner's proposal, already checked: members that leave become eligible if too few stay."""
+def proposed(queue: Queue, in_sync: tuple[NodeId, ...]) -> Queue:
+    """The owner's proposal, already checked: members that leave become eligible."""
     kept = ordered(in_sync)
-    changed = replace(queue, in_sync=kept)
-    left = tuple(node for node in queue.in_sync if node not in kept) if is_short(changed, terms) else ()
-    eligible = tuple(node for node in ordered(queue.eligible + left) if node not in kept)
-    return replace(changed, eligible=eligible)
+    eligible = tuple(node for node in ordered(queue.eligible + queue.in_sync) if node not in kept)
+    return replace(queue, in_sync=kept, eligible=eligible)
 
 
 def transferred(queue: Queue, to: Member) -> Queue:

@@ -4,8 +4,10 @@ Steps are drawn as numbers and become commands by looking at the map as it is th
 present (an owner's own epoch and version) and some are of the past or of nobody.
 """
 
+import random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -257,3 +259,90 @@ def test_snapshot_and_tail_are_the_whole_log(
     again = ClusterMap()
     fold(again, log)
     assert again.digest() == whole.digest(), "the same log, the same map"
+
+
+class Copies:
+    """What each member holds of each queue, as a count of records: the model of what the in-sync sets promise.
+
+    After every command, queues commit: when the queue has an owner and enough are in sync, all in sync have one more.
+    Who comes in sync has caught up. A lost disk, a damaged replica and the end of a process (of "memory" queues) hold
+    nothing. The promise: whoever is in sync or eligible holds all that was committed.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[NodeId, QueueId], int] = {}
+        self.committed: dict[QueueId, int] = {}
+
+    def follow(
+        self, map_: ClusterMap, applied: Applied, before: dict[QueueId, Queue], disks: dict[NodeId, str]
+    ) -> None:
+        command = applied.command
+        if applied.ok and isinstance(command, c.RegisterNode):
+            for (node, queue_id), _ in list(self.held.items()):
+                queue = map_.queue_by_id(queue_id)
+                memory = queue is not None and map_.effective(queue).durability == "memory"
+                other_disk = disks.get(node, "") not in {"", command.disk_id}
+                if node == command.node and (memory or other_disk or queue_id in command.damaged):
+                    self.held[node, queue_id] = 0
+        if applied.ok and isinstance(command, c.FailNode) and applied.result:
+            for queue in map_.queues():
+                if map_.effective(queue).durability == "memory":
+                    self.held[command.node, queue.queue_id] = 0
+        for queue in map_.queues():
+            was = before.get(queue.queue_id)
+            for node in was.replicas if was else ():
+                if node not in queue.replicas:
+                    self.held[node, queue.queue_id] = 0
+            if applied.ok and isinstance(command, c.ChangeInSync) and was is not None and queue.owner is not None:
+                for node in queue.in_sync:
+                    if node not in was.in_sync:
+                        self.held[node, queue.queue_id] = self.held.get((queue.owner, queue.queue_id), 0)
+            if self.may_lose(map_, applied, was, queue):
+                self.committed[queue.queue_id] = self.held.get((queue.in_sync[0], queue.queue_id), 0)
+            self.check(queue)
+            if queue.owner is not None and len(queue.in_sync) >= map_.min_in_sync(queue):
+                self.committed[queue.queue_id] = self.committed.get(queue.queue_id, 0) + 1
+                for node in queue.in_sync:
+                    self.held[node, queue.queue_id] = self.committed[queue.queue_id]
+                self.check(queue)
+
+    def may_lose(self, map_: ClusterMap, applied: Applied, was: Queue | None, queue: Queue) -> bool:
+        """An operator's choice; or a "memory" queue of which nobody was left."""
+        if was is None or not queue.in_sync or queue.version == was.version:
+            return False
+        command = applied.command
+        if isinstance(command, c.ForceOwner) and command.queue_id == queue.queue_id:
+            return True
+        if isinstance(command, c.ForgetNode) and was.replicas == (command.node,):
+            return command.accept_loss or map_.effective(queue).durability == "memory"
+        nobody_left = all(self.held.get((node, queue.queue_id), 0) == 0 for node in was.in_sync + was.eligible)
+        return map_.effective(queue).durability == "memory" and nobody_left
+
+    def check(self, queue: Queue) -> None:
+        for node in queue.in_sync + queue.eligible:
+            held = self.held.get((node, queue.queue_id), 0)
+            assert held == self.committed.get(queue.queue_id, 0), f"{node} lacks what was committed in {queue}"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whoever_is_in_sync_or_eligible_holds_all_that_was_committed(seed: int) -> None:
+    walk(seed)
+
+
+def walk(seed: int) -> None:
+    """A long life of a cluster."""
+    chance = random.Random(seed)
+    map_ = ClusterMap()
+    fold(map_, FOUNDED)
+    copies = Copies()
+    for _ in range(150):
+        before = {queue.queue_id: queue for queue in map_.queues()}
+        disks = {member.name: member.disk_id for member in map_.members()}
+        kind = chance.choice(range(16)) if chance.random() < 0.5 else chance.choice([1, 2, 3, 8, 9, 10, 11])
+        command = command_of(map_, (kind, chance.randrange(10_000), chance.randrange(10_000)))
+        applied = map_.apply(LogIndex(map_.applied + 1), command)
+        after = {queue.queue_id: queue for queue in map_.queues()}
+        assert_queues(map_, after)
+        assert_progress(applied, before, after)
+        assert_index(map_)
+        copies.follow(map_, applied, before, disks)
