@@ -80,7 +80,7 @@ class Load:
                 m.QueueDeclare(queue=self.plan.queue(number), durable=True, arguments=dict(self.plan.arguments)),
                 timeout_s,
             )
-        for client in (*self._publishers, *self._consumers):
+        for client in self.clients:
             self._tasks.append(asyncio.create_task(self._watched(client)))
 
     async def _watched(self, client: _Session) -> None:
@@ -95,6 +95,11 @@ class Load:
     def resume(self) -> None:
         """Publish on."""
         self.publishing.set()
+
+    @property
+    def clients(self) -> list[_Session]:
+        """All publishers and consumers."""
+        return [*self._publishers, *self._consumers]
 
     @property
     def settled(self) -> bool:
@@ -196,14 +201,18 @@ class _Session:
         self.load = load
         self.name = name
         self.session = 0
+        self.port = 0
+        """of the node that it is connected to, or was"""
 
     async def run(self) -> None:
         while not self.load.ended:
+            where = self.load.random.choice(self.load.plan.targets)
             try:
-                client = await Client.open(self.load.random.choice(self.load.plan.targets))
+                client = await Client.open(where)
             except ClientLost:
                 await asyncio.sleep(REDIAL_S)
                 continue
+            self.port = where.port
             self.session = self.load.session()
             self.load.history.add(time.monotonic(), What.BEGAN, self.name, self.session)
             try:

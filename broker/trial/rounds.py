@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from broker.trial.client import ClientLost
-from broker.trial.faults import Nemesis, plan
+from broker.trial.faults import Nemesis, Step, plan
 from broker.trial.judge import Verdict, judge, judge_owners
 from broker.trial.load import Load
 from broker.trial.nodes import TrialError
@@ -67,8 +67,12 @@ async def run_rounds(
     told: Callable[[Round], None],
     living: bool = True,
     evidence: Path | None = None,
+    planned: Sequence[Step] = (),
 ) -> Trial:
-    """Runs all rounds; `told` hears of each when it is over. Histories of failed rounds are kept in `evidence`."""
+    """Runs all rounds; `told` hears of each when it is over. Histories of failed rounds are kept in `evidence`.
+
+    `planned` gives the rounds one step each instead of chance, the first to the first.
+    """
     trial = Trial()
     settled_below: dict[int, int] = {}
     for number in range(1, rounds + 1):
@@ -77,7 +81,8 @@ async def run_rounds(
         chance = random.Random(f"{seed}/{number}")  # noqa: S311 - a seed replays it
         load.resume()
         try:
-            for step in plan(chance, nemesis.cluster.names, nemesis.kinds()):
+            drawn = plan(chance, nemesis.cluster.names, nemesis.kinds())
+            for step in planned[number - 1 : number] or drawn:
                 round_.done.append(await nemesis.carry_out(step, chance))
             await asyncio.sleep(AFTER_S)
             await nemesis.heal()

@@ -1,0 +1,59 @@
+"""A cluster of real processes with a load on it, for the fault tests of clusters."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.trial.faults import Nemesis, Step
+from broker.trial.load import Load, LoadPlan
+from broker.trial.nodes import LocalCluster
+from broker.trial.rounds import Trial, run_rounds
+
+needs_cluster = pytest.mark.skipif(
+    importlib.util.find_spec("broker.server.cluster_shell") is None,
+    reason="three nodes do not make a cluster yet: broker/server/cluster_shell.py is not there",
+)
+
+
+@dataclass(slots=True)
+class OnTrial:
+    """A started cluster and the load that runs on it."""
+
+    cluster: LocalCluster
+    load: Load
+    directory: Path
+
+    async def put_through(self, steps: Sequence[Step] = (), rounds: int = 0, seed: int = 1) -> Trial:
+        """Carries out the steps, a round each (or rounds by chance), and asserts that every round passed."""
+        nemesis = Nemesis(self.cluster, self.load.plan.queue(0))
+        trial = await run_rounds(
+            nemesis, self.load, seed, rounds or len(steps), lambda _: None, evidence=self.directory, planned=steps
+        )
+        told = [f"{r.number} {r.done}: {r.trouble or r.verdict.figures()}" for r in trial.rounds if not r.passed]
+        assert trial.passed, "\n".join([*told, *map(str, trial.verdict.findings.values())])
+        assert trial.verdict.confirmed > 50 * len(trial.rounds), "the load was at work"
+        return trial
+
+
+@asynccontextmanager
+async def on_trial(directory: Path, nodes: int = 3, wired: bool = False, **plan: Any) -> AsyncIterator[OnTrial]:
+    """A cluster in the directory, gone behind the block."""
+    cluster = LocalCluster(directory, nodes, wired)
+    load: Load | None = None
+    try:
+        await cluster.begin()
+        settings = {"rate_per_s": 300.0, **plan}
+        load = Load(LoadPlan(tuple(map(cluster.target, cluster.names)), "trial", **settings), seed=1)
+        await load.start()
+        yield OnTrial(cluster, load, directory)
+    finally:
+        if load is not None:
+            await load.stop()
+        await cluster.end()
