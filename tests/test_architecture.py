@@ -50,6 +50,8 @@ SHELLS = {
     "cluster/link/link.py": "one connection between nodes",
     "cluster/link/mesh.py": "dials the peers, with jitter",
     "cluster/link/secret.py": "finds the join secret, or makes it",
+    "cluster/liveness/datagrams.py": "a UDP socket",
+    "cluster/liveness/heart.py": "reads the clock, beats",
     "cluster/local_log.py": "the wiring log's writer thread",
     "cluster/log_store.py": "the wiring log's LMDB",
     "cluster/raft/disk.py": "the wiring log's files in a cluster",

@@ -1,0 +1,103 @@
+"""A UDP socket for beats, over asyncio-dgram (waits).
+
+The library is used by the rules of its traps: `bind` only; addresses are resolved before; one reader; an error belongs
+to some earlier datagram, whatever peer it was for, so what met it is sent once more and nothing else suffers. What
+waits to be sent is bounded, the oldest goes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, cast
+
+import asyncio_dgram
+
+WAITING_MAX: Final = 4096
+RECEIVE_BYTES: Final = 1 << 20
+
+Where = tuple[str, int]
+"""A resolved address: IP and port."""
+
+
+class Datagrams:
+    """Sends without waiting; hands over what comes."""
+
+    def __init__(self, stream: asyncio_dgram.aio.DatagramServer, received: Callable[[bytes, Where], None]) -> None:
+        self._stream = stream
+        self._received = received
+        self._waiting: deque[tuple[bytes, Where]] = deque(maxlen=WAITING_MAX)
+        self._ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._read()), loop.create_task(self._write())]
+        self.errors = 0
+        """Errors that the socket told."""
+
+    @classmethod
+    async def open(cls, host: str, port: int, received: Callable[[bytes, Where], None]) -> Datagrams:
+        """Raises OSError with the address in its text. An empty host is all addresses of IPv4."""
+        try:
+            where = await resolve(host or "0.0.0.0", port)  # noqa: S104 - the operator asked for all
+            stream = await asyncio_dgram.bind(where)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"cannot listen for beats on {host or '*'}:{port} (UDP): {error.strerror or error}"
+            ) from error
+        with suppress(OSError, AttributeError):
+            stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+        return cls(stream, received)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port: int = self._stream.sockname[1]
+        return port
+
+    def send(self, data: bytes, where: Where) -> None:
+        """Soon; it may be lost, as datagrams may."""
+        self._waiting.append((data, where))
+        self._ready.set()
+
+    async def close(self) -> None:
+        """Ends at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._stream.close()
+
+    async def _write(self) -> None:
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            while self._waiting:
+                data, where = self._waiting.popleft()
+                for _ in range(2):
+                    try:
+                        await self._stream.send(data, where)
+                        break
+                    except (OSError, ValueError):  # uvloop tells an address of another family by a ValueError
+                        self.errors += 1
+                    except asyncio_dgram.TransportClosed:
+                        return
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                data, where = await self._stream.recv()
+            except OSError:
+                self.errors += 1
+                continue
+            except asyncio_dgram.TransportClosed:
+                return
+            self._received(data, cast(Where, where))
+
+
+async def resolve(host: str, port: int) -> Where:
+    """The first address of the host, IPv4 before IPv6. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    address = found[0][4]
+    return str(address[0]), int(address[1])
