@@ -103,11 +103,6 @@ def is_cycle(headers: Mapping[str, object] | None, target_queue: str) -> bool:
     return False
 
 
-def death_queues(headers: Mapping[str, object] | None) -> tuple[str, ...]:
-    """The queues in which a message died, newest first, for the log line about a cycle."""
-    return tuple(str(entry["queue"]) for entry in _history(headers))
-
-
 def dead_letter_keys(
     dead_letter_routing_key: str | None,
     routing_keys: Sequence[str],

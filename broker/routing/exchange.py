@@ -13,32 +13,25 @@ answers.
     x-consistent-hash  it owns the hash of the key, header or property            key, header or property
                        (see `hashing`); exactly one destination is chosen
 
-*Validity.* What a client may declare is checked by `invalid_exchange` and `invalid_binding` before it is
-proposed to the wiring log; `bind` then trusts its caller.
+*Validity.* What a client may declare is checked by the cluster map (cluster/exchange_rules.py); `bind` trusts its
+caller.
 """
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from broker.amqp.fields import LongBytes
 from broker.routing.binding import NO_ARGUMENTS, Binding, Destination
 from broker.routing.hashing import HashRing
-from broker.routing.headers import HeadersMatch, invalid_match_kind
-from broker.routing.topic import TopicTrie, split_words
+from broker.routing.headers import HeadersMatch
+from broker.routing.topic import TopicTrie
 from broker.routing.type_class import canonical
 
 Headers = Mapping[str, object]
 PropertyOf = Callable[[str], object]
 """Reads a basic property of the message by its field name ("message_id"); None when it is absent."""
-
-TOPIC_HASHES_MAX = 2
-"""At most so many `#` words in one topic pattern, as RabbitMQ 4.3.5 limits them."""
-
-HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
-"""What `hash-property` may name."""
 
 _NONE: tuple[Destination, ...] = ()
 
@@ -271,47 +264,6 @@ EXCHANGE_TYPES: dict[str, type[Exchange]] = {
     "headers": HeadersExchange,
     "x-consistent-hash": ConsistentHashExchange,
 }
-
-
-def weight_of(routing_key: str) -> int:
-    """The weight that a binding key of a consistent-hash exchange says. ValueError when it says none."""
-    if re.fullmatch(r"[+-]?[0-9]{1,20}", routing_key) is None:
-        raise ValueError(f"The binding key must be an integer: '{routing_key}'")
-    weight = int(routing_key)
-    if weight < 1:
-        raise ValueError("The binding key must be greater than 0")
-    return weight
-
-
-def invalid_exchange(exchange_type: str, arguments: Headers) -> str | None:
-    """Why an exchange may not be declared so (406, amqp-rules 5.1), or None when it may."""
-    if exchange_type not in EXCHANGE_TYPES:
-        return f"unknown exchange type '{exchange_type}'"
-    if exchange_type != "x-consistent-hash":
-        return None
-    header, named = arguments.get("hash-header"), arguments.get("hash-property")
-    for name, value in (("hash-header", header), ("hash-property", named)):
-        if value is not None and not isinstance(value, str):
-            return f"Invalid {name} field type {type(value).__name__}; expected longstr"
-    if header is not None and named is not None:
-        return "hash-header and hash-property are mutually exclusive"
-    if named is not None and named not in HASH_PROPERTIES:
-        return f"Unsupported property: {named}"
-    return None
-
-
-def invalid_binding(exchange_type: str, routing_key: str, arguments: Headers) -> str | None:
-    """Why a binding may not be made at an exchange of this type (406), or None when it may."""
-    if exchange_type == "headers":
-        return invalid_match_kind(arguments)
-    if exchange_type == "topic" and split_words(routing_key).count("#") > TOPIC_HASHES_MAX:
-        return f"The binding key must not contain more than {TOPIC_HASHES_MAX} '#' wildcards"
-    if exchange_type == "x-consistent-hash":
-        try:
-            weight_of(routing_key)
-        except ValueError as refusal:
-            return str(refusal)
-    return None
 
 
 def _hash_material(value: object) -> bytes:

@@ -15,19 +15,6 @@ from collections.abc import Mapping
 
 from broker.routing.type_class import VOID, Canonical, canonical
 
-MATCH_KINDS = ("all", "any", "all-with-x", "any-with-x")
-
-
-def invalid_match_kind(arguments: Mapping[str, object]) -> str | None:
-    """Why `x-match` is not acceptable, or None when it is (RabbitMQ: binding_invalid, 406)."""
-    if "x-match" not in arguments:
-        return None
-    kind = arguments["x-match"]
-    expected = "expected all, any, all-with-x, or any-with-x"
-    if not isinstance(kind, str):
-        return f"Invalid x-match field type {type(kind).__name__}; expected longstr"
-    return None if kind in MATCH_KINDS else f"Invalid x-match field value '{kind}'; {expected}"
-
 
 class HeadersMatch:
     """The arguments of one binding, made ready for matching."""

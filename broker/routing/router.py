@@ -199,19 +199,6 @@ class Router(Generic[Q]):
         wired = self._exchanges.get(name)
         return None if wired is None else wired.type
 
-    def has_queue(self, name: str) -> bool:
-        """Whether a queue of the name was declared."""
-        return name in self._queues
-
-    def bindings_from(self, name: str) -> tuple[Binding, ...]:
-        """The bindings that start at an exchange, oldest first; those of the default exchange are implied."""
-        wired = self._exchanges.get(name)
-        return () if wired is None else tuple(wired.exchange.bindings)
-
-    def bindings_to(self, destination: Destination) -> tuple[Binding, ...]:
-        """The bindings that point to a queue or exchange, oldest first."""
-        return tuple(self._by_destination.get(destination, ()))
-
     # Routing.
 
     def route(

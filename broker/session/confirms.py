@@ -36,11 +36,6 @@ class Confirms:
         self._open.append(ticket)
         return ticket
 
-    @property
-    def unconfirmed(self) -> int:
-        """How many publishes wait, at most."""
-        return self.next - self._open[0].first if self._open else 0
-
     def _done(self, _: Ticket) -> None:
         if not self._ready:
             self._ready = True

@@ -5,7 +5,7 @@ import pytest
 
 from broker.amqp.fields import Int16, Timestamp
 from broker.amqp.properties import Properties, decode, encode
-from broker.queues.deadletter import COUNT_MAX, Reason, dead_letter_keys, death, death_queues, is_cycle
+from broker.queues.deadletter import COUNT_MAX, Reason, dead_letter_keys, death, is_cycle
 
 
 def die(properties: Properties, queue: str, reason: Reason = "expired", now_s: int = 1_700_000_000) -> Properties:
@@ -147,7 +147,6 @@ MALFORMED: list[Any] = [
 def test_a_malformed_history_starts_anew(malformed: Any) -> None:
     broken = Properties(headers={"x-death": malformed})
     assert not is_cycle(broken.headers, "q")
-    assert death_queues(broken.headers) == ()
     after = die(broken, "q")
     assert [(entry["queue"], entry["count"]) for entry in x_death(after)] == [("q", 1)]
     assert after.headers is not None
@@ -224,10 +223,6 @@ def test_a_forged_rejection_cannot_keep_a_circle_turning() -> None:
     forged = Properties(headers={"x-death": [{"queue": "q", "reason": "rejected", "count": 1}]})
     once = die(forged, "q", "expired")
     assert is_cycle(once.headers, "q")
-
-
-def test_death_queues_are_named_newest_first() -> None:
-    assert death_queues(history(("a", "expired"), ("b", "maxlen"), ("a", "rejected"))) == ("a", "b", "a")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,6 @@ from broker.routing.exchange import (
     FanoutExchange,
     HeadersExchange,
     TopicExchange,
-    invalid_binding,
-    invalid_exchange,
-    weight_of,
 )
 
 
@@ -146,30 +143,3 @@ def test_hash_by_property() -> None:
     assert asked == ["message_id", "message_id"]
     reference = filled(ConsistentHashExchange())
     assert exchange.match("", None, property_of) == reference.match("id-7")
-
-
-@pytest.mark.parametrize("key", ["", "a", "1.5", "0", "-1", "\u0661", "1 ", "9" * 21])
-def test_bad_weights(key: str) -> None:
-    with pytest.raises(ValueError, match="binding key must be"):
-        weight_of(key)
-    assert invalid_binding("x-consistent-hash", key, {}) is not None
-
-
-def test_validity_of_bindings() -> None:
-    assert invalid_binding("x-consistent-hash", "10", {}) is None
-    assert invalid_binding("topic", "#.a.#", {}) is None
-    assert "more than 2" in (invalid_binding("topic", "#.a.#.b.#", {}) or "")
-    assert invalid_binding("direct", "#.#.#", {"x-match": "some"}) is None
-    assert invalid_binding("headers", "", {"x-match": "some"}) is not None
-
-
-def test_validity_of_exchanges() -> None:
-    for exchange_type in EXCHANGE_TYPES:
-        assert invalid_exchange(exchange_type, {}) is None
-    assert invalid_exchange("x-delayed", {}) == "unknown exchange type 'x-delayed'"
-    hashing = "x-consistent-hash"
-    assert invalid_exchange(hashing, {"hash-header": "h"}) is None
-    assert invalid_exchange(hashing, {"hash-property": "timestamp"}) is None
-    assert invalid_exchange(hashing, {"hash-property": "user_id"}) == "Unsupported property: user_id"
-    assert "exclusive" in (invalid_exchange(hashing, {"hash-header": "h", "hash-property": "message_id"}) or "")
-    assert "type" in (invalid_exchange(hashing, {"hash-header": 1}) or "")

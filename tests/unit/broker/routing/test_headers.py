@@ -1,7 +1,7 @@
 import pytest
 
 from broker.amqp.fields import Int16, Timestamp
-from broker.routing.headers import HeadersMatch, invalid_match_kind
+from broker.routing.headers import HeadersMatch
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,3 @@ from broker.routing.headers import HeadersMatch, invalid_match_kind
 )
 def test_headers_match(arguments: dict[str, object], headers: dict[str, object] | None, expected: bool) -> None:
     assert HeadersMatch(arguments).matches(headers) is expected
-
-
-def test_match_kinds_are_checked() -> None:
-    for kind in ("all", "any", "all-with-x", "any-with-x"):
-        assert invalid_match_kind({"x-match": kind}) is None
-    assert invalid_match_kind({}) is None
-    assert "some" in (invalid_match_kind({"x-match": "some"}) or "")
-    assert "type" in (invalid_match_kind({"x-match": 1}) or "")
-    assert "type" in (invalid_match_kind({"x-match": None}) or "")

@@ -259,7 +259,6 @@ def test_bindings_go_with_the_queue(router: Router[str]) -> None:
     assert router.remove_queue("a") == gone
     assert router.remove_queue("a") == []
     assert router.route("x", "k").queues == ("b",)
-    assert router.bindings_from("y") == ()
     router.add_queue("a")
     assert router.route("y", "k").queues == ()
 
@@ -272,8 +271,8 @@ def test_bindings_go_with_the_exchange(router: Router[str]) -> None:
         router.bind(binding)
     removed = router.remove_exchange("x")
     assert sorted(map(repr, removed)) == sorted(map(repr, bindings))
-    assert router.bindings_from("y") == (to_queue("y", "b"),)
-    assert router.bindings_to(Destination("a")) == ()
+    assert router.route("y", "").queues == ("b",)
+    assert router.remove_queue("a") == []
     assert not router.route("x", "k").found_exchange
     assert router.remove_exchange("x") == []
 
@@ -284,9 +283,6 @@ def test_questions(router: Router[str]) -> None:
     assert router.exchange_type("x") == "topic"
     assert router.exchange_type("") == "direct"
     assert router.exchange_type("y") is None
-    assert router.has_queue("a")
-    assert not router.has_queue("x")
-    assert router.bindings_from("x") == router.bindings_to(Destination("b")) == (to_queue("x", "b", "#"),)
     assert not router.bind(to_queue("x", "b", "#"))
     assert not router.unbind(to_queue("y", "b", "#"))
 

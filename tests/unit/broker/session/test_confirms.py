@@ -70,7 +70,6 @@ def test_every_publish_is_answered_exactly_once(counts: list[int], rejected: set
     flush()
     assert outstanding == {}
     assert sorted(said) == list(range(1, confirms.next))
-    assert confirms.unconfirmed == 0
 
 
 def test_what_is_done_at_the_front_is_said_together_and_what_is_behind_one_by_one() -> None:
@@ -80,7 +79,6 @@ def test_what_is_done_at_the_front_is_said_together_and_what_is_behind_one_by_on
         tickets[number].pass_()
     confirms.flush(out, 5)
     assert answers(out) == [(True, 2, True), (True, 4, False), (True, 5, False), (True, 6, False)]
-    assert confirms.unconfirmed == 5, "at most: 4 to 6 are answered"
     tickets[3].rejected = True
     tickets[3].pass_()
     tickets[1].pass_()
