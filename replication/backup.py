@@ -106,6 +106,10 @@ class Backup:
             self._answer(link)
         self._marks.pop(queue_id, None)
 
+    def stepped_down(self, queue_id: int, mark: int) -> None:
+        """This node was the owner until now: all that its store holds is durable with this mark."""
+        self._marks[queue_id] = max(self._marks.get(queue_id, 0), mark)
+
     # -- what owners say --------------------------------------------------------------------------------------
 
     def received(self, peer: str, message: Any, payload: memoryview) -> None:

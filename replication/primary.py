@@ -203,13 +203,13 @@ class Primary:
         it = self._peer(peer)
         if not it.linked:
             return
-        it.linked, it.since_ms = False, now_ms
+        it.linked, it.since_ms, it.newest_group = False, now_ms, 0
         self._restart_copies(it, now_ms)
 
     def _restart_copies(self, peer: Peer, now_ms: int) -> None:
         """All copies there begin anew: another link, another incarnation, or an end of either."""
         peer.owed.clear()
-        peer.owed_bytes = peer.newest_group = 0
+        peer.owed_bytes = 0
         for waiting in (peer.urgent, peer.idle, peer.large, peer.later, peer.active):
             waiting.clear()
         for queue_id, copy in peer.queues.items():

@@ -1,0 +1,275 @@
+"""Bugs to be put into the cores, each of which the simulated world must find. Each patches one world before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from replication.backup import Backup
+from replication.copies import Owned, State
+from replication.following import Following, Link
+from replication.messages import AppendAck, SyncOffer
+from replication.primary import Primary
+
+if TYPE_CHECKING:
+    from tests.property.replication_world import World
+
+MUTATIONS: dict[str, Callable[[World], None]] = {}
+
+
+def backup_bug(bug: type[Backup]) -> type[Backup]:
+    def put_in(world: World) -> None:
+        world.backup = bug
+
+    MUTATIONS[_name(bug)] = put_in
+    return bug
+
+
+def primary_bug(bug: type[Primary]) -> type[Primary]:
+    def put_in(world: World) -> None:
+        world.primary = bug
+
+    MUTATIONS[_name(bug)] = put_in
+    return bug
+
+
+def _name(bug: type) -> str:
+    return "".join("_" + letter.lower() if letter.isupper() else letter for letter in bug.__name__).strip("_")
+
+
+# -- the backup's
+
+
+@backup_bug
+class AckBeforeDurable(Backup):
+    """It answers when it has written, not when the disk has."""
+
+    def _answer(self, link: Link) -> None:
+        kept, self._durable = self._durable, 1 << 60
+        super()._answer(link)
+        self._durable = kept
+
+
+@backup_bug
+class NothingForeign(Backup):
+    """The divergence of epochs is not cut."""
+
+    def _begin(self, link: Link, following: Following, offer: SyncOffer) -> None:
+        store = self._store(offer.queue_id)
+        super()._begin(link, following, msgspec.structs.replace(offer, epochs=tuple(store.epochs)))
+
+
+@backup_bug
+class RemovesNothing(Backup):
+    """What the owner has not is kept."""
+
+    def _finish(self, link: Link, following: Following) -> None:
+        following.remove.clear()
+        super()._finish(link, following)
+
+
+@backup_bug
+class ProducersAtOnce(Backup):
+    """Producers' numbers are raised before their messages are here."""
+
+    def _begin(self, link: Link, following: Following, offer: SyncOffer) -> None:
+        super()._begin(link, following, offer)
+        raised = [self._records.produced(offer.queue_id, offer.epoch, *producer) for producer in offer.producers]
+        self._write(offer.queue_id, b"".join(raised))
+
+
+@backup_bug
+class ProducersNotLowered(Backup):
+    """Producers' numbers stay when the messages that they counted are cut."""
+
+    def _begin(self, link: Link, following: Following, offer: SyncOffer) -> None:
+        known = {**self._store(offer.queue_id).emitted_producers()}
+        upto = {**dict(offer.producers)}
+        raised = tuple((name, max(upto.get(name, 0), known.get(name, 0))) for name in {**upto, **known})
+        super()._begin(link, following, msgspec.structs.replace(offer, producers=raised))
+
+
+@backup_bug
+class RemovesFirst(Backup):
+    """Removals come before additions."""
+
+    def _write_bucket(self, following: Following, message: Any, asked: Any, live: Any, *rest: Any) -> int:
+        from replication.sync import subtract
+
+        gone = subtract(asked.mine, live)
+        if gone:
+            self._write(following.queue_id, self._records.settle(following.queue_id, following.epoch, gone))
+        return super()._write_bucket(following, message, asked, live, *rest)
+
+
+@backup_bug
+class SteppedDownForgotten(Backup):
+    """A former owner says that it is in sync while its last group is still on its way to its disk."""
+
+    def stepped_down(self, queue_id: int, mark: int) -> None:
+        pass
+
+
+@backup_bug
+class StaleOwnerObeyed(Backup):
+    """Records of an owner whose epoch is over are taken."""
+
+    def _current(self, link: Link, following: Following) -> bool:
+        return True
+
+
+@backup_bug
+class AsksUnfolded(Backup):
+    """An offer is compared with a store that does not know what was written last."""
+
+    def _write(self, queue_id: int, records: Any, epochs: Any = None) -> int:
+        mark = super()._write(queue_id, records, epochs)
+        self._folded = max(self._folded, mark)
+        return mark
+
+
+# -- the owner's
+
+
+@primary_bug
+class OldSessionAcks(Primary):
+    """A copy that was in sync when its link broke is believed to be so after it."""
+
+    def unlinked(self, peer: str, now_ms: int) -> None:
+        kept = {q: copy for q, copy in self._peer(peer).queues.items() if copy.state is State.SYNCED}
+        owed = {q: (copy.owed_first, copy.owed_last) for q, copy in kept.items()}
+        super().unlinked(peer, now_ms)
+        self._kept = {(peer, q): owed[q] for q in kept}
+
+    def linked(self, peer: str, now_ms: int) -> None:
+        super().linked(peer, now_ms)
+        for (node, queue_id), owed in getattr(self, "_kept", {}).items():
+            copy = self._peer(peer).queues.get(queue_id)
+            if node == peer and copy is not None and copy.state in (State.SYNCING, State.WAITING):
+                copy.state = State.SYNCED
+                copy.owed_first = copy.owed_last = 0
+                self._peer(peer).unsynced.pop(queue_id, None)
+        for owned in tuple(self._owned.values()):
+            self._try_commit(owned)
+
+
+@primary_bug
+class PendingAdditionIgnored(Primary):
+    """Commits wait only for the in-sync set as applied."""
+
+    def _committable(self, owned: Owned, group: int) -> bool:
+        kept, owned.added = owned.added, {}
+        try:
+            return super()._committable(owned, group)
+        finally:
+            owned.added = kept
+
+
+@primary_bug
+class PendingAdditionCleared(Primary):
+    """A command that has nothing to do with the queue ends the waiting for an addition."""
+
+    def members_changed(self, members: Any, now_ms: int) -> None:
+        super().members_changed(members, now_ms)
+        for owned in self._owned.values():
+            owned.added.clear()
+
+
+@primary_bug
+class ShrinkBeforeApplied(Primary):
+    """A removal counts when it is proposed."""
+
+    def _propose(self, now_ms: int) -> None:
+        super()._propose(now_ms)
+        for queue_id in tuple(self._proposing):
+            owned = self._owned.get(queue_id)
+            if owned is not None:
+                wish = self._wish(owned, now_ms)
+                owned.in_sync = tuple(node for node in owned.in_sync if node in wish)
+                self._try_commit(owned)
+
+
+@primary_bug
+class BelowMinimum(Primary):
+    """Groups are committed although the set is too small."""
+
+    def _committable(self, owned: Owned, group: int) -> bool:
+        kept, owned.min_in_sync = owned.min_in_sync, 1
+        try:
+            return super()._committable(owned, group)
+        finally:
+            owned.min_in_sync = kept
+
+
+@primary_bug
+class RefusedIgnored(Primary):
+    """What a backup refused counts as taken."""
+
+    def _acked(self, peer: Any, ack: AppendAck, now_ms: int) -> None:
+        super()._acked(peer, AppendAck(ack.group), now_ms)
+
+
+@primary_bug
+class WritesBeforeFirstSync(Primary):
+    """A new owner writes before all members have what it took over."""
+
+    def may_write(self, queue_id: int) -> bool:
+        owned = self._owned.get(queue_id)
+        if owned is not None and owned.first and owned.in_flight is not None and owned.in_flight <= self._durable:
+            owned.first = False
+            owned.in_flight = None
+        return super().may_write(queue_id)
+
+
+@primary_bug
+class LocalDiskIgnored(Primary):
+    """A group counts as durable here as soon as it is cut."""
+
+    def group_cut(self, group: int, parts: Any, now_ms: int) -> None:
+        self._durable = group
+        super().group_cut(group, parts, now_ms)
+
+
+@primary_bug
+class HalfSyncedProposed(Primary):
+    """A copy is proposed while its sync is under way."""
+
+    def _wish(self, owned: Owned, now_ms: int) -> tuple[str, ...]:
+        wish = super()._wish(owned, now_ms)
+        half = [node for node, copy in owned.copies.items() if copy.state is State.SYNCING and node not in wish]
+        return (*wish, *half)
+
+
+@primary_bug
+class BehindProposed(Primary):
+    """A copy is proposed although it owes older groups."""
+
+    def _wish(self, owned: Owned, now_ms: int) -> tuple[str, ...]:
+        kept = {node: (copy.owed_first, copy.owed_last) for node, copy in owned.copies.items()}
+        for copy in owned.copies.values():
+            copy.owed_first = copy.owed_last = 0
+        wish = super()._wish(owned, now_ms)
+        for node, copy in owned.copies.items():
+            copy.owed_first, copy.owed_last = kept[node]
+        return wish
+
+
+def _incarnation_ignored(world: World) -> None:
+    """The map takes additions of an earlier life of the newcomer."""
+    world.control.check_incarnations = False
+
+
+MUTATIONS["incarnation_ignored"] = _incarnation_ignored
+
+
+@primary_bug
+class OldIncarnationBelieved(Primary):
+    """Proposals carry the newcomer's present incarnation, not the one that caught up."""
+
+    def _incarnation_of(self, owned: Owned, node: str) -> int:
+        world: Any = self._host.world  # type: ignore[attr-defined]
+        return int(world.control.members[node][0])
+
+

@@ -1,0 +1,370 @@
+"""What the simulated cluster of `replication_world` is made of: rings, the wiring log, the links. All of it is a model;
+only the cores under test are real.
+
+Records are JSON lines, so that a payload can be cut, joined and sent like the real ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+import msgspec
+
+from cluster.commands import InSyncProposal
+from cluster.entities import Queue
+from replication import sync
+from replication.messages import Range
+
+Record = tuple[Any, ...]
+CONTROL = "control"
+
+
+class Violation(Exception):
+    """An invariant does not hold; the text names it."""
+
+
+class Events:
+    """A heap of things to come, by simulated ms."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 0
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+
+    def after(self, delay_ms: float, do: Callable[..., None], *args: Any) -> None:
+        self._count += 1
+        heappush(self._heap, (self.now + max(0, int(delay_ms)), self._count, do, args))
+
+    def step(self) -> bool:
+        if not self._heap:
+            return False
+        self.now, _, do, args = heappop(self._heap)
+        do(*args)
+        return True
+
+
+class Records:
+    """The RecordMaker of the model."""
+
+    def cut(self, queue_id: int, epoch: int, from_seq: int) -> bytes:
+        return pack(("CUT", from_seq))
+
+    def settle(self, queue_id: int, epoch: int, ranges: Sequence[Range]) -> bytes:
+        return pack(("SET", list(ranges)))
+
+    def reserve(self, queue_id: int, epoch: int, upto: int) -> bytes:
+        return pack(("RSV", upto))
+
+    def count(self, queue_id: int, epoch: int, seq: int, delivery_count: int) -> bytes:
+        return pack(("REQ", seq, delivery_count))
+
+    def dead(self, queue_id: int, epoch: int, seq: int, reason: int) -> bytes:
+        return pack(("DEAD", seq, reason))
+
+    def produced(self, queue_id: int, epoch: int, producer: bytes, upto: int) -> bytes:
+        return pack(("PRD", producer.decode(), upto))
+
+
+def pack(*records: Record) -> bytes:
+    return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+
+
+def unpack(data: bytes | memoryview) -> list[Record]:
+    return [tuple(msgspec.json.decode(line)) for line in bytes(data).splitlines()]
+
+
+class Ring:
+    """One copy of a queue: the fold of its records. What is not written yet stands in `unwritten`."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, list[Any]] = {}  # seq -> [token, epoch, delivery count, reason of death or None]
+        self.epochs: list[tuple[int, int]] = []
+        self.next_seq = 1
+        self.reserved = 0
+        self.producers: dict[bytes, int] = {}
+        self.unwritten: list[Record] = []
+        self.allocated = 1
+        self.accepted: dict[bytes, int] = {}
+
+    def copy(self) -> Ring:
+        other = Ring()
+        other.live = {seq: list(slot) for seq, slot in self.live.items()}
+        other.epochs, other.next_seq, other.reserved = list(self.epochs), self.next_seq, self.reserved
+        other.producers = dict(self.producers)
+        return other
+
+    def fold(self, data: bytes | memoryview, epochs: Sequence[tuple[int, int]] | None = None) -> None:
+        for kind, *rest in unpack(data):
+            if kind == "ENQ":
+                seq, epoch, token, count = rest
+                self.live[seq] = [token, epoch, count, None]
+                self.next_seq = max(self.next_seq, seq + 1)
+                known = dict(self.epochs)
+                known[epoch] = min(known.get(epoch, seq), seq)  # a record says only that its epoch had begun
+                self.epochs = sorted(known.items())
+            elif kind == "SET":
+                for first, last in rest[0]:
+                    for seq in [seq for seq in self.live if first <= seq <= last]:
+                        del self.live[seq]
+            elif kind == "REQ" and rest[0] in self.live:
+                self.live[rest[0]][2] = rest[1]
+            elif kind == "DEAD" and rest[0] in self.live:
+                self.live[rest[0]][3] = rest[1]
+            elif kind == "CUT":
+                for seq in [seq for seq in self.live if seq >= rest[0]]:
+                    del self.live[seq]
+                self.next_seq = min(self.next_seq, rest[0])
+                self.epochs = [(epoch, first) for epoch, first in self.epochs if first < rest[0]]
+            elif kind == "PRD":
+                self.producers[rest[0].encode()] = rest[1]
+            elif kind == "RSV":
+                self.reserved = max(self.reserved, rest[0])
+        if epochs is not None:
+            self.epochs = list(epochs)
+
+    # the owner's
+
+    def take_over(self, epoch: int) -> None:
+        self.allocated = self.next_seq = max(self.next_seq, self.reserved + 1)
+        self.epochs.append((epoch, self.next_seq))
+        self.accepted = dict(self.producers)
+        self.unwritten = []
+
+    def write(self) -> bytes:
+        records, self.unwritten = self.unwritten, []
+        records += [
+            ("PRD", producer.decode(), upto)
+            for producer, upto in self.accepted.items()
+            if self.producers.get(producer, 0) != upto
+        ]
+        data = pack(*records)
+        epochs = list(self.epochs)
+        self.fold(data)
+        self.epochs = epochs
+        self.next_seq = self.allocated
+        return data
+
+    # OwnerStore, ReplicaStore
+
+    def emitted_end(self) -> int:
+        return self.next_seq
+
+    def emitted_reserved(self) -> int:
+        return self.reserved
+
+    def emitted_producers(self) -> dict[bytes, int]:
+        return self.producers
+
+    def _bucket(self, bucket: int) -> list[int]:
+        return sorted(seq for seq in self.live if seq // sync.BUCKET_SEQS == bucket)
+
+    def emitted_buckets(self) -> list[tuple[int, int]]:
+        digests: dict[int, int] = {}
+        for seq, (_, _, count, reason) in self.live.items():
+            bucket = seq // sync.BUCKET_SEQS
+            mixed = (seq * 1_000_003 + count) * 10_007 + (0 if reason is None else 1)
+            digests[bucket] = digests.get(bucket, 0) ^ (mixed * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+        return sorted(digests.items())
+
+    def emitted_live(self, bucket: int) -> list[Range]:
+        return sync.ranges_of(self._bucket(bucket))
+
+    def emitted_counts(self, bucket: int) -> list[tuple[int, int]]:
+        return [(seq, self.live[seq][2]) for seq in self._bucket(bucket) if self.live[seq][2]]
+
+    def emitted_dead(self, bucket: int) -> list[tuple[int, int]]:
+        return [(seq, self.live[seq][3]) for seq in self._bucket(bucket) if self.live[seq][3] is not None]
+
+    def tokens(self) -> dict[str, int]:
+        return {slot[0]: seq for seq, slot in self.live.items()}
+
+
+class Control:
+    """The wiring log as one atomic object, with the commands of docs/design/003-cluster.md that concern ownership."""
+
+    def __init__(self, names: Sequence[str], replicas: int, min_in_sync: int, queues: int, events: Events) -> None:
+        self.min_in_sync = min_in_sync
+        self.members: dict[str, tuple[int, bool]] = dict.fromkeys(names, (0, False))
+        self.disks: dict[str, int] = {}
+        self.check_incarnations = True
+        self.queues: dict[int, Queue] = {}
+        for number in range(1, queues + 1):
+            holders = tuple(names[(number + at) % len(names)] for at in range(replicas))
+            self.queues[number] = Queue(
+                vhost="/", name=f"q{number}", queue_id=number, durable=True, auto_delete=False, exclusive_owner=None,
+                arguments={}, owner=None, replicas=holders, in_sync=holders,
+            )  # type: ignore[arg-type]  # fmt: skip
+        self.log: list[tuple[dict[int, Queue], dict[str, tuple[int, bool]]]] = []
+        self._random = events.random
+        self.committed: Callable[[], None] = lambda: None
+
+    def _commit(self) -> None:
+        self.log.append((dict(self.queues), dict(self.members)))
+        self.committed()
+
+    def noise(self) -> None:
+        """A command that has nothing to do with any of this."""
+        self._commit()
+
+    def alive(self, node: str) -> bool:
+        return self.members[node][1]
+
+    def register(self, node: str, incarnation: int, disk: int) -> None:
+        if incarnation <= self.members[node][0]:
+            return
+        self.members[node] = (incarnation, True)
+        lost = self.disks.get(node, disk) != disk
+        self.disks[node] = disk
+        for queue_id in self.queues:
+            if lost:
+                self._drop(queue_id, node, lost=True)
+            if self.queues[queue_id].owner in (node, None):
+                self._elect(queue_id)
+        self._commit()
+
+    def fail(self, node: str) -> None:
+        self.members[node] = (self.members[node][0], False)
+        for queue_id in self.queues:
+            self._drop(queue_id, node)
+            if self.queues[queue_id].owner == node:
+                self._elect(queue_id)
+        self._commit()
+
+    def _set(self, queue_id: int, **fields: Any) -> None:
+        queue = self.queues[queue_id]
+        self.queues[queue_id] = msgspec.structs.replace(queue, version=queue.version + 1, **fields)
+
+    def _drop(self, queue_id: int, node: str, lost: bool = False) -> None:
+        queue = self.queues[queue_id]
+        eligible = tuple(n for n in queue.eligible if n != node or not lost)
+        if node in queue.in_sync and (lost or len(queue.in_sync) > 1):
+            left = tuple(n for n in queue.in_sync if n != node)
+            if not lost and len(left) < self.min_in_sync:
+                eligible = (*eligible, node)
+            self._set(queue_id, in_sync=left, eligible=eligible)
+        elif eligible != queue.eligible:
+            self._set(queue_id, eligible=eligible)
+
+    def _elect(self, queue_id: int) -> None:
+        queue = self.queues[queue_id]
+        able = [n for n in queue.in_sync if self.alive(n)]
+        fields: dict[str, Any] = {"epoch": queue.epoch + 1}
+        if not able:
+            able = [n for n in queue.eligible if self.alive(n)]
+            if able:
+                chosen = self._random.choice(able)
+                fields |= {"in_sync": (chosen,), "eligible": tuple(n for n in queue.eligible if n != chosen)}
+                able = [chosen]
+        owner = self._random.choice(able) if able else None
+        self._set(queue_id, owner=owner, incarnation=self.members[owner][0] if owner else 0, **fields)
+
+    def change_in_sync(self, node: str, incarnation: int, changes: Sequence[InSyncProposal]) -> list[int]:
+        if self.members[node] != (incarnation, True):
+            return []
+        changed = []
+        for change in changes:
+            queue = self.queues[change.queue_id]
+            if queue.owner != node or (queue.epoch, queue.version) != (change.epoch, change.version):
+                continue
+            added = [(n, i) for n, i in zip(change.in_sync, change.incarnations, strict=True) if n not in queue.in_sync]
+            if any(not self.alive(n) or (self.check_incarnations and self.members[n][0] != i) for n, i in added):
+                continue
+            removed = tuple(n for n in queue.in_sync if n not in change.in_sync)
+            low = len(change.in_sync) < self.min_in_sync
+            eligible = tuple(n for n in (*queue.eligible, *removed) if n not in change.in_sync) if low else ()
+            self._set(queue.queue_id, in_sync=tuple(change.in_sync), eligible=eligible)
+            changed.append(int(change.queue_id))
+        self._commit()
+        return changed
+
+    def transfer(self, node: str, incarnation: int, queue_id: int, epoch: int, version: int, to: str) -> bool:
+        queue = self.queues[queue_id]
+        if self.members[node] != (incarnation, True) or (queue.owner, queue.epoch, queue.version) != (
+            node, epoch, version,
+        ) or to not in queue.in_sync or not self.alive(to):  # fmt: skip
+            return False
+        self._set(queue_id, owner=to, incarnation=self.members[to][0], epoch=queue.epoch + 1)
+        self._commit()
+        return True
+
+
+class Links:
+    """FIFO links with sessions between all nodes, and to the wiring log. A cut resets; frames under way are lost."""
+
+    def __init__(self, events: Events, up: Callable[[str], bool]) -> None:
+        self._events = events
+        self._up = up
+        self.blocked: dict[frozenset[str], None] = {}
+        self.session: dict[frozenset[str], int] = {}
+        self.open: dict[frozenset[str], bool] = {}
+        self._last: dict[tuple[str, str, int], int] = {}
+        self.calm = False
+        self.told: Callable[[str, str, bool, int], None] = lambda at, peer, linked, session: None
+        self.deliver: Callable[[str, str, Any], None] = lambda to, sender, frame: None
+
+    def can(self, a: str, b: str) -> bool:
+        return frozenset((a, b)) not in self.blocked and self._up(a) and self._up(b)
+
+    def is_open(self, a: str, b: str) -> bool:
+        return self.open.get(frozenset((a, b)), False)
+
+    def send(self, sender: str, to: str, frame: Any) -> None:
+        key = frozenset((sender, to))
+        if not self.open.get(key):
+            return
+        session = self.session[key]
+        rnd = self._events.random
+        delay = rnd.randint(1, 4) + (rnd.randint(0, 400) if not self.calm and rnd.random() < 0.02 else 0)
+        way = (sender, to, session)
+        at = max(self._events.now + delay, self._last.get(way, 0))
+        self._last[way] = at
+        self._events.after(at - self._events.now, self._arrive, sender, to, session, frame)
+
+    def _arrive(self, sender: str, to: str, session: int, frame: Any) -> None:
+        key = frozenset((sender, to))
+        if self.session.get(key) != session or not self.open.get(key):
+            return
+        if not self.can(sender, to):
+            self.reset(sender, to)
+            return
+        self.deliver(to, sender, frame)
+
+    def reset(self, a: str, b: str) -> None:
+        key = frozenset((a, b))
+        if self.open.get(key):
+            self.open[key] = False
+            for at, peer in ((a, b), (b, a)):
+                self._events.after(self._events.random.randint(0, 150), self._down, at, peer, self.session[key])
+        self._events.after(self._events.random.randint(20, 300), self.dial, a, b)
+
+    def _down(self, at: str, peer: str, session: int) -> None:
+        if self.session.get(frozenset((at, peer))) == session and self._up(at):
+            self.told(at, peer, False, session)
+
+    def dial(self, a: str, b: str) -> None:
+        key = frozenset((a, b))
+        if self.open.get(key):
+            return
+        if not self.can(a, b):
+            if self._up(a) and self._up(b):
+                self._events.after(200, self.dial, a, b)
+            return
+        self.session[key] = self.session.get(key, 0) + 1
+        self.open[key] = True
+        for at, peer in ((a, b), (b, a)):
+            self.told(at, peer, True, self.session[key])
+
+    def block(self, pairs: Sequence[tuple[str, str]]) -> None:
+        for a, b in pairs:
+            self.blocked[frozenset((a, b))] = None
+            self.reset(a, b)
+
+    def heal(self, names: Sequence[str]) -> None:
+        self.blocked.clear()
+        for at, a in enumerate(names):
+            for b in names[at + 1 :]:
+                self.dial(a, b)
