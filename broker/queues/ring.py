@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.queues.ring_pure import (
+    BUCKET_SEQS,
     HEAD_EXPIRED,
     HEAD_NONE,
+    HEAD_NOT_COMMITTED,
     HEAD_NOT_LOADED,
     HEAD_NOT_RESERVED,
     HEAD_OK,
+    HOLDER_MAX,
     LIMIT,
     NO_CREDIT,
     Location,
@@ -21,21 +24,26 @@ from broker.queues.ring_pure import (
 from journal.build import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
-    from broker.queues.ring_pure import Consumer, Ledger, Ring, dispatch
+    from broker.queues.ring_pure import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
 else:
-    from broker.queues.ring_fast import Consumer, Ledger, Ring, dispatch
+    from broker.queues.ring_fast import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
 
 __all__ = [
+    "BUCKET_SEQS",
     "HEAD_EXPIRED",
     "HEAD_NONE",
+    "HEAD_NOT_COMMITTED",
     "HEAD_NOT_LOADED",
     "HEAD_NOT_RESERVED",
     "HEAD_OK",
+    "HOLDER_MAX",
     "LIMIT",
     "NO_CREDIT",
     "Consumer",
     "Ledger",
     "Location",
+    "RemoteConsumer",
     "Ring",
+    "digest_of",
     "dispatch",
 ]

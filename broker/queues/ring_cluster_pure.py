@@ -33,7 +33,7 @@ from broker.queues.ring_local_pure import (
 from journal.layout import CUT, ENQ, EPO, PRD, REQ, RSV, RUN_LENGTH, SET
 from journal.layout import DEAD as DEAD_RECORD
 from journal.queue_state import PRODUCERS_OWN, QueueState
-from journal.record_pure import Record, read_records, scan_span, verify_records
+from journal.record_pure import DamagedRecord, Record, read_records, scan_span, verify_records
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -322,6 +322,8 @@ class Ring(LocalRing):
         at (segment, offset), in a group that is submitted in the same breath."""
         assert self.replica, f"queue {self.queue_id} is not a replica here"
         for record in scan_span(data):
+            if record.queue_id != self.queue_id:
+                raise DamagedRecord(record.offset, f"a record of queue {record.queue_id}, not of {self.queue_id}")
             if record.kind == ENQ:
                 self._fold_message(record, data, segment, offset)
             elif record.kind == SET:
@@ -343,12 +345,14 @@ class Ring(LocalRing):
 
     def _fold_message(self, record: Record, data: Bytes, segment: int, offset: int) -> None:
         before = self._slots.get(record.seq)
+        if before is not None:  # it moved
+            self._rewrites.pop(record.seq, None)
+            if before.message is not None:
+                self.resident_bytes -= len(before.message.payload)
         place = segment, offset + record.offset, record.length
         self.restore(record.seq, *place, record.body_length, record.priority, record.delivery_count)
         slot = self._slots[record.seq]
         if self._volatile:
-            if before is not None and before.message is not None:
-                self.resident_bytes -= len(before.message.payload)
             ((_, slot.message, _, _),) = read_records(data[record.offset : record.offset + (record.length + 7 & ~7)])
             assert slot.message is not None, "it was just read"
             self.resident_bytes += len(slot.message.payload)

@@ -5,6 +5,9 @@
 # number, in order, without the blocks that went: one old message and a billion passed ones cost two blocks. A seq is
 # found through the block used last, or by a binary search whose first guess is exact unless blocks are missing.
 # A channel's deliveries are kept in the same way, by tag.
+#
+# A block of a replicated queue has a byte per slot for who holds it, from the first hand-out to another node on.
+# What a cluster needs of the ring is in ring_cluster.pxi, the ledger and the hand-out are in ledger.pxi.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -16,7 +19,12 @@ from libc.string cimport memcpy, memmove, memset
 from struct import error as StructError
 
 from broker.amqp.codec_fast cimport Acked, OutBuffer
-from journal.record_fast cimport GroupWriter, Message, SegmentUse
+from journal.queue_state import PRODUCERS_OWN, QueueState
+from journal.record_pure import DamagedRecord
+from journal.layout import KIND_NAMES
+from journal.record_fast cimport (
+    GroupWriter, Message, RecordBuffer, SegmentUse, next_record, record_view, view_message,
+)
 
 cdef enum:
     # a slot's state: the low bits of `bits`
@@ -25,6 +33,7 @@ cdef enum:
     UNACKED = 2
     SETTLED = 3
     HELD = 4
+    DEAD = 5
     STATE = 7
     # and what else is true of it
     REDELIVERED = 8
@@ -41,6 +50,7 @@ cdef enum:
     HEAD_EXPIRED = 4
     NO_CREDIT = 5
     LIMIT = 6
+    HEAD_NOT_COMMITTED = 7
 
 cdef enum:
     PERSISTENT = 1
@@ -56,6 +66,18 @@ cdef enum:
     SPARES_MAX = 16
     KEPT_WORDS = 64
     SEQ_BITS = 56
+    BUCKET_SEQS = 4096
+    HOLDER_MAX = 254
+    REDELIVERED_BIT = 0x80
+    # record kinds
+    ENQ = 1
+    SET = 2
+    RSV = 3
+    REQ = 4
+    DEAD_RECORD = 5
+    CUT = 6
+    PRD = 7
+    EPO = 8
 
 cdef uint64_t NONE = 0xFFFFFFFFFFFFFFFF
 cdef uint64_t SEQ_MASK = (<uint64_t>1 << SEQ_BITS) - 1
@@ -73,6 +95,7 @@ cdef struct block:
     slot[256] slots  # an EMPTY slot is all zeros
     uint32_t live
     uint32_t dirty
+    uint8_t *holders  # of each slot, 0: not held by a node; NULL: none is
 
 cdef struct shelf:
     uint64_t number
@@ -89,6 +112,21 @@ cdef packed struct run_entry:
     uint32_t body_length
 
 cdef slot nothing  # EMPTY for ever
+
+
+cdef inline uint64_t mixed(uint64_t seq, uint64_t delivery_count, uint64_t mark) noexcept:
+    # ring_cluster_pure.digest_of
+    cdef uint64_t x = (seq * <uint64_t>0x9E3779B97F4A7C15 + delivery_count * <uint64_t>0xC2B2AE3D27D4EB4F
+                       + mark * <uint64_t>0x165667B19E3779F9)
+    x ^= x >> 32
+    x *= <uint64_t>0xD6E8FEB86659FD93
+    return x ^ x >> 32
+
+
+def digest_of(uint64_t seq, uint64_t delivery_count, uint64_t mark) -> int:
+    """What one live message adds to its bucket's digest, modulo 2**64."""
+    return mixed(seq, delivery_count, mark)
+
 
 # Blocks change hands often when queues are short: a few wait here, all zeros, for the next queue.
 cdef block *spares[SPARES_MAX]
@@ -110,6 +148,8 @@ cdef block *new_block() except NULL:
 cdef void old_block(block *spent) noexcept:
     global spare_count
     spent.live = spent.dirty = 0
+    free(spent.holders)
+    spent.holders = NULL
     if spare_count < SPARES_MAX:
         spares[spare_count] = spent
         spare_count += 1
@@ -253,6 +293,13 @@ cdef int join_ranges(words *ranges) except -1:
     return 0
 
 
+cdef list pairs_of(words *ranges):
+    # (first, last), sorted and joined
+    cdef size_t i
+    join_ranges(ranges)
+    return [(ranges.at[i], ranges.at[i + 1]) for i in range(0, ranges.n, 2)]
+
+
 # -- slots -------------------------------------------------------------------------------------------------------
 
 cdef inline uint64_t record_bytes(Message message):
@@ -347,9 +394,8 @@ cdef class Places:
         view.internal = NULL
 
 
-@cython.final
-cdef class Ring:
-    """The messages of one queue; see ring_pure.Ring."""
+cdef class LocalRing:
+    """The messages of one queue at their owner; see ring_local_pure. All its C methods are final: no table of them."""
 
     cdef readonly uint64_t queue_id
     cdef readonly bint journaled
@@ -381,6 +427,11 @@ cdef class Ring:
     cdef uint64_t reserve_step
     cdef uint64_t cursor
     cdef uint64_t unwritten
+    cdef public bint replicated
+    cdef public bint paused
+    cdef readonly bint replica
+    cdef readonly bint proxy
+    cdef bint is_volatile
 
     cdef uint64_t absent  # ready messages that are on disk only
     cdef uint64_t loaded_to  # from the cursor to here none of them is absent
@@ -391,10 +442,17 @@ cdef class Ring:
     cdef words heap  # (255 - priority) << 56 | seq of ready messages that the cursor will not meet
     cdef words settled  # pairs (first, last)
     cdef words inflight
-    cdef words counts  # seqs, in the order in which they were COUNTED
+    cdef words counts  # pairs (seq, the delivery count that the log knows), in the order in which they were COUNTED
     cdef words copies  # seqs, in the order in which they were COPIED
     cdef words moves  # triples seq, segment << 32 | offset, length
     cdef words dirty  # numbers of blocks, gone or marked dirty
+
+    cdef object known_state  # QueueState, None while there is nothing to say
+    cdef list epochs_before  # as the log knows them, while it has to hear more
+    cdef dict unsaid  # what the log knows of producers whose PRD is unlogged
+    cdef dict dying  # seqs, DEAD unlogged
+    cdef dict buried  # seq -> mark of the dead whose SET is unlogged
+    cdef uint64_t *held_counts  # by holder, NULL: none
 
     cdef shelf *shelves
     cdef size_t shelf_first
@@ -408,8 +466,13 @@ cdef class Ring:
         self.hot_number = NONE
 
     def __init__(self, uint64_t queue_id, bint journaled=False, uint8_t max_priority=0, SegmentUse use=None,
-                 list agenda=None, owner=None):
+                 list agenda=None, owner=None, bint proxy=False, bint replica=False):
         self.queue_id = queue_id
+        self.proxy = proxy
+        self.replica = self.replicated = replica
+        self.unsaid = {}
+        self.dying = {}
+        self.buried = {}
         self.journaled = journaled
         self.max_priority = max_priority
         self.use = use
@@ -426,7 +489,9 @@ cdef class Ring:
     def __dealloc__(self):
         self.free_blocks()
         self.drop_words()
+        free(self.held_counts)
 
+    @cython.final
     cdef void drop_words(self) noexcept:
         drop(&self.heap)
         drop(&self.settled)
@@ -438,6 +503,7 @@ cdef class Ring:
 
     # -- blocks -----------------------------------------------------------------------------------------------
 
+    @cython.final
     cdef size_t shelf_at(self, uint64_t number) noexcept:
         # The first shelf whose number is not lower. Numbers rise by one at least, which bounds the place on both
         # sides; without missing blocks the bounds meet.
@@ -463,6 +529,7 @@ cdef class Ring:
                 high = middle
         return low
 
+    @cython.final
     cdef block *seek_block(self, uint64_t number) noexcept:
         cdef size_t i = self.shelf_at(number)
         if i == self.shelf_end or self.shelves[i].number != number or self.shelves[i].place == NULL:
@@ -471,11 +538,13 @@ cdef class Ring:
         self.hot = self.shelves[i].place
         return self.hot
 
+    @cython.final
     cdef inline block *find_block(self, uint64_t number) noexcept:
         if number == self.hot_number:
             return self.hot
         return self.seek_block(number)
 
+    @cython.final
     cdef inline slot *find(self, uint64_t seq) noexcept:
         # the slot of seq, `nothing` when its block does not exist; `hot` is its block afterwards
         cdef block *found = self.find_block(seq >> 8)
@@ -483,6 +552,7 @@ cdef class Ring:
             return &nothing
         return &found.slots[seq & 255]
 
+    @cython.final
     cdef block *add_block(self, uint64_t number) except NULL:
         cdef block *made
         cdef shelf *grown
@@ -516,6 +586,7 @@ cdef class Ring:
         self.hot = made
         return made
 
+    @cython.final
     cdef void drop_hot_block(self) noexcept:
         cdef size_t i = self.shelf_at(self.hot_number)
         old_block(self.hot)
@@ -535,6 +606,7 @@ cdef class Ring:
                 self.shelves = NULL
                 self.shelf_room = 0
 
+    @cython.final
     cdef uint64_t skip(self, uint64_t seq, uint64_t end) noexcept:
         # the block of seq does not exist: the first seq of the next one, at most `end`
         cdef size_t i = self.shelf_at(seq >> 8)
@@ -544,7 +616,8 @@ cdef class Ring:
             return end
         return min(self.shelves[i].number << 8, end)
 
-    cdef inline bint forget(self, slot *s) noexcept:
+    @cython.final
+    cdef inline bint clear(self, slot *s) noexcept:
         # s was just found, so its block is hot; True when the block is gone
         memset(s, 0, sizeof(slot))
         self.hot.live -= 1
@@ -553,6 +626,7 @@ cdef class Ring:
         self.drop_hot_block()
         return True
 
+    @cython.final
     cdef void free_blocks(self) noexcept:
         cdef size_t i, k
         cdef block *place
@@ -563,13 +637,14 @@ cdef class Ring:
             for k in range(256):
                 if place.slots[k].bits and in_memory(&place.slots[k]):
                     Py_DECREF(<object><PyObject *>place.slots[k].message)
-            memset(place, 0, sizeof(block))
+            memset(place.slots, 0, sizeof(place.slots))
             old_block(place)
         free(self.shelves)
         self.shelves = NULL
         self.shelf_first = self.shelf_end = self.shelf_room = self.shelf_holes = 0
         self.hot_number = NONE
 
+    @cython.final
     cdef inline int mark_dirty(self) except -1:
         # the hot block
         if not self.hot.dirty:
@@ -580,6 +655,7 @@ cdef class Ring:
 
     # -- joining ----------------------------------------------------------------------------------------------
 
+    @cython.final
     cdef inline int put(self, Message message) except -1:
         cdef uint64_t seq = self.next_seq
         cdef size_t size = PyBytes_GET_SIZE(message.payload)
@@ -595,7 +671,7 @@ cdef class Ring:
         s.message = <uint64_t><PyObject *>message
         s.priority = min(message.priority, self.max_priority)
         s.bits = READY
-        if self.journaled and self.keeps and message.flags & PERSISTENT:
+        if self.replicated or (self.journaled and self.keeps and message.flags & PERSISTENT):
             s.bits |= PERSIST
         place.live += 1
         self.next_seq = seq + 1
@@ -615,6 +691,7 @@ cdef class Ring:
         self.set_mark()
         return self.next_seq
 
+    @cython.final
     cdef inline int set_mark(self) except -1:
         if not self.marked and self.agenda is not None:
             self.marked = True
@@ -626,6 +703,7 @@ cdef class Ring:
 
     # -- the head ---------------------------------------------------------------------------------------------
 
+    @cython.final
     cdef inline uint64_t head_seq(self) noexcept:
         # the seq of the next ready message, 0 when there is none
         cdef uint64_t seq
@@ -636,6 +714,7 @@ cdef class Ring:
             heap_pop(&self.heap)
         return self.cursor_seq()
 
+    @cython.final
     cdef uint64_t cursor_seq(self) noexcept:
         cdef uint64_t seq = self.cursor, end = self.next_seq, stop
         cdef block *place
@@ -653,6 +732,7 @@ cdef class Ring:
         self.cursor = seq
         return 0
 
+    @cython.final
     cdef inline int64_t expiry(self, Message message) noexcept:
         # amqp-rules 5.6: the effective TTL is the lower of the queue's and the message's
         cdef int64_t ttl = message.ttl_ms
@@ -660,9 +740,11 @@ cdef class Ring:
             ttl = self.ttl_ms
         return -1 if ttl < 0 else message.time_ms + ttl
 
+    @cython.final
     cdef inline bint may_hand_out(self, uint64_t seq) noexcept:
         return seq <= self.reserved_durable or self.reserve_from <= seq <= self.reserved_written
 
+    @cython.final
     cdef inline int head_at(self, uint64_t seq, slot *s, int64_t now_ms) noexcept:
         cdef int64_t expiry
         if not in_memory(s):
@@ -670,13 +752,22 @@ cdef class Ring:
         expiry = self.expiry(<Message><PyObject *>s.message)
         if 0 <= expiry <= now_ms:
             return HEAD_EXPIRED
-        if s.bits & WRITTEN and not self.may_hand_out(seq):
+        if self.replicated:
+            if seq >= self.committed:
+                return HEAD_NOT_COMMITTED
+            if seq > self.reserved_durable:
+                return HEAD_NOT_RESERVED
+        elif s.bits & WRITTEN and not self.may_hand_out(seq):
             return HEAD_NOT_RESERVED
         return HEAD_OK
 
     def head(self, int64_t now_ms) -> int:
-        """What stands at the head: HEAD_OK, HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED or HEAD_EXPIRED."""
-        cdef uint64_t seq = self.head_seq()
+        """What stands at the head: HEAD_OK, HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED, HEAD_EXPIRED or
+        HEAD_NOT_COMMITTED."""
+        cdef uint64_t seq
+        if self.paused or self.replica:
+            return HEAD_NOT_COMMITTED if self.ready else HEAD_NONE
+        seq = self.head_seq()
         return self.head_at(seq, self.find(seq), now_ms) if seq else HEAD_NONE
 
     def head_expiry_ms(self) -> int:
@@ -687,24 +778,36 @@ cdef class Ring:
             return -1
         return self.expiry(<Message><PyObject *>s.message)
 
+    @cython.final
     cdef void reserve_past(self, uint64_t seq) noexcept:
         self.reserved = max(seq, self.reserved) + self.reserve_step
         self.reserve_step = min(self.reserve_step * 2, <uint64_t>RESERVE_MAX)
 
     def reserve(self) -> None:
         """Asks for the right to hand out more; the next group carries it."""
+        self.ask_reserve()
+
+    @cython.final
+    cdef int ask_reserve(self) except -1:
         cdef uint64_t seq
-        if not self.journaled or self.destroyed:
-            return
+        if not self.logged() or self.destroyed:
+            return 0
         seq = self.head_seq()
-        if not self.keeps and (not seq or not self.find(seq).bits & WRITTEN):
-            return  # what is not kept needs no reservation
+        if not self.replicated and not self.keeps and (not seq or not self.find(seq).bits & WRITTEN):
+            return 0  # what is not kept needs no reservation
         if not seq:
             seq = self.next_seq
         if seq + self.reserve_step // 2 > self.reserved:
             self.reserve_past(seq)
             self.set_mark()
+        return 0
 
+    @cython.final
+    cdef inline bint logged(self) noexcept:
+        # records are written, to the journal or to other nodes
+        return self.journaled or self.replicated
+
+    @cython.final
     cdef inline void leave_head(self, uint64_t seq, slot *s) noexcept:
         if self.heap.n and self.heap.at[0] & SEQ_MASK == seq:
             heap_pop(&self.heap)
@@ -715,11 +818,18 @@ cdef class Ring:
         self.unacked += 1
         self.ready_bytes -= body_bytes(s)
 
-    cdef inline void hand_out(self, uint64_t seq, slot *s) noexcept:
+    @cython.final
+    cdef inline int hand_out(self, uint64_t seq, slot *s) except -1:
         self.leave_head(seq, s)
-        if s.bits & (PERSIST | WRITTEN) == PERSIST and seq > self.reserved:
+        if self.replicated:
+            if seq + self.reserve_step // 2 > self.reserved:  # early, so that a hand-out in full flow does not wait
+                self.reserve_past(seq)
+                self.set_mark()
+        elif s.bits & (PERSIST | WRITTEN) == PERSIST and seq > self.reserved:
             self.reserve_past(seq)
+        return 0
 
+    @cython.final
     cdef inline void relieve(self, uint64_t seq, slot *s) noexcept:
         # a message that was handed out may leave memory
         if s.bits & WRITTEN and seq < self.committed and self.resident_bytes > self.resident_bytes_max:
@@ -740,6 +850,7 @@ cdef class Ring:
 
     # -- leaving ----------------------------------------------------------------------------------------------
 
+    @cython.final
     cdef int settle_seq(self, uint64_t seq, bint held) except -1:
         cdef slot *s = self.find(seq)
         cdef uint8_t state = s.bits & STATE
@@ -747,6 +858,8 @@ cdef class Ring:
         cdef size_t n
         if state == UNACKED:
             self.unacked -= 1
+            if self.hot.holders != NULL:
+                self.let_go(seq)
         elif state == READY:
             self.ready -= 1
             self.ready_bytes -= body_bytes(s)
@@ -754,6 +867,8 @@ cdef class Ring:
                 self.absent -= 1
         elif self.destroyed:
             return 0
+        elif state == DEAD:
+            self.bury(seq)
         elif state == EMPTY:
             raise KeyError(seq)
         else:
@@ -779,7 +894,7 @@ cdef class Ring:
             set_state(s, HELD)
             self.held += 1
         else:
-            self.forget(s)
+            self.clear(s)
         return 0
 
     def settle(self, uint64_t seq, bint held=False) -> None:
@@ -795,18 +910,23 @@ cdef class Ring:
             if s.bits & STATE == EMPTY:
                 raise KeyError(seq)
             raise AssertionError(f"only an unacknowledged message returns, {seq} of {self.queue_id} is not")
+        if self.proxy:
+            raise AssertionError("what a proxy holds returns at its owner")
+        if self.hot.holders != NULL:
+            self.let_go(seq)
         heap_push(&self.heap, heap_key(s, seq))
         set_state(s, READY)
         s.bits |= REDELIVERED
         if counted:
-            if s.delivery_count < 0xFFFF:
-                s.delivery_count += 1
             if s.bits & WRITTEN:
                 if not s.bits & COUNTED:
                     push(&self.counts, seq)
+                    push(&self.counts, s.delivery_count)
                     s.bits |= COUNTED
                     self.counted += 1
                 self.mark_dirty()
+            if s.delivery_count < 0xFFFF:
+                s.delivery_count += 1
         self.unacked -= 1
         self.ready += 1
         self.ready_bytes += body_bytes(s)
@@ -845,6 +965,7 @@ cdef class Ring:
             self.set_mark()
         return count
 
+    @cython.final
     cdef slot *known(self, uint64_t seq) except NULL:
         cdef slot *s = self.find(seq)
         if not s.bits:
@@ -869,19 +990,22 @@ cdef class Ring:
 
     @property
     def needs_write(self) -> bool:
-        return self.journaled and (
-            self.unwritten < self.next_seq
-            or self.settled.n != 0
-            or self.counted != 0
-            or self.copied != 0
-            or self.reserved > self.reserved_written
-        )
+        return self.logged() and (self.settled.n != 0 or self.counted != 0 or self.presses())
 
     @property
     def urgent(self) -> bool:
         """Somebody waits for what `write` would add: a publisher for its confirm, a consumer for its messages."""
-        return self.journaled and (
-            self.unwritten < self.next_seq or self.copied != 0 or self.reserved > self.reserved_written
+        return self.logged() and self.presses()
+
+    @cython.final
+    cdef inline bint presses(self) noexcept:
+        return (
+            self.unwritten < self.next_seq
+            or self.copied != 0
+            or self.reserved > self.reserved_written
+            or len(self.dying) != 0
+            or len(self.unsaid) != 0
+            or self.epochs_before is not None
         )
 
     @property
@@ -899,24 +1023,33 @@ cdef class Ring:
             stop = min((seq | 255) + 1, self.next_seq)
             for seq in range(seq, stop):
                 s = &place.slots[seq & 255]
-                if s.bits & PERSIST and s.bits & STATE in (READY, UNACKED) and in_memory(s):
+                if s.bits & PERSIST and s.bits & STATE in (READY, UNACKED, DEAD) and in_memory(s):
                     records += record_bytes(<Message><PyObject *>s.message)
             seq = stop
         for i in range(self.copies.n):
             s = self.find(self.copies.at[i])
             if s.bits & COPIED and in_memory(s):
                 records += record_bytes(<Message><PyObject *>s.message)
-        return (
-            128
-            + records
-            + 56 * (self.settled.n // 2 + self.counted)
-        )
+        for producer in self.unsaid:
+            records += 48 + len(producer)
+        if self.epochs_before is not None:
+            records += 32 * len(self.known_state.epochs)
+        return 128 + records + 56 * (self.settled.n // 2 + self.counted + len(self.dying))
 
     def write(self, GroupWriter writer not None, uint64_t upto=0) -> int:
         """Puts what the journal has not heard into the group, messages below `upto`; see ring_pure.Ring.write."""
         cdef size_t i
         cdef uint64_t seq, offset
         cdef slot *s
+        if self.proxy:
+            raise AssertionError("a proxy has no log")
+        if self.replicated:
+            upto = 0
+        if self.epochs_before is not None:
+            for epoch, first_seq in self.known_state.epochs:
+                if (epoch, first_seq) not in self.epochs_before:
+                    writer.begin_epoch(self.queue_id, epoch, first_seq)
+            self.epochs_before = None
         if self.reserved > self.reserved_written:
             writer.put_reserve(self.queue_id, self.epoch, self.reserved)
             self.reserved_written = self.reserved
@@ -927,14 +1060,18 @@ cdef class Ring:
             if not s.bits & COPIED:
                 continue
             s.bits &= ~<uint8_t>COPIED
-            offset = writer.put_enqueue(self.queue_id, self.epoch, seq, <Message><PyObject *>s.message,
-                                        s.delivery_count)
+            offset = writer.put_enqueue(self.queue_id, self.epoch if self.known_state is None else self.epoch_of(seq),
+                                        seq, <Message><PyObject *>s.message, s.delivery_count)
             push(&self.moves, seq)
             push(&self.moves, <uint64_t>writer.segment << 32 | offset)
             push(&self.moves, s.length)
         self.copied = 0
         reset(&self.copies)
         self.write_new(writer, min(upto, self.next_seq) if upto else self.next_seq)
+        if self.dying:
+            for dead_seq in self.dying:
+                writer.put_dead(self.queue_id, self.epoch, dead_seq, self.known_state.dead[dead_seq])
+            self.dying.clear()
         if self.settled.n:
             join_ranges(&self.settled)
             writer.put_settle(self.queue_id, self.epoch, self.settled.at, self.settled.n // 2, 0)
@@ -944,7 +1081,7 @@ cdef class Ring:
                 reset(&self.settled)
             else:
                 self.settled, self.inflight = self.inflight, self.settled
-        for i in range(self.counts.n):
+        for i in range(0, self.counts.n, 2):
             seq = self.counts.at[i]
             s = self.find(seq)
             if s.bits & COUNTED:
@@ -952,8 +1089,16 @@ cdef class Ring:
                 writer.put_count(self.queue_id, self.epoch, seq, s.delivery_count)
         self.counted = 0
         reset(&self.counts)
+        if self.buried:
+            self.buried.clear()
+        if self.unsaid:
+            for producer in self.unsaid:
+                if producer != PRODUCERS_OWN:
+                    writer.produced(self.queue_id, self.epoch, producer, self.known_state.producers.get(producer, 0))
+            self.unsaid.clear()
         return self.unwritten
 
+    @cython.final
     cdef int write_new(self, GroupWriter writer, uint64_t end) except -1:
         cdef uint64_t seq = self.unwritten, stop, written = 0, length
         cdef block *place
@@ -969,7 +1114,7 @@ cdef class Ring:
             for seq in range(seq, stop):
                 s = &place.slots[seq & 255]
                 state = s.bits & STATE
-                if not s.bits & PERSIST or (state != READY and state != UNACKED):
+                if not s.bits & PERSIST or (state != READY and state != UNACKED and state != DEAD):
                     continue
                 if not in_memory(s):
                     raise AssertionError("an unwritten message is in memory")
@@ -993,15 +1138,24 @@ cdef class Ring:
 
     def commit(self, uint64_t upto) -> None:
         """The group that `write` returned `upto` for is durable. At most one group of a ring is in flight."""
-        cdef uint64_t seq
-        cdef size_t i
-        cdef slot *s
         if upto > self.unwritten:
             raise AssertionError("only what was written becomes durable")
+        if self.replica:
+            self.commit_moves()
+            return
         if self.held or self.resident_bytes > self.resident_bytes_max:
             self.pass_over(upto)
         self.committed = max(self.committed, upto)
         self.reserved_durable = self.reserved_written
+        self.commit_moves()
+        self.commit_settled()
+        self.advance_committed()
+
+    @cython.final
+    cdef int commit_moves(self) except -1:
+        cdef uint64_t seq
+        cdef size_t i
+        cdef slot *s
         for i in range(0, self.moves.n, 3):
             seq = self.moves.at[i]
             s = self.find(seq)
@@ -1016,9 +1170,9 @@ cdef class Ring:
             if in_memory(s) and self.resident_bytes > self.resident_bytes_max:
                 self.page_out(seq, s)
         reset(&self.moves)
-        self.commit_settled()
-        self.advance_committed()
+        return 0
 
+    @cython.final
     cdef int pass_over(self, uint64_t upto) except -1:
         # decides the slots in [committed, upto)
         cdef uint64_t seq = self.committed, stop
@@ -1034,7 +1188,7 @@ cdef class Ring:
                 s = &place.slots[seq & 255]
                 if s.bits & STATE == HELD:
                     self.held -= 1
-                    if self.forget(s):
+                    if self.clear(s):
                         break
                 elif s.bits & WRITTEN and in_memory(s) and self.resident_bytes > self.resident_bytes_max:
                     self.page_out(seq, s)
@@ -1042,6 +1196,7 @@ cdef class Ring:
             seq = stop
         return 0
 
+    @cython.final
     cdef int commit_settled(self) except -1:
         cdef uint64_t seq, released = 0
         cdef uint32_t segment = 0
@@ -1061,17 +1216,18 @@ cdef class Ring:
                         segment = s.segment
                         released = 0
                     released += s.length
-                self.forget(s)
+                self.clear(s)
                 seq += 1
         if released:
             self.use.release_bytes(segment, <uint32_t>released)
         reset(&self.inflight)
         return 0
 
+    @cython.final
     cdef void advance_committed(self) noexcept:
         cdef uint64_t seq = self.committed, end = self.next_seq, stop
         cdef block *place
-        if not self.journaled:
+        if not self.logged():
             self.committed = self.unwritten = end
             return
         while seq < end:
@@ -1096,7 +1252,7 @@ cdef class Ring:
         """Copy forward: writes the message again if it still lives at (segment, offset); False when it does not."""
         cdef slot *s = self.find(seq)
         cdef uint8_t state = s.bits & STATE
-        if (state != READY and state != UNACKED) or not s.bits & WRITTEN:
+        if (state != READY and state != UNACKED and state != DEAD) or not s.bits & WRITTEN:
             return False
         if s.segment != segment or s.offset != offset:
             return False
@@ -1111,10 +1267,11 @@ cdef class Ring:
 
     # -- paging -----------------------------------------------------------------------------------------------
 
+    @cython.final
     cdef void page_out(self, uint64_t seq, slot *s) noexcept:
         # a written message that is in memory
         cdef uint64_t bytes_left
-        if s.bits & COPIED:
+        if s.bits & COPIED or self.is_volatile:
             return
         bytes_left = body_bytes(s)
         self.resident_bytes -= payload_bytes(s)
@@ -1124,6 +1281,7 @@ cdef class Ring:
             self.absent += 1
             self.loaded_to = min(self.loaded_to, seq)
 
+    @cython.final
     cdef int page_in(self, slot *s, Message message) except -1:
         cdef size_t size = PyBytes_GET_SIZE(message.payload)
         if in_memory(s):
@@ -1148,6 +1306,7 @@ cdef class Ring:
         """Places of the next ready messages that are on disk only: at most `load_ahead`, about LOAD_BYTES."""
         return self.find_missing(self.load_ahead, LOAD_BYTES, self.load_ahead)
 
+    @cython.final
     cdef Places find_missing(self, size_t count_max, uint64_t bytes_max, uint64_t look_max):
         cdef Places found = Places()
         cdef uint64_t size = 0, left = look_max, seq, end
@@ -1177,6 +1336,7 @@ cdef class Ring:
             self.loaded_to = max(self.loaded_to, end)
         return found
 
+    @cython.final
     cdef bint find_returned(self, Places found, uint64_t *size, uint64_t *left, size_t count_max,
                             uint64_t bytes_max) except -1:
         # The heap in order, without popping it: a second heap holds the places in the first one whose parents were
@@ -1248,7 +1408,7 @@ cdef class Ring:
                     raise TypeError(f"a compiled ring holds compiled messages, not {type(message).__name__}")
                 s = self.find(places.at[i].seq)
                 state = s.bits & STATE
-                if state == READY or state == UNACKED:
+                if state == READY or state == UNACKED or state == DEAD:
                     self.page_in(s, <Message>message)
                 i += 1
             return
@@ -1257,7 +1417,7 @@ cdef class Ring:
                 raise TypeError(f"a compiled ring holds compiled messages, not {type(message).__name__}")
             s = self.find(location[0])
             state = s.bits & STATE
-            if state == READY or state == UNACKED:
+            if state == READY or state == UNACKED or state == DEAD:
                 self.page_in(s, <Message>message)
 
     # -- checkpoint and recovery ------------------------------------------------------------------------------
@@ -1268,6 +1428,12 @@ cdef class Ring:
         cdef uint64_t number
         cdef size_t i
         cdef list runs = []
+        if self.is_volatile:
+            self.dirty.n = 0
+            for i in range(self.shelf_first, self.shelf_end):
+                if self.shelves[i].place != NULL:
+                    self.shelves[i].place.dirty = 0
+            return runs
         memset(&self.dirty, 0, sizeof(words))
         try:
             if numbers.n:
@@ -1281,6 +1447,7 @@ cdef class Ring:
             drop(&numbers)
         return runs
 
+    @cython.final
     cdef bytes pack_run(self, uint64_t number):
         cdef run_entry[256] entries
         cdef run_entry *entry
@@ -1294,7 +1461,11 @@ cdef class Ring:
             s = &place.slots[k]
             if not s.bits & WRITTEN:
                 continue
-            if (number << 8 | k) >= self.committed:
+            if not self.replicated:
+                if (number << 8 | k) >= self.committed:
+                    keep = True
+                    continue
+            elif s.bits & STATE == SETTLED and self.in_flight(number << 8 | k):
                 keep = True
                 continue
             entry = &entries[n]
@@ -1336,6 +1507,7 @@ cdef class Ring:
         """An ENQ from the index or the tail of the log. A later place of the same seq replaces the earlier."""
         self.restore_slot(seq, segment, offset, length, body_length, priority, delivery_count)
 
+    @cython.final
     cdef int restore_slot(self, uint64_t seq, uint32_t segment, uint32_t offset, uint32_t length,
                           uint64_t body_length, uint8_t priority, uint16_t delivery_count) except -1:
         cdef block *place = self.find_block(seq >> 8)
@@ -1352,6 +1524,8 @@ cdef class Ring:
         s.offset = offset
         s.length = length
         s.bits = (s.bits & REDELIVERED) | READY | PERSIST | WRITTEN
+        if self.known_state is not None and self.known_state.dead and seq in self.known_state.dead:
+            set_state(s, DEAD)
         s.priority = min(priority, self.max_priority)
         s.delivery_count = delivery_count
         if self.use is not None:
@@ -1365,6 +1539,8 @@ cdef class Ring:
         cdef block *place
         cdef slot *s
         for first, last in ranges:
+            if self.known_state is not None and self.known_state.dead:
+                self.known_state.settled(first, last)
             seq = first
             end = <uint64_t>last + 1
             while seq < end:
@@ -1381,7 +1557,7 @@ cdef class Ring:
                     if self.use is not None:
                         self.use.release_bytes(s.segment, s.length)
                     self.mark_dirty()
-                    if self.forget(s):
+                    if self.clear(s):
                         break
                 seq = stop
 
@@ -1406,7 +1582,7 @@ cdef class Ring:
                 continue
             for k in range(256):
                 s = &place.slots[k]
-                if not s.bits:
+                if s.bits & STATE != READY:
                     continue
                 seq = self.shelves[i].number << 8 | k
                 self.ready += 1
@@ -1440,472 +1616,109 @@ cdef class Ring:
         self.ready_bytes = self.resident_bytes = 0
         self.unwritten = self.next_seq
         self.reserved_written = self.reserved
+        self.known_state = self.epochs_before = None
+        self.unsaid.clear()
+        self.dying.clear()
+        self.buried.clear()
+        free(self.held_counts)
+        self.held_counts = NULL
 
+    # -- what a cluster's rings need everywhere; see ring_cluster.pxi ------------------------------------------
 
-@cython.final
-cdef class Consumer:
-    """A consumer as `dispatch` sees it; see ring_pure.Consumer."""
-
-    cdef readonly Ring ring
-    cdef readonly Ledger ledger
-    cdef readonly bytes tag
-    cdef public bint no_ack
-    cdef public bint active
-    cdef public uint64_t prefetch
-    cdef public int64_t priority
-    cdef public object owner
-    cdef readonly uint64_t unacked
-    cdef public uint64_t delivered
-    cdef size_t place  # where its ledger holds it: 0 nowhere, 1 `sole`, n + 2 in `holders`
-
-    def __init__(self, Ring ring not None, Ledger ledger not None, bytes tag not None, bint no_ack,
-                 uint64_t prefetch, int64_t priority=0, owner=None):
-        self.ring = ring
-        self.ledger = ledger
-        self.tag = tag
-        self.no_ack = no_ack
-        self.prefetch = prefetch
-        self.priority = priority
-        self.owner = owner
-        self.active = True
+    @cython.final
+    cdef object made_state(self):
+        if self.known_state is None:
+            self.known_state = QueueState()
+        return self.known_state
 
     @property
-    def has_credit(self) -> bool:
-        return credit(self)
+    def state(self):
+        return self.made_state()
 
+    @property
+    def epochs(self) -> list:
+        """(epoch, its first seq), ascending."""
+        return self.made_state().epochs
 
-cdef struct delivery:
-    uint64_t tag
-    uint64_t seq
-    int64_t at_ms
-    PyObject *consumer  # NULL: it left
+    @property
+    def producers(self) -> dict:
+        return self.made_state().producers
 
+    @property
+    def volatile(self) -> bool:
+        """Durability "memory" of a replicated queue: records go to other nodes only, bodies stay in memory."""
+        return self.is_volatile
 
-cdef int compare_deliveries(const void *a, const void *b) noexcept nogil:
-    cdef uint64_t x = (<const delivery *>a).tag, y = (<const delivery *>b).tag
-    return (x > y) - (x < y)
+    @volatile.setter
+    def volatile(self, bint volatile):
+        if self.shelf_first != self.shelf_end:
+            raise AssertionError("a ring is volatile from its beginning")
+        self.is_volatile = volatile
+        if volatile:
+            self.use = None
 
+    def epoch_of(self, uint64_t seq) -> int:
+        """The epoch of a message's record; the ring's own where no epoch was begun."""
+        if self.known_state is not None:
+            for epoch, first_seq in reversed(self.known_state.epochs):
+                if first_seq <= seq:
+                    return epoch
+        return self.epoch
 
-@cython.final
-cdef class Ledger:
-    """A channel's unacknowledged deliveries by tag; see ring_pure.Ledger.
-
-    Entries stand in tag order in entries[first:end], the first and the last of them alive. A consumer with a
-    delivery here is kept alive by `sole` or `holders`, where the garbage collector sees it; entries borrow.
-    """
-
-    cdef readonly uint16_t number
-    cdef readonly OutBuffer out
-    cdef public uint64_t prefetch
-    cdef public bint flowing
-    cdef readonly uint64_t unacked
-    cdef readonly uint64_t next_tag
-    cdef Consumer sole
-    cdef list holders
-    cdef delivery *entries
-    cdef size_t first
-    cdef size_t end
-    cdef size_t room
-
-    def __init__(self, uint16_t number, OutBuffer out not None):
-        self.number = number
-        self.out = out
-        self.flowing = True
-        self.next_tag = 1
-
-    def __dealloc__(self):
-        free(self.entries)
-
-    cdef int hold(self, Consumer consumer) except -1:
-        if self.sole is None:
-            self.sole = consumer
-            consumer.place = 1
-            return 0
-        if self.holders is None:
-            self.holders = []
-        self.holders.append(consumer)
-        consumer.place = len(self.holders) + 1
-        return 0
-
-    cdef int let_go(self, Consumer consumer) except -1:
-        cdef size_t place = consumer.place
-        cdef Consumer last
-        consumer.place = 0
-        if place == 1:
-            self.sole = None
-            return 0
-        last = self.holders.pop()
-        if last is not consumer:
-            self.holders[<Py_ssize_t>place - 2] = last
-            last.place = place
-        return 0
-
-    cdef int make_room(self) except -1:
-        cdef size_t i, out = 0, room
-        cdef delivery *grown
-        if self.room and 2 * self.unacked <= self.room:
-            for i in range(self.first, self.end):
-                if self.entries[i].consumer != NULL:
-                    self.entries[out] = self.entries[i]
-                    out += 1
-            self.first = 0
-            self.end = out
-            if self.room <= 256 or 8 * out > self.room:
-                return 0
-            room = self.room // 2
+    @cython.final
+    cdef int bury(self, uint64_t seq) except -1:
+        # a dead message leaves; the log learns of it with the SET
+        mark = self.known_state.dead.pop(seq)
+        if seq in self.dying:
+            del self.dying[seq]
         else:
-            room = max(2 * self.room, <size_t>8)
-        grown = <delivery *>realloc(self.entries, room * sizeof(delivery))
-        if grown == NULL:
-            raise MemoryError()
-        self.entries = grown
-        self.room = room
+            self.buried[seq] = mark
         return 0
 
-    cdef inline uint64_t put(self, Consumer consumer, uint64_t seq, int64_t now_ms) except 0:
-        cdef uint64_t tag = self.next_tag
-        cdef delivery *entry
-        if self.end == self.room:
-            self.make_room()
-        if consumer.place == 0:
-            self.hold(consumer)
-        entry = &self.entries[self.end]
-        entry.tag = tag
-        entry.seq = seq
-        entry.at_ms = now_ms
-        entry.consumer = <PyObject *>consumer
-        self.end += 1
-        self.next_tag = tag + 1
-        self.unacked += 1
-        consumer.unacked += 1
-        return tag
+    @cython.final
+    cdef int let_go(self, uint64_t seq) except -1:
+        # the block of seq is hot and has holders
+        cdef uint8_t holder = self.hot.holders[seq & 255]
+        if holder:
+            self.held_counts[holder] -= 1
+            self.hot.holders[seq & 255] = 0
+        return 0
 
-    def add(self, Consumer consumer not None, uint64_t seq, int64_t now_ms) -> int:
-        return self.put(consumer, seq, now_ms)
+    @cython.final
+    cdef inline int set_holder(self, uint64_t seq, uint8_t holder) except -1:
+        # the block of seq is hot
+        if self.hot.holders == NULL or self.held_counts == NULL:
+            self.make_holders()
+        if self.hot.holders[seq & 255]:
+            self.let_go(seq)
+        self.hot.holders[seq & 255] = holder
+        self.held_counts[holder] += 1
+        return 0
 
-    def skip(self) -> int:
-        """A delivery that needs no acknowledgement still takes a tag."""
-        self.next_tag += 1
-        return self.next_tag - 1
+    @cython.final
+    cdef int make_holders(self) except -1:
+        if self.held_counts == NULL:
+            self.held_counts = <uint64_t *>calloc(256, sizeof(uint64_t))
+            if self.held_counts == NULL:
+                raise MemoryError()
+        if self.hot.holders == NULL:
+            self.hot.holders = <uint8_t *>calloc(256, 1)
+            if self.hot.holders == NULL:
+                raise MemoryError()
+        return 0
 
-    cdef delivery *find(self, uint64_t tag) noexcept:
-        # NULL when the tag is not outstanding; see Ring.shelf_at
-        cdef size_t low = self.first, high = self.end, middle
-        cdef uint64_t above, below
-        cdef delivery *entry
-        if low == high:
-            return NULL
-        high -= 1
-        if tag < self.entries[low].tag or tag > self.entries[high].tag:
-            return NULL
-        above = tag - self.entries[low].tag
-        below = self.entries[high].tag - tag
-        middle = high
-        if above < high - low:
-            high = low + above
-        if below < middle - low:
-            low = middle - below
+    @cython.final
+    cdef bint in_flight(self, uint64_t seq) noexcept:
+        # whether the SET of seq is in a group; the ranges of one group are sorted
+        cdef size_t low = 0, high = self.inflight.n // 2, middle
         while low < high:
             middle = (low + high) >> 1
-            if self.entries[middle].tag < tag:
+            if self.inflight.at[2 * middle + 1] < seq:
                 low = middle + 1
             else:
                 high = middle
-        entry = &self.entries[low]
-        return entry if entry.tag == tag and entry.consumer != NULL else NULL
-
-    cdef inline void remove(self, delivery *entry) noexcept:
-        entry.consumer = NULL
-        self.unacked -= 1
-        while self.first < self.end and self.entries[self.first].consumer == NULL:
-            self.first += 1
-        while self.end > self.first and self.entries[self.end - 1].consumer == NULL:
-            self.end -= 1
-        if self.first == self.end:
-            self.first = self.end = 0
-            if self.room > 256:
-                free(self.entries)
-                self.entries = NULL
-                self.room = 0
-
-    cdef inline int settle_entry(self, delivery *entry) except -1:
-        cdef Consumer consumer = <Consumer>entry.consumer
-        cdef uint64_t seq = entry.seq
-        self.remove(entry)
-        consumer.unacked -= 1
-        consumer.ring.settle_seq(seq, False)
-        if not consumer.ring.marked:
-            consumer.ring.set_mark()
-        if consumer.unacked == 0:
-            self.let_go(consumer)
-        return 0
-
-    cdef bint ack_one(self, uint64_t ack) except -1:
-        # False: the tag is unknown
-        cdef uint64_t tag = ack >> 1
-        cdef delivery *entry
-        if ack & 1 == 0:
-            entry = self.find(tag)
-            if entry == NULL:
-                return False
-            self.settle_entry(entry)
-            return True
-        # amqp-rules 5.5: `multiple` with tag 0 means all
-        if tag == 0:
-            tag = NONE
-        elif self.find(tag) == NULL:
-            return False
-        while self.first < self.end and self.entries[self.first].tag <= tag:
-            self.settle_entry(&self.entries[self.first])
-        return True
-
-    def ack(self, acks) -> int:
-        """Settles the deliveries named by `acks` (tag * 2 + multiple). Returns 0, or the unknown tag + 1."""
-        cdef size_t i
-        cdef Acked batch
-        if type(acks) is Acked:
-            batch = <Acked>acks
-            for i in range(batch.count):
-                if not self.ack_one(batch.values[i]):
-                    return (batch.values[i] >> 1) + 1
-            return 0
-        for ack in acks:
-            if ack > NONE or not self.ack_one(ack):
-                return (ack >> 1) + 1
-        return 0
-
-    cdef tuple collect_entry(self, delivery *entry):
-        cdef Consumer consumer = <Consumer>entry.consumer
-        cdef uint64_t seq = entry.seq, tag = entry.tag
-        self.remove(entry)
-        consumer.unacked -= 1
-        if consumer.unacked == 0:
-            self.let_go(consumer)
-        return tag, consumer, seq
-
-    def collect(self, uint64_t tag, bint multiple):
-        """Takes the deliveries out without settling them, in tag order; None when the tag is unknown."""
-        cdef list taken
-        cdef delivery *entry
-        if multiple and tag == 0:
-            return self.drain()
-        entry = self.find(tag)
-        if entry == NULL:
-            return None
-        if not multiple:
-            return [self.collect_entry(entry)]
-        taken = []
-        while self.first < self.end and self.entries[self.first].tag <= tag:
-            taken.append(self.collect_entry(&self.entries[self.first]))
-        return taken
-
-    def drain(self) -> list:
-        """Takes all out, in tag order: the channel ends or recovers."""
-        cdef list taken = []
-        while self.first < self.end:
-            taken.append(self.collect_entry(&self.entries[self.first]))
-        return taken
-
-    def restore(self, entries, int64_t now_ms) -> None:
-        """Puts collected deliveries back (a transaction was rolled back)."""
-        cdef list back = list(entries)
-        cdef size_t n = 0, i, room = max(self.unacked + len(back), <size_t>8)
-        cdef Consumer consumer
-        cdef delivery *merged = <delivery *>malloc(room * sizeof(delivery))
-        if merged == NULL:
-            raise MemoryError()
-        try:
-            for i in range(self.first, self.end):
-                if self.entries[i].consumer != NULL:
-                    merged[n] = self.entries[i]
-                    n += 1
-            for tag, consumer, seq in back:
-                merged[n] = delivery(tag, seq, now_ms, <PyObject *>consumer)
-                n += 1
-            qsort(merged, n, sizeof(delivery), compare_deliveries)
-            for i in range(n):
-                if merged[i].tag >= self.next_tag:
-                    raise AssertionError("a delivery is put back under its own tag")
-                if i and merged[i].tag == merged[i - 1].tag:
-                    raise AssertionError("a delivery is put back once")
-            self.entries, merged = merged, self.entries
-        finally:
-            free(merged)
-        self.first = 0
-        self.end = n
-        self.room = room
-        for _, consumer, _ in back:
-            self.unacked += 1
-            consumer.unacked += 1
-            if consumer.place == 0:
-                self.hold(consumer)
-
-    def drain_of(self, Consumer consumer not None) -> list:
-        """Takes all deliveries of one consumer out, in tag order."""
-        cdef size_t i
-        cdef list tags = []
-        cdef uint64_t tag
-        for i in range(self.first, self.end):
-            if self.entries[i].consumer == <PyObject *>consumer:
-                tags.append(self.entries[i].tag)
-        drained = []
-        for tag in tags:
-            drained += self.collect(tag, False)
-        return drained
-
-    def held(self) -> list:
-        """(delivery time in ms of its oldest delivery, consumer) of each that holds one, oldest first."""
-        cdef size_t i
-        cdef PyObject *last = NULL
-        cdef dict found = {}
-        for i in range(self.first, self.end):
-            if self.entries[i].consumer == NULL or self.entries[i].consumer == last:
-                continue
-            last = self.entries[i].consumer
-            found.setdefault(<size_t>last, (self.entries[i].at_ms, <object>last))
-        return list(found.values())
-
-    def oldest(self):
-        """(delivery time in ms, consumer, tag) of the oldest unacknowledged delivery."""
-        cdef delivery *entry
-        if self.first == self.end:
-            return None
-        entry = &self.entries[self.first]
-        return entry.at_ms, <object>entry.consumer, entry.tag
+        return low < self.inflight.n // 2 and self.inflight.at[2 * low] <= seq
 
 
-cdef inline bint credit(Consumer consumer) noexcept:
-    cdef Ledger ledger = consumer.ledger
-    if not consumer.active or not ledger.flowing or ledger.out.paused or ledger.out.size >= ledger.out.size_max:
-        return False
-    if consumer.no_ack:
-        return True
-    return (not consumer.prefetch or consumer.unacked < consumer.prefetch) and (
-        not ledger.prefetch or ledger.unacked < ledger.prefetch
-    )
-
-
-cdef inline int deliver(Ring ring, Consumer consumer, uint64_t seq, slot *s, int64_t now_ms) except -1:
-    cdef Ledger ledger = consumer.ledger
-    cdef bint redelivered = s.bits & REDELIVERED != 0
-    cdef uint64_t tag
-    cdef Message message
-    ring.hand_out(seq, s)
-    message = <Message><PyObject *>s.message
-    if ring.annotate is not None and (message.flags & HAS_BCC or (redelivered and ring.annotates_redelivered)):
-        answer = ring.annotate(message, seq, s.delivery_count)
-        if type(answer) is not Message:
-            raise TypeError(f"annotate returned {type(answer).__name__}, not a message")
-        message = <Message>answer
-        s = ring.find(seq)
-    if consumer.no_ack:
-        tag = ledger.next_tag
-        ledger.next_tag = tag + 1
-    else:
-        tag = ledger.put(consumer, seq, now_ms)
-    ledger.out.put_deliver(ledger.number, consumer.tag, tag, redelivered, message)
-    consumer.delivered += 1
-    if consumer.no_ack:
-        ring.settle_seq(seq, False)
-    elif s.bits & WRITTEN:
-        ring.relieve(seq, s)
-    return 0
-
-
-def dispatch(Ring ring not None, consumers, int64_t now_ms, int64_t limit=1 << 30) -> tuple:
-    """Hands ready messages to consumers with credit (`consumers`: highest priority first).
-
-    Returns (how many, why it stopped): HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED, HEAD_EXPIRED, NO_CREDIT or
-    LIMIT.
-    """
-    cdef tuple members = tuple(consumers)
-    cdef int64_t count = 0
-    cdef Consumer consumer
-    cdef uint64_t seq
-    cdef slot *s
-    cdef int head
-    for member in members:
-        if type(member) is not Consumer:
-            raise TypeError(f"a compiled ring feeds compiled consumers, not {type(member).__name__}")
-    if len(members) != 1:
-        return dispatch_round(ring, members, now_ms, limit)
-    consumer = <Consumer>members[0]
-    while True:
-        if count >= limit:
-            return count, LIMIT
-        if not credit(consumer):
-            return count, NO_CREDIT if ring.ready else HEAD_NONE
-        seq = ring.head_seq()
-        if not seq:
-            return count, HEAD_NONE
-        s = ring.find(seq)
-        head = ring.head_at(seq, s, now_ms)
-        if head != HEAD_OK:
-            return count, head
-        ring.turn = 1
-        deliver(ring, consumer, seq, s, now_ms)
-        count += 1
-
-
-cdef tuple dispatch_round(Ring ring, tuple members, int64_t now_ms, int64_t limit):
-    # Within one call credit only shrinks, so a consumer that was passed over once stays out: alive[place] is the
-    # place itself while it has credit, and otherwise a place further on (`width` stands for the end).
-    cdef size_t n = len(members), start = 0, end = 0, width = 0, place, i
-    cdef int64_t count = 0
-    cdef uint64_t seq
-    cdef slot *s
-    cdef int head
-    cdef size_t[64] few
-    cdef size_t *alive = few
-    if n >= 64:
-        alive = <size_t *>malloc((n + 1) * sizeof(size_t))
-        if alive == NULL:
-            raise MemoryError()
-    try:
-        while True:
-            if count >= limit:
-                return count, LIMIT
-            while True:
-                place = width
-                if width:
-                    place = next_alive(members, start, width, alive, ring.turn % width)
-                    if place == width:
-                        place = next_alive(members, start, width, alive, 0)
-                if place < width:
-                    break
-                if end == n:
-                    return count, NO_CREDIT if ring.ready else HEAD_NONE
-                start = end
-                while end < n and (<Consumer>members[end]).priority == (<Consumer>members[start]).priority:
-                    end += 1
-                width = end - start
-                for i in range(width + 1):
-                    alive[i] = i
-            seq = ring.head_seq()
-            if not seq:
-                return count, HEAD_NONE
-            s = ring.find(seq)
-            head = ring.head_at(seq, s, now_ms)
-            if head != HEAD_OK:
-                return count, head
-            ring.turn = place + 1
-            deliver(ring, <Consumer>members[start + place], seq, s, now_ms)
-            count += 1
-    finally:
-        if alive != few:
-            free(alive)
-
-
-cdef inline size_t next_alive(tuple members, size_t start, size_t width, size_t *alive, size_t place):
-    cdef size_t at = place, after
-    while True:
-        while alive[at] != at:
-            at = alive[at]
-        if at == width or credit(<Consumer>members[start + at]):
-            break
-        alive[at] = at + 1
-    while place < at:  # the next search goes there at once
-        after = alive[place]
-        alive[place] = at
-        place = after
-    return at
+include "ring_cluster.pxi"
+include "ledger.pxi"

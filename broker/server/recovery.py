@@ -12,6 +12,7 @@ from typing import Any
 from broker.queues.ring import Ring
 from cluster.entities import Queue
 from cluster.ids import QueueId
+from journal.queue_state import QueueState
 from journal.record import Record
 
 Find = Callable[[QueueId], Queue | None]
@@ -50,6 +51,7 @@ class Recovery:
         ring = self._ring(queue_id)
         if ring is not None:
             ring.epoch = meta.get("epoch", ring.epoch)
+            ring.restore_state(QueueState.of_meta(meta))
             self._ends[queue_id] = meta["next_seq"], meta["reserved"]
 
     def run(self, queue_id: int, first_seq: int, entries: bytes) -> None:
@@ -84,6 +86,28 @@ class Recovery:
         ring = self._tail_ring(queue_id)
         if ring is not None:
             ring.restore_count(seq, delivery_count)
+
+    def dead(self, queue_id: int, seq: int, mark: int) -> None:
+        ring = self._tail_ring(queue_id)
+        if ring is not None:
+            ring.restore_dead(seq, mark)
+
+    def cut(self, queue_id: int, from_seq: int) -> None:
+        ring = self._tail_ring(queue_id)
+        if ring is not None:
+            ring.cut(from_seq)
+            next_seq, reserved = self._ends.get(queue_id, (1, 0))
+            self._ends[queue_id] = min(next_seq, from_seq), reserved
+
+    def produced(self, queue_id: int, producer: bytes, upto: int) -> None:
+        ring = self._tail_ring(queue_id)
+        if ring is not None:
+            ring.restore_produced(producer, upto)
+
+    def began(self, queue_id: int, epoch: int, first_seq: int) -> None:
+        ring = self._tail_ring(queue_id)
+        if ring is not None:
+            ring.restore_epoch(epoch, first_seq)
 
     def finish(self) -> None:
         """The log is folded."""
