@@ -358,7 +358,8 @@ class Mesh:
             return
         untold = self._refusals.count(who, time.monotonic())
         if untold is not None:
-            self._events.on_refused(who, line, untold)
+            # some of it the other side wrote
+            self._events.on_refused(who, "".join(char if char.isprintable() else "?" for char in line[:1000]), untold)
 
 
 def split_address(text: str) -> tuple[str, int]:
