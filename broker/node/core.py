@@ -553,14 +553,13 @@ class Node:
             for connection in self.connections.values():
                 connection.review_reading()
 
-    def checkpoint(self) -> tuple[list[tuple[int, int, bytes]], list[tuple[int, dict[str, int]]], list[int]]:
+    def checkpoint(self) -> tuple[list[tuple[int, int, bytes]], list[tuple[int, dict[str, Any]]], list[int]]:
         """(queue id, first seq, run bytes) that changed, (queue id, meta) of the same queues, ids to forget."""
         runs: list[tuple[int, int, bytes]] = []
-        metas: list[tuple[int, dict[str, int]]] = []
+        metas: list[tuple[int, dict[str, Any]]] = []
         for ring in self.touched:
             runs.extend((ring.queue_id, first, run) for first, run in ring.dirty_runs())
-            meta = {"next_seq": ring.next_seq, "reserved": ring.reserved_durable, "epoch": ring.epoch}
-            metas.append((ring.queue_id, meta))
+            metas.append((ring.queue_id, ring.checkpoint_meta()))
         self.touched.clear()
         forgotten, self.forgotten = self.forgotten, []
         return runs, metas, forgotten
