@@ -113,8 +113,12 @@ class Nemesis:
     async def _do(self, step: Step, node: str, chance: random.Random) -> None:
         names = self.cluster.names
         if step.kind in (Kind.KILL, Kind.KILL_TWO, Kind.KILL_ALL, Kind.STOP):
-            other = chance.choice([name for name in names if name != node])
-            hit = {Kind.KILL_TWO: [node, other], Kind.KILL_ALL: names}.get(step.kind, [node])
+            others = [name for name in names if name != node]
+            hit = [node]
+            if step.kind is Kind.KILL_TWO:
+                hit.append(chance.choice(others))
+            elif step.kind is Kind.KILL_ALL:
+                hit += others
             for name in hit:
                 await (self.cluster.stop(name) if step.kind is Kind.STOP else self.cluster.kill(name))
                 self._down.append(name)

@@ -175,6 +175,7 @@ class LocalCluster:
             "CLUSTERBROKER_SECRET_FILE": str(self._secret),
             "CLUSTERBROKER_LOG__FORMAT": "json",
             "CLUSTERBROKER_JOURNAL__SEGMENT_BYTES": "8MiB",
+            "CLUSTERBROKER_ALARMS__DISK_FREE_BYTES": "8MiB",
         }
         if self.wires is not None:
             own["CLUSTERBROKER_CLUSTER_DIAL"] = self.wires.dial_of(name)
