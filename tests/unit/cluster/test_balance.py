@@ -105,6 +105,15 @@ def test_nothing_is_removed_before_the_others_are_in_sync() -> None:
     assert command.remove == ("b",), "not the owner, and of the others the one that holds most, by name"
 
 
+def test_a_newcomer_is_not_sent_away_before_it_has_caught_up() -> None:
+    world = ClusterWorld("abcd")
+    world.declare("q")
+    for number in range(3):
+        world.declare(f"r{number}", at="d", x={"replicas": 1, "queue-leader-locator": "client-local"})
+    world.move("q", add="d")
+    assert reconfigurations(world.map) == [], "though it is the one that holds most"
+
+
 def test_without_an_owner_nothing_moves() -> None:
     world = ClusterWorld("abc")
     world.declare("q")
