@@ -297,7 +297,8 @@ class RaftLog:
         journal = Journal(self._disk)
         snapshots = Snapshots(self._disk, self._dump)
         stored = snapshots.load()
-        if (stored is None) != (len(journal) == 0 or journal[0][1] == 1) or (over.voters and stored is None):
+        begins = journal[0][1] if len(journal) else 0
+        if (stored is None and (over.voters or begins > 1)) or (stored is not None and not begins):
             raise DamagedLog(
                 f"{self._disk.path}: journal and snapshot do not belong together, one of them is missing; restore this "
                 "node's disk, or let it join anew with an empty directory"
@@ -312,6 +313,9 @@ class RaftLog:
             chance=self._chance,
             now_s=self._now_s,
         )
+        if not begins:
+            # the file comes into being whole, so that its beginning is never torn
+            journal.rewrite()
         for peer in sorted(self._links):
             known = self._links[peer]
             if known is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cluster import commands as c
 from cluster.ids import NodeId
+from cluster.raft import core
 
 from .checkers import require
 from .world import World, observe_journals
@@ -24,23 +25,38 @@ class Report:
     entries: int
 
 
-def run(seed: int, *, span_s: float = 12.0, tamper: Callable[[World], None] | None = None) -> Report:
-    """Run a seed; raises Violation. `tamper` seeds a bug."""
+def run(
+    seed: int,
+    *,
+    span_s: float = 12.0,
+    tamper: Callable[[World], None] | None = None,
+    only: tuple[str, ...] = (),
+) -> Report:
+    """Run a seed; raises Violation. `tamper` seeds a bug; `only`: the faults that may happen, all if empty."""
     founders = 3 if seed % 4 else 5
     world = World(seed, founders=founders, joiners=2, snapshot_every=(40, 15, 400)[seed % 3])
     stop = observe_journals(world)
+    batch_bytes = core.BATCH_BYTES_MAX
+    core.BATCH_BYTES_MAX = world.rng.choice((500, 2_000, batch_bytes))  # type: ignore[misc]
     try:
-        return _run(world, span_s, tamper)
+        return _run(world, span_s, tamper, only or EVERY_FAULT)
     finally:
+        core.BATCH_BYTES_MAX = batch_bytes  # type: ignore[misc]
         stop()
 
 
-def _run(world: World, span_s: float, tamper: Callable[[World], None] | None) -> Report:
+EVERY_FAULT = (
+    *("crash", "crash", "crash_in_disk", "crash_all", "reset", "reset", "partition", "one_way", "isolate_leader"),
+    *("lag", "lag", "pause", "pause_leader", "join", "slow", "compact", "replace"),
+)
+
+
+def _run(world: World, span_s: float, tamper: Callable[[World], None] | None, only: tuple[str, ...]) -> Report:
     if tamper is not None:
         tamper(world)
     for founder in world.founders:
         world.nodes[founder.name].start()
-    faults = Faults(world)
+    faults = Faults(world, only)
     world.at(world.now_s, faults.connect)
     if world.rng.random() < 0.5:  # else faults may hit the founding
         require(world.run_until(lambda: world.leader is not None, 10), "liveness: no first leader")
@@ -60,6 +76,7 @@ def _run(world: World, span_s: float, tamper: Callable[[World], None] | None) ->
 
 def _heal(world: World) -> None:
     world.heal()
+    world.lag.clear()
     for name, node in world.nodes.items():
         if node.log is None and (name in {f.name for f in world.founders} or node.disks):
             node.start()
@@ -90,10 +107,12 @@ def _check_end(world: World) -> None:
 class Faults:
     """What goes wrong, one thing after another."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, only: tuple[str, ...]) -> None:
         self.world = world
+        self.only = only
         self.active = False
         self.crashes = 0
+        self._silent: dict[str, float] = {}
 
     def connect(self) -> None:
         self.world.connect()
@@ -111,13 +130,7 @@ class Faults:
         world = self.world
         if not self.active:
             return
-        fault = world.rng.choice(
-            (
-                *(self.crash, self.crash, self.crash_in_disk, self.crash_all, self.reset, self.reset),
-                *(self.partition, self.one_way, self.isolate_leader, self.join, self.slow, self.compact, self.replace),
-            )
-        )
-        fault()
+        getattr(self, world.rng.choice(self.only))()
         world.at(world.now_s + world.rng.random() * 0.9, self.next_fault)
 
     def _up(self) -> list[str]:
@@ -174,6 +187,23 @@ class Faults:
         for pair in pairs:
             self.world.cut(*pair)
         self.world.at(self.world.now_s + 0.2 + self.world.rng.random() * 2.5, self.world.heal)
+
+    def lag(self) -> None:
+        """For a while nothing arrives in one direction, and then all of it."""
+        pair = self.world.rng.sample(sorted(self.world.nodes), 2)
+        self.world.lag[pair[0], pair[1]] = self.world.now_s + self.world.rng.random() * 4
+
+    def pause(self) -> None:
+        """SIGSTOP, SIGCONT."""
+        if up := self._up():
+            self._pause(self.world.rng.choice(up))
+
+    def pause_leader(self) -> None:
+        if (leader := self.world.leader) is not None:
+            self._pause(leader.name)
+
+    def _pause(self, name: str) -> None:
+        self.world.nodes[name].paused_until_s = self.world.now_s + self.world.rng.random() * 3
 
     def slow(self) -> None:
         self.world.slowness_s = self.world.rng.choice((0.001, 0.01, 0.05, 0.3))
@@ -233,7 +263,3 @@ class Faults:
                 owner = world.nodes[leader.name]
                 command = c.FailNode(node=NodeId(name), incarnation=member.incarnation)
                 owner.run(owner.life, lambda: leader.propose(command))  # noqa: B023
-
-    @property
-    def _silent(self) -> dict[str, float]:
-        return self.__dict__.setdefault("silent", {})  # type: ignore[no-any-return]

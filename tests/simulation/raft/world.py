@@ -39,7 +39,7 @@ class SimNode:
         self.highest = 0
         self.registering = False
         self.incarnation = 0
-        self.failed_since_s: float | None = None
+        self.paused_until_s = 0.0
 
     def format(self, founders: list[identity.Founder] | None) -> None:
         """A new disk: of a founder, or of somebody who joins."""
@@ -51,16 +51,12 @@ class SimNode:
         else:
             identity.found(self.disk, self.name, f"{self.name}{self.disks}", founders)
 
-    @property
-    def up(self) -> RaftLog | None:
-        return self.log
-
     def start(self) -> None:
-        world, life = self.world, self.life = self.world, self.life + 1
-        life = self.life
+        self.life += 1
+        world, life = self.world, self.life
         self.registering = False
         self.incarnation = 0
-        self.failed_since_s = None
+        self.paused_until_s = 0.0
 
         def soon(call: Callable[[], object]) -> None:
             world.at(world.now_s + world.rng.random() * 0.0002, lambda: self.run(life, call))
@@ -92,6 +88,9 @@ class SimNode:
     def run(self, life: int, call: Callable[[], object]) -> None:
         """Do something as this node, if it is still in that life; its death inside is its death."""
         if life != self.life or self.log is None:
+            return
+        if self.paused_until_s > self.world.now_s:
+            self.world.at(self.paused_until_s, lambda: self.run(life, call))
             return
         try:
             call()
@@ -141,7 +140,6 @@ class SimNode:
         """kill -9, or the power."""
         self.log = None
         self.life += 1
-        self.failed_since_s = self.world.now_s
         self.disk.crash()
         self.world.links_of_dead(self.name)
 
@@ -175,6 +173,8 @@ class World:
         self._links: dict[tuple[str, str], tuple[int, float, float]] = {}
         self._link_numbers = itertools.count(1)
         self._cut: set[tuple[str, str]] = set()
+        self.lag: dict[tuple[str, str], float] = {}
+        """Until when nothing arrives in this direction, though nothing is lost."""
         self.refusing = True
         """A dead process refuses connections, and its peers tell."""
         names = [chr(ord("a") + i) for i in range(founders + joiners)]
@@ -227,7 +227,8 @@ class World:
         if link is None:
             return
         number, start_s, last_s = link
-        arrive_s = max(last_s, self.now_s + 0.0001 + self.rng.random() ** 4 * self.slowness_s)
+        flight_s = 0.0001 + self.rng.random() ** 4 * self.slowness_s
+        arrive_s = max(last_s, self.now_s + flight_s, self.lag.get((sender, receiver), 0.0))
         self._links[(sender, receiver)] = (number, start_s, arrive_s)
         self.at(arrive_s, lambda: self._arrive(sender, receiver, number, head))
 

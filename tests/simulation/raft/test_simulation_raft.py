@@ -1,0 +1,158 @@
+"""Fresh seeds within a budget of time; and the same world with a bug put into the code, which it must find.
+
+A failure names its seed: `python -m tests.simulation.raft --seed N` runs it again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+
+from cluster.raft import guards
+from cluster.raft import messages as m
+from cluster.raft.core import Core, _Outbox
+from cluster.raft.fold import Fold
+from cluster.raft.raft_log import RaftLog
+from tests.simulation.raft.checkers import Violation
+from tests.simulation.raft.run import run
+from tests.simulation.raft.world import World
+
+BUDGET_S = 8.0
+NAMED = {
+    3: "one disk id for all: registrations refused for ever",
+    130: "an introduction lost on a link that lives",
+    228: "proposals stay open after healing",
+}
+"""Seeds that found something once."""
+
+
+def test_fresh_seeds_within_the_budget() -> None:
+    first = int.from_bytes(os.urandom(4), "little")
+    end_s = time.monotonic() + BUDGET_S
+    succeeded = 0
+    seed = first
+    while time.monotonic() < end_s:
+        try:
+            succeeded += run(seed).succeeded
+        except (Violation, AssertionError) as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        seed += 1
+    assert succeeded > 0, f"seeds {first}..{seed - 1} did nothing"
+
+
+@pytest.mark.parametrize("seed", NAMED)
+def test_named_seeds(seed: int) -> None:
+    run(seed)
+
+
+def test_a_seed_gives_the_same_run_again() -> None:
+    assert run(5, span_s=4) == run(5, span_s=4)
+
+
+# ---- bugs that are put in, each by taking one guard out ----
+
+Bug = Callable[[pytest.MonkeyPatch], Callable[[World], None] | None]
+
+
+def without_log_matching_filter(patch: pytest.MonkeyPatch) -> None:
+    """G4: what is known already reaches pysyncobj, which cuts what follows it."""
+    patch.setattr(Core, "_normalised", lambda _self, message: guards.Normalised(message, None))
+
+
+def without_snapshot_guard(patch: pytest.MonkeyPatch) -> None:
+    """G5: an old snapshot is installed over newer state, and pieces move the commit index."""
+
+    def received(self: Core, peer: str, message: m.Snapshot) -> None:
+        if self._follows(peer, message.term):
+            piece = (message.data, message.first, message.last)
+            told = {"term": message.term, "commit_index": message.commit, "serialized": piece}
+            self._pass(peer, {"type": "append_entries", **told})
+
+    patch.setattr(Core, "_received_snapshot", received)
+
+
+def without_common_resets(patch: pytest.MonkeyPatch) -> None:
+    """G6: a follower asks again from where its log ends, or one before, whatever it knows to be committed."""
+    patch.setattr(Core, "_resend_from", lambda _self, asked: asked)
+
+
+def without_terms_on_acks(patch: pytest.MonkeyPatch) -> None:
+    """G7: an acknowledgement counts whatever its term."""
+    patch.setattr(Core, "_is_current_ack", lambda _self, _message: True)
+
+
+def without_flush_before_ack(patch: pytest.MonkeyPatch) -> None:
+    """G2: what was acknowledged is not durable."""
+
+    def flush(self: _Outbox) -> bool:
+        queues, self._queues = self._queues, {}
+        for peer in sorted(queues):
+            for message in queues[peer]:
+                self._send(peer, message)
+        return bool(queues)
+
+    patch.setattr(_Outbox, "flush", flush)
+
+
+def without_sync(_patch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """The disk takes everything and keeps what it likes."""
+
+    def tamper(world: World) -> None:
+        for node in world.nodes.values():
+            if node.disks:
+                node.disk.lies = True
+
+    return tamper
+
+
+def without_dedup(patch: pytest.MonkeyPatch) -> None:
+    """G11: whatever comes is applied."""
+    patch.setattr(Fold, "_is_next", lambda _self, _envelope: True)
+
+
+def without_one_vote(patch: pytest.MonkeyPatch) -> None:
+    """Every answer is a vote, and everybody who is asked gives one."""
+
+    def received(self: Core, peer: str, message: m.AskVote) -> None:
+        if message.term >= self.term and not self.leads:
+            self._outbox.put(peer, m.Vote(message.term))
+
+    patch.setattr(Core, "_received_ask_vote", received)
+
+
+def without_barrier(patch: pytest.MonkeyPatch) -> None:
+    """Success is told as soon as it is applied here."""
+    tell = RaftLog._tell
+
+    def told(self: RaftLog) -> None:
+        self._barrier = self.applied
+        tell(self)
+
+    patch.setattr(RaftLog, "_tell", told)
+
+
+BUGS: tuple[Bug, ...] = (
+    without_log_matching_filter,
+    without_snapshot_guard,
+    without_common_resets,
+    without_terms_on_acks,
+    without_flush_before_ack,
+    without_sync,
+    without_dedup,
+    without_one_vote,
+    without_barrier,
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_that_is_put_in_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    tamper = bug(monkeypatch)
+    for seed in range(60):
+        try:
+            run(seed, tamper=tamper)
+        except (Violation, AssertionError):
+            return
+    raise AssertionError(f"60 seeds do not find it: {bug.__doc__}")
