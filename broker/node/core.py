@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from broker.amqp import properties as codec
 from broker.amqp.codec import make_message
 from broker.amqp.errors import AmqpError
@@ -36,11 +38,12 @@ from broker.queues.ticket import Ticket
 from broker.routing.binding import Binding, Destination
 from broker.routing.carbon_copy import copy_keys
 from cluster import changes
-from cluster.commands import AnyCommand, DeleteQueue, RemoveConnection
+from cluster.commands import AnyCommand, DeclareQueue, DeleteQueue, RemoveConnection
 from cluster.entities import Binding as BindingEntity
 from cluster.entities import Queue as QueueEntity
 from cluster.entities import User
 from cluster.errors import Unavailable
+from cluster.ids import Incarnation, NodeId
 from cluster.queue_settings import QueueSettings
 from cluster.state import Applied
 from cluster.view import ClusterView
@@ -48,6 +51,7 @@ from journal.record import GroupWriter, Message, SegmentUse
 
 if TYPE_CHECKING:
     from broker.node.part import Part
+    from broker.proxy.replies import Replies
     from broker.session.connection import Connection
 
 RATE_MS = 8
@@ -141,6 +145,7 @@ class Node:
         self.queues: dict[int, Queue] = {}
         self.connections: dict[str, Connection] = {}
         self.reply_targets: dict[str, ReplyTarget] = {}
+        self.replies: Replies | None = None  # the way to requesters at other nodes
         self.alarms: dict[str, None] = {}
         self.part: Part | None = None
         """What the node is to others; None: it is alone."""
@@ -169,7 +174,7 @@ class Node:
         self._rate_since_ms = 0
         self._rate_bytes = 0
         self._patient = False
-        self._agenda: list[Queue] = []
+        self.agenda: list[Queue] = []
         self._wakes: list[tuple[int, int, Queue]] = []
         self._wake_count = 0
         self._serial = 0
@@ -184,6 +189,18 @@ class Node:
         """A name part that no other node, no other start and no earlier call has given."""
         self._serial += 1
         return f"{self.options.name}-{self.options.incarnation:x}-{self._serial}"
+
+    def reply(self, key: str, message: Message) -> bool:
+        """Direct reply-to: hands the message to the channel that waits for it, here or elsewhere, if there is one."""
+        target = self.reply_targets.get(key)
+        if target is not None:
+            target.reply(message)
+            return True
+        return self.replies is not None and self.replies.send(key, message)
+
+    def awaits_reply(self, key: str) -> bool:
+        """Whether the requester of this key is still there, as far as this node knows."""
+        return key in self.reply_targets or (self.replies is not None and self.replies.knows(key))
 
     def check_password(self, user: str, password: bytes, then: Callable[[bool], None]) -> None:
         self.checks.append(Check(self.map.user(user), password, then))
@@ -208,6 +225,9 @@ class Node:
         self.log.refused(connection.peer, user, mechanism, why)
 
     def propose(self, command: AnyCommand, done: Done) -> None:
+        if self.part is not None and isinstance(command, DeclareQueue):
+            me = NodeId(self.options.name)
+            command = replace(command, owner=me, incarnation=Incarnation(self.options.incarnation))
         self.proposals.append((command, done))
 
     def set_alarm(self, name: str, raised: bool) -> None:
@@ -235,43 +255,58 @@ class Node:
             for exchange in self.map.exchanges(vhost.name):
                 self._exchange_declared(changes.ExchangeDeclared(exchange))
             for queue in self.map.queues(vhost.name):
-                self._add_queue(queue, rings.get(queue.queue_id))
+                if self.part is not None:
+                    self.part.declared(queue, rings.get(queue.queue_id))
+                else:
+                    self.add_queue(queue, rings.get(queue.queue_id))
             for binding in self.map.bindings(vhost.name):
                 self._bound(changes.Bound(binding))
 
-    def new_ring(self, entity: QueueEntity) -> Ring:
+    def new_ring(self, entity: QueueEntity, replica: bool = False) -> Ring:
         settings = self.map.effective(entity)
         journaled = self.use is not None and not entity.transient
-        return Ring(
-            entity.queue_id,
-            journaled,
-            _priorities(settings),
-            self.use if journaled else None,
-            self._agenda,
-        )
+        use = self.use if journaled else None
+        return Ring(entity.queue_id, journaled, _priorities(settings), use, self.agenda, replica=replica)
 
-    def _add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None:
+    def add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None:
+        """A queue that lives here and nowhere else."""
         queue = Queue(entity, self.map.effective(entity), ring or self.new_ring(entity), self, self.now_ms)
-        vhost = self.vhosts[entity.vhost]
-        vhost.queues[entity.name] = queue
-        vhost.router.add_queue(entity.name)
         self.queues[entity.queue_id] = queue
+        self.add_face(entity, queue)
+
+    def add_face(self, entity: QueueEntity, face: QueueFace) -> None:
+        """What sessions and routes of this node hold instead of the queue."""
+        vhost = self.vhosts[entity.vhost]
+        vhost.queues[entity.name] = face
+        vhost.router.add_queue(entity.name)
 
     def _queue_declared(self, change: changes.QueueDeclared) -> None:
-        self._add_queue(change.queue)
+        if self.part is not None:
+            self.part.declared(change.queue)
+        else:
+            self.add_queue(change.queue)
 
     def _queue_deleted(self, change: changes.QueueDeleted) -> None:
-        queue = self.queues.pop(change.queue.queue_id, None)
-        if queue is None:
+        entity = change.queue
+        vhost = self.vhosts[entity.vhost]
+        if vhost.queues.pop(entity.name, None) is None:
             return
-        vhost = self.vhosts[change.queue.vhost]
-        del vhost.queues[change.queue.name]
-        vhost.router.remove_queue(change.queue.name)
-        queue.drop()
-        self.writes.pop(queue, None)
-        self.touched.pop(queue.ring, None)
-        if queue.ring.journaled:
-            self.forgotten.append(change.queue.queue_id)
+        vhost.router.remove_queue(entity.name)
+        if self.part is not None:
+            self.part.deleted(entity)
+        queue = self.queues.pop(entity.queue_id, None)
+        if queue is not None:
+            queue.drop()
+            self.writes.pop(queue, None)
+            self.forget_ring(queue.ring)
+
+    def forget_ring(self, ring: Ring) -> None:
+        """What the journal has of it is not wanted any more."""
+        if not ring.destroyed:
+            ring.destroy()
+        self.touched.pop(ring, None)
+        if ring.journaled:
+            self.forgotten.append(ring.queue_id)
 
     def _exchange_declared(self, change: changes.ExchangeDeclared) -> None:
         exchange = change.exchange
@@ -305,6 +340,8 @@ class Node:
 
     def _policy_changed(self, change: changes.PolicyChanged) -> None:
         vhost = self.vhosts[change.vhost]
+        if self.part is not None:
+            self.part.settings_changed(change.vhost)
         for queue in vhost.queues.values():
             queue.adopt(self.map.effective(queue.entity))
         for exchange in self.map.exchanges(change.vhost):
@@ -332,6 +369,18 @@ class Node:
                 lambda: not queue.deleted,
             )
         )
+
+    def fetch(self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
+        """As `load`, for somebody else: `then` gets the messages, unless the queue goes away."""
+
+        def loaded(messages: Sequence[Message]) -> None:
+            if wanted():
+                then(messages)
+
+        def wanted() -> bool:
+            return self.queues.get(queue.entity.queue_id) is queue
+
+        self.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, wanted))
 
     def loaded(self, load: Load, messages: Sequence[Message]) -> None:
         load.then(messages)
@@ -443,23 +492,33 @@ class Node:
         self.flush_confirms()
 
     def _work(self, now_ms: int) -> None:
-        agenda = self._agenda
-        while agenda:
-            due = agenda[:]
-            agenda.clear()
-            for queue in due:
-                queue.turn(now_ms)
+        agenda = self.agenda
+        moved = True
+        while agenda or moved:
+            while agenda:
+                due = agenda[:]
+                agenda.clear()
+                for queue in due:
+                    queue.turn(now_ms)
+            moved = self.part is not None and self.part.turn(now_ms)
 
     @property
     def busy(self) -> bool:
         """Something is marked: `turn` must be called again."""
-        return bool(self._agenda)
+        return bool(self.agenda)
 
     @property
     def next_wake_ms(self) -> int | None:
         while self._wakes and (self._wakes[0][2].wake_ms != self._wakes[0][0] or self._wakes[0][2].deleted):
             heapq.heappop(self._wakes)
-        return self._wakes[0][0] if self._wakes else None
+        own = self._wakes[0][0] if self._wakes else None
+        others = self.part.next_wake_ms if self.part is not None else None
+        return own if others is None or (own is not None and own < others) else others
+
+    @property
+    def group_under_way(self) -> int:
+        """Number of the group with which everything that was written is durable."""
+        return self._group_count if self._group_in_flight else 0
 
     def flush_confirms(self) -> None:
         while self.confirming:
@@ -531,7 +590,7 @@ class Node:
             self.part.group_durable(group, now_ms)
         self._group_in_flight = False
         self._pass(self._group_barriers)
-        self._throttle()
+        self.review_throttle()
         self.flush_confirms()
 
     def published(self, size: int) -> None:
@@ -543,11 +602,14 @@ class Node:
             self._patient = self._rate_bytes > elapsed_ms * PATIENCE_BYTES_PER_MS
             self._rate_since_ms, self._rate_bytes = self.now_ms, 0
         if self.unwritten_bytes > self.options.unwritten_bytes_max:
-            self._throttle()
+            self.review_throttle()
 
-    def _throttle(self) -> None:
+    def review_throttle(self) -> None:
         """Publishers wait while the journal cannot keep up; seen by clients as back pressure of the socket only."""
-        throttled = self.unwritten_bytes > self.options.unwritten_bytes_max
+        waiting = self.unwritten_bytes
+        if self.part is not None:
+            waiting += self.part.proxies.unacknowledged_bytes
+        throttled = waiting > self.options.unwritten_bytes_max
         if throttled != self.throttled:
             self.throttled = throttled
             for connection in self.connections.values():
@@ -565,6 +627,12 @@ class Node:
         return runs, metas, forgotten
 
 
+def _part(name: str, node: Node, change: changes.Change) -> None:
+    """What concerns nodes in a cluster."""
+    if node.part is not None:
+        getattr(node.part, name)(change)
+
+
 _REACTIONS: dict[type, Callable[[Node, Any], None]] = {
     changes.QueueDeclared: Node._queue_declared,
     changes.QueueDeleted: Node._queue_deleted,
@@ -579,6 +647,11 @@ _REACTIONS: dict[type, Callable[[Node, Any], None]] = {
     changes.UserChanged: Node._authorization_changed,
     changes.PermissionChanged: Node._authorization_changed,
     changes.ParameterChanged: Node._nothing,
+    changes.MemberChanged: partial(_part, "member_changed"),
+    changes.MemberForgotten: partial(_part, "member_forgotten"),
+    changes.OwnerChanged: partial(_part, "owner_changed"),
+    changes.InSyncChanged: partial(_part, "in_sync_changed"),
+    changes.ReplicasChanged: partial(_part, "replicas_changed"),
 }
 
 

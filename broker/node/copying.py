@@ -1,0 +1,281 @@
+"""The copies of queues: between a node's group commits and the two cores of replication.
+
+Own queues: their records go into the node's group and, as the same bytes, to the backups. A queue has one group in
+flight (`flights`): it is written again when that one is committed. Queues of durability "memory" have their records in
+a group that no disk sees.
+
+Copies for other owners: what the backup's core wants written waits in `pending` for the node's next group; there it
+gets its place on the disk and is folded into the replica's ring. `mark` counts what was handed over: a group that
+held everything up to a mark and is durable makes that mark durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.node.records import seqs_of
+from broker.queues.queue import Queue
+from broker.queues.ring import BUCKET_SEQS, Location, Ring
+from cluster.commands import ChangeInSync, InSyncProposal, TransferOwner
+from cluster.ids import Epoch, Incarnation, NodeId, QueueId
+from cluster.state import Applied
+from journal.record import DamagedRecord, GroupWriter, Message, RecordBuffer, verify_records
+from replication.backup import Backup, Replica
+from replication.messages import Range
+from replication.primary import Primary
+from replication.store import RecordMaker
+from replication.sync import contains
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.node.hub import Hub
+    from replication.messages import ReplicationMessage
+
+Bytes = bytes | memoryview
+Bodies = Sequence[tuple[int, bytes]]
+VOLATILE_SEGMENT: Final = 0
+
+
+class Flight(NamedTuple):
+    """What of a queue is on its way."""
+
+    group: int
+    upto: int
+    """The watermark that the ring reaches with it."""
+
+
+class Pending(NamedTuple):
+    """Records for a replica's ring, on their way into the next group."""
+
+    queue_id: int
+    records: Bytes
+    epochs: tuple[tuple[int, int], ...] | None
+
+
+class Events:
+    """Where it is told how copies fare; the shell's log takes the place of this one, which says nothing."""
+
+    def replication(self, event: str, queue_id: int, node: str, detail: str) -> None:
+        """ "caught_up", "fell_behind", "refused", "hand_over_failed", "damaged"."""
+
+
+class Copying:
+    """Host of a node's Primary and Backup."""
+
+    def __init__(self, node: Node, hub: Hub, name: str, records: RecordMaker) -> None:
+        self._node = node
+        self._hub = hub
+        self._name = name
+        self.incarnation = 0
+        self.events = Events()
+        self.freezing: Callable[[int, bool], None] = lambda _queue_id, _frozen: None
+        self.synced: Callable[[int], None] = lambda _queue_id: None
+        self.primary = Primary(self, name)
+        self.backup = Backup(self, name, records)
+        self.replicas: dict[int, Ring] = {}
+        """Rings of queues that others own, or nobody does."""
+        self._flights: dict[int, Flight] = {}
+        self._spans: list[tuple[int, GroupWriter, int, int]] = []
+        self._volatile = GroupWriter(VOLATILE_SEGMENT, 0)
+        self._pending: list[Pending] = []
+        self.pending_bytes = 0
+        self._mark = 0
+        self._durable_mark = 0
+
+    # -- own queues -------------------------------------------------------------------------------------------
+
+    def take_over(self, queue: Queue, min_in_sync: int, after_group: int) -> None:
+        """The queue is this node's from now on; `queue.ring` stands as it was folded."""
+        entity = queue.entity
+        self.backup.stop(entity.queue_id)
+        self._flights.pop(entity.queue_id, None)
+        self.primary.take_over(
+            entity, queue.ring, min_in_sync, self._node.now_ms, after_group, volatile=queue.ring.volatile
+        )
+
+    def give_up(self, queue_id: int) -> None:
+        """The queue is not this node's any more."""
+        self.primary.give_up(queue_id)
+        self._flights.pop(queue_id, None)
+
+    def drop(self, queue_id: int) -> Ring | None:
+        """The replica's ring is wanted elsewhere, or nowhere."""
+        self.backup.stop(queue_id)
+        dropped = [pending for pending in self._pending if pending.queue_id == queue_id]
+        if dropped:
+            self._pending = [pending for pending in self._pending if pending.queue_id != queue_id]
+            self.pending_bytes -= sum(len(pending.records) for pending in dropped)
+        return self.replicas.pop(queue_id, None)
+
+    def write_own(self, queue: Queue, writer: GroupWriter) -> bool:
+        """The queue's records into the group that is being made; whether somebody waits for the disk."""
+        queue_id, ring = queue.entity.queue_id, queue.ring
+        if not self.primary.may_write(queue_id):
+            return False  # asked again by `committed` or `first_sync_complete`
+        target = self._volatile if ring.volatile else writer
+        start = target.size
+        upto = ring.write(target)
+        self._flights[queue_id] = Flight(0, upto)
+        self._spans.append((queue_id, target, start, target.size))
+        return not ring.volatile and queue.settings.durability == "fsync"
+
+    def cut(self, group: int, now_ms: int) -> list[int]:
+        """The group is complete: its records go to the other copies. The queues that are in it."""
+        spans, self._spans = self._spans, []
+        parts: list[tuple[int, Bytes]] = []
+        for queue_id, writer, start, end in spans:
+            self._flights[queue_id] = self._flights[queue_id]._replace(group=group)
+            parts.append((queue_id, writer.span(start, end) if end > start else b""))
+        if self._volatile.records:
+            self._volatile = GroupWriter(VOLATILE_SEGMENT, 0)
+        if parts:
+            self.primary.group_cut(group, parts, now_ms)
+        return [queue_id for queue_id, _ in parts]
+
+    def write_copies(self, writer: GroupWriter) -> tuple[int, bool]:
+        """Copies for other owners into the group: (mark that it reaches, somebody waits for the disk)."""
+        pending, self._pending = self._pending, []
+        self.pending_bytes = 0
+        for queue_id, records, epochs in pending:
+            ring = self.replicas[queue_id]
+            ring.fold(records, writer.segment, writer.append(records))
+            for epoch, first_seq in epochs or ():
+                writer.begin_epoch(queue_id, epoch, first_seq)
+                ring.restore_epoch(epoch, first_seq)
+            self._node.touched[ring] = None
+        mark = self._mark
+        self.backup.folded(mark)
+        return mark, bool(pending)
+
+    def durable(self, group: int, mark: int, now_ms: int) -> None:
+        """A group is durable, and with it all copies up to the mark."""
+        self.primary.group_durable(group, now_ms)
+        if mark:
+            self._durable_mark = mark
+            self.backup.durable(mark)
+
+    # -- what the cores ask: both -----------------------------------------------------------------------------
+
+    def send(self, peer: str, head: ReplicationMessage, payload: Sequence[Bytes] = ()) -> bool:
+        return self._hub.send(peer, head, payload)
+
+    def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
+        self.events.replication(event, queue_id, node, detail)
+
+    # -- Primary ----------------------------------------------------------------------------------------------
+
+    def change_in_sync(self, changes: tuple[InSyncProposal, ...], done: Callable[[], None]) -> None:
+        command = ChangeInSync(node=NodeId(self._name), incarnation=Incarnation(self.incarnation), changes=changes)
+        self._node.propose(command, lambda _: done())
+
+    def transfer_owner(self, queue_id: int, epoch: int, version: int, to: str, done: Callable[[bool], None]) -> None:
+        def told(applied: Applied) -> None:
+            done(applied.error is None)
+
+        command = TransferOwner(
+            node=NodeId(self._name),
+            incarnation=Incarnation(self.incarnation),
+            queue_id=QueueId(queue_id),
+            epoch=Epoch(epoch),
+            version=version,
+            to=NodeId(to),
+        )
+        self._node.propose(command, told)
+
+    def committed(self, queue_id: int, group: int) -> None:
+        flight = self._flights.pop(queue_id)
+        assert flight.group == group, "one group of a queue is in flight"
+        queue = self._node.queues[queue_id]
+        queue.committed(flight.upto)
+        if queue.ring.needs_write:
+            self._node.write(queue)
+
+    def first_sync_complete(self, queue_id: int) -> None:
+        queue = self._node.queues[queue_id]
+        queue.committed(queue.ring.emitted_end())
+        self.synced(queue_id)
+        queue.ring.mark()
+        if queue.ring.needs_write:
+            self._node.write(queue)
+
+    def freeze(self, queue_id: int) -> None:
+        self.freezing(queue_id, True)
+
+    def thaw(self, queue_id: int) -> None:
+        self.freezing(queue_id, False)
+
+    def load(self, queue_id: int, seqs: Sequence[Range], bytes_max: int, then: Callable[[Bodies | None], None]) -> None:
+        queue = self._node.queues[queue_id]
+        ring = queue.ring
+        absent: list[Location] = []
+        wanted: list[int] = []
+        size = 0
+        for seq in chain.from_iterable(range(first, last + 1) for first, last in seqs):
+            location = ring.location(seq)
+            size += location[3]
+            if wanted and size > bytes_max:
+                break
+            wanted.append(seq)
+            if ring.message(seq) is None:
+                absent.append(location)
+
+        def loaded(messages: Sequence[Message]) -> None:
+            found = {location[0]: message for location, message in zip(absent, messages, strict=True)}
+            then(self._encoded(ring, wanted, found))
+
+        if absent:
+            self._node.fetch(queue, absent, loaded)
+        else:
+            then(self._encoded(ring, wanted, {}))
+
+    def _encoded(self, ring: Ring, seqs: Sequence[int], found: dict[int, Message]) -> Bodies:
+        """Each record carries the epoch that gave its seq. What left while it was read is left out."""
+        live = [part for bucket in sorted({seq // BUCKET_SEQS for seq in seqs}) for part in ring.emitted_live(bucket)]
+        epochs = ring.epochs
+        buffer = RecordBuffer()
+        bodies: list[tuple[int, bytes]] = []
+        for seq in seqs:
+            message = found.get(seq)
+            if contains(live, seq) and (message is not None or (message := ring.message(seq)) is not None):
+                epoch = next(epoch for epoch, first_seq in reversed(epochs) if first_seq <= seq)
+                buffer.enqueue(ring.queue_id, epoch, seq, message, ring.delivery_count(seq), False)
+                bodies.append((seq, buffer.take()))
+        return bodies
+
+    # -- Backup -----------------------------------------------------------------------------------------------
+
+    def queue(self, queue_id: int) -> Replica | None:
+        entity = self._node.map.queue_by_id(QueueId(queue_id))
+        if entity is None:
+            return None
+        return Replica(entity.owner, entity.epoch, self.replicas.get(queue_id))
+
+    def sound(self, queue_id: int, records: memoryview) -> bool:
+        try:
+            verify_records(records, queue_id, self._epoch(queue_id))
+        except DamagedRecord:
+            return False
+        return True
+
+    def verify(self, queue_id: int, records: memoryview) -> Sequence[Range] | None:
+        if not self.sound(queue_id, records):
+            return None
+        return [(seq, seq) for seq in seqs_of(records)]
+
+    def _epoch(self, queue_id: int) -> int:
+        entity = self._node.map.queue_by_id(QueueId(queue_id))
+        return 0 if entity is None else entity.epoch
+
+    def write(self, queue_id: int, records: Bytes, epochs: tuple[tuple[int, int], ...] | None) -> int:
+        ring = self.replicas[queue_id]
+        if ring.volatile:
+            ring.fold(records, VOLATILE_SEGMENT, 0)
+            for epoch, first_seq in epochs or ():
+                ring.restore_epoch(epoch, first_seq)
+            return self._durable_mark
+        self._mark += 1
+        self._pending.append(Pending(queue_id, records, epochs))
+        self.pending_bytes += len(records)
+        return self._mark

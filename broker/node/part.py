@@ -1,0 +1,348 @@
+"""A node's part in a cluster: what it is to each queue, and the cores that do the work of it.
+
+    role       when                                              what it has
+    OWNER      the map names this node, in this incarnation      the Queue, its Serving, its place in Primary
+    REPLICA    the map counts this node among the replicas       a Ring that folds what the owner writes (Backup)
+    NONE       otherwise                                         nothing but the face
+
+Roles follow the map's changes, in log order, so every node changes its own at the same index. Every queue has one face
+for the sessions of this node: a ProxyQueue, whatever the role; only a transient queue that lives here is its own face.
+
+A node that starts again finds what it held before as replicas, also what it owned: its old ownership ended with its
+process. It owns nothing before it has registered its new incarnation, and nothing any more once the map says that
+this incarnation has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.node.copying import Copying
+from broker.node.hub import Handler, Hub, Payload
+from broker.node.records import Records
+from broker.proxy import proxies as proxy_side
+from broker.proxy.proxies import Proxies
+from broker.proxy.servings import Servings
+from broker.queues.queue import Queue
+from broker.queues.ring import Ring
+from cluster.changes import InSyncChanged, MemberChanged, MemberForgotten, OwnerChanged, ReplicasChanged
+from cluster.entities import Member
+from cluster.entities import Queue as QueueEntity
+from cluster.ids import NodeId, QueueId
+from journal.record import GroupWriter
+from replication.messages import Append, AppendAck, SyncBucket, SyncDone, SyncOffer, SyncRefused, SyncWant
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from broker.node.core import Group, Node
+
+ROOM_BYTES: Final = 8 << 20
+"""So much may wait for a peer's socket before deliveries to it are held back."""
+HAND_OVER_MS: Final = 3000
+
+
+class Part:
+    """All of a node that a node which is alone does not have.
+
+    backlog    bytes that wait for a peer's socket, as the shell knows them
+    tell       where ownership is told: (event, facts), for the node's log
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.name = node.options.name
+        self.registered = False
+        """This incarnation is a member, alive in the map."""
+        self.leased = False
+        self.hub = Hub(self.name, lambda: node.map.applied)
+        self.copying = Copying(node, self.hub, self.name, Records())
+        self.proxies = Proxies(self, node.options.incarnation)
+        self.servings = Servings(self)
+        self.copying.freezing = self._freezing
+        self.copying.synced = self.servings.synced
+        self.backlog: Callable[[str], int] = lambda _peer: 0
+        self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
+        self.orphans: dict[int, Ring] = {}
+        """Recovered rings of queues that the map did not know yet."""
+        self._full: dict[str, None] = {}
+        primary, backup = self.copying.primary, self.copying.backup
+        self._handle((Append, SyncOffer, SyncBucket), backup.received)
+        self._handle(
+            (AppendAck, SyncWant, SyncDone, SyncRefused),
+            lambda peer, message, payload: primary.received(peer, message, payload, node.now_ms),
+        )
+        self._handle(self.servings.handles, self.servings.received)
+        self._handle(proxy_side.MESSAGES, self.proxies.received)
+
+    def _handle(self, heads: Iterable[type], handler: Handler) -> None:
+        self.hub.handlers.update(dict.fromkeys(heads, handler))
+
+    @property
+    def incarnation(self) -> int:
+        """Of this process, as it registers."""
+        return self.node.options.incarnation
+
+    # -- the map ----------------------------------------------------------------------------------------------
+
+    def declared(self, entity: QueueEntity, ring: Ring | None = None) -> None:
+        """A queue exists: by command, or found at the start with what the journal knows of it."""
+        node = self.node
+        if entity.transient and self._owns(entity):
+            node.add_queue(entity)
+            queue = node.queues[entity.queue_id]
+            self.servings.begin(queue, queue.ring.epoch, node.map.applied, {})
+            return
+        settings = node.map.effective(entity)
+        face = self.proxies.add(entity, settings, Ring(entity.queue_id, agenda=node.agenda, proxy=True))
+        node.add_face(entity, face)
+        ring = ring or self.orphans.pop(entity.queue_id, None)
+        if ring is not None and self._holds(entity):
+            self.copying.replicas[entity.queue_id] = ring
+        self._assume(entity, declared=True)
+
+    def deleted(self, entity: QueueEntity) -> None:
+        """A queue ended."""
+        queue_id = entity.queue_id
+        self.servings.end(queue_id)
+        self.copying.give_up(queue_id)
+        ring = self.copying.drop(queue_id)
+        if ring is not None:
+            self.node.forget_ring(ring)
+        self.proxies.remove(queue_id)
+
+    def owner_changed(self, change: OwnerChanged) -> None:
+        self._assume(change.queue)
+        self.proxies.owner_changed(change.queue)
+
+    def in_sync_changed(self, change: InSyncChanged) -> None:
+        self._renew(change.queue)
+
+    def replicas_changed(self, change: ReplicasChanged) -> None:
+        self._assume(change.queue)
+        self._renew(change.queue)
+
+    def _renew(self, entity: QueueEntity) -> None:
+        self.proxies.owner_changed(entity)
+        queue = self.node.queues.get(entity.queue_id)
+        if queue is not None:
+            queue.entity = entity
+            self.copying.primary.entity_changed(entity, self.node.map.min_in_sync(entity), self.node.now_ms)
+
+    def settings_changed(self, vhost: str) -> None:
+        """A policy: the minimum of copies may be another one."""
+        for queue in tuple(self.node.queues.values()):
+            entity = queue.entity
+            if entity.vhost == vhost and queue.ring.replicated:
+                queue.adopt(self.node.map.effective(entity))
+                self.copying.primary.entity_changed(entity, self.node.map.min_in_sync(entity), self.node.now_ms)
+
+    def member_changed(self, change: MemberChanged) -> None:
+        member = change.member
+        if member.name == self.name:
+            self.registered = member.alive and member.incarnation == self.incarnation
+            self.copying.incarnation = member.incarnation
+        self._members()
+
+    def member_forgotten(self, change: MemberForgotten) -> None:
+        if change.name == self.name:
+            self.registered = False
+        self._members()
+
+    def _members(self) -> None:
+        members: Iterable[Member] = self.node.map.members()
+        known: dict[str, tuple[int, bool]] = {m.name: (m.incarnation, m.alive) for m in members}
+        self.copying.primary.members_changed(known, self.node.now_ms)
+        self.servings.members_changed({name: incarnation for name, (incarnation, alive) in known.items() if alive})
+
+    def rebuilt(self) -> None:
+        """The node was built from the map as it is."""
+        self._members()
+
+    # -- roles ------------------------------------------------------------------------------------------------
+
+    def _owns(self, entity: QueueEntity) -> bool:
+        return self.registered and entity.owner == self.name and entity.incarnation == self.incarnation
+
+    def _holds(self, entity: QueueEntity) -> bool:
+        return self.name in entity.replicas and not entity.transient
+
+    def _assume(self, entity: QueueEntity, declared: bool = False) -> None:
+        """Takes the role that the map gives this node."""
+        queue = self.node.queues.get(entity.queue_id)
+        owns = self._owns(entity)
+        if queue is not None and not (owns and queue.ring.epoch == entity.epoch):
+            self._step_down(queue)
+            queue = None
+        if queue is not None:
+            queue.entity = entity
+        elif owns:
+            self._take_over(entity, declared)
+        elif self._holds(entity):
+            if entity.queue_id not in self.copying.replicas:
+                self.copying.replicas[entity.queue_id] = self._new_replica(entity)
+        else:
+            ring = self.copying.drop(entity.queue_id)
+            if ring is not None:
+                self.node.forget_ring(ring)
+
+    def _new_replica(self, entity: QueueEntity) -> Ring:
+        ring = self.node.new_ring(entity, replica=True)
+        ring.volatile = self.node.use is None or self.node.map.effective(entity).durability == "memory"
+        return ring
+
+    def _take_over(self, entity: QueueEntity, declared: bool) -> None:
+        node = self.node
+        ring = self.copying.drop(entity.queue_id) or self._new_replica(entity)
+        queue = Queue(entity, node.map.effective(entity), ring, node, node.now_ms)
+        ring.take_over(entity.epoch)
+        node.queues[entity.queue_id] = queue
+        alive: dict[str, int] = {} if declared else {m.name: m.incarnation for m in node.map.alive_members()}
+        self.servings.begin(queue, entity.epoch, node.map.applied, alive, synced=False)
+        self.copying.take_over(queue, node.map.min_in_sync(entity), node.group_under_way)
+        self._told("owner.began", entity)
+
+    def _step_down(self, queue: Queue) -> None:
+        node, entity = self.node, queue.entity
+        self.servings.end(entity.queue_id)
+        self.copying.give_up(entity.queue_id)
+        queue.end_epoch()
+        del node.queues[entity.queue_id]
+        node.writes.pop(queue, None)
+        if queue in node.agenda:
+            node.agenda.remove(queue)
+        queue.ring.marked = False
+        queue.ring.step_down()
+        queue.ring.owner = None
+        node.touched[queue.ring] = None
+        self.copying.replicas[entity.queue_id] = queue.ring
+        self._told("owner.ended", entity, queue.ring.epoch)
+
+    def _told(self, event: str, entity: QueueEntity, epoch: int | None = None) -> None:
+        facts = {
+            "queue": entity.name, "vhost": entity.vhost, "queue_id": entity.queue_id, "epoch": epoch or entity.epoch,
+            "node": self.name, "incarnation": self.incarnation,
+        }  # fmt: skip
+        self.tell(event, facts)
+
+    def replicates(self, queue: Queue) -> bool:
+        """Whether the queue's commits are the affair of `copying`."""
+        return queue.ring.replicated
+
+    # -- links and leases -------------------------------------------------------------------------------------
+
+    def linked(self, peer: str, session: int) -> None:
+        """A data link to the peer; also said of this node itself, once."""
+        if peer != self.name:
+            self.hub.link(peer, session)
+            self.copying.backup.linked(peer)
+            self.copying.primary.linked(peer, self.node.now_ms)
+            self.servings.unlinked(peer)
+        self.proxies.linked(peer)
+
+    def unlinked(self, peer: str) -> None:
+        self.hub.unlink(peer)
+        self.copying.backup.unlinked(peer)
+        self.copying.primary.unlinked(peer, self.node.now_ms)
+        self.servings.unlinked(peer)
+        self.proxies.unlinked(peer)
+
+    def lease(self, leased: bool) -> None:
+        """Whether this node may speak to clients."""
+        if leased == self.leased:
+            return
+        self.leased = leased
+        self.servings.lease(leased)
+        if leased:
+            self.proxies.lease_regained()
+
+    # -- turns and groups -------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> bool:
+        """What turns of queues have gathered goes on its way; whether anything moved."""
+        self.proxies.turn(now_ms)
+        served = self.servings.turn(now_ms)
+        if self._full:
+            full, self._full = self._full, {}
+            rooms = [self.room(peer) for peer in full]
+            if any(rooms):
+                self.servings.drained()
+        return self.hub.turn() or served
+
+    def tick(self, now_ms: int) -> None:
+        """To be called at `next_wake_ms`, and every 50 ms."""
+        self.copying.primary.tick(now_ms)
+
+    @property
+    def next_wake_ms(self) -> int | None:
+        times = (self.proxies.next_wake_ms, self.copying.primary.due_ms)
+        return min((time for time in times if time is not None), default=None)
+
+    def write(self, queue: Queue, writer: GroupWriter) -> bool:
+        return self.copying.write_own(queue, writer)
+
+    def cut(self, group: int, now_ms: int) -> list[int]:
+        return self.copying.cut(group, now_ms)
+
+    @property
+    def copies_bytes(self) -> int:
+        """About so many bytes of copies wait for the next group."""
+        return self.copying.pending_bytes
+
+    def write_copies(self, writer: GroupWriter) -> tuple[int, bool]:
+        return self.copying.write_copies(writer)
+
+    def group_durable(self, group: Group, now_ms: int) -> None:
+        for queue_id in group.replicated:
+            queue = self.node.queues.get(queue_id)
+            if queue is not None and not queue.ring.volatile:
+                self.node.touched[queue.ring] = None
+        self.copying.durable(group.number, group.copies, now_ms)
+
+    # -- what proxies and servings ask ------------------------------------------------------------------------
+
+    @property
+    def now_ms(self) -> int:
+        return self.node.now_ms
+
+    @property
+    def applied_index(self) -> int:
+        return self.node.map.applied
+
+    def send(self, node: str, head: msgspec.Struct, payload: Iterable[Payload] = ()) -> bool:
+        return self.hub.send(node, head, payload)
+
+    def flow_changed(self) -> None:
+        self.node.review_throttle()
+
+    def room(self, node: str) -> int:
+        if node == self.name:
+            return ROOM_BYTES
+        room = ROOM_BYTES - self.backlog(node) - sum(map(len, self.hub.out.get(node, ())))
+        if room <= 0:
+            self._full[node] = None
+        return max(0, room)
+
+    def published(self, size: int) -> None:
+        self.node.published(size)
+
+    def in_sync(self, queue_id: int) -> Sequence[str]:
+        entity = self.node.map.queue_by_id(QueueId(queue_id))
+        if entity is None:
+            return ()
+        members = (self.node.map.member(name) for name in entity.in_sync)
+        return tuple(member.name for member in members if member is not None and member.alive)
+
+    def transfer(self, queue_id: int, to: str) -> None:
+        self.hand_over(queue_id, to)
+
+    def hand_over(self, queue_id: int, to: str) -> bool:
+        """Hands the queue over, if it can be; False: not now."""
+        return self.copying.primary.transfer(queue_id, NodeId(to), self.node.now_ms)
+
+    def _freezing(self, queue_id: int, frozen: bool) -> None:
+        if frozen:
+            self.servings.freeze(queue_id, self.node.now_ms + HAND_OVER_MS)
+        else:
+            self.servings.thaw(queue_id)

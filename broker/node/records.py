@@ -1,0 +1,48 @@
+"""Single records, complete with their checksums, as a backup puts them into its own journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from journal.layout import ENQ, RECORD_HEADER
+from journal.record import GroupWriter
+from replication.messages import Range
+
+
+def _record(write: Callable[[GroupWriter], object]) -> bytes:
+    writer = GroupWriter(0, 0)
+    start = writer.size
+    write(writer)
+    return bytes(writer.span(start, writer.size))
+
+
+class Records:
+    """`replication.store.RecordMaker` by way of the journal's own writer."""
+
+    def cut(self, queue_id: int, epoch: int, from_seq: int) -> bytes:
+        return _record(lambda writer: writer.cut(queue_id, epoch, from_seq))
+
+    def settle(self, queue_id: int, epoch: int, ranges: Sequence[Range]) -> bytes:
+        return _record(lambda writer: writer.settle(queue_id, epoch, list(ranges)))
+
+    def reserve(self, queue_id: int, epoch: int, upto: int) -> bytes:
+        return _record(lambda writer: writer.reserve(queue_id, epoch, upto))
+
+    def count(self, queue_id: int, epoch: int, seq: int, delivery_count: int) -> bytes:
+        return _record(lambda writer: writer.count_delivery(queue_id, epoch, seq, delivery_count))
+
+    def dead(self, queue_id: int, epoch: int, seq: int, reason: int) -> bytes:
+        return _record(lambda writer: writer.dead(queue_id, epoch, seq, reason))
+
+    def produced(self, queue_id: int, epoch: int, producer: bytes, upto: int) -> bytes:
+        return _record(lambda writer: writer.produced(queue_id, epoch, producer, upto))
+
+
+def seqs_of(records: bytes | memoryview) -> Iterator[int]:
+    """The seqs of the ENQ records of a span that `verify_records` has passed."""
+    at = 0
+    while at < len(records):
+        length, _, kind, _, _, _, _, _, seq = RECORD_HEADER.unpack_from(records, at)
+        if kind == ENQ:
+            yield seq
+        at += (length + 7) & ~7
