@@ -72,7 +72,6 @@ class Membership(ClusterView):
             for queue in tuple(self._by_id[queue_id] for queue_id in sorted(self._by_id)):
                 if not queue.transient:
                     self._replace(queue, ownership.adopted(queue, name), self.terms(queue), log)
-        self._settle_eligible(log)
         return member
 
     def _register_node(self, command: c.RegisterNode, log: list[Change]) -> Member:
@@ -176,7 +175,6 @@ class Membership(ClusterView):
                 after = ownership.elected(after, terms, self._members.get, self._members.owned)
             self._replace(queue, after, terms, log)
         assert not self._members.held(name), "a forgotten member is in no replica set"
-        self._settle_eligible(log)
 
     def _set_voters(self, command: c.SetVoters, log: list[Change]) -> None:
         for name in command.voters:
@@ -326,7 +324,11 @@ class Membership(ClusterView):
         return held
 
     def _settle_eligible(self, log: list[Change]) -> None:
-        """After a change of what `terms` says: eligible sets that have become void end."""
+        """After a change of policies: eligible sets that have become void end.
+
+        The number of members is no reason: the minimum that it bounds stays above the in-sync set, since whoever is
+        eligible is a member too.
+        """
         for queue_id in sorted(self._members.short):
             queue = self._by_id[queue_id]
             self._replace(queue, queue, self.terms(queue), log)
