@@ -43,7 +43,7 @@ from cluster.queue_settings import QueueSettings
 RETRY_MS: Final = 500
 """So long an owner may take to answer an Attach."""
 PAUSE_MS: Final = 20
-"""Between an owner's Detach and the next Attach, lest the two run in a circle."""
+"""Before the next Attach to an owner that does not know of the last one, lest the two run in a circle."""
 QUEUES_MAX: Final = 1024
 """In one partial Attach."""
 
@@ -275,7 +275,7 @@ class Proxies:
 
     def _detach(self, queue: ProxyQueue, message: Detach) -> None:
         if (message.epoch, message.gen) == (queue.entity.epoch, queue.gen):
-            self.attach_again(queue, PAUSE_MS)
+            self.attach_again(queue, PAUSE_MS if message.why == "unknown" else 0)
 
 
 _HANDLERS: Final[dict[type, Callable[[Proxies, ProxyQueue, Any], None]]] = {

@@ -118,6 +118,9 @@ class ProxyQueue:
             self.node.took(self._backlog.publish((message,), ticket, (producer, sequence)))
             self.ring.mark()
 
+    def knows(self, producer: bytes, sequence: int) -> bool:
+        return False  # the owner does, and asks nobody
+
     def inherit(self, message: Message) -> None:
         self.publish((message,), None, 0)
 

@@ -72,6 +72,9 @@ class QueueFace(Protocol):
     ) -> None:
         """One message of a producer that numbers its own (`producers`): the queue stores each number once."""
 
+    def knows(self, producer: bytes, sequence: int) -> bool:
+        """Whether that publish is here already, so that nobody needs to ask whether there is room."""
+
     def inherit(self, message: Message) -> None:
         """Takes a dead letter."""
 

@@ -140,6 +140,9 @@ class Queue:
         elif ticket is not None:
             self.promise(ticket)
 
+    def knows(self, producer: bytes, sequence: int) -> bool:
+        return self.producers.knows(producer, sequence)
+
     @property
     def producers(self) -> Producers:
         if self._producers is None:

@@ -185,7 +185,7 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
 
 def _is_reply_name(channel: Channel, name: str) -> bool:
     """Direct reply-to: a passive declare tells whether the one who waits for the reply is still there."""
-    return name == REPLY_TO or name in channel.connection.node.reply_targets
+    return name == REPLY_TO or channel.connection.node.awaits_reply(name)
 
 
 def _declared(channel: Channel, method: methods.QueueDeclare, name: str) -> None:

@@ -2,8 +2,11 @@
 
 The usual batch takes the short way: its route is remembered per channel and address until the wiring or a permission
 changes, so neither names are decoded nor rights checked again. The long way, message by message, is for what may
-differ between messages of one batch: user-id, reply-to, CC and BCC, exchanges that look into headers, and queues
-that may refuse (overflow reject-publish).
+differ between messages of one batch: user-id, reply-to, CC and BCC, producers that number their messages, exchanges
+that look into headers, and queues that may refuse (overflow reject-publish).
+
+A producer that numbers its messages (headers x-producer, a name, and x-seq, rising from 1) may publish one again, over
+another connection, node or day: each queue stores a number once, and confirms the repeat when the original is safe.
 
 Order of checks (amqp-rules 5.1, 5.4): size and expiration, immediate, permission, exchange, internal, topic
 permission, properties; then returns, before the ack.
@@ -19,6 +22,7 @@ from broker.amqp import methods
 from broker.amqp import properties as codec
 from broker.amqp.codec import Published
 from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed, resource_error
+from broker.amqp.fields import FieldTable
 from broker.amqp.layout import Method
 from broker.queues.face import QueueFace
 from broker.queues.ticket import Ticket
@@ -37,6 +41,10 @@ NO_ROUTE_TEXT: Final = b"NO_ROUTE"
 TRANSACTION_BYTES_MAX: Final = 64 << 20
 """Staged messages are in memory and cannot be slowed down: they wait for a commit that the publisher alone can send."""
 ROUTES_MAX: Final = 1024
+PRODUCER_BYTES_MAX: Final = 255
+NUMBER_MAX: Final = 2**62
+"""Of x-seq."""
+Named = tuple[bytes, int]
 LOOKED_INTO: Final = HAS_HEADERS | HAS_USER_ID | HAS_REPLY_TO
 
 
@@ -61,8 +69,8 @@ def publish(channel: Channel, event: Published) -> None:
         route = known[2]
     if route.uncacheable or (event.flags & LOOKED_INTO and _looks_into(event)):
         for message in event.messages:
-            own, own_route = _one(channel, event, message)
-            _stage_or_send(channel, own_route, (own,), event.mandatory)
+            own, own_route, named = _one(channel, event, message)
+            _stage_or_send(channel, own_route, (own,), event.mandatory, named)
     else:
         _stage_or_send(channel, route, event.messages, event.mandatory)
 
@@ -88,11 +96,26 @@ def _looks_into(event: Published) -> bool:
     """Whether a message of the batch has properties that matter here. May err on the careful side."""
     if event.flags & (HAS_USER_ID | HAS_REPLY_TO):
         return True
-    return any(b"CC" in message.header for message in event.messages)
+    return any(b"CC" in message.header or b"x-producer" in message.header for message in event.messages)
 
 
-def _one(channel: Channel, event: Published, message: Message) -> tuple[Message, Route[QueueFace]]:
-    """A message with what the broker changes in it, and its own route."""
+def _named(headers: FieldTable | None) -> Named | None:
+    """Producer and number of a message that has them; a name without a good number is an error."""
+    producer = headers.get("x-producer") if headers else None
+    if producer is None or headers is None:
+        return None
+    if not isinstance(producer, str) or not 0 < len(raw := producer.encode()) <= PRODUCER_BYTES_MAX or not raw[0]:
+        raise precondition_failed(f"invalid header 'x-producer': expected a text of 1 to {PRODUCER_BYTES_MAX} bytes")
+    number = headers.get("x-seq")
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 < number <= NUMBER_MAX:
+        raise precondition_failed(
+            f"invalid header 'x-seq' beside 'x-producer': expected an integer of 1 to {NUMBER_MAX}"
+        )
+    return raw, int(number)
+
+
+def _one(channel: Channel, event: Published, message: Message) -> tuple[Message, Route[QueueFace], Named | None]:
+    """A message with what the broker changes in it, its own route, and its number if its producer gave one."""
     connection = channel.connection
     vhost = connection.vhost
     assert vhost is not None, "a channel is opened after its connection"
@@ -110,10 +133,8 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
         changed = replace(changed, reply_to=channel.reply_key)
     exchange, key = event.exchange, event.routing_key
     if not exchange and key.startswith(REPLY_TO + "."):
-        target = connection.node.reply_targets.get(key)
-        if target is not None:
-            target.reply(_rebuilt(message, changed) if changed is not properties else message)
-        return message, Route(found_exchange=target is not None, uncacheable=True)
+        found = connection.node.reply(key, _rebuilt(message, changed) if changed is not properties else message)
+        return message, Route(found_exchange=found, uncacheable=True), None
     try:
         blind = copy_keys(properties.headers, "BCC")
         more = (*copy_keys(properties.headers, "CC"), *blind)
@@ -124,7 +145,7 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
     )
     if blind or changed is not properties:
         message = _rebuilt(message, changed, HAS_BCC if blind else 0)
-    return message, route
+    return message, route, _named(properties.headers)
 
 
 def _rebuilt(message: Message, properties: codec.Properties, flags: int = 0) -> Message:
@@ -135,24 +156,32 @@ def _rebuilt(message: Message, properties: codec.Properties, flags: int = 0) -> 
     )  # fmt: skip
 
 
-def _stage_or_send(channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool) -> None:
+def _stage_or_send(
+    channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool, named: Named | None = None
+) -> None:
     if channel.transaction is not None:
         transaction = channel.transaction
         transaction.size += sum(message.size for message in messages)
         if transaction.size > TRANSACTION_BYTES_MAX:
             raise resource_error(f"a transaction holds more than {TRANSACTION_BYTES_MAX} bytes of messages")
-        transaction.publishes.append((route, messages, mandatory))
+        transaction.publishes.append((route, messages, mandatory, named))
         return
     confirms = channel.confirms
     if confirms is not None and any(queue.rejects for queue in route.targets):
         for message in messages:
-            send(channel, route, (message,), mandatory, confirms.ticket(1))
+            send(channel, route, (message,), mandatory, confirms.ticket(1), named)
     else:
-        send(channel, route, messages, mandatory, None if confirms is None else confirms.ticket(len(messages)))
+        ticket = None if confirms is None else confirms.ticket(len(messages))
+        send(channel, route, messages, mandatory, ticket, named)
 
 
 def send(
-    channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool, ticket: Ticket | None
+    channel: Channel,
+    route: Route[QueueFace],
+    messages: Sequence[Message],
+    mandatory: bool,
+    ticket: Ticket | None,
+    named: Named | None = None,
 ) -> None:
     """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered."""
     node = channel.connection.node
@@ -165,7 +194,9 @@ def send(
     for queue in route.targets:
         if queue.deleted:
             continue
-        if queue.rejects:
+        if named is not None:
+            _send_named(queue, messages[0], ticket, named, node.now_ms)
+        elif queue.rejects:
             accepted = [message for message in messages if _accepted(queue, message, ticket, node.now_ms)]
             if ticket is not None and len(accepted) < len(messages):
                 ticket.rejected = True
@@ -176,6 +207,14 @@ def send(
         node.published(journaled * len(messages) * messages[0].size)
     if ticket is not None:
         ticket.pass_()
+
+
+def _send_named(queue: QueueFace, message: Message, ticket: Ticket | None, named: Named, now_ms: int) -> None:
+    """A repeat is never refused: it is there already."""
+    if not queue.rejects or queue.knows(*named) or queue.accepts(message, now_ms):
+        queue.publish_named(*named, message, ticket, now_ms)
+    elif ticket is not None:
+        ticket.rejected = True
 
 
 def _accepted(queue: QueueFace, message: Message, ticket: Ticket | None, now_ms: int) -> bool:

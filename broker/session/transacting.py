@@ -38,7 +38,7 @@ class Transaction:
     __slots__ = ("publishes", "settles", "size")
 
     def __init__(self) -> None:
-        self.publishes: list[tuple[Route[QueueFace], Sequence[Message], bool]] = []
+        self.publishes: list[tuple[Route[QueueFace], Sequence[Message], bool, publishing.Named | None]] = []
         self.settles: list[tuple[list[Entry], str]] = []
         self.size = 0  # bytes of the staged messages
 
@@ -110,9 +110,9 @@ def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) 
         channel.resume()
 
     ticket = Ticket(1, 1, done)
-    for route, messages, mandatory in staged.publishes:
+    for route, messages, mandatory, named in staged.publishes:
         ticket.hold()
-        publishing.send(channel, route, messages, mandatory, ticket)
+        publishing.send(channel, route, messages, mandatory, ticket, named)
     settled: dict[QueueFace, None] = {}
     for entries, outcome in staged.settles:
         for _, consumer, seq in entries:

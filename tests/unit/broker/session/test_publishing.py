@@ -6,7 +6,7 @@ import pytest
 
 from broker.amqp import methods as m
 from cluster import commands as c
-from tests.unit.broker.session.harness import Content, World, bodies
+from tests.unit.broker.session.harness import Client, Content, World, bodies
 
 
 def ready(world: World, queue: str) -> int:
@@ -258,3 +258,78 @@ def test_a_deleted_queue_answers_those_who_wait() -> None:
     assert client.hear() == [m.BasicAck(1, True)]
     world.commit()
     assert client.hear() == []
+
+
+# -- producers that number their messages
+
+
+def numbered(client: Client, number: object, body: bytes, producer: object = "press", **more: object) -> list[object]:
+    return client.publish("", "q", body, headers={"x-producer": producer, "x-seq": number}, **more)
+
+
+def test_a_numbered_message_is_stored_once_and_its_repeat_is_confirmed() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.ask(m.ConfirmSelect())
+    assert numbered(client, 1, b"1") == [m.BasicAck(1, True)]
+    assert numbered(client, 1, b"1 again") == [m.BasicAck(2, True)]
+    assert numbered(client, 2, b"2") == [m.BasicAck(3, True)]
+    assert numbered(client, 1, b"another's", producer="else") == [m.BasicAck(4, True)]
+    other = world.client()
+    assert numbered(other, 2, b"2 again, over another connection") == []
+    assert bodies(client.consume("q")) == [b"1", b"2", b"another's"]
+
+
+def test_a_repeat_is_known_after_a_crash() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    numbered(client, 7, b"once")
+    world.crash()
+    client = world.client()
+    client.ask(m.ConfirmSelect())
+    assert numbered(client, 7, b"twice") == [m.BasicAck(1, True)]
+    assert bodies(client.consume("q")) == [b"once"]
+
+
+def test_a_full_queue_refuses_a_new_number_and_no_repeat() -> None:
+    client = World().client()
+    client.declare("q", x_max_length=1, x_overflow="reject-publish")
+    client.ask(m.ConfirmSelect())
+    assert numbered(client, 1, b"1") == [m.BasicAck(1, True)]
+    assert numbered(client, 2, b"2") == [m.BasicNack(2, False)]
+    assert numbered(client, 1, b"1") == [m.BasicAck(3, True)]
+    client.ask(m.QueuePurge(queue="q"))
+    assert numbered(client, 2, b"2") == [m.BasicAck(4, True)], "a refused number was never stored"
+    assert bodies(client.consume("q")) == [b"2"]
+
+
+def test_numbered_messages_in_a_transaction() -> None:
+    client = World().client()
+    client.declare("q")
+    client.ask(m.TxSelect())
+    numbered(client, 1, b"1")
+    numbered(client, 1, b"1")
+    numbered(client, 2, b"2")
+    assert client.ask(m.TxCommit()) == m.TxCommitOk()
+    assert bodies(client.consume("q")) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    "producer, number",
+    [("p", 0), ("p", -1), ("p", "1"), ("p", True), ("p", None), ("p", 2**62 + 1), ("", 1), (5, 1), ("x" * 256, 1)],
+)
+def test_a_producer_without_a_good_number_is_told(producer: object, number: object) -> None:
+    client = World().client()
+    client.declare("q")
+    (close,) = numbered(client, number, b"", producer)
+    assert close.reply_code == 406
+
+
+def test_a_number_without_a_producer_means_nothing() -> None:
+    client = World().client()
+    client.declare("q")
+    for _ in range(2):
+        client.publish("", "q", b"", headers={"x-seq": 1})
+    assert client.declare("q").message_count == 2

@@ -1,0 +1,69 @@
+"""Direct reply-to between nodes: a reply goes straight to the node whose client asked.
+
+A reply key ends with `<node>-<incarnation, hexadecimal>-<serial>` of the channel that consumes it (`Node.unique`), so
+any node can read from it where the reply belongs, and whether that start of the node is over. A reply is sent once and
+not acknowledged, as between a client and its node: what is lost with a link stays lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from broker.proxy.host import Payload
+from broker.proxy.messages import ProxyMessage, Reply
+from journal.record import Message, RecordBuffer, read_records
+
+
+class Target(Protocol):
+    """The channel that waits for the reply."""
+
+    def reply(self, message: Message) -> None: ...
+
+
+class ReplyHost(Protocol):
+    """The node, as replies see it."""
+
+    @property
+    def reply_targets(self) -> Mapping[str, Target]:
+        """The channels of this node that wait for replies, by key."""
+
+    def send(self, node: str, head: ProxyMessage, payload: Iterable[Payload] = ()) -> bool:
+        """One frame to a node. False: there is no link."""
+
+
+class Replies:
+    """The way to requesters at other nodes. `incarnation_of`: the start of a node that is alive, None otherwise."""
+
+    def __init__(self, host: ReplyHost, incarnation_of: Callable[[str], int | None]) -> None:
+        self._host = host
+        self._incarnation_of = incarnation_of
+
+    def knows(self, key: str) -> bool:
+        """Whether that start of the requester's node lives; whether its channel does, only that node knows."""
+        return self._node_of(key) is not None
+
+    def send(self, key: str, message: Message) -> bool:
+        """Sends the reply; False when it can reach nobody."""
+        node = self._node_of(key)
+        if node is None:
+            return False
+        buffer = RecordBuffer()
+        buffer.enqueue(0, 0, 1, message, 0, False)
+        return self._host.send(node, Reply(key), (buffer.take(),))
+
+    def received(self, _: str, message: Reply, payload: memoryview) -> None:
+        """A reply for a channel of this node, which may be gone by now."""
+        target = self._host.reply_targets.get(message.key)
+        if target is not None:
+            for _seq, reply, _count, _redelivered in read_records(payload):
+                target.reply(reply)
+
+    def _node_of(self, key: str) -> str | None:
+        """The node of a key whose channel may still wait."""
+        parts = key.rpartition(".reply-to.")[2].rsplit("-", 2)
+        if len(parts) != 3:
+            return None
+        node, start, _ = parts
+        incarnation = self._incarnation_of(node)
+        return node if incarnation is not None and f"{incarnation:x}" == start else None

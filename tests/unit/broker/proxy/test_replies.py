@@ -1,0 +1,87 @@
+"""Direct replies to clients of other nodes: they find their node by their key, and no other start of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.amqp import methods as m
+from broker.proxy.messages import Reply
+from broker.proxy.replies import Replies
+from tests.unit.broker.session.harness import World, bodies
+
+
+class Nodes:
+    """Worlds that reach each other."""
+
+    def __init__(self, **incarnations: int) -> None:
+        self.alive: dict[str, int | None] = dict(incarnations)
+        self.cut = False
+        self.worlds: dict[str, World] = {}
+        for name in incarnations:
+            world = self.worlds[name] = World(name=name)
+            end = self.End(self, name)
+            world.node.replies = Replies(end, self.alive.get)
+
+    class End:
+        """Where one node's frames go."""
+
+        def __init__(self, nodes: Nodes, name: str) -> None:
+            self.nodes = nodes
+            self.name = name
+
+        @property
+        def reply_targets(self) -> Any:
+            return self.nodes.worlds[self.name].node.reply_targets
+
+        def send(self, node: str, head: Any, payload: Any = ()) -> bool:
+            if self.nodes.cut:
+                return False
+            assert isinstance(head, Reply)
+            world = self.nodes.worlds[node]
+            assert world.node.replies is not None
+            world.node.replies.received(self.name, head, memoryview(b"".join(payload)))
+            return True
+
+
+def asked(nodes: Nodes) -> tuple[Any, Any, str]:
+    """A requester at node "a-1", a server at "b", and the reply key in the request that the server got."""
+    requester = nodes.worlds["a-1"].client()
+    requester.consume("amq.rabbitmq.reply-to", tag="replies", no_ack=True)
+    requester.declare("requests")
+    requester.publish("", "requests", b"request", reply_to="amq.rabbitmq.reply-to")
+    (request,) = requester.consume("requests", channel=1, tag="loop")
+    server = nodes.worlds["b"].client()
+    return requester, server, request.properties.reply_to
+
+
+def test_a_reply_reaches_the_requester_at_its_node() -> None:
+    nodes = Nodes(**{"a-1": 1, "b": 1})
+    requester, server, key = asked(nodes)
+    assert key.startswith("amq.rabbitmq.reply-to.a-1-1-")
+    assert server.ask(m.QueueDeclare(queue=key, passive=True)) == m.QueueDeclareOk(key, 0, 1)
+    assert server.publish("", key, b"reply", mandatory=True) == []
+    nodes.worlds["a-1"].turn()
+    assert bodies(requester.hear()) == [b"reply"]
+
+
+def test_a_reply_that_can_reach_nobody_is_returned() -> None:
+    nodes = Nodes(**{"a-1": 1, "b": 1})
+    requester, server, key = asked(nodes)
+    nodes.cut = True
+    assert len(server.publish("", key, b"no link", mandatory=True)) == 1
+    nodes.cut = False
+    nodes.alive["a-1"] = 2
+    assert len(server.publish("", key, b"of an older start", mandatory=True)) == 1
+    nodes.alive["a-1"] = None
+    assert len(server.publish("", key, b"no node", mandatory=True)) == 1
+    assert len(server.publish("", "amq.rabbitmq.reply-to.nonsense", b"no key", mandatory=True)) == 1
+    nodes.worlds["a-1"].turn()
+    assert bodies(requester.hear()) == []
+    assert server.ask(m.QueueDeclare(queue=key, passive=True)).reply_code == 404
+
+
+def test_a_requester_that_left_loses_its_reply() -> None:
+    nodes = Nodes(**{"a-1": 1, "b": 1})
+    requester, server, key = asked(nodes)
+    requester.leave()
+    assert server.publish("", key, b"late", mandatory=True) == [], "only its own node knows"
