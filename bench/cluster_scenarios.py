@@ -109,7 +109,7 @@ class Surviving:
 @contextmanager
 def _surviving(load: Load, options: list[str], measured: Measurement, gap_ms: float = 20) -> Iterator[Surviving]:
     """Runs `amqpload survive` beside the block, and ends it in order behind it."""
-    options = [*load.options(), *options, "--seconds", "7200", "--drain", "60", "--gap-ms", str(gap_ms)]
+    options = [*load.options(), *options, "--no-declare", "--seconds", "7200", "--drain", "60", "--gap-ms", str(gap_ms)]
     argv = generator.command("survive", 0, options)
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None, "its output is read"

@@ -34,10 +34,11 @@ class Survivors {
   // Runs until `publishing` has become false (or --seconds are over, or each has published --count messages) and all
   // that was confirmed has arrived.
   void run() {
+    if (o_.declare) declare();
     started_ = last_progress_ = now_ns();
     std::vector<std::thread> threads;
     for (int i = 0; i < o_.consumers; i++) threads.emplace_back([this, i] { consume(i); });
-    while (ready_ < o_.consumers && !over_) pause_ms(5);
+    while (ready_ < o_.consumers && now_ns() - started_ < (uint64_t)o_.timeout_s * 1000000000) pause_ms(5);
     started_ = last_progress_ = now_ns();
     for (int i = 0; i < o_.publishers; i++) threads.emplace_back([this, i] { publish(i); });
     printf("running\n");
@@ -98,6 +99,13 @@ class Survivors {
       for (uint64_t s = 0; s < published_[p]; s++)
         if (confirmed_[p].test(s) && !ledger_.seen[p].test(s)) return false;
     return true;
+  }
+
+  void declare() {
+    Link link;
+    link.dial(o_.host, (int)o_.consumer_ports[0], o_.user, o_.password, o_.vhost, (int)o_.timeout_s);
+    for (int i = 0; i < o_.queues; i++) link.declare(queue_of(i), false, o_.durable, table_entries(o_.args));
+    link.close_in_order();
   }
 
   // A connection to the first node that takes one, beginning with that of the client's number.

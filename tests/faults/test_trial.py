@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import shutil
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bench import generator
 from broker.trial.client import target
 from broker.trial.faults import Kind, Nemesis, Step, mount_small_disk, unmount
 from broker.trial.load import Load, LoadPlan
@@ -119,3 +124,29 @@ def test_chaos_refuses_an_even_number_of_nodes() -> None:
 def test_urls(url: str, host: str, port: int, vhost: str) -> None:
     found = target(url)
     assert (found.host, found.port, found.vhost, found.tls) == (host, port, vhost, url.startswith("amqps"))
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_the_benchmarks_surviving_load_through_kills(make_node: Callable[..., NodeProcess]) -> None:
+    """`amqpload survive`, which measures failovers: it comes back, loses nothing, and its gaps are the outages."""
+    node = make_node().start()
+    options = ["--publishers", "2", "--consumers", "2", "--rate", "400", "--seconds", "60", "--drain", "20"]
+    argv = generator.command("survive", node.port, [*options, "--gap-ms", "100"])
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as load:
+        assert load.stdout is not None, "its output is read"
+        assert load.stdout.readline() == "running\n"
+        outages_s = []
+        for _ in range(2):
+            time.sleep(0.5)
+            began_s = time.monotonic()
+            node.kill()
+            node.start()
+            outages_s.append(time.monotonic() - began_s)
+        time.sleep(0.5)
+        load.terminate()
+        result = json.loads(load.stdout.readlines()[-1])
+    assert result["clean"], result
+    assert result["confirmed"] == result["published"] > 200
+    assert result["reconnects"] == 8, "four clients, two kills"
+    longest_s = max((gap["to_ns"] - gap["from_ns"]) / 1e9 for gap in result["gaps"])
+    assert min(outages_s) <= longest_s <= max(outages_s) + 1
