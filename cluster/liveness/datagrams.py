@@ -56,6 +56,11 @@ class Datagrams:
         port: int = self._stream.sockname[1]
         return port
 
+    @property
+    def family(self) -> int:
+        """Of its addresses: it reaches no others."""
+        return socket.AF_INET6 if ":" in self._stream.sockname[0] else socket.AF_INET
+
     def send(self, data: bytes, where: Where) -> None:
         """Soon; it may be lost, as datagrams may."""
         self._waiting.append((data, where))
@@ -95,9 +100,9 @@ class Datagrams:
             self._received(data, cast(Where, where))
 
 
-async def resolve(host: str, port: int) -> Where:
-    """The first address of the host, IPv4 before IPv6. Raises OSError."""
+async def resolve(host: str, port: int, family: int = socket.AF_INET) -> Where:
+    """The first address of the host, those of `family` before others. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    found.sort(key=lambda entry: entry[0] != family)
     address = found[0][4]
     return str(address[0]), int(address[1])

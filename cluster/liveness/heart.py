@@ -298,6 +298,7 @@ class Heart:
 
     async def _resolve(self) -> None:
         """Addresses of the members: at once when one is new, again later, since names may move."""
+        assert self._datagrams is not None, "it resolves for a socket"
         while True:
             missing = False
             for name, member in list(self._members.items()):
@@ -305,7 +306,7 @@ class Heart:
                     continue
                 host, _, port = member.address.rpartition(":")
                 try:
-                    where = await resolve(host.removeprefix("[").removesuffix("]"), int(port))
+                    where = await resolve(host.removeprefix("[").removesuffix("]"), int(port), self._datagrams.family)
                 except (OSError, ValueError):
                     missing = missing or name not in self._resolved
                     continue

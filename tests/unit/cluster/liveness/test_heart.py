@@ -224,4 +224,22 @@ async def test_the_address_is_named_when_it_cannot_be_had() -> None:
             await Datagrams.open("127.0.0.1", first.port, lambda data, where: None)
     finally:
         await first.close()
+
+
+async def test_names_are_resolved_to_addresses_that_the_socket_reaches() -> None:
     assert await resolve("localhost", 7) == ("127.0.0.1", 7)
+    assert await resolve("::1", 7) == ("::1", 7)
+    assert await resolve("127.0.0.1", 7, socket.AF_INET6) == ("127.0.0.1", 7)
+    with pytest.raises(OSError):
+        await resolve("no such host.invalid", 7)
+    got: list[bytes] = []
+    try:
+        six = await Datagrams.open("::1", 0, lambda data, where: got.append(data))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    try:
+        assert six.family == socket.AF_INET6
+        six.send(b"x", await resolve("::1", six.port, six.family))
+        await until(lambda: got)
+    finally:
+        await six.close()
