@@ -23,10 +23,12 @@ from broker.queues.burial import Burial
 from broker.queues.deadletter import Reason
 from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, Taken
 from broker.queues.host import Host
+from broker.queues.limits import exceeds
 from broker.queues.producers import HAD_CONSUMERS, Producers
 from broker.queues.ring import (
     HEAD_EXPIRED,
     HEAD_NONE,
+    HEAD_NOT_COMMITTED,
     HEAD_NOT_LOADED,
     HEAD_NOT_RESERVED,
     HEAD_OK,
@@ -56,8 +58,8 @@ class Queue:
     """A queue: its entity (what was declared), its settings (policy applied), its ring and its consumers."""
 
     __slots__ = (
-        "_ahead", "_annotation", "_brought", "_clean", "_dead", "_delayed", "_ended", "_getters",
-        "_producers", "_ripe_seq", "_waiting", "_young", "burial", "commits", "deleted", "entity", "had_consumers", "host",
+        "_ahead", "_annotation", "_brought", "_clean", "_dead", "_delayed", "_ended", "_getters", "_producers",
+        "_ripe_seq", "_waiting", "_young", "burial", "commits", "deleted", "entity", "had_consumers", "host",
         "last_used_ms", "listener", "paused", "ring", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
 
@@ -116,18 +118,19 @@ class Queue:
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         """Appends the messages; the ticket, if any, is held until they are committed."""
         self.ring.append(messages)
-        if ticket is not None:
-            self.promise(ticket)
-        if self._limited:
-            self._trim(now_ms)
+        self._published(ticket, now_ms)
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
         """Appends the messages of ENQ records, which another node has sent, and holds the ticket; how many they are."""
         _, count = self.ring.append_records(records)
-        self.promise(ticket)
+        self._published(ticket, now_ms)
+        return count
+
+    def _published(self, ticket: Ticket | None, now_ms: int) -> None:
+        if ticket is not None:
+            self.promise(ticket)
         if self._limited:
             self._trim(now_ms)
-        return count
 
     def publish_named(
         self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
@@ -145,8 +148,7 @@ class Queue:
 
     @property
     def producers(self) -> Producers:
-        if self._producers is None:
-            self._producers = Producers(self.ring)
+        self._producers = self._producers or Producers(self.ring)
         return self._producers
 
     def promise(self, ticket: Ticket) -> None:
@@ -183,14 +185,10 @@ class Queue:
         return False
 
     def _is_full(self) -> bool:
-        length, size = self.settings.max_length, self.settings.max_length_bytes
-        return (length is not None and self.ring.ready >= length) or (
-            size is not None and self.ring.ready_bytes >= size
-        )
+        return exceeds(self, 1)
 
     def _too_long(self) -> bool:
-        length, size = self.settings.max_length, self.settings.max_length_bytes
-        return (length is not None and self.ring.ready > length) or (size is not None and self.ring.ready_bytes > size)
+        return exceeds(self, 0)
 
     def _trim(self, now_ms: int) -> None:
         """drop-head: consumers with credit come first, then the oldest ready messages go."""
@@ -295,7 +293,7 @@ class Queue:
         then("")
 
     def enlist(self, member: Member, now_ms: int) -> None:
-        """A consumer, of this node or another one, that may stand in line."""
+        """A consumer of any node that may stand in line."""
         self.subscriptions.add(member)
         self.last_used_ms = now_ms
         if not self.had_consumers and self.entity.auto_delete and self.burial is not None:
@@ -346,7 +344,7 @@ class Queue:
             return self.ring.take(), True
         if head == HEAD_NONE:
             return None, True
-        if head == HEAD_NOT_RESERVED:
+        if head in (HEAD_NOT_RESERVED, HEAD_NOT_COMMITTED):
             self.ring.reserve()
         return None, False
 
@@ -562,10 +560,7 @@ class Queue:
     # -- ownership --------------------------------------------------------------------------------------------
 
     def begin_epoch(self, now_ms: int) -> None:
-        """This node owns the replicated queue from now on: `ring.take_over` was called, or the ring is new.
-
-        Nothing is handed out until `paused` is taken back, see `proxy.serving`.
-        """
+        """This node owns the replicated queue: its ring is taken over, or new. `proxy.serving` ends the pause."""
         self.paused = self.ring.paused = True
         self.burial = Burial(self)
         self.burial.resume()
@@ -577,8 +572,7 @@ class Queue:
         """This node does not own the queue any more; its proxies ask the next owner, and so nobody is answered."""
         if self.burial is not None:
             self.burial.ended = True
-        self.burial = self._producers = self._waiting = self._getters = self._dead = self._delayed = None
-        self._ahead = None
+        self.burial = self._producers = self._waiting = self._getters = self._dead = self._delayed = self._ahead = None
         self._ended = False
         self.paused = True
         self.ring.loading = False

@@ -1,0 +1,117 @@
+"""What proxies ask a queue's owner: messages one by one, counts, a purge, whether the queue may be deleted.
+
+Questions wait until the queue is open (`serving`), and those that count wait until all that was published before them
+is committed, at most COUNT_PATIENCE_MS: a client that publishes and asks sees its messages, one whose queue cannot
+commit is told what is committed. After a new attach a proxy asks again; what it had asked is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.proxy.attachment import Attachment
+from broker.proxy.messages import ASK_COUNTS, ASK_DELETE, ASK_GET, ASK_PURGE, ASK_TOUCH, Answer, Ask
+from broker.queues.face import IN_USE, NOT_EMPTY
+from broker.queues.ring import RemoteConsumer
+
+if TYPE_CHECKING:
+    from broker.proxy.serving import Serving
+
+COUNT_PATIENCE_MS: Final = 1000
+DELETE_MS: Final = 3000
+"""So long a queue that may be deleted waits for its deletion."""
+NEEDS_NO_COMMIT: Final = -2
+"""A mark that is always durable."""
+
+
+class Asked(NamedTuple):
+    """A question that is not answered yet."""
+
+    attachment: Attachment
+    ask: Ask
+    seq: int
+    """What was published before it."""
+    due_ms: int
+
+
+class Asking:
+    """The open questions to one queue."""
+
+    __slots__ = ("_asked", "_purges", "_serving")
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._asked: deque[Asked] = deque()
+        self._purges: deque[tuple[Attachment, Ask, int, int]] = deque()  # waiting for a commit: count, mark
+
+    def forget(self, attachment: Attachment) -> None:
+        self._asked = deque(one for one in self._asked if one.attachment is not attachment)
+        self._purges = deque(one for one in self._purges if one[0] is not attachment)
+
+    def ask(self, attachment: Attachment, ask: Ask) -> None:
+        ring = self._serving.queue.ring
+        due_ms = self._serving.host.now_ms + COUNT_PATIENCE_MS
+        self._asked.append(Asked(attachment, ask, ring.next_seq if ring.journaled else 0, due_ms))
+        self._serving.touch()
+
+    def turn(self, now_ms: int) -> None:
+        """Answers what can be answered."""
+        queue = self._serving.queue
+        for _ in range(len(self._asked)):
+            if not self._serving.open:
+                break  # perhaps the one before was a deletion
+            asked = self._asked.popleft()
+            counts = asked.ask.what in (ASK_COUNTS, ASK_TOUCH, ASK_DELETE)
+            if counts and queue.ring.advance() < asked.seq and now_ms < asked.due_ms:
+                self._asked.append(asked)
+                queue.host.wake(queue, asked.due_ms)
+            else:
+                self._answer(asked.attachment, asked.ask, now_ms)
+        while self._purges and queue.durable(self._purges[0][3]):
+            attachment, ask, count, _ = self._purges.popleft()
+            self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, count))
+
+    def _say(self, attachment: Attachment, answer: Answer, payload: bytes = b"") -> None:
+        self._serving.host.send(attachment.node, answer, (payload,) if payload else ())
+
+    def _answer(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
+        queue = self._serving.queue
+        if ask.what == ASK_GET:
+            self._get(attachment, ask, now_ms)
+            return
+        if ask.what == ASK_PURGE:
+            count = queue.ring.purge()
+            mark = queue.commits if count and queue.ring.needs_write else NEEDS_NO_COMMIT
+            self._purges.append((attachment, ask, count, mark))
+            return
+        if ask.what == ASK_TOUCH:
+            queue.last_used_ms = now_ms
+        queue.message_count(now_ms)
+        count, consumers = self._ready, len(queue.subscriptions)
+        refused = ""
+        if ask.what == ASK_DELETE:
+            refused = IN_USE if ask.if_unused and consumers else NOT_EMPTY if ask.if_empty and count else ""
+        self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, count, consumers, refused))
+        if ask.what == ASK_DELETE and not refused:
+            self._serving.freeze(now_ms + DELETE_MS)
+
+    @property
+    def _ready(self) -> int:
+        """Ready and committed: what is not committed yet is not in the queue for anybody but its publisher."""
+        ring = self._serving.queue.ring
+        return max(0, ring.ready - (ring.next_seq - ring.committed)) if ring.replicated else ring.ready
+
+    def _get(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
+        queue = self._serving.queue
+        credit = RemoteConsumer(queue.ring, attachment.holder, 0, None)
+        credit.limit = 1
+        gen = attachment.gen
+
+        def taken(_: object) -> None:
+            if not attachment.attached or attachment.gen != gen:
+                return  # it is asked again; what was taken returns, for the next attach does not list it
+            answer = Answer(queue.entity.queue_id, gen, ask.request, self._ready, len(queue.subscriptions))
+            self._say(attachment, answer, credit.out.take())
+
+        queue.get(now_ms, taken, credit)

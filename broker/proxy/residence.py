@@ -1,0 +1,66 @@
+"""Where a queue should live: what its consumers' credit says of it, asked of `rotation` in the owner's turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.proxy.attachment import RemoteSubscription
+from broker.proxy.rotation import Interest, Locality, Rotation
+
+if TYPE_CHECKING:
+    from broker.proxy.serving import Serving
+
+
+class Residence:
+    """Of one queue and epoch."""
+
+    __slots__ = ("_delivered", "_locality", "_rotation", "_serving")
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._rotation: Rotation | None = None
+        self._locality = Locality(serving.host.name, serving.host.now_ms)
+        self._delivered = 0
+        self._choose(serving.host.now_ms)
+
+    def turn(self, now_ms: int) -> None:
+        """Asks for a hand-over when one is due."""
+        serving = self._serving
+        queue, host = serving.queue, serving.host
+        if not queue.ring.replicated:
+            return
+        self._choose(now_ms)
+        members = [member for attachment in serving.attachments for member in attachment.members.values()]
+        interest = self._interest(members)
+        in_sync = host.in_sync(serving.queue_id)
+        if self._rotation is not None:
+            delivered = sum(member.credit.delivered for member in members)
+            busy = queue.ring.ready > 0 or delivered != self._delivered
+            self._delivered = delivered
+            heir, again_ms = self._rotation.decide(now_ms, interest, in_sync, busy)
+        else:
+            heir, again_ms = self._locality.decide(now_ms, interest, in_sync)
+        if heir is not None:
+            host.transfer(serving.queue_id, heir)
+        if again_ms:
+            queue.host.wake(queue, again_ms)
+
+    def _choose(self, now_ms: int) -> None:
+        """A single active consumer draws its queue by locality: there is nobody to take turns with."""
+        queue, name = self._serving.queue, self._serving.host.name
+        settings = queue.settings
+        rotating = settings.ownership == "rotating" and not settings.single_active_consumer and queue.ring.replicated
+        if rotating != (self._rotation is not None):
+            self._rotation = Rotation(name, settings.ownership_hold_ms, now_ms) if rotating else None
+        only = name if rotating else None
+        if only != queue.subscriptions.only:
+            queue.subscriptions.serve_only(only)
+
+    def _interest(self, members: list[RemoteSubscription]) -> dict[str, Interest]:
+        found: dict[str, Interest] = {}
+        for member in members:
+            before = found.get(member.node, Interest(0, 0))
+            free = max(0, member.credit.limit - member.credit.delivered)
+            credit = free if self._rotation is not None else member.window
+            found[member.node] = Interest(before.consumers + 1, before.credit + credit)
+        return found

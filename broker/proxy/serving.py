@@ -1,0 +1,441 @@
+"""A queue's owner, as the proxies of all nodes meet it: who is attached, who holds what, and when it may hand out.
+
+    closed    not every member that was alive when the epoch began has attached at this epoch: a message that looks
+              ready may be in a client's hands. Nothing is handed out, expires, is dropped, purged or counted
+    open      what nobody listed is ready again, flagged. It also takes that the first sync is complete, that the node
+              has its lease, and that the queue is not frozen
+    frozen    a hand-over or a deletion is under way: nothing is handed out, and what comes is not looked at. `thaw`
+              asks everybody to attach again, so that nothing of it is lost
+
+*Attach.* It replaces all that was known of its sender. Its settlements come first, then what it lists stays with it
+(READY -> UNACKED at its holder number), and what it held and does not list returns. The settlements of an epoch's first
+Attach name messages that this owner has ready, for the holder is told by the Attach itself; later a settlement counts
+only while the message is held by that very start of that node, or else a late one would remove what somebody else has.
+
+Nothing here knows other queues: `servings.Servings` reads the frames, finds the queue, and sends deliveries.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from broker.proxy.asking import Asking
+from broker.proxy.attachment import Attachment, RemoteSubscription
+from broker.proxy.messages import (
+    SETTLE_ACK,
+    SETTLE_REJECT,
+    SETTLE_REQUEUE_COUNTED,
+    Attached,
+    AttachedQueue,
+    Consume,
+    ConsumerHead,
+    Consuming,
+    Detach,
+    NamedPublish,
+    Published,
+    Range,
+    Settled,
+    Settlement,
+)
+from broker.proxy.residence import Residence
+from broker.queues.face import EXCLUSIVE
+from broker.queues.queue import Queue
+from broker.queues.ticket import Ticket
+from journal.record import Message, read_records
+
+if TYPE_CHECKING:
+    from broker.proxy.servings import ServingHost
+
+HOLDERS_MAX: Final = 254
+
+
+class Serving:
+    """One queue that this node owns.
+
+    outgoing   consumers with deliveries for the next frame
+    """
+
+    def __init__(
+        self, queue: Queue, host: ServingHost, touch: Callable[[Serving], None], granted_index: int,
+        alive: Mapping[str, int], synced: bool, leased: bool,
+    ) -> None:  # fmt: skip
+        self.queue = queue
+        self.queue_id = queue.entity.queue_id
+        self.epoch = queue.ring.epoch
+        self.granted_index = granted_index
+        self.host = host
+        self.outgoing: dict[RemoteSubscription, None] = {}
+        self.frozen_until_ms: int | None = None
+        self.leased = leased
+        self._touch = touch
+        self._synced = synced
+        self._missing = dict(alive)  # members that have not attached at this epoch, with their incarnations
+        self._attachments: dict[str, Attachment] = {}
+        self._free_holders = list(range(HOLDERS_MAX, 0, -1))
+        self._consumes: deque[tuple[Attachment, Consume]] = deque()  # they wait for everybody's consumers
+        self.asking = Asking(self)
+        self._residence = Residence(self)
+        queue.listener = self.touch
+        self._gate()
+
+    # -- when it may hand out -------------------------------------------------------------------------------------
+
+    @property
+    def attached(self) -> bool:
+        """Every member that was alive when the epoch began has attached, or is gone."""
+        return not self._missing
+
+    @property
+    def missing(self) -> list[str]:
+        """The members that the queue waits for."""
+        return sorted(self._missing)
+
+    @property
+    def open(self) -> bool:
+        return not self._missing and self._synced and self.leased and self.frozen_until_ms is None
+
+    def _gate(self) -> None:
+        paused = not self.open
+        if paused != self.queue.paused or paused != self.queue.ring.paused:
+            self.queue.paused = self.queue.ring.paused = paused
+            if not paused:
+                self.queue.last_used_ms = self.host.now_ms  # x-expires counts from here
+        self.queue.ring.mark()
+        self.touch()
+
+    def _arrived(self, node: str) -> None:
+        if self._missing.pop(node, None) is None or self._missing:
+            return
+        self.queue.subscriptions.resume()
+        waiting, self._consumes = self._consumes, deque()
+        for attachment, consume in waiting:
+            self.consume(attachment, consume)
+        self._gate()
+
+    def synced(self) -> None:
+        """The replicas in sync have all that this owner began its epoch with."""
+        self._synced = True
+        self._gate()
+
+    def lease(self, leased: bool) -> None:
+        self.leased = leased
+        self._gate()
+
+    def freeze(self, until_ms: int) -> None:
+        self.frozen_until_ms = until_ms
+        self.queue.host.wake(self.queue, until_ms)
+        self._gate()
+
+    def thaw(self) -> None:
+        """It stays here: everybody says again what happened meanwhile."""
+        if self.frozen_until_ms is None:
+            return
+        self.frozen_until_ms = None
+        for attachment in self._attachments.values():
+            self.detach(attachment, "moving")
+        self._gate()
+
+    @property
+    def drained(self) -> bool:
+        """Frozen, and nothing is under way: the log is committed as it stands."""
+        ring = self.queue.ring
+        at_rest = ring.committed == ring.next_seq and not ring.needs_write
+        return (
+            self.frozen_until_ms is not None
+            and at_rest
+            and all(attachment.settled() == attachment.settlement for attachment in self._attachments.values())
+        )
+
+    def touch(self) -> None:
+        self._touch(self)
+
+    @property
+    def attachments(self) -> Iterable[Attachment]:
+        return self._attachments.values()
+
+    # -- attachments ----------------------------------------------------------------------------------------------
+
+    def attachment(self, node: str, gen: int) -> Attachment | None:
+        """The attachment that a frame of this gen belongs to, or None when it is to be dropped."""
+        attachment = self._attachments.get(node)
+        if attachment is None:
+            # it never attached, or its start was declared over: it learns which from this answer or from the wiring
+            self.host.send(node, Detach(self.queue_id, self.epoch, gen, "unknown"))
+            return None
+        if not attachment.attached or attachment.gen != gen or self.frozen_until_ms is not None:
+            return None
+        return attachment
+
+    def attach(self, node: str, incarnation: int, entry: AttachedQueue) -> None:
+        attachment = self._attachments.get(node)
+        if attachment is None:
+            attachment = Attachment(self, node, incarnation, self._free_holders.pop())
+            self._attachments[node] = attachment
+        assert attachment.incarnation == incarnation, "an attachment ends with its node's start"
+        attachment.void()
+        attachment.renew(entry.gen, entry.next_number)
+        self._forget_questions(attachment)
+        for settlement in entry.settlements:
+            if self._missing:
+                for first, last in settlement.ranges:
+                    if settlement.id > attachment.settlement:
+                        self.queue.ring.adopt(first, last, attachment.holder)
+            self._settle(attachment, settlement)
+        self._hold_only(attachment, entry.outstanding)
+        self._list(attachment, entry.consumers)
+        self.host.send(node, Attached(self.queue_id, self.epoch, entry.gen, attachment.accepted))
+        if attachment.published < attachment.accepted:
+            ticket = attachment.ticket(attachment.accepted)
+            self.queue.promise(ticket)
+            ticket.pass_()
+        self._arrived(node)
+        self.queue.ring.mark()
+        self.touch()
+
+    def nothing(self, node: str) -> None:
+        """A complete Attach does not list the queue: its sender has nothing to do with it."""
+        attachment = self._attachments.get(node)
+        if attachment is not None:
+            attachment.void()
+            self._hold_only(attachment, ())
+            self._list(attachment, ())
+        self._arrived(node)
+
+    def _hold_only(self, attachment: Attachment, ranges: tuple[Range, ...]) -> None:
+        ring, holder = self.queue.ring, attachment.holder
+        if ring.held_by(holder):
+            at = 1
+            for first, last in sorted(ranges):
+                if at < first:
+                    ring.requeue_held(at, first - 1, holder, False)
+                at = last + 1
+            if at < ring.next_seq:
+                ring.requeue_held(at, ring.next_seq - 1, holder, False)
+        for first, last in ranges:
+            ring.adopt(first, last, holder)
+
+    def _list(self, attachment: Attachment, heads: tuple[ConsumerHead, ...]) -> None:
+        """Those that stay keep their places; new ones come before old ones go, or a queue might think itself unused."""
+        listed = {head.consumer: head for head in heads}
+        for number, head in listed.items():
+            member = attachment.members.get(number)
+            if member is None:
+                self._enlist(attachment, head)
+            else:
+                member.renew(head)
+        for number in [number for number in attachment.members if number not in listed]:
+            self.cancel(attachment, number)
+
+    def unlinked(self, node: str) -> None:
+        """The link is gone, and what was on it."""
+        attachment = self._attachments.get(node)
+        if attachment is not None:
+            attachment.void()
+
+    def detach(self, attachment: Attachment, why: str) -> None:
+        if attachment.attached:
+            attachment.void()
+            self.host.send(attachment.node, Detach(self.queue_id, self.epoch, attachment.gen, why))
+
+    def failed(self, node: str, incarnation: int) -> None:
+        """That start of the node is over: what it held is ready again, its consumers are gone."""
+        attachment = self._attachments.get(node)
+        if attachment is not None and attachment.incarnation == incarnation:
+            attachment.void()
+            self._forget_questions(attachment)
+            for number in tuple(attachment.members):
+                self.cancel(attachment, number)
+            self.queue.ring.requeue_all_held(attachment.holder)
+            if attachment.producer in self.queue.ring.producers:
+                self.queue.ring.produced(attachment.producer, 0)
+            del self._attachments[node]
+            self._free_holders.append(attachment.holder)
+        if self._missing.get(node) == incarnation:
+            self._arrived(node)
+        self.queue.ring.mark()
+
+    def end(self) -> None:
+        """The epoch is over, or the queue is deleted."""
+        self.queue.listener = None
+        for attachment in self._attachments.values():
+            for member in attachment.members.values():
+                if member in tuple(self.queue.subscriptions):
+                    self.queue.subscriptions.remove(member)
+        self._attachments.clear()
+        self.outgoing.clear()
+        self._consumes.clear()
+
+    def _forget_questions(self, attachment: Attachment) -> None:
+        """They are asked again in the new attachment."""
+        self._consumes = deque(one for one in self._consumes if one[0] is not attachment)
+        self.asking.forget(attachment)
+
+    # -- consumers ------------------------------------------------------------------------------------------------
+
+    def consume(self, attachment: Attachment, message: Consume) -> None:
+        if self._missing:
+            self._consumes.append((attachment, message))
+            return
+        subscriptions = self.queue.subscriptions
+        head = message.head
+        refused = head.consumer not in attachment.members and (
+            subscriptions.exclusive or (head.exclusive and len(subscriptions) > 0)
+        )
+        if not refused and head.consumer not in attachment.members:
+            self._enlist(attachment, head)
+        answer = Consuming(self.queue_id, attachment.gen, head.consumer, EXCLUSIVE if refused else "")
+        self.host.send(attachment.node, answer)
+
+    def _enlist(self, attachment: Attachment, head: ConsumerHead) -> None:
+        member = RemoteSubscription(self, attachment, head)
+        attachment.members[head.consumer] = member
+        self.queue.enlist(member, self.host.now_ms)
+
+    def cancel(self, attachment: Attachment, number: int) -> None:
+        """What it holds is still outstanding at its node."""
+        self._consumes = deque(
+            one for one in self._consumes if one[0] is not attachment or one[1].head.consumer != number
+        )  # fmt: skip
+        member = attachment.members.pop(number, None)
+        if member is None:
+            return
+        self.outgoing.pop(member, None)
+        for seq, _, _, _ in read_records(member.credit.out.take()):  # not sent yet
+            self.queue.ring.requeue_held(seq, seq, attachment.holder, False)
+        self.queue.strike(member, self.host.now_ms)
+
+    def credit(self, attachment: Attachment, number: int, upto: int, held: int) -> None:
+        member = attachment.members.get(number)
+        if member is not None:
+            member.grant(upto, held)
+            self.queue.ring.mark()
+
+    # -- publishes ------------------------------------------------------------------------------------------------
+
+    def publish(self, attachment: Attachment, first: int, count: int, records: memoryview) -> None:
+        if not self._next(attachment, first, first + count - 1):
+            return
+        queue = self.queue
+        last = first + count - 1
+        self.host.published(len(records))
+        if queue.rejects:
+            for number, (_, message, _, _) in enumerate(read_records(records), first):
+                if not self._take_one(attachment, number, message):
+                    return
+            return
+        if attachment.refused is not None:
+            return
+        ticket = attachment.ticket(last)
+        taken = queue.publish_records(records, ticket, self.host.now_ms)
+        assert taken == count, f"a Publish of {count} messages holds {taken}"
+        self._accepted(attachment, last, ticket)
+
+    def publish_named(self, attachment: Attachment, named: NamedPublish, records: memoryview) -> None:
+        if not self._next(attachment, named.number, named.number):
+            return
+        queue = self.queue
+        ((_, message, _, _),) = read_records(records)
+        self.host.published(len(records))
+        known = queue.producers.knows(named.producer, named.sequence)
+        if queue.rejects and not known and not queue.accepts(message, self.host.now_ms):
+            attachment.refuse(named.number)
+            self.touch()
+            return
+        if attachment.refused is not None:
+            return
+        ticket = attachment.ticket(named.number)
+        queue.publish_named(named.producer, named.sequence, message, ticket, self.host.now_ms)
+        self._accepted(attachment, named.number, ticket)
+
+    def _next(self, attachment: Attachment, first: int, last: int) -> bool:
+        """Whether these numbers are to be taken. What is here already is answered by `Published` when it is due."""
+        if last <= attachment.accepted:
+            return False
+        if attachment.refused is not None:
+            return first == attachment.last + 1
+        if not attachment.follows(first):
+            self.detach(attachment, "gap")
+            return False
+        return True
+
+    def _take_one(self, attachment: Attachment, number: int, message: Message) -> bool:
+        """Takes a message that the queue may refuse; False: those behind it wait for the next attach."""
+        queue = self.queue
+        accepts = queue.accepts(message, self.host.now_ms)
+        if not accepts:
+            attachment.refuse(number)
+            self.touch()
+            return True
+        if attachment.refused is not None:
+            return False
+        ticket = attachment.ticket(number)
+        queue.publish((message,), ticket, self.host.now_ms)
+        self._accepted(attachment, number, ticket)
+        return True
+
+    def _accepted(self, attachment: Attachment, last: int, ticket: Ticket) -> None:
+        attachment.accepted = last
+        self.queue.ring.produced(attachment.producer, last)
+        ticket.pass_()
+
+    # -- settlements ----------------------------------------------------------------------------------------------
+
+    def settle(self, attachment: Attachment, settlements: tuple[Settlement, ...]) -> None:
+        for settlement in settlements:
+            self._settle(attachment, settlement)
+        self.queue.ring.mark()
+        self.touch()
+
+    def _settle(self, attachment: Attachment, settlement: Settlement) -> None:
+        if settlement.id <= attachment.settlement:
+            return  # told again, and applied before
+        queue, ring, holder = self.queue, self.queue.ring, attachment.holder
+        changed = 0
+        for first, last in settlement.ranges:
+            if settlement.outcome == SETTLE_ACK:
+                changed += ring.settle_held(first, last, holder)
+                continue
+            counted = settlement.outcome == SETTLE_REQUEUE_COUNTED
+            for seq in ring.take_held(first, last, holder):
+                changed += settlement.outcome == SETTLE_REJECT or counted
+                if settlement.outcome == SETTLE_REJECT:
+                    queue.reject(seq)
+                else:
+                    queue.requeue(seq, counted)
+        attachment.settlement = settlement.id
+        if changed and ring.needs_write:
+            attachment.unsettled.append((settlement.id, queue.commits))
+        elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
+            attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))
+
+    # -- the turn -------------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> None:
+        """Says what has been committed, answers what can be answered, and looks where the queue should live."""
+        if self.frozen_until_ms is not None:
+            if now_ms >= self.frozen_until_ms:
+                self.thaw()
+            else:
+                self.queue.host.wake(self.queue, self.frozen_until_ms)
+        for attachment in self._attachments.values():
+            if attachment.attached:
+                self._tell(attachment)
+        self.asking.turn(now_ms)
+        if self.open:
+            self._residence.turn(now_ms)
+
+    def _tell(self, attachment: Attachment) -> None:
+        queue_id, gen, node = self.queue_id, attachment.gen, attachment.node
+        if self._synced:
+            settled = attachment.settled()
+            if settled > attachment.told_settled:
+                attachment.told_settled = settled
+                self.host.send(node, Settled(queue_id, gen, settled))
+        if attachment.refused is not None and attachment.published == attachment.accepted:
+            self.host.send(node, Published(queue_id, gen, attachment.refused[1], (attachment.refused,)))
+            self.detach(attachment, "refused")
+        elif attachment.published > attachment.told_published:
+            attachment.told_published = attachment.published
+            self.host.send(node, Published(queue_id, gen, attachment.published))

@@ -1,0 +1,291 @@
+"""All queues that this node owns, as the proxies of all nodes meet them: frames in, frames out.
+
+A frame is handed to the `Serving` of its queue; one for a queue that this node does not own (any more) is dropped: its
+sender learns from the wiring who owns it, and attaches there. Deliveries leave once per turn, one frame per node with
+what all queues have for it, cut at FRAME_BYTES. A node that takes no more (`ServingHost.room`) keeps its deliveries
+waiting in their consumers' buffers, which bounds them, and `drained` goes on.
+
+The node calls, in the order of the wiring: `begin` at a declaration and when it becomes owner, `end` when it is not
+any more, `members_changed`; and `synced`, `freeze`, `thaw`, `lease` as they happen. After `received` and after every
+turn of its queues it calls `turn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from broker.proxy.messages import (
+    Ask,
+    Attach,
+    Cancel,
+    Consume,
+    Credit,
+    Deliver,
+    NamedPublish,
+    ProxyMessage,
+    Publish,
+    Settle,
+)
+from broker.proxy.serving import Serving
+from broker.queues.queue import Queue
+
+FRAME_BYTES: Final = 1 << 20
+Payload = bytes | bytearray | memoryview
+
+
+class ServingHost(Protocol):
+    """The node, as the queues that it owns see it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def now_ms(self) -> int:
+        """Time of what is being handled, wall clock."""
+
+    def send(self, node: str, head: ProxyMessage, payload: Iterable[Payload] = ()) -> bool:
+        """One frame to a node, or to this one itself. False: there is no link, and `unlinked` was or will be said."""
+
+    def room(self, node: str) -> int:
+        """How many bytes of deliveries the way to a node takes now; when it was 0 and is not, `Servings.drained`."""
+
+    def published(self, size: int) -> None:
+        """So many bytes were taken."""
+
+    def in_sync(self, queue_id: int) -> Sequence[str]:
+        """The alive members of the queue's in-sync set."""
+
+    def transfer(self, queue_id: int, to: str) -> None:
+        """The queue should be handed over. May be said again while it is under way."""
+
+
+class Servings:
+    """The owner's side of one node."""
+
+    def __init__(self, host: ServingHost) -> None:
+        self.host = host
+        self.queues: dict[int, Serving] = {}
+        self._alive: dict[str, int] = {}
+        self._leased = True
+        self._touched: dict[Serving, None] = {}
+        self._stalled: dict[Serving, None] = {}
+        self._handlers: dict[type, Callable[[str, Any, memoryview], None]] = {
+            Attach: self._attach,
+            Publish: self._publish,
+            NamedPublish: self._publish_named,
+            Consume: self._consume,
+            Cancel: self._cancel,
+            Credit: self._credit,
+            Settle: self._settle,
+            Ask: self._ask,
+        }
+
+    @property
+    def handles(self) -> Sequence[type]:
+        """The heads that `received` takes."""
+        return tuple(self._handlers)
+
+    # -- what the node tells --------------------------------------------------------------------------------------
+
+    def begin(
+        self, queue: Queue, epoch: int, granted_index: int, alive: Mapping[str, int], synced: bool = True
+    ) -> Serving:
+        """This node owns the queue at this epoch; its ring has been taken over already.
+
+        alive          members (with incarnations) that may hold deliveries of an earlier epoch: all alive ones at a
+                       take-over, none at a declaration
+        granted_index  wiring index at which the epoch began: an Attach that knows less says nothing about it
+        synced         whether the in-sync replicas have all that this owner has; otherwise `synced` is called later
+        """
+        assert queue.ring.epoch == epoch, "the ring has begun the epoch"
+        queue_id = queue.entity.queue_id
+        self.end(queue_id)
+        if queue.ring.replicated:
+            queue.begin_epoch(self.host.now_ms)
+        serving = Serving(queue, self.host, self._touch, granted_index, alive, synced, self._leased)
+        self.queues[queue_id] = serving
+        return serving
+
+    def end(self, queue_id: int) -> None:
+        """The epoch is over, or the queue is deleted. The queue itself is stepped down or dropped by its node."""
+        serving = self.queues.pop(queue_id, None)
+        if serving is not None:
+            serving.end()
+            self._touched.pop(serving, None)
+            self._stalled.pop(serving, None)
+
+    def synced(self, queue_id: int) -> None:
+        """The first sync of the epoch is complete."""
+        if queue_id in self.queues:
+            self.queues[queue_id].synced()
+
+    def freeze(self, queue_id: int, until_ms: int) -> None:
+        """A hand-over begins; at this time it has failed, unless `end` comes before."""
+        self.queues[queue_id].freeze(until_ms)
+
+    def thaw(self, queue_id: int) -> None:
+        """The hand-over or deletion will not be."""
+        if queue_id in self.queues:
+            self.queues[queue_id].thaw()
+
+    def lease(self, leased: bool) -> None:
+        """Without a lease nothing is handed out."""
+        self._leased = leased
+        for serving in self.queues.values():
+            serving.lease(leased)
+
+    def members_changed(self, alive: Mapping[str, int]) -> None:
+        """The alive members with their incarnations, this node included."""
+        gone = [(node, start) for node, start in self._alive.items() if alive.get(node) != start]
+        self._alive = dict(alive)
+        for node, start in gone:
+            self.member_failed(node, start)
+
+    def member_failed(self, node: str, incarnation: int) -> None:
+        if self._alive.get(node) == incarnation:
+            del self._alive[node]
+        for serving in self.queues.values():
+            serving.failed(node, incarnation)
+
+    def unlinked(self, node: str) -> None:
+        """The link to a node is gone, and all frames that were on it."""
+        for serving in self.queues.values():
+            serving.unlinked(node)
+
+    def drained(self) -> None:
+        """There is room for deliveries again, to one of the nodes that had none."""
+        self._touched.update(self._stalled)
+        self._stalled.clear()
+
+    def _touch(self, serving: Serving) -> None:
+        self._touched[serving] = None
+
+    # -- frames in ------------------------------------------------------------------------------------------------
+
+    def received(self, peer: str, message: Any, payload: memoryview) -> None:
+        """A frame from a proxy, this node's own included; this node has applied the index that came with it."""
+        self._handlers[type(message)](peer, message, payload)
+
+    def _attach(self, peer: str, message: Attach, _: memoryview) -> None:
+        if self._alive.get(peer) != message.incarnation:
+            return  # of a start that is over
+        listed: dict[int, None] = {}
+        for entry in message.queues:
+            listed[entry.queue_id] = None
+            serving = self.queues.get(entry.queue_id)
+            if serving is not None and serving.epoch == entry.epoch:
+                serving.attach(peer, message.incarnation, entry)
+        if message.partial:
+            return
+        for queue_id, serving in self.queues.items():
+            if queue_id not in listed and serving.granted_index <= message.index:
+                serving.nothing(peer)
+
+    def _serving(self, queue_id: int, epoch: int) -> Serving | None:
+        serving = self.queues.get(queue_id)
+        return serving if serving is not None and serving.epoch == epoch else None
+
+    def _publish(self, peer: str, message: Publish, payload: memoryview) -> None:
+        at = 0
+        for queue_id, epoch, gen, first, count, size in message.parts:
+            records = payload[at : at + size]
+            at += size
+            serving = self._serving(queue_id, epoch)
+            attachment = serving.attachment(peer, gen) if serving is not None else None
+            if serving is not None and attachment is not None:
+                serving.publish(attachment, first, count, records)
+
+    def _publish_named(self, peer: str, message: NamedPublish, payload: memoryview) -> None:
+        serving = self._serving(message.queue_id, message.epoch)
+        attachment = serving.attachment(peer, message.gen) if serving is not None else None
+        if serving is not None and attachment is not None:
+            serving.publish_named(attachment, message, payload)
+
+    def _consume(self, peer: str, message: Consume, _: memoryview) -> None:
+        serving = self._serving(message.queue_id, message.epoch)
+        attachment = serving.attachment(peer, message.gen) if serving is not None else None
+        if serving is not None and attachment is not None:
+            serving.consume(attachment, message)
+
+    def _cancel(self, peer: str, message: Cancel, _: memoryview) -> None:
+        serving = self._serving(message.queue_id, message.epoch)
+        attachment = serving.attachment(peer, message.gen) if serving is not None else None
+        if serving is not None and attachment is not None:
+            serving.cancel(attachment, message.consumer)
+
+    def _credit(self, peer: str, message: Credit, _: memoryview) -> None:
+        for queue_id, gen, consumer, upto, held in message.grants:
+            serving = self.queues.get(queue_id)
+            attachment = serving.attachment(peer, gen) if serving is not None else None
+            if serving is not None and attachment is not None:
+                serving.credit(attachment, consumer, upto, held)
+
+    def _settle(self, peer: str, message: Settle, _: memoryview) -> None:
+        serving = self._serving(message.queue_id, message.epoch)
+        attachment = serving.attachment(peer, message.gen) if serving is not None else None
+        if serving is not None and attachment is not None:
+            serving.settle(attachment, message.settlements)
+
+    def _ask(self, peer: str, message: Ask, _: memoryview) -> None:
+        serving = self._serving(message.queue_id, message.epoch)
+        attachment = serving.attachment(peer, message.gen) if serving is not None else None
+        if serving is not None and attachment is not None:
+            serving.asking.ask(attachment, message)
+
+    # -- the turn -------------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> bool:
+        """Answers and delivers for all queues to which something happened; whether there were any."""
+        touched, self._touched = self._touched, {}
+        for serving in touched:
+            if self.queues.get(serving.queue_id) is serving:
+                serving.turn(now_ms)
+        self._deliver(touched)
+        return bool(touched)
+
+    def _deliver(self, touched: Iterable[Serving]) -> None:
+        frames: dict[str, Frame] = {}
+        for serving in touched:
+            waiting, serving.outgoing = serving.outgoing, {}
+            for member in waiting:
+                if not member.credit.out.size or not member.attachment.attached:
+                    continue
+                frame = frames.get(member.node)
+                if frame is None:
+                    frame = frames[member.node] = Frame(self.host.room(member.node))
+                if frame.room <= 0:
+                    serving.outgoing[member] = None
+                    self._stalled[serving] = None
+                    continue
+                data = member.credit.out.take()
+                if frame.parts and frame.size + len(data) > FRAME_BYTES:
+                    self.host.send(member.node, Deliver(tuple(frame.parts)), frame.payload)
+                    frame.cut()
+                frame.add((serving.queue_id, serving.epoch, member.attachment.gen, member.number, len(data)), data)
+                if serving.queue.ring.ready:
+                    serving.queue.ring.mark()  # its buffer has room again
+        for node, frame in frames.items():
+            if frame.parts:
+                self.host.send(node, Deliver(tuple(frame.parts)), frame.payload)
+
+
+class Frame:
+    """Deliveries to one node."""
+
+    __slots__ = ("parts", "payload", "room", "size")
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.cut()
+
+    def cut(self) -> None:
+        self.parts: list[tuple[int, int, int, int, int]] = []
+        self.payload: list[bytes] = []
+        self.size = 0
+
+    def add(self, part: tuple[int, int, int, int, int], data: bytes) -> None:
+        self.parts.append(part)
+        self.payload.append(data)
+        self.size += len(data)
+        self.room -= len(data)

@@ -1,0 +1,664 @@
+"""A queue's owner and the proxies of all nodes: who is told what, and when. Each trap of replication.md 6 to 8."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.proxy.messages import (
+    ASK_COUNTS,
+    ASK_DELETE,
+    ASK_GET,
+    ASK_PURGE,
+    ASK_TOUCH,
+    SETTLE_ACK,
+    SETTLE_REJECT,
+    SETTLE_REQUEUE,
+    SETTLE_REQUEUE_COUNTED,
+    Answer,
+    Attached,
+    Consuming,
+    Deliver,
+    Detach,
+    NamedPublish,
+    Published,
+    Settled,
+    Settlement,
+)
+from journal.record import read_records
+from tests.unit.broker.proxy.owner_support import QUEUE_ID, Stage, head, records
+
+# -- publishing
+
+
+def test_a_publish_is_answered_when_it_is_committed() -> None:
+    stage = Stage()
+    gen = stage.attach("b")
+    stage.publish("b", 1, b"1", b"2")
+    assert stage.said("b") == [Attached(QUEUE_ID, 1, gen, 0)]
+    stage.write_group()
+    assert stage.said("b") == []
+    stage.group_durable()
+    assert stage.said("b") == [Published(QUEUE_ID, gen, 2)]
+
+
+def test_a_gap_is_never_skipped_and_asks_for_a_new_attach() -> None:
+    stage = Stage()
+    gen = stage.attach("b")
+    stage.publish("b", 1, b"1")
+    stage.publish("b", 3, b"3")
+    stage.publish("b", 2, b"2")  # of a void attachment by now
+    assert stage.said("b", Detach) == [Detach(QUEUE_ID, 1, gen, "gap")]
+    assert stage.ring.ready == 1
+    stage.attach("b", next_number=4)
+    stage.publish("b", 2, b"2", b"3")
+    stage.commit()
+    assert stage.said("b", Published)[-1].upto == 3
+    assert stage.ring.ready == 3
+
+
+def test_duplicates_are_answered_and_not_stored() -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.publish("b", 1, b"1", b"2")
+    stage.unlink("b")
+    gen = stage.attach("b", next_number=3)
+    assert stage.said("b", Attached) == [Attached(QUEUE_ID, 1, gen, 2)]
+    stage.publish("b", 1, b"1", b"2")
+    stage.commit()
+    assert stage.said("b", Published) == [Published(QUEUE_ID, gen, 2)]
+    assert stage.ring.ready == 2
+
+
+def test_frames_of_an_older_gen_are_dropped() -> None:
+    stage = Stage()
+    gen = stage.attach("b")
+    stage.attach("b")
+    stage.publish("b", 1, b"old", gen=gen)
+    assert stage.ring.ready == 0
+    assert stage.said("b", Detach) == []
+
+
+def test_who_never_attached_is_asked_to() -> None:
+    stage = Stage()
+    stage.publish("b", 1, b"1", gen=5)
+    assert stage.said("b") == [Detach(QUEUE_ID, 1, 5, "unknown")]
+
+
+def test_the_next_owner_knows_what_it_has() -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.publish("b", 1, b"1", b"2")
+    stage.write_group()  # the copy has it, the proxy was not told
+    stage.publish("b", 3, b"3")  # nobody has it but the owner, who dies
+    stage.fail_over()
+    gen = stage.attach("b", next_number=4)
+    assert stage.said("b", Attached) == [Attached(QUEUE_ID, 2, gen, 2)]
+    assert stage.said("b", Published) == []  # not committed under this owner yet
+    stage.publish("b", 3, b"3")
+    stage.nothing("a")
+    stage.nothing("c")
+    stage.commit()
+    assert stage.said("b", Published)[-1] == Published(QUEUE_ID, gen, 3)
+    assert stage.ring.ready == 3
+
+
+def test_numbers_that_were_answered_before_may_be_missing_after_an_attach() -> None:
+    stage = Stage()
+    stage.attach("b", next_number=7)
+    stage.publish("b", 4, b"4")  # 1 to 3 were refused by an owner that is dead
+    stage.publish("b", 6, b"6")
+    stage.publish("b", 7, b"7")
+    assert stage.said("b", Detach) == []
+    stage.publish("b", 9, b"9")
+    assert [said.why for said in stage.said("b", Detach)] == ["gap"]
+
+
+# -- refusals: a publisher never hears a wrong confirm
+
+
+def full(**arguments: object) -> Stage:
+    stage = Stage(
+        max_length=1, overflow="reject-publish", **arguments
+    )  # fmt: skip
+    stage.attach("b")
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    stage.said("b")
+    return stage
+
+
+def test_a_refusal_is_told_with_its_number_and_ends_the_gen() -> None:
+    stage = full()
+    stage.publish("b", 2, b"2", b"3")
+    gen = stage.gens["b"]
+    assert stage.said("b") == [Published(QUEUE_ID, gen, 3, ((2, 3),)), Detach(QUEUE_ID, 1, gen, "refused")]
+
+
+def test_a_refusal_waits_for_what_was_published_before_it() -> None:
+    stage = Stage(max_length=1, overflow="reject-publish")
+    gen = stage.attach("b")
+    stage.said("b")
+    stage.publish("b", 1, b"1", b"2")
+    assert stage.said("b") == []
+    stage.commit()
+    assert stage.said("b", Published) == [Published(QUEUE_ID, gen, 2, ((2, 2),))]
+
+
+def test_nothing_is_accepted_behind_a_refusal_before_the_proxy_has_heard() -> None:
+    stage = Stage(max_length=1, overflow="reject-publish")
+    stage.attach("b")
+    stage.publish("b", 1, b"1", b"2")
+    stage.ring.purge()  # room again
+    stage.publish("b", 3, b"3")
+    stage.write_group()
+    stage.fail_over()  # before anybody heard of the refusal
+    stage.attach("b", next_number=4)
+    assert stage.said("b", Attached)[0].accepted == 1, "2 was refused: the next owner must not call it accepted"
+
+
+def test_a_proxy_that_did_not_hear_of_a_refusal_is_judged_anew() -> None:
+    stage = full()
+    stage.publish("b", 2, b"2")
+    stage.unlink("b")  # what was told is lost
+    stage.ring.purge()
+    gen = stage.attach("b", next_number=3)
+    assert stage.said("b", Attached)[0].accepted == 1
+    stage.publish("b", 2, b"2")
+    stage.commit()
+    assert stage.said("b", Published)[-1] == Published(QUEUE_ID, gen, 2)
+
+
+def test_a_proxy_that_has_heard_goes_on_behind_the_refusal() -> None:
+    stage = full()
+    stage.publish("b", 2, b"2")
+    stage.ring.purge()
+    stage.attach("b", next_number=4)
+    stage.publish("b", 3, b"3")
+    stage.commit()
+    assert stage.said("b", Published)[-1].upto == 3
+    assert stage.said("b", Detach)[1:] == []
+
+
+# -- the attach barrier
+
+
+def test_nothing_is_handed_out_before_everybody_has_attached() -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    stage.fail_over()
+    stage.attach("b", consumers=[head()])
+    stage.nothing("a")
+    stage.commit()
+    assert stage.said("b", Deliver) == []
+    assert stage.serving.missing == ["c"]
+    stage.nothing("c")
+    stage.commit()
+    assert [(consumer, body) for consumer, _, body, _ in stage.delivered("b")] == [(1, b"1")]
+
+
+def test_a_member_that_fails_is_not_waited_for() -> None:
+    stage = Stage(attached=False)
+    stage.nothing("a")
+    stage.nothing("b")
+    assert not stage.serving.open
+    stage.fail("c")
+    assert stage.serving.open
+
+
+def test_an_attach_that_does_not_know_the_epoch_says_nothing_about_it() -> None:
+    stage = Stage(attached=False)
+    for node in "abc":
+        stage.nothing(node, index=stage.index - 1)
+    assert stage.serving.missing == ["a", "b", "c"]
+
+
+def test_an_attach_of_a_start_that_is_over_says_nothing() -> None:
+    stage = Stage(attached=False)
+    stage.incarnations["b"] = 7
+    stage.nothing("b")
+    assert "b" in stage.serving.missing
+
+
+def test_nothing_is_handed_out_before_the_copies_are_in_sync_or_without_a_lease() -> None:
+    stage = Stage()
+    stage.attach("b", consumers=[head()])
+    stage.servings.lease(False)
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    assert stage.said("b", Deliver) == []
+    stage.servings.lease(True)
+    stage.commit()
+    assert stage.bodies_at("b") == [b"1"]
+
+
+# -- what proxies hold
+
+
+def handed_out(count: int = 3, **arguments: object) -> Stage:
+    """Messages 1 to count are at a consumer of "b"; "c" has a consumer that would take them."""
+    stage = Stage(**arguments)
+    stage.attach("b", consumers=[head()])
+    stage.publish("b", 1, *(b"%d" % number for number in range(1, count + 1)))
+    stage.commit()
+    assert [entry[:2] + entry[3:] for entry in stage.delivered("b")] == [(1, n, False) for n in range(1, count + 1)]
+    stage.attach("c", consumers=[head()])
+    return stage
+
+
+def test_what_is_listed_stays_and_what_is_not_is_ready_again_flagged() -> None:
+    stage = handed_out()
+    stage.fail_over()
+    stage.nothing("a")
+    stage.attach("c", consumers=[head()])
+    stage.attach("b", outstanding=[(1, 1), (3, 3)])
+    stage.commit()
+    assert stage.delivered("c") == [(1, 2, b"2", True)]
+    stage.settle("b", 1, SETTLE_ACK, (1, 1), (3, 3))
+    stage.settle("c", 1, SETTLE_ACK, (2, 2))
+    stage.commit()
+    assert (stage.ring.ready, stage.ring.unacked) == (0, 0)
+    assert [said.id for said in stage.said("b", Settled)] == [1]
+
+
+def test_a_delivery_that_crosses_an_attach_is_given_to_one_only() -> None:
+    stage = handed_out(1)
+    stage.attach("b", consumers=[head(upto=0)])  # it did not get the message
+    stage.commit()
+    assert stage.delivered("c") == [(1, 1, b"1", True)]
+    stage.settle("b", 1, SETTLE_ACK, (1, 1))
+    assert stage.ring.unacked == 1, "a settle counts only while the message is held by that node"
+
+
+def test_settlements_of_an_attach_come_before_what_it_lists() -> None:
+    stage = handed_out()
+    stage.fail_over()
+    stage.nothing("a")
+    stage.nothing("c")
+    stage.attach("b", outstanding=[(3, 3)], settlements=[Settlement(4, SETTLE_ACK, ((1, 2),))])
+    stage.commit()
+    assert (stage.ring.ready, stage.ring.unacked) == (0, 1)
+    assert [said.id for said in stage.said("b", Settled)] == [4]
+
+
+def test_a_settlement_told_again_is_not_applied_again() -> None:
+    stage = handed_out(1)
+    stage.settle("b", 1, SETTLE_REQUEUE, (1, 1))
+    stage.commit()
+    (again,) = stage.delivered("b") or stage.delivered("c")
+    assert again[1] == 1
+    stage.attach("b", consumers=[head()], outstanding=[(1, 1)], settlements=[Settlement(1, SETTLE_REQUEUE, ((1, 1),))])
+    holder = stage.ring.unacked
+    assert holder == 1
+
+
+def test_a_settlement_is_answered_when_its_record_is_committed() -> None:
+    stage = handed_out()
+    stage.publish("b", 4, b"4")
+    stage.turn()
+    stage.write_group()  # a group that was written before the acknowledgement
+    stage.settle("b", 1, SETTLE_ACK, (1, 1))
+    stage.group_durable()
+    assert stage.said("b", Settled) == []
+    stage.write_group()
+    stage.group_durable()
+    assert [said.id for said in stage.said("b", Settled)] == [1]
+
+
+def test_a_failed_start_gives_back_and_its_late_settles_mean_nothing() -> None:
+    stage = handed_out(1)
+    stage.fail("b")
+    stage.commit()
+    assert stage.delivered("c") == [(1, 1, b"1", True)]
+    stage.settle("b", 1, SETTLE_ACK, (1, 1))
+    assert [said.why for said in stage.said("b", Detach)] == ["unknown"]
+    stage.settle("c", 1, SETTLE_ACK, (1, 1))
+    stage.commit()
+    assert stage.ring.unacked == 0
+
+
+def test_a_lost_link_keeps_what_is_held() -> None:
+    stage = handed_out(1)
+    stage.unlink("b")
+    stage.commit()
+    assert stage.delivered("c") == []
+    stage.attach("b", consumers=[head()], outstanding=[(1, 1)])
+    assert stage.ring.unacked == 1
+
+
+def test_a_return_comes_back_in_its_old_place() -> None:
+    stage = handed_out(3)
+    stage.settle("b", 1, SETTLE_REQUEUE, (1, 2))
+    stage.commit()
+    got = stage.delivered("b") + stage.delivered("c")
+    assert sorted(entry[1] for entry in got) == [1, 2]
+    assert all(entry[3] for entry in got)
+
+
+def test_a_reject_dies_and_a_counted_return_reaches_the_limit() -> None:
+    stage = handed_out(2, dead_letter_exchange="", delivery_limit=0)
+    stage.settle("b", 1, SETTLE_REJECT, (1, 1))
+    stage.settle("b", 2, SETTLE_REQUEUE_COUNTED, (2, 2))
+    stage.commit()
+    assert [(number, reason) for number, reason, _, _ in stage.buried] == [(1, "rejected"), (2, "delivery_limit")]
+
+
+def test_nothing_expires_or_is_dropped_while_it_may_be_in_a_clients_hands() -> None:
+    stage = handed_out(3, message_ttl=10, max_length=1)
+    stage.fail_over()
+    stage.nothing("a")
+    stage.nothing("c")
+    stage.turn(1000)
+    assert stage.ring.ready == 3
+    stage.attach("b", outstanding=[(1, 2)])
+    assert (stage.ring.ready, stage.ring.unacked) == (0, 2)
+
+
+# -- consumers
+
+
+def test_consumers_of_all_nodes_take_turns_and_credit_is_respected() -> None:
+    stage = Stage()
+    stage.attach("b", consumers=[head(upto=2)])
+    stage.attach("c", consumers=[head(upto=1)])
+    stage.publish("b", 1, b"1", b"2", b"3", b"4")
+    stage.commit()
+    assert (stage.bodies_at("b"), stage.bodies_at("c")) == ([b"1", b"3"], [b"2"])
+    stage.credit("c", 1, 2)
+    stage.commit()
+    assert stage.bodies_at("c") == [b"4"]
+
+
+def test_a_higher_priority_is_served_first_wherever_it_is() -> None:
+    stage = Stage()
+    stage.attach("b", consumers=[head()])
+    stage.attach("c", consumers=[head(priority=5, upto=1)])
+    stage.publish("b", 1, b"1", b"2")
+    stage.commit()
+    assert (stage.bodies_at("c"), stage.bodies_at("b")) == ([b"1"], [b"2"])
+
+
+def test_exclusive_use_is_decided_over_all_nodes() -> None:
+    stage = Stage()
+    stage.attach("b", consumers=[head(exclusive=True)])
+    stage.attach("c")
+    stage.consume("c", head(5))
+    assert stage.said("c", Consuming) == [Consuming(QUEUE_ID, 1, 5, "in exclusive use")]
+    stage.cancel("b", 1)
+    stage.consume("c", head(6))
+    assert stage.said("c", Consuming) == [Consuming(QUEUE_ID, 1, 6, "")]
+
+
+def test_a_consume_waits_until_all_consumers_are_known() -> None:
+    stage = Stage(attached=False)
+    stage.nothing("a")
+    stage.attach("c")
+    stage.consume("c", head(5, exclusive=True))
+    assert stage.said("c", Consuming) == []
+    stage.attach("b", consumers=[head()])
+    assert stage.said("c", Consuming)[0].refused == "in exclusive use"
+
+
+def test_one_active_consumer_over_all_nodes_in_order_of_declaration() -> None:
+    stage = Stage(single_active_consumer=True)
+    stage.attach("c", consumers=[head(order=20)])
+    stage.attach("b", consumers=[head(order=10)])
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    assert (stage.bodies_at("c"), stage.bodies_at("b")) == ([b"1"], [])  # it was there before the other came
+    stage.cancel("c", 1)
+    stage.publish("b", 2, b"2")
+    stage.commit()
+    assert stage.bodies_at("b") == [b"2"]
+
+
+def test_the_active_consumer_stays_so_with_the_next_owner() -> None:
+    stage = Stage(single_active_consumer=True)
+    stage.attach("c", consumers=[head(order=20)])
+    stage.publish("c", 1, b"1")
+    stage.commit()
+    assert stage.bodies_at("c") == [b"1"]
+    stage.fail_over()
+    stage.nothing("a")
+    stage.attach("b", consumers=[head(order=10)])
+    stage.attach("c", consumers=[head(order=20, held=1)], outstanding=[(1, 1)], next_number=2)
+    stage.publish("c", 2, b"2")
+    stage.commit()
+    assert (stage.bodies_at("b"), stage.bodies_at("c")) == ([], [b"2"])
+
+
+def test_the_active_consumer_hands_over_to_a_higher_priority_when_it_holds_nothing() -> None:
+    stage = Stage(single_active_consumer=True)
+    stage.attach("b", consumers=[head()])
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    stage.delivered("b")
+    stage.attach("c", consumers=[head(priority=1)])
+    stage.publish("b", 2, b"2")
+    stage.commit()
+    assert (stage.bodies_at("b"), stage.bodies_at("c")) == ([], [])
+    stage.settle("b", 1, SETTLE_ACK, (1, 1))
+    stage.commit()
+    assert (stage.bodies_at("b"), stage.bodies_at("c")) == ([], [b"2"])
+
+
+def test_a_queue_with_auto_delete_ends_with_the_last_consumer_of_all_nodes() -> None:
+    stage = Stage(auto_delete=True)
+    stage.attach("b", consumers=[head()])
+    stage.attach("c", consumers=[head()])
+    stage.cancel("b", 1)
+    assert stage.ended == []
+    stage.fail("c")
+    assert stage.ended == [stage.queue]
+
+
+def test_that_a_queue_had_consumers_survives_its_owner() -> None:
+    stage = Stage(auto_delete=True)
+    stage.attach("b", consumers=[head()])
+    stage.commit()
+    stage.fail_over()
+    stage.nothing("a")
+    stage.nothing("b")
+    assert stage.ended == [], "somebody may have a consumer yet"
+    stage.nothing("c")
+    assert stage.ended == [stage.queue]
+
+
+def test_a_queue_with_auto_delete_does_not_end_while_a_node_attaches_again() -> None:
+    stage = Stage(auto_delete=True)
+    stage.attach("b", consumers=[head(1)])
+    stage.attach("b", consumers=[head(2)])
+    assert stage.ended == []
+
+
+# -- deliveries in frames
+
+
+def test_one_frame_per_turn_and_node_bounded_in_bytes() -> None:
+    stage = Stage()
+    stage.attach("b", consumers=[head(1), head(2)])
+    stage.publish("b", 1, b"1", b"2")
+    stage.commit()
+    (frame,) = stage.said("b", Deliver)
+    assert [part[3] for part in frame.parts] == [1, 2]
+
+
+def test_deliveries_wait_while_the_way_to_their_node_is_full() -> None:
+    stage = Stage()
+    stage.attach("b", consumers=[head()])
+    stage.rooms["b"] = 0
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    assert stage.said("b", Deliver) == []
+    stage.rooms["b"] = 1
+    stage.servings.drained()
+    stage.turn()
+    assert stage.bodies_at("b") == [b"1"]
+
+
+def test_what_a_cancelled_consumer_was_not_sent_goes_to_the_next() -> None:
+    stage = Stage()
+    stage.attach("b", consumers=[head()])
+    stage.rooms["b"] = 0
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    stage.cancel("b", 1)
+    stage.attach("c", consumers=[head()])
+    stage.commit()
+    assert stage.bodies_at("c") == [b"1"]
+
+
+# -- questions
+
+
+def test_counts_see_what_was_published_before_once_it_is_committed() -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.publish("b", 1, b"1")
+    stage.ask("b", 9, ASK_COUNTS)
+    assert stage.said("b", Answer) == []
+    stage.commit()
+    assert stage.said("b", Answer) == [Answer(QUEUE_ID, 1, 9, 1, 0)]
+
+
+def test_counts_of_a_queue_that_cannot_commit_are_answered_all_the_same() -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.publish("b", 1, b"1")
+    stage.ask("b", 9, ASK_TOUCH)
+    stage.turn(1000)
+    assert stage.said("b", Answer) == [Answer(QUEUE_ID, 1, 9, 0, 0)]
+
+
+def test_a_get_takes_the_head_for_its_node() -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.publish("b", 1, b"1", b"2")
+    stage.commit()
+    stage.ask("b", 9, ASK_GET)
+    stage.commit()
+    ((_, answer, payload),) = [entry for entry in stage.sent if isinstance(entry[1], Answer)]
+    ((seq, got, _, redelivered),) = read_records(payload)
+    assert (answer.request, answer.count, seq, got.body, redelivered) == (9, 1, 1, b"1", False)
+    stage.settle("b", 1, SETTLE_ACK, (1, 1))
+    assert stage.ring.unacked == 0
+
+
+def test_a_get_from_an_empty_queue() -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.ask("b", 9, ASK_GET)
+    assert [payload for _, said, payload in stage.sent if isinstance(said, Answer)] == [b""]
+
+
+def test_a_get_whose_answer_is_lost_gives_the_message_back() -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    stage.ask("b", 9, ASK_GET)
+    stage.commit()
+    stage.unlink("b")
+    stage.attach("b")
+    assert (stage.ring.ready, stage.ring.unacked) == (1, 0)
+
+
+def test_a_purge_is_answered_when_it_is_committed_and_leaves_what_is_held() -> None:
+    stage = handed_out(1)
+    stage.cancel("b", 1)
+    stage.cancel("c", 1)
+    stage.publish("b", 2, b"2", b"3")
+    stage.commit()
+    stage.ask("b", 9, ASK_PURGE)
+    assert stage.said("b", Answer) == []
+    stage.commit()
+    assert [said.count for said in stage.said("b", Answer)] == [2]
+    assert (stage.ring.ready, stage.ring.unacked) == (0, 1)
+
+
+@pytest.mark.parametrize(("flags", "refused"), [({"if_unused": True}, "in use"), ({"if_empty": True}, "not empty")])
+def test_a_deletion_may_be_refused(flags: dict[str, bool], refused: str) -> None:
+    stage = Stage()
+    stage.attach("b", consumers=[head(upto=0)])
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    stage.ask("b", 9, ASK_DELETE, **flags)
+    assert [said.refused for said in stage.said("b", Answer)] == [refused]
+    assert stage.serving.open
+
+
+def test_a_queue_that_may_be_deleted_takes_nothing_for_three_seconds() -> None:
+    stage = Stage()
+    gen = stage.attach("b", consumers=[head()])
+    stage.ask("b", 9, ASK_DELETE)
+    stage.publish("b", 1, b"1")
+    assert stage.ring.ready == 0
+    stage.turn(2999)
+    assert stage.said("b", Detach) == []
+    stage.turn(1)
+    assert stage.said("b", Detach) == [Detach(QUEUE_ID, 1, gen, "moving")]
+    stage.attach("b", consumers=[head()], next_number=2)
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    assert stage.bodies_at("b") == [b"1"]
+
+
+# -- hand-over
+
+
+def test_a_hand_over_drains_and_a_failed_one_loses_nothing() -> None:
+    stage = handed_out(2)
+    stage.settle("b", 1, SETTLE_ACK, (1, 1))
+    stage.servings.freeze(QUEUE_ID, stage.now_ms + 3000)
+    assert not stage.serving.drained
+    stage.settle("b", 2, SETTLE_ACK, (2, 2))  # not looked at
+    stage.publish("b", 3, b"3")
+    stage.commit()
+    assert stage.serving.drained
+    assert stage.ring.unacked == 1
+    stage.servings.thaw(QUEUE_ID)
+    stage.attach("b", settlements=[Settlement(2, SETTLE_ACK, ((2, 2),))], next_number=4)
+    stage.publish("b", 3, b"3")
+    stage.commit()
+    assert (stage.ring.ready, stage.ring.unacked) == (1, 0)
+    assert [said.why for said in stage.said("c", Detach)] == ["moving"]
+
+
+# -- producers that number their messages
+
+
+def test_a_named_message_is_stored_once_by_whichever_proxy_it_comes() -> None:
+    stage = Stage()
+    for node in "bc":
+        gen = stage.attach(node)
+        stage.receive(node, NamedPublish(QUEUE_ID, 1, gen, 1, b"outbox", 5), records(1, [b"5"]))
+    stage.commit()
+    assert [stage.said(node, Published)[-1].upto for node in "bc"] == [1, 1]
+    assert stage.ring.ready == 1
+
+
+def test_a_named_message_is_known_to_the_next_owner() -> None:
+    stage = Stage()
+    gen = stage.attach("b")
+    stage.receive("b", NamedPublish(QUEUE_ID, 1, gen, 1, b"outbox", 5), records(1, [b"5"]))
+    stage.commit()
+    stage.fail_over(alive={})
+    gen = stage.attach("c")
+    stage.receive("c", NamedPublish(QUEUE_ID, 2, gen, 1, b"outbox", 5), records(1, [b"5"]))
+    assert stage.ring.ready == 1
+
+
+# -- transient queues
+
+
+def test_a_transient_queue_serves_other_nodes_without_epochs() -> None:
+    stage = Stage(transient=True)
+    gen = stage.attach("b", consumers=[head(upto=1)])
+    stage.publish("b", 1, b"1", b"2")
+    assert stage.said("b", Published) == [Published(QUEUE_ID, gen, 2)]
+    assert stage.bodies_at("b") == [b"1"]
+    stage.settle("b", 1, SETTLE_ACK, (1, 1))
+    assert [said.id for said in stage.said("b", Settled)] == [1]
+    stage.fail("b")
+    assert stage.ring.ready == 1
