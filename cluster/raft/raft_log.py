@@ -66,6 +66,7 @@ from .voters import Candidate, next_change, wanted_voters
 COMMAND_BYTES_MAX: Final = 512 << 10
 ENTRY_BYTES_MAX: Final = COMMAND_BYTES_MAX + 1024
 SNAPSHOT_EVERY: Final = 10_000
+ANNOUNCE_EVERY_S: Final = 0.5
 
 
 class RaftLog:
@@ -108,7 +109,8 @@ class RaftLog:
         self._barrier = LogIndex(0)
         self._links_made = 0
         self._reported: tuple[object, ...] = ()
-        self._announced = LogIndex(0)
+        self._announced: tuple[int, ...] = ()
+        self._announced_s = now_s
         self._hint: tuple[NodeId | None, int] = (None, 0)
         self._turn_is_due = False
         self._closed = False
@@ -427,8 +429,10 @@ class RaftLog:
         alive = [member.name for member in self.map.members() if member.alive]
         self._barrier = max(self._barrier, self._applied_by.minimum(alive, self.name, self.applied))
         linked = [known for _, known in sorted(self._links.items()) if known is not None]
-        if self._announced != self._barrier:
-            self._announced = self._barrier
+        news = (core.term, self._barrier, self._links_made)
+        if news != self._announced or self._now_s - self._announced_s > ANNOUNCE_EVERY_S:
+            # again from time to time: who was not in this term yet has dropped it
+            self._announced, self._announced_s = news, self._now_s
             for known in linked:
                 core.say(known, m.Barrier(core.term, self._barrier))
         round_ = self._rounds.probe()
@@ -442,7 +446,6 @@ class RaftLog:
 
     def _follow(self, core: Core) -> None:
         """Tell the leader how far this node is, when it is news to that leader on that link."""
-        self._announced = LogIndex(0)
         leader = core.leader
         report = (core.term, leader, self._links_made, core.applied)
         if leader is not None and report != self._reported and self._links.get(name_of(leader)) == leader:
@@ -530,12 +533,17 @@ class RaftLog:
             self._raised.append(error)
 
     def _guarded(self, work: Callable[[], object]) -> None:
-        """Do what touches the disk; when that fails, the node is over."""
+        """Do what touches the disk and the core; when that fails, or an invariant does not hold, the node is over."""
         try:
             work()
         except (LogFailure, Unavailable) as error:
             self._closed = True
             self._on_failure(error)
+        except Exception as error:
+            self._closed = True
+            failure = LogFailure(f"{self._disk.path}: the wiring log failed ({error!r}); restart this node")
+            failure.__cause__ = error
+            self._on_failure(failure)
 
 
 def _is_proposal(entry: bytes) -> bool:

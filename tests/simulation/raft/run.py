@@ -78,6 +78,8 @@ def _heal(world: World) -> None:
     world.heal()
     world.lag.clear()
     for name, node in world.nodes.items():
+        if node.disks:
+            node.disk.crash_after = None
         if node.log is None and (name in {f.name for f in world.founders} or node.disks):
             node.start()
 

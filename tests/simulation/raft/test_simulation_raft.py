@@ -5,6 +5,7 @@ A failure names its seed: `python -m tests.simulation.raft --seed N` runs it aga
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -14,11 +15,11 @@ import pytest
 from cluster.raft import guards
 from cluster.raft import messages as m
 from cluster.raft.core import Core, _Outbox
-from cluster.raft.fold import Fold
+from cluster.raft.fold import BLANK, Envelope, Fold, seal
 from cluster.raft.raft_log import RaftLog
 from tests.simulation.raft.checkers import Violation
-from tests.simulation.raft.run import run
-from tests.simulation.raft.world import World
+from tests.simulation.raft.run import Faults, run
+from tests.simulation.raft.world import World, observe_journals
 
 BUDGET_S = 8.0
 NAMED = {
@@ -138,13 +139,94 @@ BUGS: tuple[Bug, ...] = (
     without_log_matching_filter,
     without_snapshot_guard,
     without_common_resets,
-    without_terms_on_acks,
     without_flush_before_ack,
     without_sync,
     without_dedup,
     without_one_vote,
     without_barrier,
 )
+
+
+def stale_acknowledgement() -> None:
+    """A directed fault, since chance does not find it (G7).
+
+    `a` leads and only `b` hears it; b's acknowledgements come late. The others elect a leader of their own, whom a
+    and b follow: what b acknowledged is cut. Then a leads again, by the votes of others, and gets the old
+    acknowledgements; it commits with one follower and b. Those two die.
+    """
+    world = World(1, founders=5, joiners=0, snapshot_every=1000)
+    stop = observe_journals(world)
+    try:
+        for founder in world.founders:
+            world.nodes[founder.name].start()
+        faults = Faults(world, ())
+        world.at(world.now_s, faults.connect)
+        world.slowness_s = 0.001
+        _lead(world, "a")
+        world.lag["b", "a"] = world.now_s + 12
+        for pair in itertools.product("ab", "cde"):
+            world.cut(*pair)
+            world.cut(*reversed(pair))
+        world.run_for(0.05)
+        _append(world, "a", 1, 40)
+        world.run_for(4)
+        _lead(world, "c")
+        world.heal()
+        world.run_for(1)
+        acknowledged_at_s = world.lag["b", "a"]
+        _lead(world, "a")
+        assert world.now_s < acknowledged_at_s - 1, "the old acknowledgements are under way"
+        world.run_for(acknowledged_at_s - 0.2 - world.now_s)
+        for name in "bce":
+            world.cut("a", name)
+        _append(world, "a", 2, 30)
+        world.run_for(0.25)
+        for name in "ad":
+            world.nodes[name].die()
+        world.heal()
+        world.run_for(5)
+    finally:
+        stop()
+
+
+def _append(world: World, name: str, life: int, count: int) -> None:
+    """Entries that nobody proposes again."""
+    node = world.nodes[name]
+    log = node.log
+    assert log is not None
+    core = log._core
+    assert core is not None
+    entries = [seal(Envelope(f"nobody/{life}", 1, number, BLANK)) for number in range(2, count + 2)]
+    node.run(node.life, lambda: core.append(entries) and core.flush())
+
+
+def _lead(world: World, name: str) -> None:
+    """Let chance make this one the leader."""
+
+    def leads() -> bool:
+        log = world.nodes[name].log
+        if log is not None and log.is_leader:
+            return True
+        for other, node in world.nodes.items():
+            core = node.log._core if node.log is not None else None
+            if core is not None and log is not None:
+                if core.leads:
+                    core._SyncObj__setState(0)  # as if nobody had answered it for long
+                core._heard_s = -100.0
+                core._election_s = world.now_s + (0 if other == name else 0.5)
+        return False
+
+    assert world.run_until(leads, 10), f"{name} leads"
+
+
+def test_a_stale_acknowledgement_counts_for_nothing() -> None:
+    stale_acknowledgement()
+
+
+def test_a_stale_acknowledgement_is_found_when_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_terms_on_acks(monkeypatch)
+    with pytest.raises((Violation, AssertionError)):
+        stale_acknowledgement()
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)

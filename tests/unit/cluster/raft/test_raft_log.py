@@ -411,6 +411,34 @@ def test_a_disk_that_fails_stops_the_node_once() -> None:
     assert isinstance(outcome[-1].error, Unavailable)
 
 
+def test_an_invariant_that_does_not_hold_stops_the_node() -> None:
+    cluster = founded()
+    leader = cluster.leader
+    follower = next(name for name in "abc" if name != leader.name)
+    leader.received(NodeId(follower), m.encode(m.Append(leader.term, 0, 3, 0, ())))
+    assert "two leaders in term 1" in str(cluster.failures[0])
+    assert len(cluster.failures) == 1
+
+
+def test_a_barrier_is_heard_of_after_a_new_link_too() -> None:
+    cluster = founded()
+    register(cluster, "a", "b", "c")
+    leader = cluster.leader.name
+    follower = next(name for name in "abc" if name != leader)
+    outcome: list[Applied] = []
+    cluster.logs[follower].propose(c.AddVhost(name="v"), outcome.append)
+    while cluster.logs[leader].map.vhost("v") is None or cluster.logs[follower].map.vhost("v") is None:
+        cluster.calls.popleft()()
+    cluster.calls.clear()
+    for log in cluster.logs.values():
+        log._turn_is_due = False
+    for one, other in ((leader, follower), (follower, leader)):
+        cluster.logs[one].unlinked(NodeId(other))
+    cluster.link(leader, follower)
+    cluster.pass_time(1)
+    assert [applied.ok for applied in outcome] == [True]
+
+
 def test_a_listener_that_raises_harms_nobody_else() -> None:
     cluster = founded()
     heard: list[int] = []
