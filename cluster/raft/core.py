@@ -9,10 +9,6 @@ Ids are Raft ids, "name/disk": a node that lost its disk is somebody else, so it
 the one that it was (G12). Everybody linked who does not vote is a learner: the leader sends it what it sends to
 the others and does not count it.
 
-Order of a turn (G2). A leader's own entries are synced after they were sent and before they count; an
-acknowledgement, a vote and a candidacy leave only when what they say is durable; a new term is durable before
-anything at all is said in it.
-
 Elections are ours alone: pysyncobj's own timer is kept from firing. When the timer ends, a voter asks the others
 whether they would vote for it (pre-vote), and only with a majority behind it becomes a candidate. Who heard a
 leader lately refuses, and passes over candidates too, so nobody who was away deposes a leader that others follow
@@ -27,22 +23,21 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from . import guards
+from . import guards, outbox
 from . import messages as m
 from .journal import Journal
-from .pinned import CANDIDATE, CLOCK, FOLLOWER, LEADER, Node, SyncObj, SyncObjConf, Transport, journal_of_next_core
+from .outbox import NoPoller, Outbox
+from .pinned import CANDIDATE, CLOCK, FOLLOWER, LEADER, Node, SyncObj, SyncObjConf, journal_of_next_core
 from .snapshots import Snapshots, StoredSnapshot
 
 ELECTION_MIN_S: Final = 0.5
 ELECTION_MAX_S: Final = 1.0
 HEARTBEAT_S: Final = 0.1
 FALLBACK_S: Final = 1.5
-BATCH_BYTES_MAX: Final = 1 << 20
 GONE_STEP_S: Final = 0.02
 STALL_S: Final = 0.1
 MEMBERSHIP: Final = b"\x02"
 _NEVER: Final = 1 << 62
-_FREE_TO_LEAVE: Final = (m.Append, m.Snapshot, m.Probe, m.Barrier, m.Forward, m.Introduce, m.TermHint, m.PreVote)
 
 
 class Machine(Protocol):
@@ -77,7 +72,7 @@ class Core(SyncObj):  # type: ignore[misc]
         self.now_s = now_s
         self._machine = machine
         self._snapshots = snapshots
-        self._outbox = _Outbox(self, send)
+        self._outbox = Outbox(self, send)
         self._chance = chance
         self._heard_s = -math.inf
         self._election_s = now_s
@@ -98,14 +93,14 @@ class Core(SyncObj):  # type: ignore[misc]
             raftMaxTimeout=ELECTION_MAX_S,
             appendEntriesPeriod=HEARTBEAT_S,
             leaderFallbackTimeout=FALLBACK_S,
-            appendEntriesBatchSizeBytes=BATCH_BYTES_MAX,
+            appendEntriesBatchSizeBytes=outbox.BATCH_BYTES_MAX,
             logCompactionMinEntries=_NEVER,
             logCompactionMinTime=_NEVER,
             onStateChanged=self._state_changed,
         )
         with journal_of_next_core(journal):
             super().__init__(Node(me), [Node(v) for v in self.voters if v != me], conf, transport=self._outbox)
-        self._poller = _NoPoller()
+        self._poller = NoPoller()
         self._SyncObj__serializer = snapshots
         self._SyncObj__needLoadDumpFile = False
         if snapshots.index:
@@ -426,6 +421,10 @@ class Core(SyncObj):  # type: ignore[misc]
             case other:
                 raise AssertionError(f"pysyncobj sends {other}")
 
+    def no_learner(self, node: Any) -> None:
+        """A learner votes from now on."""
+        self._SyncObj__readonlyNodes.discard(node)
+
     def _outgoing_ack(self, message: dict[str, Any]) -> m.Ack:
         next_index: int = message["next_node_idx"]
         if message["reset"]:
@@ -476,94 +475,3 @@ class Core(SyncObj):  # type: ignore[misc]
             request = self._SyncObj__parseChangeClusterRequest(entry[0])
             if request is not None:
                 self._SyncObj__doChangeCluster(request)
-
-
-class _NoPoller:
-    """There are no sockets to poll."""
-
-    def poll(self, timeout: float) -> None:
-        """Nothing happens."""
-
-
-class _Outbox(Transport):  # type: ignore[misc]
-    """pysyncobj's transport: collects what is to be sent until the turn's flush, and joins what can be joined."""
-
-    def __init__(self, core: Core, send: Callable[[str, m.AnyMessage], object]) -> None:
-        super().__init__(core, None, [])
-        self._core = core
-        self._send = send
-        self._linked: set[str] = set()
-        self._queues: dict[str, list[m.AnyMessage]] = {}
-
-    @property
-    def ready(self) -> bool:
-        return True
-
-    def linked(self, peer: str, *, is_voter: bool) -> None:
-        self._linked.add(peer)
-        self._queues.pop(peer, None)
-        (self._onNodeConnected if is_voter else self._onReadonlyNodeConnected)(Node(peer))
-
-    def unlinked(self, peer: str, *, is_voter: bool) -> None:
-        self._linked.discard(peer)
-        self._queues.pop(peer, None)
-        (self._onNodeDisconnected if is_voter else self._onReadonlyNodeDisconnected)(Node(peer))
-
-    def addNode(self, node: Any) -> None:  # noqa: N802
-        """A learner becomes a voter."""
-        self._core._SyncObj__readonlyNodes.discard(node)
-
-    def dropNode(self, node: Any) -> None:  # noqa: N802
-        """A voter becomes a learner, for as long as it is linked."""
-        if node.id in self._linked:
-            self._onReadonlyNodeConnected(node)
-
-    def send(self, node: Any, message: dict[str, Any]) -> bool:
-        if node.id not in self._linked:
-            return False
-        ours = self._core.outgoing(message)
-        if ours is not None:
-            self.put(node.id, ours)
-        return True
-
-    def put(self, peer: str, message: m.AnyMessage) -> None:
-        if peer not in self._linked:
-            return
-        queue = self._queues.setdefault(peer, [])
-        joined = _joined(queue[-1], message) if queue else None
-        if joined is None:
-            queue.append(message)
-        else:
-            queue[-1] = joined
-
-    def flush(self) -> bool:
-        queues, self._queues = self._queues, {}
-        journal = self._core.journal
-        if journal.dirty and self._must_wait(queues):
-            journal.sync()
-        for peer in sorted(queues):
-            for message in queues[peer]:
-                self._send(peer, message)
-        if journal.dirty:
-            journal.sync()
-        return bool(queues)
-
-    def _must_wait(self, queues: dict[str, list[m.AnyMessage]]) -> bool:
-        """Whether what is to be sent says something that the disk does not know yet (G2)."""
-        if self._core.journal.term_dirty:
-            return True
-        return any(not isinstance(message, _FREE_TO_LEAVE) for queue in queues.values() for message in queue)
-
-
-def _joined(last: m.AnyMessage, new: m.AnyMessage) -> m.AnyMessage | None:
-    """One message that says what two say; None when they must stay two."""
-    if isinstance(last, m.Append) and isinstance(new, m.Append):
-        follows = new.term == last.term and new.prev_index == last.prev_index + len(last.entries)
-        if follows and sum(len(e[0]) for e in last.entries) + sum(len(e[0]) for e in new.entries) <= BATCH_BYTES_MAX:
-            return m.Append(last.term, new.commit, last.prev_index, last.prev_term, last.entries + new.entries)
-    if isinstance(last, m.Ack) and isinstance(new, m.Ack) and last.term == new.term:
-        if last.success and new.success and not (last.reset or new.reset):
-            return m.Ack(last.term, max(last.next_index, new.next_index), False, True)
-        if last.reset and new.reset:
-            return new
-    return None

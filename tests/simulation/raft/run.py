@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cluster import commands as c
 from cluster.ids import NodeId
-from cluster.raft import core
+from cluster.raft import outbox
 
 from .checkers import require
 from .world import World, observe_journals
@@ -36,12 +36,12 @@ def run(
     founders = 3 if seed % 4 else 5
     world = World(seed, founders=founders, joiners=2, snapshot_every=(40, 15, 400)[seed % 3])
     stop = observe_journals(world)
-    batch_bytes = core.BATCH_BYTES_MAX
-    core.BATCH_BYTES_MAX = world.rng.choice((500, 2_000, batch_bytes))  # type: ignore[misc]
+    batch_bytes = outbox.BATCH_BYTES_MAX
+    outbox.BATCH_BYTES_MAX = world.rng.choice((500, 2_000, batch_bytes))  # type: ignore[misc]
     try:
         return _run(world, span_s, tamper, only or EVERY_FAULT)
     finally:
-        core.BATCH_BYTES_MAX = batch_bytes  # type: ignore[misc]
+        outbox.BATCH_BYTES_MAX = batch_bytes  # type: ignore[misc]
         stop()
 
 

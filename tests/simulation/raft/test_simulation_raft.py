@@ -14,8 +14,9 @@ import pytest
 
 from cluster.raft import guards
 from cluster.raft import messages as m
-from cluster.raft.core import Core, _Outbox
+from cluster.raft.core import Core
 from cluster.raft.fold import BLANK, Envelope, Fold, seal
+from cluster.raft.outbox import Outbox
 from cluster.raft.raft_log import RaftLog
 from tests.simulation.raft.checkers import Violation
 from tests.simulation.raft.run import Faults, run
@@ -23,9 +24,8 @@ from tests.simulation.raft.world import World, observe_journals
 
 BUDGET_S = 8.0
 NAMED = {
-    3: "one disk id for all: registrations refused for ever",
-    130: "an introduction lost on a link that lives",
-    228: "proposals stay open after healing",
+    2011: "a process that dies in its disk while all is healed",
+    3320: "a barrier that was announced once, to a follower that was not in the term yet",
 }
 """Seeds that found something once."""
 
@@ -88,14 +88,14 @@ def without_terms_on_acks(patch: pytest.MonkeyPatch) -> None:
 def without_flush_before_ack(patch: pytest.MonkeyPatch) -> None:
     """G2: what was acknowledged is not durable."""
 
-    def flush(self: _Outbox) -> bool:
+    def flush(self: Outbox) -> bool:
         queues, self._queues = self._queues, {}
         for peer in sorted(queues):
             for message in queues[peer]:
                 self._send(peer, message)
         return bool(queues)
 
-    patch.setattr(_Outbox, "flush", flush)
+    patch.setattr(Outbox, "flush", flush)
 
 
 def without_sync(_patch: pytest.MonkeyPatch) -> Callable[[World], None]:
