@@ -134,6 +134,11 @@ class Copying:
             self.primary.group_cut(group, parts, now_ms)
         return [queue_id for queue_id, _ in parts]
 
+    @property
+    def waits(self) -> bool:
+        """Copies wait for the next group."""
+        return bool(self._pending)
+
     def write_copies(self, writer: GroupWriter) -> tuple[int, bool]:
         """Copies for other owners into the group: (mark that it reaches, somebody waits for the disk)."""
         pending, self._pending = self._pending, []

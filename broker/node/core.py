@@ -542,6 +542,16 @@ class Node:
     # -- the journal ------------------------------------------------------------------------------------------
 
     @property
+    def wants_group(self) -> bool:
+        """Something waits to be written."""
+        return bool(self.writes) or (self.part is not None and self.part.copies_wait)
+
+    @property
+    def wants_group_now(self) -> bool:
+        """Somebody waits for it."""
+        return self.urgent or (self.part is not None and self.part.copies_wait)
+
+    @property
     def group_bytes(self) -> int:
         """About so many bytes the next group will take: more than a segment's rest, and a new one begins with it."""
         own = sum(queue.ring.unwritten_bytes for queue in self.writes)

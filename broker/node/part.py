@@ -64,8 +64,6 @@ class Part:
         self.copying.synced = self.servings.synced
         self.backlog: Callable[[str], int] = lambda _peer: 0
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
-        self.orphans: dict[int, Ring] = {}
-        """Recovered rings of queues that the map did not know yet."""
         self._full: dict[str, None] = {}
         primary, backup = self.copying.primary, self.copying.backup
         self._handle((Append, SyncOffer, SyncBucket), backup.received)
@@ -97,7 +95,6 @@ class Part:
         settings = node.map.effective(entity)
         face = self.proxies.add(entity, settings, Ring(entity.queue_id, agenda=node.agenda, proxy=True))
         node.add_face(entity, face)
-        ring = ring or self.orphans.pop(entity.queue_id, None)
         if ring is not None and self._holds(entity):
             self.copying.replicas[entity.queue_id] = ring
         self._assume(entity, declared=True)
@@ -155,10 +152,6 @@ class Part:
         known: dict[str, tuple[int, bool]] = {m.name: (m.incarnation, m.alive) for m in members}
         self.copying.primary.members_changed(known, self.node.now_ms)
         self.servings.members_changed({name: incarnation for name, (incarnation, alive) in known.items() if alive})
-
-    def rebuilt(self) -> None:
-        """The node was built from the map as it is."""
-        self._members()
 
     # -- roles ------------------------------------------------------------------------------------------------
 
@@ -284,6 +277,10 @@ class Part:
 
     def cut(self, group: int, now_ms: int) -> list[int]:
         return self.copying.cut(group, now_ms)
+
+    @property
+    def copies_wait(self) -> bool:
+        return self.copying.waits
 
     @property
     def copies_bytes(self) -> int:

@@ -330,10 +330,10 @@ class NodeShell:
             return
         if journal.checkpoint_due:
             self.storage.checkpoint(node, self._checkpointed)
-        if not node.writes:
+        if not node.wants_group:
             return
         now_s = self.loop.time()
-        if not node.urgent and now_s - self._grouped_s < LAZY_S:
+        if not node.wants_group_now and now_s - self._grouped_s < LAZY_S:
             self._later(LAZY_S)
         else:
             self._grouped_s = now_s

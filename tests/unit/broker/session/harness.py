@@ -169,7 +169,7 @@ class World:
         if self.checkpoint_due and journal.checkpoint is None:
             self.checkpoint_due = False
             self.begin_checkpoint()  # before the group of the same turn, as the shell does it
-        if not node.writes:
+        if not node.wants_group:
             return
         writer = journal.begin_group(node.group_bytes)
         group = node.write_group(writer, self.now_ms)

@@ -1,0 +1,123 @@
+"""Several nodes as one broker, in memory: what clients of any node see, through failures."""
+
+from __future__ import annotations
+
+from broker.amqp import methods as m
+from tests.unit.broker.node.node_cluster import Cluster
+from tests.unit.broker.session.harness import Content, bodies
+
+
+def test_any_node_sees_a_queue_that_was_declared_at_another() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    for name in "abc":
+        assert cluster[name].client().ask(m.QueueDeclare(queue="q", passive=True)) == m.QueueDeclareOk("q", 0, 0)
+    assert len(cluster.digests()) == 1
+    entity = cluster.queue("q")
+    assert (len(entity.replicas), set(entity.in_sync)) == (3, {"a", "b", "c"})
+
+
+def test_a_message_goes_from_any_node_to_any_node() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    reader = cluster["c"].client()
+    reader.consume("q", no_ack=False)
+    for name in "abc":
+        writer = cluster[name].client()
+        writer.ask(m.ConfirmSelect())
+        heard = writer.publish("", "q", b"from " + name.encode())
+        assert heard == [m.BasicAck(1, True)]
+    assert sorted(bodies(reader.say())) == [b"from a", b"from b", b"from c"]
+
+
+def test_a_killed_owner_loses_nothing_that_was_confirmed() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    owner = cluster.queue("q").owner
+    others = [name for name in "abc" if name != owner]
+    writer = cluster[others[0]].client()
+    writer.ask(m.ConfirmSelect())
+    writer.publish("", "q", *(b"%d" % i for i in range(10)))
+    cluster.kill(owner)
+    reader = cluster[others[1]].client()
+    heard = reader.say(m.BasicConsume(queue="q", consumer_tag="t"))
+    cluster.wait(3000)
+    heard += reader.say()
+    assert bodies(heard) == [b"%d" % i for i in range(10)]
+    assert not any(said.method.redelivered for said in heard if isinstance(said, Content))
+
+
+def test_a_consumer_of_a_surviving_node_keeps_what_it_holds_when_the_owner_dies() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    owner = cluster.queue("q").owner
+    first, second = (name for name in "abc" if name != owner)
+    writer, reader = cluster[first].client(), cluster[second].client()
+    writer.ask(m.ConfirmSelect())
+    writer.publish("", "q", b"1", b"2", b"3")
+    reader.say(m.BasicQos(prefetch_count=2))
+    held = reader.consume("q")
+    assert bodies(held) == [b"1", b"2"]
+    cluster.kill(owner)
+    cluster.wait(2000)
+    assert reader.say() == []
+    other = cluster[first].client()
+    assert [bodies(other.consume("q")), bodies(other.say(m.BasicAck(1)))] == [[b"3"], []]
+    assert reader.say(m.BasicAck(2, True)) == []
+    cluster.wait(1000)
+    assert cluster[first].client().ask(m.QueueDeclare(queue="q", passive=True)).message_count == 0
+    cluster.restart(owner)
+    cluster.wait(3000)
+    assert set(cluster.queue("q").in_sync) == {"a", "b", "c"}
+    assert len(cluster.digests()) == 1
+
+
+def test_messages_of_a_killed_nodes_clients_return_flagged() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    owner = cluster.queue("q").owner
+    away, near = (name for name in "abc" if name != owner)
+    cluster[near].client().publish("", "q", b"x")
+    assert bodies(cluster[away].client().consume("q")) == [b"x"]
+    cluster.kill(away)
+    (again,) = cluster[near].client().consume("q")
+    assert (again.body, again.method.redelivered) == (b"x", True)
+
+
+def test_all_nodes_killed_at_once_find_what_was_confirmed() -> None:
+    cluster = Cluster("a", "b", "c")
+    writer = cluster["b"].client()
+    writer.declare("q")
+    writer.ask(m.ConfirmSelect())
+    writer.publish("", "q", *(b"%d" % i for i in range(5)))
+    for site in cluster.running:
+        site.crash()
+    cluster.links.clear()
+    for site in cluster.sites.values():
+        site.start()
+    cluster.relink()
+    cluster.turn()
+    cluster.wait(1000)
+    heard = cluster["c"].client().consume("q")
+    assert bodies(heard) == [b"%d" % i for i in range(5)]
+
+
+def test_ownership_moves_on_demand_and_nobody_notices() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    owner = cluster.queue("q").owner
+    to = next(name for name in "abc" if name != owner)
+    writer, reader = cluster[owner].client(), cluster[owner].client()
+    writer.ask(m.ConfirmSelect())
+    reader.say(m.BasicQos(prefetch_count=1))
+    reader.consume("q")
+    writer.publish("", "q", b"1", b"2")
+    assert bodies(reader.say()) == [b"1"]
+    queue_id = cluster.queue("q").queue_id
+    assert cluster[owner].node.part.hand_over(queue_id, to)
+    cluster.turn()
+    assert cluster.queue("q").owner == to
+    assert bodies(reader.say()) == []
+    assert bodies(reader.say(m.BasicAck(1))) == [b"2"]
+    assert writer.publish("", "q", b"3") == [m.BasicAck(3, True)]
+    assert bodies(reader.say(m.BasicAck(2))) == [b"3"]
