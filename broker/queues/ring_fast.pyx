@@ -1566,6 +1566,7 @@ cdef class LocalRing:
         if s.bits:
             s.delivery_count = delivery_count
             s.bits |= REDELIVERED
+            self.mark_dirty()
 
     def restore_end(self, uint64_t next_seq, uint64_t reserved) -> None:
         """The log is folded. All up to `reserved` (D_prev, replication.md 6.4) may have been handed out before."""

@@ -738,6 +738,7 @@ class LocalRing:
         if slot is not None:
             slot.delivery_count = delivery_count
             slot.redelivered = True
+            self._dirty_runs[seq // RUN_LENGTH] = None
 
     def restore_end(self, next_seq: int, reserved: int) -> None:
         """The log is folded. All up to `reserved` (D_prev, replication.md 6.4) may have been handed out before."""
