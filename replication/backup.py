@@ -13,9 +13,11 @@ parts for a queue that does not follow are refused, and once refused it does not
     bucket    add what is missing, set counts and dead; what must go is remembered
     end       3. take out what must go, raise producers' numbers; when that is durable: SyncDone
 
-The order makes a half-done sync safe for a copy that may be elected: a cut takes nothing committed; additions come
-before removals, so nothing that moved from one seq to another is in neither; a number of a producer is raised only when
-everything up to it is here, and lowered together with the messages that it counted.
+A copy that may be elected (in the in-sync or eligible set) lacks at most the records of one group. Its sync is *atomic*:
+all that the three steps write is kept and written at the end, whole, and Appends wait behind it. So it is elected as it
+was before or as it is after: with half of a group it would count publishes that it lacks, or lack the count of others,
+and a message that moved from one seq to another could be in neither. Other copies write as they read, in the order
+above: they are not elected before SyncDone, whatever they hold meanwhile.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ class Replica(NamedTuple):
     epoch: int
     store: ReplicaStore | None
     """None: this node holds no copy, or a damaged one."""
+    electable: bool = True
+    """Whether this node is in the queue's in-sync or eligible set."""
 
 
 class Host(Protocol):
@@ -62,7 +66,7 @@ class Host(Protocol):
         """To the peer over its present link; dropped when there is none."""
 
     def queue(self, queue_id: int) -> Replica | None:
-        """The queue in the map as applied; None: no such queue."""
+        """The queue in the map as applied; None: no such queue, or this node's registration is not applied yet."""
 
     def verify(self, queue_id: int, records: memoryview) -> Sequence[Range] | None:
         """The seqs of the ENQ records; None when these are not whole, sound records of that queue."""
@@ -85,6 +89,7 @@ class Backup:
         self._records = records
         self._links: dict[str, Link] = {}
         self._marks: dict[int, int] = {}  # per queue, the newest mark of what was written
+        self._done: dict[int, int] = {}  # per queue, the epoch at which SyncDone was last said
         self._folded = 0
         self._durable = 0
 
@@ -105,6 +110,7 @@ class Backup:
             self._leave(link, queue_id)
             self._answer(link)
         self._marks.pop(queue_id, None)
+        self._done.pop(queue_id, None)
 
     def stepped_down(self, queue_id: int, mark: int) -> None:
         """This node was the owner until now: all that its store holds is durable with this mark."""
@@ -137,7 +143,7 @@ class Backup:
             following = link.following.get(queue_id)
             if following is None or following.epoch != epoch or not self._current(link, following):
                 self._refuse(link, answer, queue_id, epoch)
-            elif following.offer is not None:
+            elif following.holds:
                 following.held.append((answer, part))
                 answer.holds += 1
             else:
@@ -225,6 +231,9 @@ class Backup:
         queue_id, epoch = offer.queue_id, offer.epoch
         store = self._store(queue_id)
         own = dict(store.emitted_buckets())
+        replica = self._host.queue(queue_id)
+        # it may have been added since it last said SyncDone at this epoch, before its own map tells
+        following.atomic = (replica is not None and replica.electable) or self._done.get(queue_id) == epoch
         following.alien = foreign(store.epochs, store.next_seq, offer.epochs, offer.next_seq)
         out: list[bytes] = []
         cut = cut_point(following.alien, store.next_seq)
@@ -234,14 +243,14 @@ class Backup:
         gone = [part for bucket in sorted(own) for part in intersect(list(store.emitted_live(bucket)), inner)]
         if gone:
             out.append(self._records.settle(queue_id, epoch, merged(gone)))
-        producers = dict(offer.producers)
+        producers = {**dict.fromkeys(store.emitted_producers(), 0), **dict(offer.producers)}
         for producer, upto in sorted(store.emitted_producers().items()):
-            if producers.get(producer, 0) < upto:
-                out.append(self._records.produced(queue_id, epoch, producer, producers.get(producer, 0)))
+            if producers[producer] < upto:
+                out.append(self._records.produced(queue_id, epoch, producer, producers[producer]))
         if offer.reserved > store.emitted_reserved():
             out.append(self._records.reserve(queue_id, epoch, offer.reserved))
         if out or tuple(store.epochs) != offer.epochs:
-            self._write(queue_id, b"".join(out), offer.epochs)
+            self._put(following, b"".join(out), offer.epochs)
         wanted, ended = compare(own, offer.buckets, following.alien)
         following.wanted = deque(reversed(wanted))
         for bucket in ended:
@@ -250,13 +259,28 @@ class Backup:
         following.next_seq = offer.next_seq
         following.offer = None
         following.syncing = True
+        if not following.atomic:
+            self._release(link, following)
+
+    def _put(
+        self, following: Following, data: bytes | memoryview, epochs: tuple[tuple[int, int], ...] | None = None
+    ) -> int:
+        """Writes records of a sync, or keeps them for its end when it is atomic."""
+        if not following.atomic:
+            return self._write(following.queue_id, data, epochs)
+        following.kept.append(data)
+        following.kept_epochs = epochs or following.kept_epochs
+        return 0
+
+    def _release(self, link: Link, following: Following) -> None:
+        """What waited behind the offer, or behind an atomic sync, has its turn."""
         held, following.held = following.held, []
         for answer, part in held:
             answer.holds -= 1
-            if link.following.get(queue_id) is following:
+            if link.following.get(following.queue_id) is following:
                 self._take(link, following, answer, part)
             else:
-                self._refuse(link, answer, queue_id, epoch)
+                self._refuse(link, answer, following.queue_id, following.epoch)
 
     def _pump(self, link: Link) -> None:
         """Asks for buckets, the oldest sync first, and ends syncs that lack nothing."""
@@ -337,12 +361,12 @@ class Backup:
             if contains(known, seq):
                 out.append(self._records.dead(queue_id, epoch, seq, reason))
         data = b"".join(out)
-        return self._write(queue_id, data) if data else 0
+        return self._put(following, data) if data else 0
 
     def _finish(self, link: Link, following: Following) -> None:
         """Step 3. The store knows all that was written, so numbers are never lowered here."""
         queue_id, epoch = following.queue_id, following.epoch
-        out: list[bytes] = []
+        out: list[bytes | memoryview] = [*following.kept]
         gone = merged(part for ranges in following.remove.values() for part in ranges)
         if gone:
             out.append(self._records.settle(queue_id, epoch, gone))
@@ -350,11 +374,14 @@ class Backup:
         for producer, upto in sorted(following.producers.items()):
             if known.get(producer, 0) < upto:
                 out.append(self._records.produced(queue_id, epoch, producer, upto))
-        if out:
-            self._write(queue_id, b"".join(out))
+        if out or following.kept_epochs is not None:
+            self._write(queue_id, b"".join(out), following.kept_epochs)
         following.end_sync()
         link.syncs.pop(queue_id)
-        link.answers.append(Answer(SyncDone(queue_id, epoch, following.sync), self._marks.get(queue_id, 0)))
+        self._done[queue_id] = epoch
+        done = Answer(SyncDone(queue_id, epoch, following.sync), self._marks.get(queue_id, 0))
+        link.answers.append(done)
+        self._release(link, following)
 
     # -- what the disk says -----------------------------------------------------------------------------------
 

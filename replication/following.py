@@ -52,6 +52,11 @@ class Following:
     held: list[tuple[Answer, memoryview]] = field(default_factory=list)
     """Parts of Appends behind the offer."""
     syncing: bool = False
+    atomic: bool = False
+    """This copy may be elected: the sync is written at its end, whole."""
+    kept: list[bytes | memoryview] = field(default_factory=list)
+    kept_epochs: tuple[tuple[int, int], ...] | None = None
+    """What an atomic sync is going to write."""
     next_seq: int = 0
     alien: list[Range] = field(default_factory=list)
     """What was cut or taken out at the beginning."""
@@ -64,6 +69,11 @@ class Following:
     producers: dict[bytes, int] = field(default_factory=dict)
 
     @property
+    def holds(self) -> bool:
+        """Whether Appends of this queue have to wait."""
+        return self.offer is not None or (self.syncing and self.atomic)
+
+    @property
     def busy(self) -> bool:
         """Whether something is left to be done besides waiting for buckets."""
         return self.offer is not None or (self.syncing and not self.wanted and not self.asked)
@@ -74,6 +84,8 @@ class Following:
         self.remove.clear()
         self.producers.clear()
         self.alien.clear()
+        self.kept.clear()
+        self.kept_epochs = None
 
 
 @dataclass(slots=True)

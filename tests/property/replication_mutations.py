@@ -71,13 +71,31 @@ class RemovesNothing(Backup):
 
 
 @backup_bug
-class ProducersAtOnce(Backup):
-    """Producers' numbers are raised before their messages are here."""
+class NeverAtomic(Backup):
+    """A copy that may be elected writes half a sync."""
 
     def _begin(self, link: Link, following: Following, offer: SyncOffer) -> None:
-        super()._begin(link, following, offer)
-        raised = [self._records.produced(offer.queue_id, offer.epoch, *producer) for producer in offer.producers]
-        self._write(offer.queue_id, b"".join(raised))
+        host = self._host
+        replica = host.queue(offer.queue_id)
+        assert replica is not None
+        self._host = _Altered(host, replica._replace(electable=False))  # type: ignore[assignment]
+        try:
+            super()._begin(link, following, offer)
+        finally:
+            self._host = host
+
+
+class _Altered:
+    """A host that says something else of one queue."""
+
+    def __init__(self, host: Any, replica: Any) -> None:
+        self._host, self._replica = host, replica
+
+    def queue(self, queue_id: int) -> Any:
+        return self._replica
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
 
 
 @backup_bug
@@ -92,42 +110,11 @@ class ProducersNotLowered(Backup):
 
 
 @backup_bug
-class RemovesFirst(Backup):
-    """Removals come before additions."""
-
-    def _write_bucket(self, following: Following, message: Any, asked: Any, live: Any, *rest: Any) -> int:
-        from replication.sync import subtract
-
-        gone = subtract(asked.mine, live)
-        if gone:
-            self._write(following.queue_id, self._records.settle(following.queue_id, following.epoch, gone))
-        return super()._write_bucket(following, message, asked, live, *rest)
-
-
-@backup_bug
-class SteppedDownForgotten(Backup):
-    """A former owner says that it is in sync while its last group is still on its way to its disk."""
-
-    def stepped_down(self, queue_id: int, mark: int) -> None:
-        pass
-
-
-@backup_bug
 class StaleOwnerObeyed(Backup):
     """Records of an owner whose epoch is over are taken."""
 
     def _current(self, link: Link, following: Following) -> bool:
         return True
-
-
-@backup_bug
-class AsksUnfolded(Backup):
-    """An offer is compared with a store that does not know what was written last."""
-
-    def _write(self, queue_id: int, records: Any, epochs: Any = None) -> int:
-        mark = super()._write(queue_id, records, epochs)
-        self._folded = max(self._folded, mark)
-        return mark
 
 
 # -- the owner's
@@ -145,7 +132,7 @@ class OldSessionAcks(Primary):
 
     def linked(self, peer: str, now_ms: int) -> None:
         super().linked(peer, now_ms)
-        for (node, queue_id), owed in getattr(self, "_kept", {}).items():
+        for node, queue_id in getattr(self, "_kept", {}):
             copy = self._peer(peer).queues.get(queue_id)
             if node == peer and copy is not None and copy.state in (State.SYNCING, State.WAITING):
                 copy.state = State.SYNCED
@@ -262,14 +249,3 @@ def _incarnation_ignored(world: World) -> None:
 
 
 MUTATIONS["incarnation_ignored"] = _incarnation_ignored
-
-
-@primary_bug
-class OldIncarnationBelieved(Primary):
-    """Proposals carry the newcomer's present incarnation, not the one that caught up."""
-
-    def _incarnation_of(self, owned: Owned, node: str) -> int:
-        world: Any = self._host.world  # type: ignore[attr-defined]
-        return int(world.control.members[node][0])
-
-

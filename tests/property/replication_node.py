@@ -1,8 +1,8 @@
 """One node of the simulated cluster: the two cores under test, and a small honest shell around them.
 
-It does what the real node does, in the same order: frames wait for the wiring index of their sender; copies are handed
-to `write` and folded when the next group is cut; one group is on its way to the disk at a time; a crash loses it, or its
-answer; what was adopted from an owner and never stood in a record is not there after a restart.
+It does what the real node does, in the same order: frames wait for the wiring index of their sender; copies are
+handed to `write` and folded when the next group is cut; one group is on its way to the disk at a time; a crash loses
+it, or its answer; what was adopted from an owner and never stood in a record is not there after a restart.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class Node:
         if wipe:
             self.durable = {}
             self.disk += 1
+            if self.world.control.alive(self.name):  # else losing this disk and its addition would be two faults in one
+                self.world.control.fail(self.name)
         for peer in (*self.world.names, CONTROL):
             if peer != self.name:
                 self.world.links.reset(self.name, peer)
@@ -208,6 +210,8 @@ class Node:
     def _harden(self, group: Sequence[tuple[int, bytes, Any]]) -> None:
         for queue_id, data, _ in group:  # adopted epochs are not on the disk: the records must teach them
             self.durable.setdefault(queue_id, Ring()).fold(data)
+        for queue_id, _, _ in group:
+            self.world.check_producers(self, queue_id)
 
     def _work(self) -> None:
         tasks, self.tasks = self.tasks, []
@@ -272,11 +276,14 @@ class Node:
 
     def queue(self, queue_id: int) -> Replica | None:
         queue = self.queues.get(queue_id)
-        if queue is None:
+        if queue is None or self.members[self.name][0] != self.incarnation:
             return None
-        return Replica(queue.owner, queue.epoch, self.ring(queue_id) if self.name in queue.replicas else None)
+        store = self.ring(queue_id) if self.name in queue.replicas else None
+        return Replica(queue.owner, queue.epoch, store, self.name in (*queue.in_sync, *queue.eligible))
 
-    def verify(self, queue_id: int, records: memoryview) -> list[Range]:
+    def verify(self, queue_id: int, records: memoryview) -> list[Range] | None:
+        if self.world.faulty and self.world.random.random() < 0.002:
+            return None  # as if a bit had fallen over
         return sync.ranges_of(record[1] for record in unpack(records) if record[0] == "ENQ")
 
     def write(self, queue_id: int, records: bytes | memoryview, epochs: Any) -> int:

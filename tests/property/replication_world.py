@@ -4,12 +4,12 @@
     python -m tests.property.replication_world --seed 1 --count 100 --mutation NAME     with a bug put in: found?
     python -m tests.property.replication_world --mutations                              seeds until each bug is found
 
-Checked (docs: the invariants' numbers): I1 one owner per epoch. I2 one message per (seq, epoch), wherever it lies. I3 what
-is committed is durable on every member of the in-sync and eligible sets. I4 every later owner has it. I5 a confirm has
-the minimum of durable copies. I6 what was confirmed is there or was acknowledged. I7 no publish twice. I12 what was
-acknowledged and committed never comes back. I20 no cut below the committed. And at the end, with all faults healed: all
-in sync, all copies equal, all publishes confirmed. A message that a queue moved to another seq in one group is never in
-neither place.
+Checked (docs: the invariants' numbers), after every event that may matter, and again when all faults are healed:
+I1 one owner per epoch. I2 one message per (seq, epoch), wherever it lies. I3 what is committed is durable on every
+member of the in-sync and eligible sets. I4 every later owner has it. I5 a confirm has the minimum of durable copies. I6
+what was confirmed is there or was acknowledged. I7 no publish twice. I12 what was acknowledged and committed never
+comes back. I20 no cut below the committed. At the end: all in sync, all copies equal, all publishes confirmed. And a
+message that a queue moved to another seq in one group is never in neither place.
 """
 
 from __future__ import annotations
@@ -73,8 +73,10 @@ class World:
         self.owners: dict[tuple[int, int], tuple[str, int]] = {}
         self.identity: dict[tuple[int, int, int], str] = {}
         self.committed_tokens: dict[int, dict[str, int]] = {q: {} for q in self.control.queues}
+        self.committed_at: dict[int, dict[str, int]] = {q: {} for q in self.control.queues}
         self.asked_away: dict[int, set[str]] = {q: set() for q in self.control.queues}
-        self.gone: dict[int, set[str]] = {q: set() for q in self.control.queues}
+        self.gone: dict[int, dict[str, int]] = {q: {} for q in self.control.queues}
+        """What was acknowledged and committed, and at which epoch: an owner of an earlier one may not know."""
         self.moves: dict[int, dict[str, str]] = {q: {} for q in self.control.queues}
         self.seen = dict.fromkeys(self.names, 0)
         self.dead_since = dict.fromkeys(self.names, 0)
@@ -150,6 +152,11 @@ class World:
                 for name in change.in_sync
                 if name not in self.control.queues[change.queue_id].in_sync
             ]
+            if added and self.faulty and not again and self.random.random() < 0.3:
+                self.stats["directed delays"] += 1
+                self.control.noise()
+                self.events.after(self.random.randint(5, 60), order, True)
+                return
             if added and self.faulty and not again and self.random.random() < 0.15 and self._may_wipe(added[0]):
                 self.stats["directed wipes"] += 1
                 self.nodes[added[0]].crash(wipe=True)
@@ -330,16 +337,21 @@ class World:
         if who != (node.name, node.incarnation):
             raise Violation(f"I1: {node.name} and {who} own queue {queue_id} at epoch {epoch}")
         self.stats["take-overs"] += 1
-        self._complete(node.rings[queue_id], queue_id, f"I4: owner {node.name} of epoch {epoch}")
+        self._complete(node.rings[queue_id], queue_id, f"I4: owner {node.name} of epoch {epoch}", epoch)
 
     def check_identity(self, node: Node, queue_id: int) -> None:
         for seq, slot in node.rings[queue_id].live.items():
             token = self.identity.setdefault((queue_id, seq, slot[1]), slot[0])
             if token != slot[0]:
-                raise Violation(f"I2: seq {seq} epoch {slot[1]} of queue {queue_id} is {slot[0]} at {node.name}, was {token}")
+                raise Violation(
+                    f"I2: seq {seq} epoch {slot[1]} of queue {queue_id} is {slot[0]} at {node.name}, was {token}"
+                )
 
-    def _complete(self, ring: Ring, queue_id: int, who: str) -> None:
+    def _complete(self, ring: Ring, queue_id: int, who: str, before: int | None = None) -> None:
+        """It holds all that was committed, or all before that epoch: a late owner may not know its successor."""
         missing = self.committed_tokens[queue_id].keys() - self.asked_away[queue_id] - ring.tokens().keys()
+        if before is not None:
+            missing = {token for token in missing if self.committed_at[queue_id][token] < before}
         if missing:
             raise Violation(f"{who} of queue {queue_id} lacks committed {sorted(missing)[:4]}")
 
@@ -348,6 +360,23 @@ class World:
             for name in (*queue.in_sync, *queue.eligible):
                 ring = self.nodes[name].durable.get(queue_id, Ring())
                 self._complete(ring, queue_id, f"I3: after {why} the disk of {name}")
+
+    def check_producers(self, node: Node, queue_id: int) -> None:
+        """A copy that may be elected holds every message that it counts: its successors' proxies forget those."""
+        queue = self.control.queues[queue_id]
+        if node.name not in (*queue.in_sync, *queue.eligible):
+            return
+        ring = node.durable[queue_id]
+        tokens = ring.tokens()
+        for producer in self.producers:
+            upto = ring.producers.get(producer.name.encode(), 0)
+            for token in map(producer.token, range(max(1, upto - 20), upto + 1)):
+                if token not in tokens and token not in self.asked_away[queue_id]:
+                    raise Violation(f"I6: {node.name} counts {token} of queue {queue_id} and does not have it")
+            for token in tokens:
+                name, _, number = token.partition(":")
+                if name == producer.name and "/" not in number and int(number) > upto:
+                    raise Violation(f"I7: {node.name} has {token} of queue {queue_id} and does not count it")
 
     def guard_cut(self, node: Node, queue_id: int, data: bytes) -> None:
         queue = self.control.queues[queue_id]
@@ -370,15 +399,20 @@ class World:
         if len(tokens) != len(ring.live):
             raise Violation(f"I7: a publish stands twice in queue {queue_id} at {node.name}")
         for token, seq in tokens.items():
+            self.committed_at[queue_id].setdefault(token, node.owned[queue_id])
             if known.setdefault(token, seq) != seq:
                 raise Violation(f"I7: {token} of queue {queue_id} was committed as {known[token]}, and as {seq}")
-            copies = sum(other.durable.get(queue_id, Ring()).live.get(seq, [""])[0] == token for other in self.nodes.values())
+            copies = sum(
+                other.durable.get(queue_id, Ring()).live.get(seq, [""])[0] == token for other in self.nodes.values()
+            )
             if copies < self.control.min_in_sync:
                 raise Violation(f"I5: {token} of queue {queue_id} is committed with {copies} durable copies")
-        back = self.gone[queue_id] & tokens.keys()
+        epoch = node.owned[queue_id]
+        back = sorted(token for token in tokens if self.gone[queue_id].get(token, epoch + 1) <= epoch)
         if back:
-            raise Violation(f"I12: {sorted(back)[:4]} of queue {queue_id} came back at {node.name}")
-        self.gone[queue_id] |= (self.asked_away[queue_id] & known.keys()) - tokens.keys()
+            raise Violation(f"I12: {back[:4]} of queue {queue_id} came back at {node.name}")
+        for token in (self.asked_away[queue_id] & known.keys()) - tokens.keys():
+            self.gone[queue_id].setdefault(token, epoch)
         for old, heir in self.moves[queue_id].items():
             if old not in tokens and heir not in tokens and heir not in self.asked_away[queue_id]:
                 raise Violation(f"a move of {old} to {heir} in queue {queue_id} was torn: neither is at {node.name}")
@@ -401,10 +435,15 @@ class World:
     def _check_end(self) -> None:
         for queue_id, queue in self.control.queues.items():
             if queue.owner is None or sorted(queue.in_sync) != sorted(queue.replicas):
-                raise Violation(f"end: queue {queue_id} has owner {queue.owner}, in sync {queue.in_sync} of {queue.replicas}")
+                raise Violation(
+                    f"end: queue {queue_id} has owner {queue.owner}, in sync {queue.in_sync} of {queue.replicas}"
+                )
             owner = self.nodes[queue.owner].rings[queue_id]
             for name in queue.replicas:
-                for kind, ring in (("memory", self.nodes[name].rings[queue_id]), ("disk", self.nodes[name].durable[queue_id])):
+                for kind, ring in (
+                    ("memory", self.nodes[name].rings[queue_id]),
+                    ("disk", self.nodes[name].durable[queue_id]),
+                ):
                     if (ring.live, ring.producers) != (owner.live, owner.producers):
                         raise Violation(f"end: the copy of queue {queue_id} at {name} ({kind}) is not the owner's")
         late = [producer.name for producer in self.producers if producer.unconfirmed]
@@ -431,7 +470,9 @@ def seeds_until_found(mutation: str, first: int, count: int) -> int | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Lives of a simulated cluster; exit status 1 when an invariant failed.")
+    parser = argparse.ArgumentParser(
+        description="Lives of a simulated cluster; exit status 1 when an invariant failed."
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--mutation", choices=sorted(MUTATIONS))

@@ -1,0 +1,205 @@
+"""The owner's side alone, told by hand what the world does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cluster.entities import Queue
+from replication import offers
+from replication.errors import BadMessage
+from replication.messages import Append, AppendAck, SyncDone, SyncOffer, SyncRefused
+from replication.primary import Primary
+from tests.property.replication_parts import Ring
+
+NOTHING = memoryview(b"")
+
+
+class Host:
+    """Writes down what the core wants."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Any]] = []
+        self.heard: list[tuple[Any, ...]] = []
+        self.changes: list[Any] = []
+
+    def send(self, peer: str, head: Any, payload: Any = ()) -> None:
+        self.sent.append((peer, head))
+
+    def change_in_sync(self, changes: Any, done: Any) -> None:
+        self.changes.extend(changes)
+
+    def transfer_owner(self, *order: Any) -> None:
+        self.heard.append(("transfer", *order[:4]))
+        self.done = order[4]
+
+    def load(self, *ask: Any) -> None:
+        self.heard.append(("load", *ask[:2]))
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.heard.append((name, *arguments))
+
+    def take(self, kind: type) -> list[tuple[str, Any]]:
+        found = [(peer, head) for peer, head in self.sent if isinstance(head, kind)]
+        self.sent = [entry for entry in self.sent if entry not in found]
+        return found
+
+
+def entity(**fields: Any) -> Queue:
+    queue = Queue(
+        vhost="/", name="q", queue_id=1, durable=True, auto_delete=False, exclusive_owner=None, arguments={},
+        owner="a", epoch=3, replicas=("a", "b", "c"), in_sync=("a", "b"),
+    )  # type: ignore[arg-type]  # fmt: skip
+    return msgspec.structs.replace(queue, **fields)
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def owner(host: Host, synced: str = "b", minimum: int = 2, **options: Any) -> Primary:
+    """The owner of queue 1, linked to b and c, of which these are synced."""
+    primary = Primary(host, "a")  # type: ignore[arg-type]
+    primary.members_changed({"a": (1, True), "b": (1, True), "c": (5, True)}, 0)
+    for peer in "bc":
+        primary.linked(peer, 0)
+    primary.take_over(entity(), Ring(), minimum, 0, **options)
+    for peer, offer in host.take(SyncOffer):
+        if peer in synced:
+            primary.received(peer, SyncDone(1, 3, offer.sync), NOTHING, 1)
+    return primary
+
+
+def test_nothing_is_written_before_every_member_has_what_was_taken_over(host: Host) -> None:
+    primary = owner(host, synced="c")
+    assert not primary.may_write(1)
+    assert ("first_sync_complete", 1) not in host.heard
+    assert owner(host, synced="b").may_write(1)
+    assert ("first_sync_complete", 1) in host.heard
+
+
+def test_what_was_taken_over_must_be_durable_here(host: Host) -> None:
+    primary = owner(host, after_group=7)
+    assert not primary.may_write(1)
+    primary.group_durable(7, 2)
+    assert primary.may_write(1)
+
+
+def test_a_group_is_committed_when_disk_and_members_have_it(host: Host) -> None:
+    primary = owner(host, synced="bc")
+    primary.group_cut(1, [(1, b"records")], 10)
+    assert sorted(peer for peer, _ in host.take(Append)) == ["b", "c"]
+    assert not primary.may_write(1)
+    primary.received("b", AppendAck(1), NOTHING, 11)
+    assert ("committed", 1, 1) not in host.heard
+    primary.group_durable(1, 12)
+    assert ("committed", 1, 1) in host.heard, "c is no member"
+
+
+def test_a_proposed_addition_is_waited_for_until_the_version_rises(host: Host) -> None:
+    primary = owner(host, synced="bc")
+    primary.tick(100)
+    assert [(c.in_sync, c.incarnations) for c in host.changes] == [(("a", "b", "c"), (1, 1, 5))]
+    primary.group_cut(1, [(1, b"records")], 101)
+    primary.received("b", AppendAck(1), NOTHING, 102)
+    primary.group_durable(1, 102)
+    assert ("committed", 1, 1) not in host.heard
+    primary.entity_changed(entity(version=2), 2, 103)
+    assert ("committed", 1, 1) in host.heard
+
+
+def test_a_member_without_a_link_leaves_after_300_ms_and_never_below_the_minimum(host: Host) -> None:
+    primary = owner(host)
+    primary.unlinked("b", 1000)
+    primary.tick(1200)
+    assert host.changes == []
+    primary.tick(1300)
+    primary.tick(1310)
+    assert host.changes == [], "a alone would be fewer than two"
+    primary.entity_changed(entity(), 1, 1400)
+    primary.tick(1410)
+    assert [c.in_sync for c in host.changes] == [("a",)]
+    assert not primary.may_write(99)
+
+
+def test_a_member_that_owes_for_too_long_leaves(host: Host) -> None:
+    primary = owner(host, minimum=1)
+    primary.group_cut(1, [(1, b"records")], 10)
+    primary.tick(1509)
+    assert not host.changes
+    primary.tick(1559)
+    primary.tick(1570)
+    assert [c.in_sync for c in host.changes] == [("a",)]
+
+
+def test_an_addition_that_cannot_succeed_is_cancelled_by_the_old_set(host: Host) -> None:
+    primary = owner(host, synced="bc")
+    primary.tick(100)
+    primary.members_changed({"a": (1, True), "b": (1, True), "c": (5, False)}, 200)
+    primary.tick(1101)
+    primary.tick(1110)
+    assert [c.in_sync for c in host.changes] == [("a", "b", "c"), ("a", "b")]
+
+
+def test_an_acknowledgement_of_what_was_never_sent_ends_the_link(host: Host) -> None:
+    with pytest.raises(BadMessage, match="group 9 was acknowledged, but 0"):
+        owner(host).received("b", AppendAck(9), NOTHING, 5)
+
+
+def test_refused_parts_do_not_count_and_are_synced_again(host: Host) -> None:
+    primary = owner(host)
+    primary.group_cut(1, [(1, b"records")], 10)
+    primary.group_durable(1, 11)
+    primary.received("b", AppendAck(1, ((1, 3),)), NOTHING, 12)
+    assert ("committed", 1, 1) not in host.heard
+    ((_, offer),) = [entry for entry in host.take(SyncOffer) if entry[0] == "b"]
+    primary.received("b", SyncDone(1, 3, offer.sync), NOTHING, 13)
+    assert ("committed", 1, 1) in host.heard
+
+
+def test_a_refused_offer_comes_again_a_second_later(host: Host) -> None:
+    primary = owner(host, synced="")
+    primary.received("c", SyncRefused(1, 3, 2, "damaged"), NOTHING, 10)
+    primary.tick(900)
+    assert not host.take(SyncOffer)
+    primary.tick(1010)
+    assert [peer for peer, _ in host.take(SyncOffer)] == ["c"]
+
+
+def test_durability_memory_waits_for_no_disk(host: Host) -> None:
+    primary = owner(host, volatile=True, after_group=4)
+    primary.group_cut(5, [(1, b"records")], 10)
+    primary.received("b", AppendAck(5), NOTHING, 11)
+    assert ("committed", 1, 5) in host.heard
+
+
+def test_a_copy_that_nobody_waits_for_is_dropped_rather_than_buffered(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replication.primary.OWED_BYTES_MAX", 10)
+    monkeypatch.setattr(offers, "OWED_BYTES_LOW", 5)
+    primary = owner(host, synced="bc")
+    for group in (1, 2):
+        primary.group_cut(group, [(1, b"a long record")], 10)
+        primary.group_durable(group, 10)
+        primary.received("b", AppendAck(group), NOTHING, 11)
+    assert [peer for peer, _ in host.take(Append)] == ["b", "c", "b"]
+    assert ("replication_event", "fell_behind", 1, "c", "too much is unacknowledged") in host.heard
+
+
+def test_a_hand_over_waits_for_the_group_and_ends_after_three_seconds(host: Host) -> None:
+    primary = owner(host)
+    primary.group_cut(1, [(1, b"records")], 10)
+    assert not primary.transfer(1, "c", 11), "c is not in sync"
+    assert primary.transfer(1, "b", 11)
+    assert host.heard[-1] == ("freeze", 1)
+    primary.group_durable(1, 12)
+    primary.received("b", AppendAck(1), NOTHING, 13)
+    assert host.heard[-1] == ("transfer", 1, 3, 1, "b")
+    assert not primary.may_write(1)
+    primary.tick(3100)
+    assert host.heard[-1] == ("thaw", 1)
+    assert primary.may_write(1)
