@@ -174,7 +174,6 @@ class Serving:
             attachment = Attachment(self, node, incarnation, self._free_holders.pop())
             self._attachments[node] = attachment
         assert attachment.incarnation == incarnation, "an attachment ends with its node's start"
-        attachment.void()
         attachment.renew(entry.gen, entry.next_number)
         self._forget_questions(attachment)
         for settlement in entry.settlements:

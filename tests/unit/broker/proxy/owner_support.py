@@ -12,14 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import pytest
-
-import broker.queues.ring as ring_module
-
-if not hasattr(ring_module, "RemoteConsumer"):
-    pytest.skip("the compiled ring knows no consumers of other nodes", allow_module_level=True)
-
-from broker.proxy.messages import (  # noqa: E402
+from broker.proxy.messages import (
     Ask,
     Attach,
     AttachedQueue,
@@ -33,14 +26,14 @@ from broker.proxy.messages import (  # noqa: E402
     Settle,
     Settlement,
 )
-from broker.proxy.servings import Servings  # noqa: E402
-from broker.queues.queue import Queue  # noqa: E402
-from broker.queues.ring import Ring  # noqa: E402
-from broker.queues.ticket import Ticket  # noqa: E402
-from cluster.entities import Queue as QueueEntity  # noqa: E402
-from cluster.queue_settings import resolve  # noqa: E402
-from journal.layout import PERSISTENT  # noqa: E402
-from journal.record import GroupWriter, Message, RecordBuffer, SegmentUse, read_message, read_records  # noqa: E402
+from broker.proxy.servings import Servings
+from broker.queues.queue import Queue
+from broker.queues.ring import Ring
+from broker.queues.ticket import Ticket
+from cluster.entities import Queue as QueueEntity
+from cluster.queue_settings import resolve
+from journal.layout import PERSISTENT
+from journal.record import GroupWriter, Message, RecordBuffer, SegmentUse, read_message, read_records
 
 QUEUE_ID = 7
 EVERYBODY = ("a", "b", "c")

@@ -1,0 +1,64 @@
+"""Which numbered publishes a queue has."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.queues import producers as module
+from broker.queues.producers import BUCKET_BITS, DEAD_SPREAD, Producers, dead_letter_producer
+from broker.queues.ring import Ring
+
+
+def claim(producers: Producers, name: bytes, number: int) -> bool:
+    new = not producers.knows(name, number)
+    if new:
+        producers.note(name, number)
+    return new
+
+
+def test_a_client_is_known_at_and_below_its_highest_number() -> None:
+    producers = Producers(Ring(1, True))
+    assert [claim(producers, b"x", number) for number in (0, 0, 3, 2, 3, 4)] == [True, False, True, False, False, True]
+    assert claim(producers, b"y", 1)
+
+
+def test_what_is_known_is_in_the_ring_and_so_with_the_next_owner() -> None:
+    ring = Ring(1, True)
+    claim(Producers(ring), b"x", 5)
+    assert Producers(ring).knows(b"x", 5)
+
+
+def test_the_client_that_was_silent_for_longest_goes_first(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(module, "NAMED_MAX", 2)
+    ring = Ring(1, True)
+    producers = Producers(ring)
+    for name in (b"x", b"y", b"x", b"z"):
+        claim(producers, name, len(ring.producers) + 10)
+    assert not producers.knows(b"y", 1)
+    assert producers.knows(b"x", 1)
+    assert producers.knows(b"z", 1)
+
+
+@given(st.lists(st.integers(1, DEAD_SPREAD), max_size=200))
+def test_dead_letters_in_any_order_are_taken_once_each(numbers: list[int]) -> None:
+    producers = Producers(Ring(1, True))
+    name = dead_letter_producer(9)
+    taken = [number for number in numbers if claim(producers, name, number)]
+    assert sorted(taken) == sorted(set(numbers))
+
+
+def test_the_buckets_of_a_dying_queue_are_bounded() -> None:
+    ring = Ring(1, True)
+    producers = Producers(ring)
+    name = dead_letter_producer(9)
+    for number in range(1, 200 * BUCKET_BITS, 7):
+        assert claim(producers, name, number)
+        assert producers.knows(name, max(1, number - 7 * (DEAD_SPREAD // 7)))
+    assert len(ring.producers) <= module.DEAD_BUCKETS
+
+
+def test_a_clients_name_is_no_proxys_and_no_dying_queues() -> None:
+    ring = Ring(1, True)
+    claim(Producers(ring), b"n1", 1)
+    assert list(ring.producers) == [b"pn1"]
