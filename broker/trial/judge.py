@@ -7,6 +7,7 @@
     disordered    a session saw first deliveries of one publisher in another order than they were published in
     unanswered    published, and never confirmed although the publisher went on trying
     double owner  two nodes (or two incarnations) began to own one queue in one epoch, by their own logs
+    diverged      two nodes hold different maps at the same wiring index
 
 What is published again because its confirm did not arrive may be delivered twice: nothing but the count of deliveries
 is asked of it. A session that ended for its client is no longer a living consumer: the broker may know it earlier or
@@ -86,7 +87,7 @@ class Verdict:
 
     def figures(self) -> str:
         """The verdict's figures in one line."""
-        rules = ("lost", "unexpected", "doubled", "taken away", "disordered", "unanswered", "double owner")
+        rules = ("lost", "unexpected", "doubled", "taken away", "disordered", "unanswered", "double owner", "diverged")
         broken = [f"{self.count(rule):,} {rule}" for rule in rules]
         worst = [f"{who} {max(gaps):.2f} s" for who, gaps in self._gaps() if gaps]
         return f"{self.confirmed:,} confirmed, {', '.join(broken)}, {self.redelivered:,} redelivered with the flag" + (
@@ -212,6 +213,17 @@ def judge_owners(lines: Iterable[Line]) -> Verdict:
         if epoch < latest.get((queue, who), epoch):
             verdict.found("double owner", f"queue {queue}: {_node(who)} began epoch {epoch} after a later one")
         latest[queue, who] = epoch
+    return verdict
+
+
+def judge_maps(maps: Mapping[str, tuple[int, str]]) -> Verdict:
+    """Nodes that have applied the same wiring index hold the same map; `maps` gives each node's index and digest."""
+    verdict = Verdict()
+    held: dict[int, tuple[str, str]] = {}
+    for name, (index, digest) in sorted(maps.items()):
+        other, expected = held.setdefault(index, (name, digest))
+        if digest != expected:
+            verdict.found("diverged", f"{other} and {name} at index {index}")
     return verdict
 
 

@@ -18,8 +18,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from broker.server.admin import ask
 from broker.trial.client import Target
 from broker.trial.event_log import OWNER_BEGAN, Line, read_log
 from broker.trial.relay import LOOPBACK, Wires
@@ -44,6 +45,7 @@ class Cluster(Protocol):
     def events(self) -> list[Line]: ...
     def data_dir(self, name: str) -> Path: ...
     async def owner(self, queue: str) -> str | None: ...
+    async def maps(self) -> dict[str, tuple[int, str]]: ...
     def signal(self, name: str, number: signal.Signals) -> None: ...
     async def kill(self, name: str) -> None: ...
     async def stop(self, name: str) -> None: ...
@@ -220,6 +222,24 @@ class LocalCluster:
     async def owner(self, queue: str) -> str | None:
         """The node that last began to own a queue of vhost "/", None while none has."""
         return owner_of(queue, self.events())
+
+    async def maps(self) -> dict[str, tuple[int, str]]:
+        """(applied wiring index, digest of the map) of each running node, by its admin socket."""
+        running = [name for name in self.names if self.pid(name) is not None]
+        answers = await asyncio.gather(*(asyncio.to_thread(_status, self.data_dir(name)) for name in running))
+        return {
+            name: (answer["wiring_index"], answer["wiring_digest"])
+            for name, answer in zip(running, answers, strict=True)
+            if "wiring_digest" in answer
+        }
+
+
+def _status(data_dir: Path) -> dict[str, Any]:
+    """`clusterbroker status`; nothing where the node does not answer."""
+    try:
+        return ask(data_dir, {"do": "status"}) or {}
+    except (OSError, ValueError):
+        return {}
 
 
 def owner_of(queue: str, events: list[Line]) -> str | None:

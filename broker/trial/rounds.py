@@ -16,7 +16,7 @@ from typing import Final
 
 from broker.trial.client import ClientLost
 from broker.trial.faults import Nemesis, Step, plan
-from broker.trial.judge import Verdict, judge, judge_owners
+from broker.trial.judge import Verdict, judge, judge_maps, judge_owners
 from broker.trial.load import Load
 from broker.trial.nodes import TrialError
 
@@ -49,6 +49,8 @@ class Trial:
     verdict: Verdict = field(default_factory=Verdict)
     owners: int = 0
     """changes of owner that the nodes logged"""
+    maps: int = 0
+    """maps that were compared"""
 
     @property
     def passed(self) -> bool:
@@ -98,6 +100,9 @@ async def run_rounds(
         history, next_below = load.new_history()
         round_.verdict = judge(history.events, settled_below, drained=True, living=living)
         settled_below = next_below
+        maps = await nemesis.cluster.maps()
+        round_.verdict.add(judge_maps(maps))
+        trial.maps += len(maps)
         trial.verdict.add(round_.verdict)
         if not round_.passed and evidence is not None:
             (evidence / f"history-{number}.jsonl").write_bytes(history.dump())

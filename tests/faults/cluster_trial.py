@@ -39,6 +39,7 @@ class OnTrial:
         told = [f"{r.number} {r.done}: {r.trouble or r.verdict.figures()}" for r in trial.rounds if not r.passed]
         assert trial.passed, "\n".join([*told, *map(str, trial.verdict.findings.values())])
         assert trial.verdict.confirmed > 50 * len(trial.rounds), "the load was at work"
+        assert trial.maps >= len(trial.rounds), "`status` tells the wiring's index and digest"
         return trial
 
 

@@ -58,6 +58,9 @@ class RabbitMqTrial:
         except ServerError:
             return None
 
+    async def maps(self) -> dict[str, tuple[int, str]]:
+        return {}
+
     def signal(self, name: str, number: signal.Signals) -> None:
         self._node(name).send(number)
 

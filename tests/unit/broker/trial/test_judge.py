@@ -9,7 +9,7 @@ import pytest
 from broker.trial import history as h
 from broker.trial.event_log import Line
 from broker.trial.history import Event, History, What
-from broker.trial.judge import judge, judge_owners
+from broker.trial.judge import judge, judge_maps, judge_owners
 from tests.unit.broker.trial.lines import began
 
 MESSAGES = 20
@@ -203,3 +203,8 @@ def test_one_owner_in_each_epoch() -> None:
 )
 def test_double_owners_are_found(lines: list[Line]) -> None:
     assert judge_owners(lines).count("double owner") == 1
+
+
+def test_maps_are_the_same_at_the_same_index() -> None:
+    assert judge_maps({"a": (7, "x"), "b": (8, "y"), "c": (7, "x")}).passed
+    assert judge_maps({"a": (7, "x"), "b": (8, "y"), "c": (7, "z")}).count("diverged") == 1
