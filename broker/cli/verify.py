@@ -17,13 +17,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from broker.trial.client import ClientLost, Target, target
+from broker.trial.client import ClientLost, target
 from broker.trial.event_log import read_log
 from broker.trial.judge import Verdict, judge, judge_owners
 from broker.trial.load import Load, LoadPlan
 
 app = typer.Typer(invoke_without_command=True)
 SETTLE_TIMEOUT_S = 120.0
+SEGMENT_S = 60.0
+"""so long a history is kept in memory before it is judged"""
 
 
 @app.callback()
@@ -33,7 +35,7 @@ def verify(
     rate: Annotated[float, typer.Option(min=1, help="Messages a second.")] = 500.0,
     queues: Annotated[int, typer.Option(min=1, max=100, help="How many queues.")] = 3,
     log: Annotated[list[Path] | None, typer.Option(help="A node's log: owners are checked as well.")] = None,
-    history: Annotated[Path | None, typer.Option(help="Where the history is written.")] = None,
+    history: Annotated[Path | None, typer.Option(help="Where a failed minute's history is written.")] = None,
     strict: Annotated[bool, typer.Option(help="Living consumers must keep what they hold through failovers.")] = True,
 ) -> None:
     """Check on your own cluster that no confirmed message is lost, doubled or out of order."""
@@ -50,18 +52,18 @@ def verify(
         targets, f"clusterbroker-verify-{os.getpid()}-{int(time.time())}", queues, queues, 2 * queues, rate
     )  # fmt: skip
     load = Load(plan, seed=os.getpid())
+    verdict, trouble = Verdict(), ""
     try:
-        trouble = asyncio.run(_watch(load, seconds, Console(highlight=False), targets))
+        trouble = asyncio.run(_watch(load, seconds, verdict, strict, Console(highlight=False)))
     except ClientLost as error:
         trouble = str(error)
     except KeyboardInterrupt:
         trouble = "interrupted"
-    if history is not None:
-        history.write_bytes(load.history.dump())
-    verdict = judge(load.history.events, drained=not trouble, living=strict)
     verdict.add(_owners(log or []))
     failure = "; ".join([trouble, *map(str, verdict.findings.values())]).strip("; ")
     if failure or not verdict.confirmed:
+        if history is not None:
+            history.write_bytes(load.history.dump())
         typer.echo(f"verify failed: {failure or 'nothing was confirmed'} ({verdict.figures()})")
         raise typer.Exit(1)
     typer.echo(f"verify passed: {verdict.figures()}")
@@ -72,23 +74,31 @@ def _owners(logs: list[Path]) -> Verdict:
     return judge_owners(sorted(lines, key=lambda line: line.at_s))
 
 
-async def _watch(load: Load, seconds: float, console: Console, targets: tuple[Target, ...]) -> str:
-    """Runs the load; what went wrong, "" for nothing."""
+async def _watch(load: Load, seconds: float, verdict: Verdict, strict: bool, console: Console) -> str:
+    """Runs the load, drained and judged once a minute, into `verdict`; what went wrong, "" for nothing."""
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}")
     try:
         with Progress(*columns, console=console) as bar:
-            task = bar.add_task(f"{len(targets)} nodes", total=seconds, figures="")
+            task = bar.add_task("connecting", total=seconds, figures="")
             await load.start()
-            load.resume()
-            began_s = time.monotonic()
-            while (gone_s := time.monotonic() - began_s) < seconds and not load.mistakes:
-                bar.update(
-                    task, completed=gone_s, figures=f"{load.confirmed:,} confirmed, {load.delivered:,} delivered"
-                )
-                await asyncio.sleep(0.1)
-            bar.update(task, completed=seconds, description="settling")
-            unsettled = await load.settle(SETTLE_TIMEOUT_S)
-        return f"the trial itself failed: {load.mistakes[0]!r}" if load.mistakes else unsettled
+            left_s, trouble, settled_below = seconds, "", dict[int, int]()
+            while left_s > 0 and not trouble and verdict.passed:
+                load.resume()
+                until_s = time.monotonic() + min(left_s, SEGMENT_S)
+                left_s -= min(left_s, SEGMENT_S)
+                while (now_s := time.monotonic()) < until_s and not load.mistakes:
+                    figures = f"{load.confirmed:,} confirmed, {load.delivered:,} delivered"
+                    done_s = seconds - left_s - (until_s - now_s)
+                    bar.update(task, description="publishing", completed=done_s, figures=figures)
+                    await asyncio.sleep(0.1)
+                bar.update(task, description="draining", completed=seconds - left_s)
+                trouble = await load.settle(SETTLE_TIMEOUT_S)
+                if load.mistakes:
+                    trouble = f"the trial itself failed: {load.mistakes[0]!r}"
+                verdict.add(judge(load.history.events, settled_below, drained=True, living=strict))
+                if verdict.passed and not trouble:
+                    _, settled_below = load.new_history()
+        return trouble
     finally:
         with contextlib.suppress(ClientLost):
             await load.stop(delete=True)

@@ -187,7 +187,7 @@ class Client:
         self._write(_frame(1, channel, m.encode(method)))
 
     def _write(self, octets: bytes) -> None:
-        if not self.lost.is_set():
+        if not self.lost.is_set() and not self._writer.transport.is_closing():
             self._writer.write(octets)
 
     async def _beat(self) -> None:
