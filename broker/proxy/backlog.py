@@ -143,12 +143,13 @@ class Backlog:
             entry.answer()
         return before - self.size
 
-    def drop(self, outbox: Outbox | None) -> int:
-        """The queue is gone, and with it the question; returns how many bytes were here."""
+    def drop(self, outbox: Outbox | None, refused: bool) -> int:
+        """Forgets everything; returns how many bytes were here. A deleted queue takes what it gets, `refused` says that
+        nobody knows what became of it."""
         self.detached(outbox)
         size, self.size = self.size, 0
         waiting, self._waiting = self._waiting, deque()
         for entry in waiting:
-            entry.refused = False  # a deleted queue takes everything
+            entry.refused = refused
             entry.answer()
         return size

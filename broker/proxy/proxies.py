@@ -63,7 +63,7 @@ class Proxies:
         self._again: dict[ProxyQueue, int] = {}  # queues that need one of their own, not before this time
         self._asked: dict[ProxyQueue, int] = {}  # deadline of the answer; in the order of deadlines
         self._delayed: dict[ProxyQueue, None] = {}  # publishes wait for their owner's window
-        self._shared: dict[Line, None] = {}  # consumers under a channel-wide limit
+        self._shared: dict[Line, ProxyQueue] = {}  # consumers under a channel-wide limit
         self._consumers = 0
 
     # -- the wiring -------------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ class Proxies:
         """It has publishes for which its owner's window has no room."""
         self._delayed[queue] = None
 
-    def shares(self, line: Line) -> None:
+    def shares(self, line: Line, queue: ProxyQueue) -> None:
         """The consumer stands under a channel-wide limit, which acknowledgements for other queues raise."""
-        self._shared[line] = None
+        self._shared[line] = queue
 
     def relieved(self, line: Line) -> None:
         self._shared.pop(line, None)
@@ -187,9 +187,9 @@ class Proxies:
 
     def turn(self, now_ms: int) -> None:
         """Sends what the queues' turns have gathered; called after them. May mark rings again."""
-        for line in self._shared:
-            if line.upto() > line.granted or (line.surplus and line.channel_room):
-                line.subscription.queue.ring.mark()
+        for line, queue in self._shared.items():
+            if (line.surplus and line.channel_room) or (queue.attached and line.owes_credit(line.upto())):
+                queue.ring.mark()
         for outbox in self._outboxes.values():
             outbox.flush(self.host)
         while self._asked:

@@ -314,7 +314,7 @@ class ProxyQueue:
                 line.granted = upto
                 outbox.grant((self.entity.queue_id, self.gen, line.number, upto, line.held))
             if line.subscription.credit.ledger.prefetch:
-                self.node.shares(line)
+                self.node.shares(line, self)
 
     # -- what the owner says ----------------------------------------------------------------------------------
 
@@ -413,29 +413,29 @@ class ProxyQueue:
     def drop(self) -> None:
         """The queue was deleted: its consumers are cancelled, its publishers and all questions answered."""
         self.deleted = True
-        self._clear()
+        self._clear(refused=False)
         self.ring.destroy()
 
     def restart(self) -> None:
         """This node got a new incarnation, and no client is left: nothing of before counts, numbers begin anew."""
         self.detach()
-        self._clear()
+        self._clear(refused=True)
         for first, last in self.ring.outstanding():
             for seq in range(first, last + 1):
                 self.ring.release(seq)
-        self.ring.forget(self.ring.take_settled())
         self._backlog = Backlog()
         self._settlements = Settlements()
 
-    def _clear(self) -> None:
+    def _clear(self, refused: bool) -> None:
         lines, self._lines = self._lines, {}
         self._by_subscription.clear()
         for line in lines.values():
             self.node.relieved(line)
             line.subscription.credit.active = False
             self._cancel(line)
-        self.node.gave(self._backlog.drop(self.outbox))
-        self._settlements.drop()
+        self.node.gave(self._backlog.drop(self.outbox, refused))
+        self.gather()
+        self.ring.forget(self._settlements.drop(refused))
         nothing = Answer(self.entity.queue_id, self.gen, 0)
         for question in self._questions.drop():
             question.then(nothing, memoryview(b""))

@@ -115,14 +115,17 @@ class Settlements:
             self._tickets.popleft()[1].pass_()
         return acknowledged
 
-    def drop(self) -> None:
-        """The queue is gone: there is nothing to settle any more."""
+    def drop(self, refused: bool) -> list[Range]:
+        """Forgets everything: the queue is gone, or (`refused`) this node is new; returns what was acknowledged."""
+        acknowledged = [span for one in self._open if one.outcome == SETTLE_ACK for span in one.ranges]
         self._gathered.clear()
         self._open.clear()
         self._returned.clear()
         tickets, self._tickets = self._tickets, deque()
         for _, ticket in tickets:
+            ticket.rejected = ticket.rejected or refused
             ticket.pass_()
+        return acknowledged
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:

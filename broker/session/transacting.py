@@ -7,8 +7,8 @@ until that group is durable, and tx.commit-ok waits for it. A rollback forgets t
 acknowledged deliveries to the ledger; it does not requeue them.
 
 In a cluster a commit hands each queue's part to the queue's owner, and says commit-ok when all parts are committed.
-This node sends them again until they are, each takes effect once, and each queue's part is atomic: a transaction over
-several queues is all or nothing as long as this node lives.
+This node sends them again until they are, and each takes effect once: a transaction is all or nothing as long as this
+node lives. If it dies within a commit, a part of it may have arrived.
 """
 
 from __future__ import annotations

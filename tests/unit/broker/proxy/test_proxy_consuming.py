@@ -568,3 +568,24 @@ def test_a_transaction_without_anything_open_does_not_wait() -> None:
     pair.queue.settled(receipt)
     receipt.pass_()
     assert receipt.answered == "ack"
+
+
+def test_a_new_incarnation_remembers_nothing_that_was_outstanding_or_settled() -> None:
+    """A message that was acknowledged, and whose acknowledgement nobody heard, comes again and must be taken."""
+    pair = Pair()
+    channel = Channel()
+    consumer, number = pair.consume(channel)
+    pair.deliver(number, 1, 2)
+    ack(pair, channel, 1)
+    pair.queue.unsubscribe(consumer, 0)
+    receipt = Receipt()
+    pair.queue.settled(receipt)
+    receipt.pass_()
+    pair.proxies.restart(incarnation=4)
+    assert receipt.answered == "nack"
+    pair.turn()
+    pair.all()
+    assert pair.queue.outstanding() == []
+    _, number = pair.consume(channel, "new")
+    pair.deliver(number, 1, 2, redelivered=True)
+    assert pair.queue.outstanding() == [(1, 2)]

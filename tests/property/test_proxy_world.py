@@ -1,0 +1,28 @@
+"""Seeded worlds of proxies and an owner; a longer run: python -m tests.property.test_proxy_world SEEDS [FIRST]."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.property.proxy_world import World
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_breaks_each_message_has_one_life(seed: int) -> None:
+    World(seed).run(1500)
+
+
+if __name__ == "__main__":
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    messages = 0
+    for seed in range(first, first + int(sys.argv[1])):
+        world = World(seed)
+        try:
+            world.run(1500)
+        except AssertionError:
+            print(f"seed {seed}, step {world.count}")
+            raise
+        messages += len(world.acked)
+    print(f"{sys.argv[1]} seeds, {messages} messages: each had one life")
