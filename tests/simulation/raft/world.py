@@ -282,16 +282,7 @@ class World:
         def done(applied: Applied) -> None:
             if applied.ok:
                 self.checkers.success(name, vhost, applied.index)
-                for other in self.nodes.values():
-                    member = log.map.member(other.name)
-                    if member is not None and member.alive and other.log is not None:
-                        known = log.map.member(other.name)
-                        assert known is not None
-                        lives = known.incarnation == other.incarnation and not other.registering
-                        require(
-                            not lives or other.highest >= applied.index or other.log.applied >= applied.index,
-                            f"barrier: {name} was told of {applied.index}, {other.name} has {other.log.applied}",
-                        )
+                self._check_barrier(name, applied.index)
             elif applied.index == 0:
                 self.checkers.unknown += 1
             else:
@@ -299,6 +290,19 @@ class World:
 
         node.run(node.life, lambda: log.propose(c.AddVhost(name=vhost), done))
         return vhost
+
+    def _check_barrier(self, told: str, index: int) -> None:
+        """Who is told of a success: every living member has applied it; living as the newest map has it."""
+        logs = [node.log for node in self.nodes.values() if node.log is not None]
+        newest = max(logs, key=lambda log: log.applied)
+        for node in self.nodes.values():
+            member = newest.map.member(node.name)
+            if node.log is None or member is None or not member.alive or member.incarnation != node.incarnation:
+                continue
+            require(
+                node.registering or node.highest >= index or node.log.applied >= index,
+                f"barrier: {told} was told of {index}, {node.name} has {node.log.applied}",
+            )
 
     @property
     def leader(self) -> RaftLog | None:
