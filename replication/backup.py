@@ -15,7 +15,8 @@ parts for a queue that does not follow are refused, and once refused it does not
 
 A copy that may be elected (in the in-sync or eligible set) lacks at most the records of one group. Its sync is
 *atomic*: all that the three steps write is kept and written at the end, whole, and Appends wait behind it.
-So it is elected as it was before or as it is after: with half of a group it would count publishes that it lacks, or lack the count of others,
+So it is elected as it was before or as it is after: with half of a group it
+would count publishes that it lacks, or lack the count of others,
 and a message that moved from one seq to another could be in neither. Other copies write as they read, in the order
 above: they are not elected before SyncDone, whatever they hold meanwhile.
 """
