@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from broker.trial.faults import Nemesis, Step
+from broker.trial.faults import Nemesis, Step, mount_small_disk, unmount
 from broker.trial.load import Load, LoadPlan
 from broker.trial.nodes import LocalCluster
 from broker.trial.rounds import Trial, run_rounds
+
+SMALL_DISK_MIB = 192
 
 needs_cluster = pytest.mark.skipif(
     importlib.util.find_spec("broker.server.cluster_shell") is None,
@@ -29,10 +31,11 @@ class OnTrial:
     cluster: LocalCluster
     load: Load
     directory: Path
+    small_disks: tuple[str, ...] = ()
 
     async def put_through(self, steps: Sequence[Step] = (), rounds: int = 0, seed: int = 1) -> Trial:
         """Carries out the steps, a round each (or rounds by chance), and asserts that every round passed."""
-        nemesis = Nemesis(self.cluster, self.load.plan.queue(0))
+        nemesis = Nemesis(self.cluster, self.load.plan.queue(0), self.small_disks)
         trial = await run_rounds(
             nemesis, self.load, seed, rounds or len(steps), lambda _: None, evidence=self.directory, planned=steps
         )
@@ -44,17 +47,24 @@ class OnTrial:
 
 
 @asynccontextmanager
-async def on_trial(directory: Path, nodes: int = 3, wired: bool = False, **plan: Any) -> AsyncIterator[OnTrial]:
-    """A cluster in the directory, gone behind the block."""
+async def on_trial(
+    directory: Path, nodes: int = 3, wired: bool = False, small_disks: tuple[str, ...] = (), **plan: Any
+) -> AsyncIterator[OnTrial]:
+    """A cluster in the directory, gone behind the block. Skips where small disks are asked for and cannot be had."""
     cluster = LocalCluster(directory, nodes, wired)
     load: Load | None = None
     try:
+        for name in small_disks:
+            if refused := mount_small_disk(cluster.data_dir(name), SMALL_DISK_MIB):
+                pytest.skip(refused)
         await cluster.begin()
         settings = {"rate_per_s": 300.0, **plan}
         load = Load(LoadPlan(tuple(map(cluster.target, cluster.names)), "trial", **settings), seed=1)
         await load.start()
-        yield OnTrial(cluster, load, directory)
+        yield OnTrial(cluster, load, directory, small_disks)
     finally:
         if load is not None:
             await load.stop()
         await cluster.end()
+        for name in small_disks:
+            unmount(cluster.data_dir(name))

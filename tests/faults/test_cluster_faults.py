@@ -40,6 +40,11 @@ async def test_wires_of_one_node(tmp_path: Path) -> None:
         await trial.put_through(steps(NETWORK_FAULTS, "b"))
 
 
+async def test_the_disk_of_one_node_is_full(tmp_path: Path) -> None:
+    async with on_trial(tmp_path, small_disks=("c",)) as trial:
+        await trial.put_through([Step(Kind.FULL_DISK, "c", 0.5, 2.0), Step(Kind.FULL_DISK, "c", 0.5, 4.0)])
+
+
 async def test_chance(tmp_path: Path) -> None:
     async with on_trial(tmp_path, wired=True) as trial:
         await trial.put_through(rounds=4, seed=20)

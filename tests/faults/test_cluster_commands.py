@@ -1,0 +1,49 @@
+"""`clusterbroker demo`, `chaos` and `verify` as users call them, on real clusters: the last line is the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.cluster_trial import needs_cluster, on_trial
+
+pytestmark = [needs_cluster, pytest.mark.timeout(300)]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def call(*words: str) -> tuple[int, str]:
+    """Exit code and last line."""
+    line = [sys.executable, "-m", "broker.cli.main", *words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT)
+    return done.returncode, (done.stdout.strip().splitlines() or [done.stderr])[-1]
+
+
+def test_demo() -> None:
+    code, verdict = call("demo", "--seconds", "1.5")
+    assert code == 0, verdict
+    assert verdict.startswith("demo passed: ")
+    assert " 0 lost" in verdict
+
+
+def test_chaos() -> None:
+    code, verdict = call("chaos", "--rounds", "2", "--seed", "3")
+    assert code == 0, verdict
+    assert verdict.startswith("chaos passed: 2 rounds, ")
+
+
+async def test_verify_while_a_node_is_killed(tmp_path: Path) -> None:
+    async with on_trial(tmp_path) as trial:
+        urls = [f"--url=amqp://guest:guest@{trial.cluster.target(name)}/" for name in trial.cluster.names]
+        logs = [f"--log={node.log}" for node in trial.cluster.nodes.values()]
+        verifying = asyncio.create_task(asyncio.to_thread(call, "verify", *urls, *logs, "--seconds", "6"))
+        await asyncio.sleep(3)
+        await trial.cluster.kill("a")
+        await asyncio.sleep(1)
+        await trial.cluster.start("a")
+        code, verdict = await verifying
+    assert code == 0, verdict
+    assert verdict.startswith("verify passed: ")
