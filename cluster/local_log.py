@@ -122,6 +122,11 @@ class LocalLog:
         return self._map
 
     @property
+    def next_index(self) -> LogIndex:
+        """The index that the next command gets: above all that were ever given."""
+        return max(self._next, self._reserved)
+
+    @property
     def pending(self) -> int:
         """How many proposals wait for the disk."""
         return len(self._pending) + len(self._writing)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.node.options import NodeOptions
+from broker.server.endings import Restart
 from broker.server.listener import address, raise_descriptor_limit
 from broker.server.log import LEVELS, NodeLog, structured
 from broker.server.options import NAME, ServerOptions
@@ -57,7 +58,13 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
             return 2
     options, level, form = quick
     log = NodeLog(structured(form), level)
-    return _run_on_loop(_serve(options, log))
+    while (code := _run_on_loop(_serve(options, log))) == BEGIN_AGAIN:
+        log.say("info", "node.begins_again")
+    return code
+
+
+BEGIN_AGAIN = -1
+"""The cluster has taken the node for dead: it closes everything and starts anew, as a new incarnation."""
 
 
 SWITCH_INTERVAL_S = 1e-4
@@ -83,6 +90,8 @@ async def _serve(options: ServerOptions, log: NodeLog) -> int:
     shell = NodeShell(options, log)
     try:
         await shell.start()
+    except Restart:
+        return BEGIN_AGAIN
     except Exception as error:
         if not isinstance(error, _expected()):
             raise
@@ -103,6 +112,8 @@ async def _serve(options: ServerOptions, log: NodeLog) -> int:
     if failure is None:
         log.say("info", "node.stopping")
     await shell.stop()
+    if isinstance(failure, Restart):
+        return BEGIN_AGAIN
     if failure is not None:
         print(f"clusterbroker: {failure}", file=sys.stderr)
         return int(getattr(failure, "exit_code", 1))

@@ -5,8 +5,7 @@ flight (`flights`): it is written again when that one is committed. Queues of du
 a group that no disk sees.
 
 Copies for other owners: what the backup's core wants written waits in `pending` for the node's next group; there it
-gets its place on the disk and is folded into the replica's ring. `mark` counts what was handed over: a group that
-held everything up to a mark and is durable makes that mark durable.
+gets its place on the disk and is folded into the replica's ring. Its mark is the number of that group.
 """
 
 from __future__ import annotations
@@ -69,6 +68,7 @@ class Copying:
         self._hub = hub
         self._name = name
         self.incarnation = 0
+        self.registered = False
         self.events = Events()
         self.freezing: Callable[[int, bool], None] = lambda _queue_id, _frozen: None
         self.synced: Callable[[int], None] = lambda _queue_id: None
@@ -81,8 +81,7 @@ class Copying:
         self._volatile = GroupWriter(VOLATILE_SEGMENT, 0)
         self._pending: list[Pending] = []
         self.pending_bytes = 0
-        self._mark = 0
-        self._durable_mark = 0
+        self._durable = 0
 
     # -- own queues -------------------------------------------------------------------------------------------
 
@@ -99,6 +98,11 @@ class Copying:
         """The queue is not this node's any more."""
         self.primary.give_up(queue_id)
         self._flights.pop(queue_id, None)
+
+    def keep(self, ring: Ring) -> None:
+        """A queue that was this node's is a replica from now on."""
+        self.replicas[ring.queue_id] = ring
+        self.backup.stepped_down(ring.queue_id, self._node.newest_group)
 
     def drop(self, queue_id: int) -> Ring | None:
         """The replica's ring is wanted elsewhere, or nowhere."""
@@ -139,8 +143,8 @@ class Copying:
         """Copies wait for the next group."""
         return bool(self._pending)
 
-    def write_copies(self, writer: GroupWriter) -> tuple[int, bool]:
-        """Copies for other owners into the group: (mark that it reaches, somebody waits for the disk)."""
+    def write_copies(self, writer: GroupWriter, group: int) -> bool:
+        """Copies for other owners into the group; whether somebody waits for the disk."""
         pending, self._pending = self._pending, []
         self.pending_bytes = 0
         for queue_id, records, epochs in pending:
@@ -150,16 +154,14 @@ class Copying:
                 writer.begin_epoch(queue_id, epoch, first_seq)
                 ring.restore_epoch(epoch, first_seq)
             self._node.touched[ring] = None
-        mark = self._mark
-        self.backup.folded(mark)
-        return mark, bool(pending)
+        self.backup.folded(group)
+        return bool(pending)
 
-    def durable(self, group: int, mark: int, now_ms: int) -> None:
-        """A group is durable, and with it all copies up to the mark."""
+    def durable(self, group: int, now_ms: int) -> None:
+        """A group is durable."""
+        self._durable = group
         self.primary.group_durable(group, now_ms)
-        if mark:
-            self._durable_mark = mark
-            self.backup.durable(mark)
+        self.backup.durable(group)
 
     # -- what the cores ask: both -----------------------------------------------------------------------------
 
@@ -253,9 +255,10 @@ class Copying:
 
     def queue(self, queue_id: int) -> Replica | None:
         entity = self._node.map.queue_by_id(QueueId(queue_id))
-        if entity is None:
+        if entity is None or not self.registered:
             return None
-        return Replica(entity.owner, entity.epoch, self.replicas.get(queue_id))
+        electable = self._name in entity.in_sync or self._name in entity.eligible
+        return Replica(entity.owner, entity.epoch, self.replicas.get(queue_id), electable)
 
     def sound(self, queue_id: int, records: memoryview) -> bool:
         try:
@@ -279,8 +282,7 @@ class Copying:
             ring.fold(records, VOLATILE_SEGMENT, 0)
             for epoch, first_seq in epochs or ():
                 ring.restore_epoch(epoch, first_seq)
-            return self._durable_mark
-        self._mark += 1
+            return self._durable
         self._pending.append(Pending(queue_id, records, epochs))
         self.pending_bytes += len(records)
-        return self._mark
+        return self._node.newest_group + 1

@@ -82,8 +82,6 @@ class Group(NamedTuple):
     """(queue, watermark it reaches) of queues that need no other copy."""
     replicated: list[int]
     """Queue ids whose commit waits for other copies as well."""
-    copies: int
-    """What this node holds for other owners is durable up to this mark."""
     sync: bool
     """Whether somebody waits for the disk, not only for the write."""
 
@@ -516,9 +514,9 @@ class Node:
         return own if others is None or (own is not None and own < others) else others
 
     @property
-    def group_under_way(self) -> int:
-        """Number of the group with which everything that was written is durable."""
-        return self._group_count if self._group_in_flight else 0
+    def newest_group(self) -> int:
+        """Number of the last group that was made: all that was written until now is durable with it."""
+        return self._group_count
 
     def flush_confirms(self) -> None:
         while self.confirming:
@@ -586,9 +584,9 @@ class Node:
         self._group_in_flight = True
         self._group_barriers, self._barriers = self._barriers, []
         if part is None:
-            return Group(self._group_count, queues, [], 0, sync)
-        copies, copies_sync = part.write_copies(writer)
-        return Group(self._group_count, queues, part.cut(self._group_count, now_ms), copies, sync or copies_sync)
+            return Group(self._group_count, queues, [], sync)
+        sync = part.write_copies(writer, self._group_count) or sync
+        return Group(self._group_count, queues, part.cut(self._group_count, now_ms), sync)
 
     def group_committed(self, group: Group, now_ms: int) -> None:
         self.now_ms = now_ms

@@ -22,7 +22,9 @@ from broker.node.copying import Copying
 from broker.node.hub import Handler, Hub, Payload
 from broker.node.records import Records
 from broker.proxy import proxies as proxy_side
+from broker.proxy.messages import Reply
 from broker.proxy.proxies import Proxies
+from broker.proxy.replies import Replies, Target
 from broker.proxy.servings import Servings
 from broker.queues.queue import Queue
 from broker.queues.ring import Ring
@@ -73,6 +75,8 @@ class Part:
         )
         self._handle(self.servings.handles, self.servings.received)
         self._handle(proxy_side.MESSAGES, self.proxies.received)
+        node.replies = replies = Replies(self, self._life_of)
+        self._handle((Reply,), replies.received)
 
     def _handle(self, heads: Iterable[type], handler: Handler) -> None:
         self.hub.handlers.update(dict.fromkeys(heads, handler))
@@ -81,6 +85,14 @@ class Part:
     def incarnation(self) -> int:
         """Of this process, as it registers."""
         return self.node.options.incarnation
+
+    @property
+    def reply_targets(self) -> Mapping[str, Target]:
+        return self.node.reply_targets
+
+    def _life_of(self, name: str) -> int | None:
+        member = self.node.map.member(NodeId(name))
+        return member.incarnation if member is not None and member.alive else None
 
     # -- the map ----------------------------------------------------------------------------------------------
 
@@ -140,6 +152,7 @@ class Part:
         if member.name == self.name:
             self.registered = member.alive and member.incarnation == self.incarnation
             self.copying.incarnation = member.incarnation
+            self.copying.registered = self.registered
         self._members()
 
     def member_forgotten(self, change: MemberForgotten) -> None:
@@ -193,7 +206,7 @@ class Part:
         node.queues[entity.queue_id] = queue
         alive: dict[str, int] = {} if declared else {m.name: m.incarnation for m in node.map.alive_members()}
         self.servings.begin(queue, entity.epoch, node.map.applied, alive, synced=False)
-        self.copying.take_over(queue, node.map.min_in_sync(entity), node.group_under_way)
+        self.copying.take_over(queue, node.map.min_in_sync(entity), node.newest_group)
         self._told("owner.began", entity)
 
     def _step_down(self, queue: Queue) -> None:
@@ -209,7 +222,7 @@ class Part:
         queue.ring.step_down()
         queue.ring.owner = None
         node.touched[queue.ring] = None
-        self.copying.replicas[entity.queue_id] = queue.ring
+        self.copying.keep(queue.ring)
         self._told("owner.ended", entity, queue.ring.epoch)
 
     def _told(self, event: str, entity: QueueEntity, epoch: int | None = None) -> None:
@@ -287,15 +300,15 @@ class Part:
         """About so many bytes of copies wait for the next group."""
         return self.copying.pending_bytes
 
-    def write_copies(self, writer: GroupWriter) -> tuple[int, bool]:
-        return self.copying.write_copies(writer)
+    def write_copies(self, writer: GroupWriter, group: int) -> bool:
+        return self.copying.write_copies(writer, group)
 
     def group_durable(self, group: Group, now_ms: int) -> None:
         for queue_id in group.replicated:
             queue = self.node.queues.get(queue_id)
             if queue is not None and not queue.ring.volatile:
                 self.node.touched[queue.ring] = None
-        self.copying.durable(group.number, group.copies, now_ms)
+        self.copying.durable(group.number, now_ms)
 
     # -- what proxies and servings ask ------------------------------------------------------------------------
 

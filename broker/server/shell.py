@@ -23,7 +23,9 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from broker.node.core import Group, Load, Node
 from broker.queues.queue import PATIENCE_MS
@@ -32,6 +34,7 @@ from broker.server.alarms import Alarms
 from broker.server.client import Client, ReceiveBuffer, peer_name
 from broker.server.clock import Clock
 from broker.server.credentials import Credentials
+from broker.server.endings import Restart
 from broker.server.listener import Listener, peer_identity, tls_context
 from broker.server.log import NodeLog
 from broker.server.options import ServerOptions
@@ -43,8 +46,14 @@ from cluster.state import Applied
 from journal.errors import DamagedJournal, JournalFailed
 from journal.record import DamagedRecord, Message
 from journal.survivors import Survivor
+from replication.errors import BadMessage
+
+if TYPE_CHECKING:
+    from broker.server.cluster_shell import ClusterShell
 
 TICK_S = 0.5
+HAND_OVER_S = 5.0
+GOODBYE_S = 1.0
 TICK_SLICE = 500
 ORDER_ROUNDS_MAX = 16
 LAZY_S = 0.025
@@ -72,6 +81,8 @@ class NodeShell:
         self.alarms: Alarms
         self.credentials: Credentials
         self.ended: asyncio.Future[BaseException | None]
+        self.cluster: ClusterShell | None = None
+        """None: the node is alone."""
         self._admin: AdminSocket | None = None
         self._lingering: dict[Client, float] = {}
         self._scheduled = False
@@ -96,31 +107,45 @@ class NodeShell:
         try:
             self.credentials = Credentials(self.loop, self.schedule)
             self.alarms = Alarms(options.alarms, options.data_dir, self._alarm_changed)
+            if options.cluster is not None:
+                from broker.server.cluster_shell import ClusterShell  # its imports would slow down every start
+
+                assert options.data_dir is not None, "a member of a cluster keeps what it is told"
+                self.cluster = ClusterShell(self, options.data_dir)
+                await self.cluster.open()
+                self.storage.order_by(self.cluster.raft, self.cluster.incarnation)
             self.node = self.storage.recover(self.log, self.clock.now_ms())
             self.node.offers_external = (
                 tls is not None and options.tls is not None and (options.tls.client_certificate != "none")
             )
             self.storage.wiring.listen(self._applied)
+            for where in options.amqp:
+                self.listeners.append(await Listener.open("amqp", where, partial(Client, self)))
+            for where in options.amqps:
+                assert tls is not None, "the configuration wants certificates for amqps"
+                self.listeners.append(await Listener.open("amqps", where, partial(Client, self), tls))
+            if self.cluster is not None:
+                await self.cluster.join_node(self.node, self._urls())
             await self._first_user()
             self._tick()
             self._check_alarms()
             if options.admin and options.data_dir is not None:
                 self._admin = await AdminSocket.open(self, options.data_dir)
             self._accepting = True
-            for where in options.amqp:
-                self.listeners.append(await Listener.open("amqp", where, partial(Client, self)))
-            for where in options.amqps:
-                assert tls is not None, "the configuration wants certificates for amqps"
-                self.listeners.append(await Listener.open("amqps", where, partial(Client, self), tls))
         except BaseException:
             await self._close()
             raise
         self.schedule()
 
+    def _urls(self) -> tuple[str, ...]:
+        return tuple(f"{listener.protocol}://{where}" for listener in self.listeners for where in listener.addresses)
+
     async def stop(self) -> None:
         """Closes clients (320), flushes the journal, takes a last checkpoint. May be called again."""
         if self._stopped:
             return
+        if self.cluster is not None and not self.ended.done():
+            await self.cluster.hand_over_all(HAND_OVER_S)
         self._stopped = True
         self._accepting = False
         for listener in self.listeners:
@@ -137,6 +162,8 @@ class NodeShell:
         if not self.ended.done():
             self.run_turn()
             await self.storage.settle(self.node, self.run_turn)
+            if self.cluster is not None:
+                await self.cluster.say_goodbye(GOODBYE_S)
         await self._close()
         if not self.ended.done():
             self.ended.set_result(None)
@@ -160,19 +187,33 @@ class NodeShell:
             await self._admin.close()
         if hasattr(self, "credentials"):
             self.credentials.close()
+        if self.cluster is not None:
+            await self.cluster.close()
         await self.loop.run_in_executor(None, self.storage.close)
 
     def fail(self, error: BaseException) -> None:
         """The node cannot go on; whoever waits for `ended` stops it."""
         if self.ended.done():
             return
-        self.log.say("critical", "node.failed", error=str(error), exc_info=error)
+        if isinstance(error, Restart):
+            self.log.say("warning", "node.restarts", why=str(error))
+            self._turn_out(str(error))
+        else:
+            self.log.say("critical", "node.failed", error=str(error), exc_info=error)
         self._accepting = False
         self.ended.set_result(error)
         for listener in self.listeners:
             listener.close()
         for client in tuple(self.clients.values()):
             client.abort()
+
+    def _turn_out(self, why: str) -> None:
+        """Clients are told, and nothing else: what waited for their sockets may be somebody else's by now."""
+        for connection, client in tuple(self.clients.items()):
+            with contextlib.suppress(Exception):
+                connection.out.take()
+                connection.force_close(why)
+                client.flush(connection, self.clock.now_ms())
 
     async def _first_user(self) -> None:
         name, password = self.options.default_user, self.options.default_password
@@ -264,16 +305,44 @@ class NodeShell:
             if node.checks:
                 self._check()
             self._persist()
-            if node.sending:
+            if node.sending and self._may_speak:
                 self._send(now_ms)
+            if self.cluster is not None:
+                self.cluster.exchange()
         except Exception as error:
             self.fail(error)
             return
-        if node.busy or node.proposals or node.sending:
+        if node.busy or node.proposals or (node.sending and self._may_speak):
             self.schedule()
         wake_ms = node.next_wake_ms
         if wake_ms != self._wake_ms:
             self._wake_at(wake_ms, now_ms)
+
+    @property
+    def _may_speak(self) -> bool:
+        return self.cluster is None or self.cluster.may_speak()
+
+    def lease_changed(self, leased: bool) -> None:
+        """Without a lease clients hear nothing; what they send waits as soon as there is too much of it."""
+        self.node.set_alarm("minority", not leased)
+        self.schedule()
+
+    def heard(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
+        """A frame of another node."""
+        assert self.cluster is not None, "others speak to members only"
+        part = self.node.part
+        assert part is not None, "a member has a part"
+        if self.ended.done():
+            return
+        try:
+            part.hub.received(peer, index, head, payload)
+        except (BadMessage, DamagedRecord, msgspec.MsgspecError) as error:
+            self.log.say("error", "cluster.bad_frame", peer=peer, error=str(error))
+            self.cluster.mesh.drop(peer, f"it sent what no node sends: {error}")
+        except Exception as error:
+            self.fail(error)
+            return
+        self.received(len(payload))
 
     def _order(self) -> None:
         proposals, self.node.proposals = self.node.proposals, []
@@ -291,6 +360,8 @@ class NodeShell:
         """The wiring log's listener: comes before the proposer's `done`."""
         try:
             self.node.apply(applied.changes)
+            if self.node.part is not None:
+                self.node.part.hub.advanced()
         except Exception as error:
             self.fail(error)
         self.schedule()
@@ -341,10 +412,12 @@ class NodeShell:
             writer = journal.begin_group(node.group_bytes)
             group = node.write_group(writer, now_ms)
             if writer.records:
+                if self.cluster is not None:
+                    self.cluster.flushing(True)
                 journal.submit(writer, group.sync, partial(self._committed, group))
             else:
                 node.group_committed(group, now_ms)
-                if node.writes:
+                if node.wants_group:
                     self._later(PATIENCE_MS / 1000)
 
     def _later(self, delay_s: float) -> None:
@@ -357,6 +430,8 @@ class NodeShell:
         self.schedule()
 
     def _committed(self, group: Group) -> None:
+        if self.cluster is not None:
+            self.cluster.flushing(False)
         try:
             self.node.group_committed(group, self.clock.now_ms())
         except Exception as error:

@@ -2,7 +2,8 @@
 
     DIR/lock            taken by the process that uses the directory
     DIR/starts          how often the node was started: its incarnation
-    DIR/wiring/         the wiring log (cluster.local_log)
+    DIR/wiring/         the wiring log of a node that is alone (cluster.local_log)
+    DIR/raft/, identity that of a cluster's member (cluster.raft)
     DIR/journal/        the messages (journal.journal)
 
 Without a directory everything is in memory, and no queue is journaled.
@@ -15,6 +16,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from broker.node.core import Log, Node
 from broker.server.options import ServerOptions
@@ -23,6 +25,9 @@ from cluster.errors import LogFailure
 from cluster.local_log import LocalLog
 from cluster.wiring_log import MemoryWiringLog
 from journal.journal import Journal, lock_directory
+
+if TYPE_CHECKING:
+    from cluster.raft.raft_log import RaftLog
 
 SETTLE_S = 30.0
 
@@ -63,7 +68,7 @@ class Storage:
         self._checkpointing = False
         self.incarnation = 1
         self.journal: Journal | None = None
-        self.wiring: LocalLog | MemoryWiringLog
+        self.wiring: LocalLog | MemoryWiringLog | RaftLog
 
     @classmethod
     def open(
@@ -83,12 +88,20 @@ class Storage:
         self._lock = lock_directory(directory)
         try:
             self.incarnation = next_start(directory)
-            self.wiring = LocalLog(directory / "wiring", call_soon=call_soon, on_failure=on_wiring_failure)
+            if options.cluster is None:
+                if (directory / "raft").exists():
+                    raise ValueError(f"{directory} is a cluster member's: start it with --cluster HOST:PORT as before")
+                self.wiring = LocalLog(directory / "wiring", call_soon=call_soon, on_failure=on_wiring_failure)
             self.journal = Journal.open(directory / "journal", options.journal, call_soon, on_journal_state)
         except BaseException:
             self.close()
             raise
         return self
+
+    def order_by(self, wiring: RaftLog, incarnation: int) -> None:
+        """The wiring is a cluster's."""
+        self.wiring = wiring
+        self.incarnation = incarnation
 
     def recover(self, log: Log, now_ms: int) -> Node:
         """The node as it was, with everything that was kept. Blocks. Raises DamagedJournal."""
@@ -99,13 +112,20 @@ class Storage:
         if journal is None:
             node.adopt({})
             return node
-        recovery = Recovery(self.wiring.map.queue_by_id, node.new_ring)
+        if self._options.cluster is not None:
+            from broker.node.part import Part  # its imports would slow down every start
+
+            node.part = Part(node)
+        clustered = node.part is not None
+        recovery = Recovery(
+            self.wiring.map.queue_by_id, lambda entity: node.new_ring(entity, clustered and not entity.transient)
+        )
         journal.recover(recovery)
         recovery.finish()
         node.adopt(recovery.rings)
         node.forgotten.extend(sorted(recovery.unknown))
         for queue_id in recovery.changed:
-            node.touched[node.queues[queue_id].ring] = None
+            node.touched[recovery.rings[queue_id]] = None
         return node
 
     def checkpoint(self, node: Node, then: Callable[[], object]) -> None:
@@ -132,7 +152,7 @@ class Storage:
             return True
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
-        while node.writes or node.busy or not journal.idle or node.proposals or self._checkpointing:
+        while node.wants_group or node.busy or not journal.idle or node.proposals or self._checkpointing:
             if loop.time() >= end_s or journal.full:
                 return False
             run_turn()
@@ -150,8 +170,9 @@ class Storage:
         if self.journal is not None:
             journal, self.journal = self.journal, None
             journal.close()
-        if isinstance(getattr(self, "wiring", None), LocalLog):
-            self.wiring.close()  # type: ignore[union-attr]
+        wiring = getattr(self, "wiring", None)
+        if isinstance(wiring, LocalLog):
+            wiring.close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

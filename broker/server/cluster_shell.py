@@ -1,0 +1,511 @@
+"""A node's links, heart and wiring log: what carries out its part in a cluster (waits).
+
+A start goes through these steps, and a node that was failed by the others begins again at the first one:
+
+    open       the wiring log's directory (founded, joined or migrated), links, heart
+    caught up  a command of its own has come back: the map is what the others have
+    recovered  the journal is read into replicas of the queues that the map knows (by the NodeShell)
+    registered RegisterNode is applied: queues may be owned here
+    leased     the leader has answered a beat: clients may be spoken to
+
+Control links carry the wiring log, data links the frames of `broker.node.hub`. A link that goes is followed by two
+connects to the peer's port: refused twice, and its process is known to be dead, long before its lease would tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.server.endings import Restart, Unstarted
+from broker.server.identity import Identity, identity_of
+from broker.version import VERSION
+from cluster import commands as c
+from cluster.balance import reconfigurations
+from cluster.changes import MemberChanged, MemberForgotten
+from cluster.entities import Member, Queue
+from cluster.errors import Unavailable
+from cluster.ids import Incarnation, NodeId
+from cluster.link.certificates import node_credentials
+from cluster.link.hello import CONTROL, DATA, Hello
+from cluster.link.hello import Identity as LinkIdentity
+from cluster.link.mesh import Mesh
+from cluster.link.secret import find_secret
+from cluster.liveness.beats import BeatCodec
+from cluster.liveness.heart import Heart, boottime
+from cluster.liveness.heart import Member as HeartMember
+from cluster.liveness.lease import LeaseState
+from cluster.local_log import LocalLog
+from cluster.raft import identity as raft_identity
+from cluster.raft.disk import FileDisk
+from cluster.raft.identity import Founder
+from cluster.raft.raft_log import RaftLog
+from cluster.state import Applied, ClusterMap
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.server.log import NodeLog
+    from broker.server.options import ClusterOptions
+    from broker.server.shell import NodeShell
+
+RAFT_TICK_S: Final = 0.02
+PART_TICK_S: Final = 0.05
+TELL_S: Final = 5.0
+LEADER_S: Final = 1.0
+NOTHING: Final = c.DeleteParameter(vhost="", component="clusterbroker", name="nothing")
+"""A command that changes nothing: who hears of it has applied everything before it."""
+
+
+class ClusterShell:
+    """Links, heart and wiring log of one node. `raft.map` is the cluster's map."""
+
+    def __init__(self, shell: NodeShell, directory: Path) -> None:
+        options = shell.options.cluster
+        assert options is not None, "a node of a cluster has a place in it"
+        self._shell = shell
+        self._options: ClusterOptions = options
+        self._directory = directory
+        self._loop = asyncio.get_running_loop()
+        self._log: NodeLog = shell.log
+        self.name = shell.options.node.name
+        self.raft: RaftLog
+        self.mesh: Mesh
+        self.heart: Heart
+        self.incarnation = 0
+        self.registered = False
+        self.leaving = False
+        self._node: Node | None = None
+        self._data_links: dict[str, int] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._submitted_s: float | None = None
+        self._closed = False
+        self._leads = 0
+
+    # -- start ------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Returns when the map is current. Raises Unstarted, BadSecret, WrongIdentity, OSError, LogFailure."""
+        options = self._options
+        secret = find_secret(options.secret_file)
+        founders = [Founder(NodeId(name), where, witness) for name, where, witness in options.peers]
+        own = next(where for name, where, _ in options.peers if name == self.name)
+        cluster_id = secret.founded_by(f"{name}={where}" for name, where, _ in options.peers)
+        identity = identity_of(self._directory, self.name, cluster_id)
+        disk = FileDisk(self._directory / "raft")
+        if raft_identity.read(disk) is None:
+            self._format(disk, identity, founders, own)
+        self.raft = RaftLog(
+            disk,
+            now_s=self._loop.time(),
+            chance=random.random,
+            send=self._send_control,
+            call_soon=self._loop.call_soon,
+            on_failure=self._shell.fail,
+            on_restored=self._restored,
+            on_leader=self._led,
+            say=partial(self._say, "raft"),
+        )
+        self.raft.listen(self._applied)
+        linked = LinkIdentity(
+            self.name, identity.cluster_id, self.raft.session, identity.disk_id, uuid.uuid4().hex, VERSION
+        )
+        self.mesh = Mesh(linked, node_credentials(secret, self.name, self._directory), self)
+        await self.mesh.listen(options.listen.host, options.listen.port)
+        self.heart = Heart(self.name, BeatCodec(secret.key("beats"), identity.cluster_id, self.name), self)
+        await self.heart.open(options.listen.host, self.mesh.port)
+        self._address = own
+        self._disk_id = identity.disk_id
+        self._reach({name: where for name, where, _ in options.peers})
+        self._raft_tick()
+        await self._caught_up()
+        known = self.raft.map.member(NodeId(self.name))
+        if known is None:
+            raise Unstarted(
+                f"'{self.name}' is no member of this cluster: on this machine, clusterbroker join MEMBER_ADDRESS first"
+            )
+        self.incarnation = max(self.raft.session, known.incarnation + 1)
+        self._members()
+
+    def _format(self, disk: FileDisk, identity: Identity, founders: list[Founder], own: str) -> None:
+        name = NodeId(self.name)
+        alone = (self._directory / "wiring" / "data.mdb").exists()
+        if (self._directory / "joined").exists():
+            raft_identity.join(disk, name, identity.disk_id)
+        elif alone:
+            if len(founders) > 1:
+                raise Unstarted(
+                    f"{self._directory} holds what this node kept while it was alone: start it without --peers (with "
+                    "--cluster), then let the others join it"
+                )
+            log = LocalLog(self._directory / "wiring", call_soon=self._loop.call_soon, on_failure=self._shell.fail)
+            try:
+                assert isinstance(log.map, ClusterMap), "the local log folds into a map"
+                raft_identity.migrate_local(disk, name, identity.disk_id, own, log.map, log.next_index)
+            finally:
+                log.close()
+        else:
+            raft_identity.found(disk, name, identity.disk_id, founders)
+
+    async def _caught_up(self) -> None:
+        """Waits until a command that changes nothing has come back."""
+        done = self._loop.create_future()
+
+        def told(applied: Applied) -> None:
+            if not done.done():
+                done.set_result(not isinstance(applied.error, Unavailable))
+
+        while True:
+            self.raft.propose(NOTHING, told)
+            while not done.done():
+                await asyncio.wait((done, self._shell.ended), timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
+                if self._shell.ended.done():
+                    raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
+                if not done.done():
+                    self._say("waits", self._waits_for())
+            if done.result():
+                return
+            done = self._loop.create_future()
+
+    def _waits_for(self) -> str:
+        missing = self.raft.waiting_for
+        if missing:
+            return f"to be founded the cluster needs {', '.join(missing)}{self._troubles(missing)}"
+        peers = [name for name, _, _ in self._options.peers if name != self.name]
+        return f"for a majority of the members{self._troubles(peers)}"
+
+    def _troubles(self, peers: Any) -> str:
+        lines = [f"{peer}: {why}" for peer in peers if (why := self.mesh.trouble(peer))]
+        return f" ({'; '.join(lines)})" if lines else ""
+
+    # -- the node ---------------------------------------------------------------------------------------------
+
+    async def join_node(self, node: Node, amqp: tuple[str, ...]) -> None:
+        """The node is recovered: registers it, and returns when it may speak to clients."""
+        self._node = node
+        part = node.part
+        assert part is not None, "a member has a part"
+        part.backlog = lambda peer: self.mesh.backlog(peer, DATA)
+        part.tell = lambda event, facts: self._log.say("info", event, **facts)
+        part.linked(self.name, 0)
+        for peer, session in self._data_links.items():
+            part.linked(peer, session)
+        self._part_tick()
+        command = c.RegisterNode(
+            node=NodeId(self.name),
+            disk_id=self._disk_id,
+            incarnation=Incarnation(self.incarnation),
+            address=self._address,
+            amqp=self._options.advertised_amqp or amqp,
+        )
+        applied = await self._ordered(command)
+        if applied.error is not None:
+            raise Unstarted(applied.error.text)
+        leased = asyncio.Event()
+        self._leased = leased.set
+        if self.heart.leased():
+            leased.set()
+        waiting = self._loop.create_task(leased.wait())
+        await asyncio.wait((waiting, self._shell.ended), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._shell.ended.done():
+            raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
+
+    _leased: Callable[[], object] = staticmethod(lambda: None)
+
+    async def _ordered(self, command: c.AnyCommand) -> Applied:
+        while True:
+            done: asyncio.Future[Applied] = self._loop.create_future()
+            self.raft.propose(command, lambda applied, done=done: done.done() or done.set_result(applied))  # type: ignore[misc]
+            await asyncio.wait((done, self._shell.ended), return_when=asyncio.FIRST_COMPLETED)
+            if self._shell.ended.done():
+                raise self._shell.ended.result() or Unstarted("the node was stopped")
+            if not isinstance(done.result().error, Unavailable):
+                return done.result()
+
+    def exchange(self) -> None:
+        """After a turn: frames to their links."""
+        if self._node is None:
+            return
+        part = self._node.part
+        assert part is not None, "a member has a part"
+        for peer, frames in part.hub.take().items():
+            self.mesh.send(peer, DATA, frames)
+
+    def may_speak(self) -> bool:
+        """Whether something may be written to clients at this moment."""
+        return self.heart.leased()
+
+    def flushing(self, begins: bool) -> None:
+        """A group commit is with the disk from now on, or is not any more."""
+        self._submitted_s = boottime() if begins else None
+
+    # -- stop -------------------------------------------------------------------------------------------------
+
+    async def hand_over_all(self, timeout_s: float) -> tuple[int, int]:
+        """Hands every queue to another in-sync member, as far as there is one: (handed over, left here)."""
+        node = self._node
+        if node is None or node.part is None or not self.registered:
+            return 0, 0
+        end_s = self._loop.time() + timeout_s
+        first: int | None = None
+        while True:
+            left = [queue for queue in node.queues.values() if queue.ring.replicated and self._heirs(queue.entity)]
+            first = len(left) if first is None else first
+            if not left or self._loop.time() >= end_s or self._shell.ended.done():
+                return first - len(left), len(left)
+            for queue in left:
+                heirs = self._heirs(queue.entity)
+                to = min(heirs, key=lambda name: (self.raft.map.owned(name), name))
+                node.part.hand_over(queue.entity.queue_id, to)
+            self._shell.schedule()
+            await asyncio.sleep(RAFT_TICK_S)
+
+    def _heirs(self, entity: Queue) -> list[NodeId]:
+        members = (self.raft.map.member(name) for name in entity.in_sync if name != self.name)
+        return [member.name for member in members if member is not None and member.alive and not member.draining]
+
+    async def say_goodbye(self, timeout_s: float) -> None:
+        """A clean end: the others need not find out."""
+        self.leaving = True
+        if not self.registered or self.raft.leader is None:
+            return
+        command = c.FailNode(node=NodeId(self.name), incarnation=Incarnation(self.incarnation))
+        done = asyncio.Event()
+        self.raft.propose(command, lambda _: done.set())
+        try:
+            await asyncio.wait_for(done.wait(), timeout_s)
+        except TimeoutError:
+            self._say("leaving", "the others were not told in time: they will find out")
+
+    async def close(self) -> None:
+        """Ends links, beats and the wiring log. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._probes.values():
+            task.cancel()
+        if hasattr(self, "heart"):
+            await self.heart.close()
+        if hasattr(self, "mesh"):
+            await self.mesh.close()
+        if hasattr(self, "raft"):
+            self.raft.close()
+
+    # -- the wiring log ---------------------------------------------------------------------------------------
+
+    def _send_control(self, peer: str, head: Any) -> None:
+        from cluster.link.frames import encode
+
+        self.mesh.send(peer, CONTROL, encode(head))
+
+    def _applied(self, applied: Applied) -> None:
+        try:
+            self._follow(applied)
+        except Exception as error:
+            self._shell.fail(error)
+
+    def _follow(self, applied: Applied) -> None:
+        members = False
+        for change in applied.changes:
+            if isinstance(change, MemberChanged):
+                members = True
+                self._member(change.member)
+            elif isinstance(change, MemberForgotten):
+                members = True
+                self.mesh.drop(change.name, "it is no member any more")
+                if change.name == self.name:
+                    self._shell.fail(Unstarted(f"'{self.name}' is no member of the cluster any more"))
+        if members:
+            self._members()
+
+    def _member(self, member: Member) -> None:
+        if member.name != self.name:
+            if not member.alive and member.incarnation:
+                self.mesh.drop(member.name, "the cluster takes it for dead")
+            return
+        if member.alive and member.incarnation == self.incarnation:
+            if not self.registered:
+                self.registered = True
+                self.heart.registered(self.incarnation)
+        elif self.registered and not member.alive and member.incarnation == self.incarnation:
+            self.registered = False
+            self.heart.failed(self.incarnation)
+            if not self.leaving:
+                self._begin_again("the cluster has taken this node for dead")
+
+    def _members(self) -> None:
+        members = self.raft.map.members()
+        if self.incarnation:
+            self.heart.set_members(
+                {m.name: HeartMember(m.address, m.incarnation, m.alive) for m in members if m.incarnation}
+            )
+        if members:
+            self._reach({member.name: member.address for member in members})
+
+    def _reach(self, peers: dict[str, str]) -> None:
+        peers = {name: self._options.dial.get(name, where) for name, where in peers.items() if name != self.name}
+        self.mesh.set_peers(peers)
+
+    def _restored(self, _map: object) -> None:
+        if self._node is not None:
+            self._begin_again("this node fell so far behind the wiring log that it was sent all of it")
+
+    def _begin_again(self, why: str) -> None:
+        self._shell.fail(Restart(why))
+
+    def _led(self, leader: NodeId | None, term: int) -> None:
+        self._say("leader", f"{leader or 'nobody'} leads, term {term}", level="debug")
+        self._leads = term if leader == self.name else 0
+        if not self._leads:
+            if hasattr(self, "heart"):
+                self.heart.stepped_down()
+            return
+
+        def told(_: Applied) -> None:
+            if self._leads == term and self.raft.is_leader and self.raft.term == term:
+                self.heart.elected(term)
+                self._leader_duties()
+
+        self.raft.propose(NOTHING, told)
+
+    def _leader_duties(self) -> None:
+        """What one node does for all: replica sets that policies, new members and lost ones ask for."""
+        if self._closed or not self.raft.is_leader:
+            return
+        if self.registered:
+            for command in reconfigurations(self.raft.map):
+                self.raft.propose(command)
+        self._again("leader", LEADER_S, self._leader_duties)
+
+    def _raft_tick(self) -> None:
+        self.raft.tick(self._loop.time())
+        self._again("raft", RAFT_TICK_S, self._raft_tick)
+
+    def _part_tick(self) -> None:
+        if self._node is not None and self._node.part is not None:
+            self._node.part.tick(self._shell.clock.now_ms())
+            self._shell.schedule()
+        self._again("part", PART_TICK_S, self._part_tick)
+
+    def _again(self, name: str, delay_s: float, what: Callable[[], None]) -> None:
+        if not self._closed:
+            old = self._timers.get(name)
+            if old is not None:
+                old.cancel()
+            self._timers[name] = self._loop.call_later(delay_s, what)
+
+    def _say(self, event: str, text: str, level: str = "info") -> None:
+        self._log.say(level, f"cluster.{event}", text=text)
+
+    # -- links (MeshEvents) -----------------------------------------------------------------------------------
+
+    def on_linked(self, peer: str, channel: str, session: int) -> None:
+        if channel == CONTROL:
+            self.raft.linked(NodeId(peer))
+            return
+        self._data_links[peer] = session
+        if self._node is not None and self._node.part is not None:
+            self._node.part.linked(peer, session)
+            self._shell.schedule()
+
+    def on_unlinked(self, peer: str, channel: str, session: int, why: str) -> None:
+        self._say("unlinked", f"{peer} ({channel}): {why}")
+        if channel == CONTROL:
+            self.raft.unlinked(NodeId(peer))
+        elif self._data_links.get(peer) == session:
+            del self._data_links[peer]
+            if self._node is not None and self._node.part is not None:
+                self._node.part.unlinked(peer)
+                self._shell.schedule()
+        if peer not in self._probes and not self._closed:
+            self._probes[peer] = self._loop.create_task(self._probe(peer))
+
+    async def _probe(self, peer: str) -> None:
+        try:
+            member = self.raft.map.member(NodeId(peer))
+            if await self.mesh.probe(peer) != "refused":
+                return
+            self.raft.peer_gone(NodeId(peer))
+            if member is None or not member.alive:
+                return
+            while not self._closed:
+                now = self.raft.map.member(NodeId(peer))
+                if now is None or not now.alive or now.incarnation != member.incarnation or self._linked(peer):
+                    return
+                if self.raft.is_leader:
+                    self._fail_member(peer, member.incarnation)
+                    return
+                await asyncio.sleep(RAFT_TICK_S)  # another one leads, or an election is under way
+        finally:
+            del self._probes[peer]
+
+    def _linked(self, peer: str) -> bool:
+        return peer in self._data_links
+
+    def _fail_member(self, peer: str, incarnation: int) -> None:
+        self.heart.condemn(peer, incarnation)
+        self.raft.propose(c.FailNode(node=NodeId(peer), incarnation=Incarnation(incarnation)))
+
+    def on_frame(self, peer: str, channel: str, index: int, head: memoryview, payload: memoryview) -> None:
+        if channel == CONTROL:
+            try:
+                self.raft.received(NodeId(peer), head)
+            except ValueError as error:
+                self.mesh.drop(peer, f"it sent what is no control frame: {error}")
+        elif self._node is not None and self._node.part is not None:
+            self._shell.heard(peer, index, head, payload)
+
+    def on_writable(self, peer: str, channel: str) -> None:
+        if channel == DATA and peer in self._data_links:
+            self._shell.schedule()
+
+    def on_cluster(self, cluster: str) -> None:
+        self._say("cluster", cluster)
+
+    def on_refused(self, who: str, line: str, untold: int) -> None:
+        self._log.say("warning", "cluster.refused", peer=who, why=line, untold=untold)
+
+    def admits(self, hello: Hello) -> str | None:
+        return f"{hello.name} is no member of this cluster: clusterbroker join first"
+
+    # -- the heart (HeartOwner) -------------------------------------------------------------------------------
+
+    def applied_index(self) -> int:
+        return self.raft.applied
+
+    def committed_index(self) -> int:
+        return self.raft.applied
+
+    def term(self) -> int:
+        return self.raft.term
+
+    def stuck_since(self) -> float | None:
+        return self._submitted_s
+
+    def quorum_round(self, then: Callable[[], None]) -> None:
+        self.raft.quorum_round(then)
+
+    def on_lease(self, state: LeaseState) -> None:
+        leased = state is LeaseState.LEASED
+        self._say("lease", state.name.lower(), level="info" if leased else "warning")
+        if self._node is not None and self._node.part is not None:
+            self._node.part.lease(leased)
+            self._shell.lease_changed(leased)
+        if leased:
+            self._leased()
+        elif state is LeaseState.FENCED and not self.leaving:
+            self._begin_again("this node was without a majority for too long")
+
+    def on_suspected(self, peer: str, suspected: bool) -> None:
+        self._say("suspected" if suspected else "heard", peer)
+
+    def on_overdue(self, peer: str, incarnation: int) -> None:
+        self._fail_member(peer, incarnation)

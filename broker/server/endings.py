@@ -1,0 +1,11 @@
+"""Why a node ends, or begins again."""
+
+from __future__ import annotations
+
+
+class Restart(Exception):
+    """The node must begin again: the others have taken it for dead, or it fell behind the wiring log."""
+
+
+class Unstarted(ValueError):
+    """The node cannot take part in its cluster; one line says why."""
