@@ -73,7 +73,7 @@ cdef class Ring(LocalRing):
             raise AssertionError(f"only an unacknowledged message dies, {seq} of {self.queue_id} does not")
         known = self.made_state().producers.get(PRODUCERS_OWN, 0)
         self.unsaid.setdefault(PRODUCERS_OWN, known)
-        if self.hot.holders != NULL:
+        if self.held_counts != NULL:
             self.let_go(seq)
         set_state(s, DEAD)
         self.unacked -= 1

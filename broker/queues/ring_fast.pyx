@@ -671,7 +671,7 @@ cdef class LocalRing:
         s.message = <uint64_t><PyObject *>message
         s.priority = min(message.priority, self.max_priority)
         s.bits = READY
-        if self.replicated or (self.journaled and self.keeps and message.flags & PERSISTENT):
+        if (message.flags & PERSISTENT and self.journaled and self.keeps) or self.replicated:
             s.bits |= PERSIST
         place.live += 1
         self.next_seq = seq + 1
@@ -858,7 +858,7 @@ cdef class LocalRing:
         cdef size_t n
         if state == UNACKED:
             self.unacked -= 1
-            if self.hot.holders != NULL:
+            if self.held_counts != NULL:
                 self.let_go(seq)
         elif state == READY:
             self.ready -= 1
@@ -912,7 +912,7 @@ cdef class LocalRing:
             raise AssertionError(f"only an unacknowledged message returns, {seq} of {self.queue_id} is not")
         if self.proxy:
             raise AssertionError("what a proxy holds returns at its owner")
-        if self.hot.holders != NULL:
+        if self.held_counts != NULL:
             self.let_go(seq)
         heap_push(&self.heap, heap_key(s, seq))
         set_state(s, READY)
@@ -1678,8 +1678,11 @@ cdef class LocalRing:
 
     @cython.final
     cdef int let_go(self, uint64_t seq) except -1:
-        # the block of seq is hot and has holders
-        cdef uint8_t holder = self.hot.holders[seq & 255]
+        # the block of seq is hot
+        cdef uint8_t holder
+        if self.hot.holders == NULL:
+            return 0
+        holder = self.hot.holders[seq & 255]
         if holder:
             self.held_counts[holder] -= 1
             self.hot.holders[seq & 255] = 0
