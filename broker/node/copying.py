@@ -163,6 +163,17 @@ class Copying:
         self.primary.group_durable(group, now_ms)
         self.backup.durable(group)
 
+    def move(self, queue_id: int, seq: int, segment: int, offset: int, message: Message) -> None:
+        """Copy forward: a replica's message is written again if it still lives at that place."""
+        ring = self.replicas.get(queue_id)
+        if ring is None or ring.volatile or not contains(ring.emitted_live(seq // BUCKET_SEQS), seq):
+            return
+        if ring.location(seq)[1:3] != (segment, offset):
+            return
+        buffer = RecordBuffer()
+        buffer.enqueue(queue_id, ring.epoch_of(seq), seq, message, ring.delivery_count(seq), False)
+        self.write(queue_id, buffer.take(), None)
+
     # -- what the cores ask: both -----------------------------------------------------------------------------
 
     def send(self, peer: str, head: ReplicationMessage, payload: Sequence[Bytes] = ()) -> bool:
@@ -240,14 +251,12 @@ class Copying:
     def _encoded(self, ring: Ring, seqs: Sequence[int], found: dict[int, Message]) -> Bodies:
         """Each record carries the epoch that gave its seq. What left while it was read is left out."""
         live = [part for bucket in sorted({seq // BUCKET_SEQS for seq in seqs}) for part in ring.emitted_live(bucket)]
-        epochs = ring.epochs
         buffer = RecordBuffer()
         bodies: list[tuple[int, bytes]] = []
         for seq in seqs:
             message = found.get(seq)
             if contains(live, seq) and (message is not None or (message := ring.message(seq)) is not None):
-                epoch = next(epoch for epoch, first_seq in reversed(epochs) if first_seq <= seq)
-                buffer.enqueue(ring.queue_id, epoch, seq, message, ring.delivery_count(seq), False)
+                buffer.enqueue(ring.queue_id, ring.epoch_of(seq), seq, message, ring.delivery_count(seq), False)
                 bodies.append((seq, buffer.take()))
         return bodies
 

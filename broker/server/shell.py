@@ -529,4 +529,6 @@ class NodeShell:
             queue = self.node.queues.get(queue_id)
             if queue is not None and not queue.deleted:
                 queue.ring.rewrite(seq, segment, offset, message)
+            elif self.node.part is not None:
+                self.node.part.copying.move(queue_id, seq, segment, offset, message)
         self.schedule()
