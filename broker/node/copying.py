@@ -80,6 +80,13 @@ class Copying:
         self._spans: list[tuple[int, GroupWriter, int, int]] = []
         self._volatile = GroupWriter(VOLATILE_SEGMENT, 0)
         self._pending: list[Pending] = []
+        self._unfolded: dict[int, None] = {}  # queues with records of their owners in `_pending`
+        self._live: tuple[Ring | None, int, int, Sequence[Range]] = (
+            None,
+            0,
+            0,
+            (),
+        )  # of the last `move`: what lives there
         self.pending_bytes = 0
         self._durable = 0
 
@@ -146,6 +153,7 @@ class Copying:
     def write_copies(self, writer: GroupWriter, group: int) -> bool:
         """Copies for other owners into the group; whether somebody waits for the disk."""
         pending, self._pending = self._pending, []
+        self._unfolded.clear()
         self.pending_bytes = 0
         for queue_id, records, epochs in pending:
             ring = self.replicas[queue_id]
@@ -164,15 +172,22 @@ class Copying:
         self.backup.durable(group)
 
     def move(self, queue_id: int, seq: int, segment: int, offset: int, message: Message) -> None:
-        """Copy forward: a replica's message is written again if it still lives at that place."""
+        """Copy forward: a replica's message is written again if it still lives at that place.
+
+        Not while records of its owner wait to be folded: one of them may be the message's SET, and a message that is
+        written after its SET would live again.
+        """
         ring = self.replicas.get(queue_id)
-        if ring is None or ring.volatile or not contains(ring.emitted_live(seq // BUCKET_SEQS), seq):
+        if ring is None or ring.volatile or queue_id in self._unfolded:
             return
-        if ring.location(seq)[1:3] != (segment, offset):
+        bucket = seq // BUCKET_SEQS
+        if self._live[:3] != (ring, bucket, self._node.newest_group):
+            self._live = ring, bucket, self._node.newest_group, ring.emitted_live(bucket)
+        if not contains(self._live[3], seq) or ring.location(seq)[1:3] != (segment, offset):
             return
         buffer = RecordBuffer()
         buffer.enqueue(queue_id, ring.epoch_of(seq), seq, message, ring.delivery_count(seq), False)
-        self.write(queue_id, buffer.take(), None)
+        self._put(Pending(queue_id, buffer.take(), None))
 
     # -- what the cores ask: both -----------------------------------------------------------------------------
 
@@ -292,6 +307,10 @@ class Copying:
             for epoch, first_seq in epochs or ():
                 ring.restore_epoch(epoch, first_seq)
             return self._durable
-        self._pending.append(Pending(queue_id, records, epochs))
-        self.pending_bytes += len(records)
+        self._unfolded[queue_id] = None
+        self._put(Pending(queue_id, records, epochs))
         return self._node.newest_group + 1
+
+    def _put(self, pending: Pending) -> None:
+        self._pending.append(pending)
+        self.pending_bytes += len(pending.records)
