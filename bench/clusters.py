@@ -118,7 +118,7 @@ class OurCluster(Cluster):
     def owner(self, queue: str) -> int:
         deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
         while time.monotonic() < deadline_s:
-            began = [line for line in self.events() if line.event == OWNER_BEGAN and line.facts.get("name") == queue]
+            began = [line for line in self.events() if line.event == OWNER_BEGAN and line.facts.get("queue") == queue]
             if began:
                 latest = max(began, key=lambda line: line.number("epoch"))
                 return NAMES.index(str(latest.facts["node"]))

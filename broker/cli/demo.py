@@ -111,6 +111,8 @@ async def _play(stage: Stage, console: Console, seconds: float, kills: int, rate
                 await stage.load.stop()
             await stage.cluster.end()
             stage.what = "done"
+            if not console.is_terminal:
+                console.print()  # there the picture is drawn once, without an end of line
 
 
 async def _acts(stage: Stage, seconds: float, kills: int, rate: float) -> Verdict:

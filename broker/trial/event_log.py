@@ -2,9 +2,9 @@
 
 A node logs one line for each change, before it acts as the new role says:
 
-    owner.began      queue (id) vhost name epoch node incarnation      it may hand out and confirm from now on
-    owner.ended      queue (id) vhost name epoch node incarnation      it does so no more
-    replica.in_sync  queue (id) vhost name epoch node                  the owner's word that a replica of `node` counts
+    owner.began      queue vhost queue_id epoch node incarnation      it may hand out and confirm from now on
+    owner.ended      queue vhost queue_id epoch node incarnation      it does so no more
+    replica.in_sync  queue vhost queue_id epoch node                  the owner's word that a replica of `node` counts
 
 Lines come in both formats of the log: JSON (`log.format = "json"`), or a console's `event   key=value key='value'`.
 Anything else in a log is passed over: also half a line, which a kill may leave behind.

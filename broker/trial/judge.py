@@ -205,7 +205,7 @@ def judge_owners(lines: Iterable[Line]) -> Verdict:
     for line in lines:
         if line.event != OWNER_BEGAN:
             continue
-        queue, epoch = str(line.facts.get("queue")), line.number("epoch")
+        queue, epoch = f"{line.facts.get('queue')} ({line.number('queue_id')})", line.number("epoch")
         who = (str(line.facts.get("node")), line.number("incarnation"))
         holder = owner.setdefault((queue, epoch), who)
         if holder != who:

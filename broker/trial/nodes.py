@@ -244,7 +244,7 @@ def _status(data_dir: Path) -> dict[str, Any]:
 
 def owner_of(queue: str, events: list[Line]) -> str | None:
     """By the nodes' logs: the owner of the queue's highest epoch."""
-    began = [line for line in events if line.event == OWNER_BEGAN and line.facts.get("name") == queue]
+    began = [line for line in events if line.event == OWNER_BEGAN and line.facts.get("queue") == queue]
     if not began:
         return None
     return str(max(began, key=lambda line: line.number("epoch")).facts["node"])

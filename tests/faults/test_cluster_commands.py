@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.cluster_trial import needs_cluster, on_trial
+from tests.faults.cluster_trial import needs_cluster, on_trial  # noqa: F401
 
-pytestmark = [needs_cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("needs_cluster"), pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from broker.trial.history import What
 from broker.trial.judge import judge, judge_owners
-from tests.faults.cluster_trial import OnTrial, needs_cluster, on_trial
+from tests.faults.cluster_trial import OnTrial, needs_cluster, on_trial  # noqa: F401
 
-pytestmark = [needs_cluster, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.usefixtures("needs_cluster"), pytest.mark.timeout(200)]
 
 GAP_MAX_S = 1.0
 FROZEN_GAP_MAX_S = 4.0

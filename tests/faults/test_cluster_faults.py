@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from broker.trial.faults import NETWORK_FAULTS, OWNER, PROCESS_FAULTS, Kind, Step
-from tests.faults.cluster_trial import needs_cluster, on_trial
+from tests.faults.cluster_trial import needs_cluster, on_trial  # noqa: F401
 
-pytestmark = [needs_cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.usefixtures("needs_cluster"), pytest.mark.timeout(400)]
 
 LASTS_S = {Kind.BLINK: 0.7, Kind.FREEZE: 4.0}
 

@@ -7,5 +7,5 @@ from broker.trial.event_log import Line
 
 def began(node: str, epoch: int, incarnation: int = 1, queue: int = 7) -> Line:
     """A node began to own queue "q"."""
-    facts = {"queue": queue, "name": "q", "epoch": epoch, "node": node, "incarnation": incarnation}
+    facts = {"queue": "q", "queue_id": queue, "epoch": epoch, "node": node, "incarnation": incarnation}
     return Line(float(epoch), "owner.began", facts)

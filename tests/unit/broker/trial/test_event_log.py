@@ -12,13 +12,13 @@ from broker.trial.event_log import OWNER_BEGAN, read
 def test_what_a_node_writes_is_read(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     log = NodeLog(structured(form))
     log.say("info", "node.ready", name="a")
-    log.say("info", OWNER_BEGAN, queue=12, vhost="/", name="my queue", epoch=3, node="a", incarnation=2)
-    log.say("info", "owner.ended", queue=12, vhost="/", name="q", epoch=3, node="a", incarnation=2)
+    log.say("info", OWNER_BEGAN, queue="my queue", vhost="/", queue_id=12, epoch=3, node="a", incarnation=2)
+    log.say("info", "owner.ended", queue="q", vhost="/", queue_id=12, epoch=3, node="a", incarnation=2)
     lines = list(read(capsys.readouterr().err.splitlines()))
     assert [line.event for line in lines] == ["owner.began", "owner.ended"]
     facts = lines[0]
-    assert (facts.number("queue"), facts.number("epoch"), facts.number("incarnation")) == (12, 3, 2)
-    assert (facts.facts["name"], facts.facts["vhost"], facts.facts["node"]) == ("my queue", "/", "a")
+    assert (facts.number("queue_id"), facts.number("epoch"), facts.number("incarnation")) == (12, 3, 2)
+    assert (facts.facts["queue"], facts.facts["vhost"], facts.facts["node"]) == ("my queue", "/", "a")
     assert facts.number("missing") == -1
     assert lines[0].at_s <= lines[1].at_s
 
