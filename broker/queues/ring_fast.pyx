@@ -1075,6 +1075,11 @@ cdef class LocalRing:
         if self.settled.n:
             join_ranges(&self.settled)
             writer.put_settle(self.queue_id, self.epoch, self.settled.at, self.settled.n // 2, 0)
+            if self.replicated:  # a checkpoint before the commit leaves them out
+                for i in range(0, self.settled.n, 2):
+                    for seq in range(self.settled.at[i] >> 8, (self.settled.at[i + 1] >> 8) + 1):
+                        if self.find_block(seq) != NULL:
+                            self.mark_dirty()
             if self.inflight.n:
                 for i in range(self.settled.n):
                     push(&self.inflight, self.settled.at[i])

@@ -493,6 +493,9 @@ class LocalRing:
             self._settled = _joined(self._settled)
             writer.settle(self.queue_id, self.epoch, [(first, last) for first, last in self._settled])
             self._inflight.extend(self._settled)
+            if self.replicated:  # a checkpoint before the commit leaves them out
+                for first, last in self._settled:
+                    self._dirty_runs.update(dict.fromkeys(range(first // RUN_LENGTH, last // RUN_LENGTH + 1)))
             self._settled = []
         for seq, count in self._requeued.items():
             writer.count_delivery(self.queue_id, self.epoch, seq, count)
