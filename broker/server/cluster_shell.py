@@ -452,7 +452,7 @@ class ClusterShell:
 
     def _fail_member(self, peer: str, incarnation: int) -> None:
         self.heart.condemn(peer, incarnation)
-        self.raft.propose(c.FailNode(node=NodeId(peer), incarnation=Incarnation(incarnation)))
+        self.raft.propose_in_term(c.FailNode(node=NodeId(peer), incarnation=Incarnation(incarnation)))
 
     def on_frame(self, peer: str, channel: str, index: int, head: memoryview, payload: memoryview) -> None:
         if channel == CONTROL:

@@ -39,6 +39,9 @@ class Proposal:
     """The stored command; once numbered, the entry of the log."""
     blank: bool = False
     """Given up while it had a number."""
+    term: int | None = None
+    """The only term in which it may come into the log: what was decided under one leader must not be carried out
+    under the next (the death of a member that the next one has granted a lease, say). Nobody waits for it."""
 
 
 class Proposals:
@@ -62,19 +65,28 @@ class Proposals:
         """How many nobody was told of yet."""
         return len(self._waiting) + len(self._numbered) + len(self._applied)
 
-    def add(self, command: c.AnyCommand, stored: bytes, done: Done | None, now_s: float) -> None:
+    def add(
+        self, command: c.AnyCommand, stored: bytes, done: Done | None, now_s: float, term: int | None = None
+    ) -> None:
         """Take a proposal."""
-        self._waiting.append(Proposal(command, done, now_s + GIVE_UP_S, stored))
+        assert term is None or done is None, "what may be dropped is not waited for"
+        self._waiting.append(Proposal(command, done, now_s + GIVE_UP_S, stored, term=term))
 
-    def to_send(self, target: Hashable, now_s: float) -> list[bytes]:
-        """Entries for the leader, in order; `target` changes when what was sent may be lost."""
+    def to_send(self, target: Hashable, now_s: float, term: int) -> list[bytes]:
+        """Entries for the leader of this term, in order; `target` changes when what was sent may be lost."""
         stalled = bool(self._numbered) and now_s - self._progress_s > STALL_S
         if target != self._target or stalled:
             self._target = target
             self._sent = 0
             self._progress_s = now_s
+            for number, proposal in self._numbered.items():
+                if proposal.term not in (None, term) and not proposal.blank:
+                    proposal.blank = True
+                    proposal.entry = seal(Envelope(self._origin, self._session, number, BLANK))
         while self._waiting and len(self._numbered) < IN_FLIGHT_MAX:
             proposal = self._waiting.popleft()
+            if proposal.term not in (None, term):
+                continue
             proposal.entry = seal(Envelope(self._origin, self._session, self._next, proposal.entry))
             if not self._numbered:
                 self._progress_s = now_s

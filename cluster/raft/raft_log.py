@@ -191,6 +191,13 @@ class RaftLog:
 
     def propose(self, command: c.AnyCommand, done: Done | None = None) -> None:
         """Order a command; see the module's text."""
+        self._propose(command, done, None)
+
+    def propose_in_term(self, command: c.AnyCommand) -> None:
+        """Order a command that must not come into the log under another leader than the present one."""
+        self._propose(command, None, self.term)
+
+    def _propose(self, command: c.AnyCommand, done: Done | None, term: int | None) -> None:
         try:
             if self._closed:
                 raise Unavailable("the wiring log is closed")
@@ -201,7 +208,7 @@ class RaftLog:
             if done is not None:
                 done(unlogged(command, error))
             return
-        self._proposals.add(c.decode(stored), stored, done, self._now_s)
+        self._proposals.add(c.decode(stored), stored, done, self._now_s, term)
         self._kick()
 
     def quorum_round(self, then: Then) -> bool:
@@ -416,12 +423,12 @@ class RaftLog:
         if leader is None:
             return
         if core.leads:
-            entries = [*self._forwarded, *self._proposals.to_send((core.term,), self._now_s)]
+            entries = [*self._forwarded, *self._proposals.to_send((core.term,), self._now_s, core.term)]
             self._forwarded.clear()
             if entries:
                 core.append(entries)
         elif self._links.get(name_of(leader)) == leader:
-            entries = self._proposals.to_send((core.term, leader, self._links_made), self._now_s)
+            entries = self._proposals.to_send((core.term, leader, self._links_made), self._now_s, core.term)
             for start in range(0, len(entries), 50):
                 core.say(leader, m.Forward(tuple(entries[start : start + 50])))
 
