@@ -48,6 +48,8 @@ def demo(
         verdict, failure = Verdict(), str(error)
     except KeyboardInterrupt:
         verdict, failure = Verdict(), "interrupted"
+    if not console.is_terminal:
+        console.print()  # there the picture is drawn once, without an end of line
     took_s = time.perf_counter() - began_s
     if failure:
         if stage.load is not None:
@@ -111,8 +113,6 @@ async def _play(stage: Stage, console: Console, seconds: float, kills: int, rate
                 await stage.load.stop()
             await stage.cluster.end()
             stage.what = "done"
-            if not console.is_terminal:
-                console.print()  # there the picture is drawn once, without an end of line
 
 
 async def _acts(stage: Stage, seconds: float, kills: int, rate: float) -> Verdict:
@@ -152,10 +152,13 @@ async def _kill(stage: Stage, load: Load, owner: str, queue: str) -> None:
     killed_s = time.monotonic()
     await stage.cluster.kill(owner)
     stage.owner = None
+    heir_s = 0.0
     while True:
         heir = await stage.cluster.owner(queue)
-        if heir != owner and min(load.last_confirm_s, load.last_delivery_s) > killed_s:
-            break
+        if heir != owner:  # what still came of the old one counts for nothing
+            heir_s = heir_s or time.monotonic()
+            if min(load.last_confirm_s, load.last_delivery_s) > heir_s:
+                break
         if time.monotonic() - killed_s > TAKE_OVER_TIMEOUT_S:
             raise TrialError(f"nothing moved for {TAKE_OVER_TIMEOUT_S:g} s after {owner} was killed")
         await asyncio.sleep(0.005)
