@@ -1,0 +1,55 @@
+"""`python -m tests.simulation --seed N [--count K] [--seconds S]`: runs seeds from N on; a failure ends it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from tests.simulation.run import Failure, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/simulate", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--count", type=int, default=1, help="how many seeds")
+    parser.add_argument("--seconds", type=float, default=20.0, help="simulated seconds with faults")
+    parser.add_argument("--only", default="", help="names of faults, with commas between; the others do not happen")
+    parser.add_argument("--keep-on", action="store_true", help="go on after a failure")
+    parser.add_argument("--quiet", action="store_true", help="only the sum at the end, and failures")
+    arguments = parser.parse_args()
+    only = tuple(name for name in arguments.only.split(",") if name)
+    start_s, simulated_s, events = time.monotonic(), 0.0, 0
+    counts: Counter[str] = Counter()
+    failures = done = 0
+    for seed in range(arguments.seed, arguments.seed + arguments.count):
+        done += 1
+        try:
+            report = run(seed, seconds=arguments.seconds, only=only)
+        except Failure as failure:
+            print(failure, flush=True)
+            failures += 1
+            if not arguments.keep_on:
+                break
+            continue
+        simulated_s += report.simulated_s
+        events += report.events
+        counts.update(report.counts)
+        if not arguments.quiet:
+            print(
+                f"seed {seed}: {report.simulated_s:.1f} s simulated, {report.events} events, "
+                f"{report.counts['confirms']} confirms, trace {report.trace:08x}",
+                flush=True,
+            )
+    took_s = time.monotonic() - start_s
+    print(", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+    print(
+        f"{done} seeds, {simulated_s / 3600:.2f} simulated hours, {events} events in {took_s:.1f} s "
+        f"({events / max(took_s, 0.001):.0f}/s): {failures or 'no'} failure{'' if failures == 1 else 's'}"
+    )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

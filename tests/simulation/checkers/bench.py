@@ -1,0 +1,163 @@
+"""Where sites and sockets tell what happens, and where it is handed to the checkers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.amqp import methods as m
+from journal.layout import ENQ, SET
+from tests.simulation.checkers import ending, handing, logs
+from tests.simulation.checkers.history import Checker, History, Violation
+from tests.simulation.sim_journal import Written
+from tests.unit.broker.session.harness import Content
+
+if TYPE_CHECKING:
+    from broker.queues.ring import Ring
+    from cluster.state import Applied
+    from tests.simulation.site import Site
+    from tests.simulation.sockets import Socket
+    from tests.simulation.world import World
+
+EVENTS = (
+    "began", "submitted", "committed", "taken_over", "ordered", "applied", "confirmed", "delivered", "wrote", "ended",
+)  # fmt: skip
+
+
+class Checkers:
+    """All of them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.history = History(world)
+        found: list[Checker] = []
+        for module in (logs, handing, ending):
+            for name, kind in vars(module).items():
+                if name[0] == "I" and isinstance(kind, type) and issubclass(kind, Checker):
+                    found.append(kind(self.history))
+        self.all = found
+        self.convergence = next(one for one in found if isinstance(one, ending.I18Convergence))
+        self._hooks: dict[str, list[Any]] = {
+            event: [getattr(checker, event) for checker in found if hasattr(checker, event)] for event in EVENTS
+        }
+        self._groups: dict[tuple[str, int, int], list[Written]] = {}
+        """Records of own queues that were submitted and not committed: by node, life and queue."""
+
+    def _tell(self, event: str, *facts: Any) -> None:
+        for hook in self._hooks[event]:
+            hook(*facts)
+
+    # -- the wiring
+
+    def ordered(self, applied: Applied) -> None:
+        """A command is in the log, before any node has heard of it."""
+        self._tell("ordered", applied)
+        self.world.reviewed(applied)
+
+    def applied(self, site: Site, applied: Applied) -> None:
+        self._tell("applied", site, applied)
+
+    def began(self, site: Site, queue_id: int, epoch: int) -> None:
+        self._groups.pop((site.name, site.life, queue_id), None)
+        self._tell("began", site, queue_id, epoch)
+
+    # -- logs
+
+    def submitted(self, site: Site, group: int, records: list[Written]) -> None:
+        assert site.node is not None, "a node that runs writes"
+        self._tell("submitted", site, group, records)
+        own: dict[int, list[Written]] = {}
+        for record in records:
+            if record.queue_id in site.node.queues:
+                own.setdefault(record.queue_id, []).append(record)
+                if record.kind == SET:
+                    self.history.settle_written[record.queue_id].update(_seqs(record))
+        for queue_id, mine in own.items():
+            self._groups[site.name, site.life, queue_id] = mine
+
+    def committed(self, site: Site, queue_id: int) -> None:
+        """The owner calls its group of this queue committed."""
+        self._commit(site, queue_id, self._groups.pop((site.name, site.life, queue_id), []))
+
+    def taken_over(self, site: Site, queue_id: int, epoch: int) -> None:
+        """Everything that the owner has is committed."""
+        if self.world.volatile(self.history.queue_name(queue_id)):
+            return
+        self._tell("taken_over", site, queue_id, epoch)
+        known = self.history.committed[queue_id]
+        live = site.journal.live.get(queue_id, {})
+        records = [
+            Written(ENQ, queue_id, seq, record_epoch, body, ())
+            for seq, (record_epoch, body) in sorted(live.items())
+            if seq not in known
+        ]
+        self._commit(site, queue_id, records)
+
+    def _commit(self, site: Site, queue_id: int, records: list[Written]) -> None:
+        self._tell("committed", site, queue_id, records)
+        committed, places = self.history.committed[queue_id], self.history.places[queue_id]
+        settled = self.history.settled[queue_id]
+        for record in records:
+            if record.kind == ENQ:
+                committed[record.seq] = (record.epoch, record.body)
+                places[record.body] = record.seq
+                self.world.schedule.counts["committed"] += 1
+            elif record.kind == SET:
+                settled.update(_seqs(record))
+
+    def recovered(self, site: Site, rings: dict[int, Ring]) -> None:
+        """What a node finds on its disk is what was durable when it went down."""
+        for queue_id, ring in rings.items():
+            live = site.journal.live.get(queue_id, {})
+            found = {
+                seq
+                for bucket, _ in ring.emitted_buckets()
+                for first, last in ring.emitted_live(bucket)
+                for seq in range(first, last + 1)
+            }
+            if found != set(live):
+                more, less = sorted(found - set(live))[:5], sorted(set(live) - found)[:5]
+                raise Violation(f"recovery: {site.name} finds {more} too much of {queue_id} and lacks {less}")
+
+    # -- clients
+
+    def written(self, socket: Socket, heard: list[tuple[int, Any]]) -> None:
+        self._tell("wrote", socket)
+        for channel, said in heard:
+            if isinstance(said, Content):
+                queue = socket.actor.queue_of(said.method)
+                if queue is not None:
+                    consumer = getattr(said.method, "consumer_tag", "")
+                    self._delivered(socket, queue, said.body, said.method.redelivered, consumer)
+                    socket.actor.handed(socket, channel, said)
+            elif isinstance(said, m.BasicAck):
+                for body, queues in socket.actor.confirms(channel, said.delivery_tag, said.multiple):
+                    self.confirmed(body, queues)
+
+    def _delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
+        self._tell("delivered", socket, queue, body, redelivered, consumer)
+        history = self.history
+        history.delivered[queue][body] = history.delivered[queue].get(body, 0) + 1
+        self.world.schedule.counts["deliveries"] += 1
+        self.world.schedule.counts["redeliveries"] += redelivered
+        if self.world.acknowledged(queue):
+            history.holders[queue][body].append(socket)
+
+    def confirmed(self, body: bytes, queues: tuple[str, ...]) -> None:
+        self._tell("confirmed", body, queues)
+        self.history.confirmed[body] = queues
+        self.world.schedule.counts["confirms"] += 1
+
+    def released(self, socket: Socket, queue: str, body: bytes, acknowledged: bool) -> None:
+        """The client gives the message back, or is done with it."""
+        holders = self.history.holders[queue][body]
+        if socket in holders:
+            holders.remove(socket)
+        if acknowledged:
+            self.history.acknowledged[queue].add(body)
+
+    def ended(self) -> None:
+        self._tell("ended")
+
+
+def _seqs(record: Written) -> set[int]:
+    return {seq for first, last in record.ranges for seq in range(first, last + 1)}

@@ -1,0 +1,79 @@
+"""I16 to I19: what must be when the last fault is healed."""
+
+from __future__ import annotations
+
+from tests.simulation.checkers.history import Checker
+
+PRODUCERS_MAX = 200
+
+
+class I16DeadLetters(Checker):
+    """Each dead message ends once in its target or is still held: none is lost, none is there twice."""
+
+    def ended(self) -> None:
+        for source, target in self.world.dead_letters:
+            for body, queues in self.history.confirmed.items():
+                if source in queues:
+                    came = body in self.history.delivered[target] or body in self.history.acknowledged[source]
+                    self.require(came, f"{body!r} was confirmed in {source} and is neither there nor in {target}")
+
+
+class I17WholeTransactions(Checker):
+    """Each queue's part of a transaction commits as a whole or not at all, and everything that commit-ok answered."""
+
+    def ended(self) -> None:
+        for part in self.world.transactions:
+            for name in part.queues:
+                queue_id = self.history.queue_id(name)
+                if queue_id is None:
+                    continue
+                there = [body in self.history.places[queue_id] for body in part.bodies]
+                self.require(
+                    all(there) or (not any(there) and not part.answered),
+                    f"{name} has {sum(there)} of {len(there)} messages of {part.bodies[0]!r}",
+                )
+
+
+class I18Convergence(Checker):
+    """After heal + 30 s: owner set, in sync = replicas, every alive node attached, nothing unconfirmed, backlog 0."""
+
+    def missing(self) -> str:
+        """What is not yet as it must be; empty: nothing."""
+        for site in self.world.sites.values():
+            if not site.up or site.node is None or not site.part.registered or not site.leased():
+                return f"{site.name} is not back"
+        for queue in self.world.newest_map.queues("/"):
+            if queue.transient:
+                continue
+            if queue.owner is None:
+                return f"{queue.name} has no owner"
+            if set(queue.in_sync) != set(queue.replicas):
+                return f"{queue.name} is in sync on {queue.in_sync} of {queue.replicas}"
+            serving = self.world.sites[queue.owner].part.servings.queues.get(queue.queue_id)
+            if serving is None or not serving.open:
+                return f"{queue.name} is not served by {queue.owner}: {getattr(serving, 'missing', None)}"
+            ring = serving.queue.ring
+            if ring.ready or ring.unacked:
+                return f"{queue.name} has {ring.ready} ready and {ring.unacked} unacknowledged messages"
+            if self.world.keeps_all(queue.name) and ring.dead():
+                return f"{queue.name} holds {len(ring.dead())} dead letters"
+        for site in self.world.sites.values():
+            if site.part.proxies.unacknowledged_bytes:
+                return f"{site.name} waits for {site.part.proxies.unacknowledged_bytes} bytes of publishes"
+        for actor in self.world.actors:
+            if actor.waits:
+                return f"{actor.name} waits for {actor.waits}"
+        return ""
+
+
+class I19Bounds(Checker):
+    """What nodes remember is bounded: producers, frames that wait, journal segments."""
+
+    def ended(self) -> None:
+        for site in self.world.sites.values():
+            assert site.node is not None, "everybody is back"
+            for queue in site.node.queues.values():
+                count = len(queue.ring.producers)
+                self.require(count <= PRODUCERS_MAX, f"{queue.name} remembers {count} producers")
+            held = sum(site.part.hub.held_bytes.values())
+            self.require(not held, f"{site.name} holds {held} bytes of frames back")

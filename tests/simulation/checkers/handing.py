@@ -1,0 +1,108 @@
+"""I6, I8 to I13, I15: what clients are handed and told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from journal.layout import SET
+from tests.simulation.checkers.history import Checker
+
+if TYPE_CHECKING:
+    from tests.simulation.sim_journal import Written
+    from tests.simulation.site import Site
+    from tests.simulation.sockets import Socket
+
+
+class I6NothingMissing(Checker):
+    """Every confirmed (sid, pseq, quid) is ready, outstanding, dead, or settled by a committed record."""
+
+    def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
+        name = self.history.queue_name(queue_id)
+        if not self.world.keeps_all(name) or not self.world.acknowledged(name):
+            return
+        bodies = self.history.committed[queue_id]
+        for record in records:
+            if record.kind == SET:
+                for first, last in record.ranges:
+                    for seq in range(first, last + 1):
+                        body = bodies.get(seq, (0, b""))[1]
+                        self.require(
+                            not body or body in self.history.acknowledged[name],
+                            f"{seq} {body!r} of {name} left and nobody has acknowledged it",
+                        )
+
+    def ended(self) -> None:
+        for body, queues in self.history.confirmed.items():
+            for name in queues:
+                if self.world.keeps_all(name) and self.world.acknowledged(name):
+                    self.require(
+                        body in self.history.acknowledged[name], f"{body!r} was confirmed in {name} and is lost"
+                    )
+
+
+class I8NothingUnheardOf(Checker):
+    """Nothing delivered that was not published."""
+
+    def delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
+        self.require(body in self.history.published, f"{body!r} out of {queue} was never published")
+
+
+class I9OneHolder(Checker):
+    """A message is outstanding at no more than one consumer of nodes with valid leases; I11: no hand-over while a
+    leased, live node's live consumer holds it."""
+
+    def delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
+        for other in self.history.holders[queue][body]:
+            live = not other.closed and other.site.life == other.life and other.site.up and other.site.leased()
+            self.require(
+                not live or other.site.node is None,
+                f"{body!r} of {queue} goes to {socket.actor.name} at {socket.site.name} while "
+                f"{other.actor.name} at {other.site.name} holds it",
+            )
+
+
+class I10FirstHandOver(Checker):
+    """redelivered=false: first hand-over ever."""
+
+    def delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
+        before = self.history.delivered[queue].get(body, 0)
+        self.require(
+            redelivered or not before, f"{body!r} of {queue} is handed over again and not marked as redelivered"
+        )
+
+
+class I12GoneIsGone(Checker):
+    """No hand-over after a committed SET."""
+
+    def delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
+        queue_id = self.history.queue_id(queue)
+        if queue_id is not None:
+            seq = self.history.places[queue_id].get(body)
+            self.require(
+                seq not in self.history.settled[queue_id], f"{seq} {body!r} of {queue} is handed over after it left"
+            )
+
+
+class I13DeliveryOrder(Checker):
+    """To any one consumer redelivered=false deliveries arrive in publish order."""
+
+    def __init__(self, history: Any) -> None:
+        super().__init__(history)
+        self._last: dict[tuple[Socket, str, bytes], int] = {}
+
+    def delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
+        if redelivered or not self.world.keeps_order(queue):
+            return
+        publisher, _, number = body.rpartition(b":")
+        key = (socket, consumer, publisher)
+        self.require(
+            int(number) > self._last.get(key, 0), f"{body!r} of {queue} comes after number {self._last.get(key)}"
+        )
+        self._last[key] = int(number)
+
+
+class I15OnlyLeased(Checker):
+    """No client-visible output without a lease."""
+
+    def wrote(self, socket: Socket) -> None:
+        self.require(socket.site.leased(), f"{socket.site.name} speaks to {socket.actor.name} without a lease")

@@ -1,0 +1,56 @@
+"""What has happened so far, seen from outside: the same for all checkers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.simulation.sockets import Socket
+    from tests.simulation.world import World
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+
+class History:
+    """Queues by their id, messages by their body, which every simulated publisher makes unique."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.committed: dict[int, dict[int, tuple[int, bytes]]] = defaultdict(dict)
+        """Queue to seq to (epoch, body)."""
+        self.places: dict[int, dict[bytes, int]] = defaultdict(dict)
+        """Queue to body to seq, of what was committed."""
+        self.settle_written: dict[int, set[int]] = defaultdict(set)
+        """Seqs for which an owner has written that they left."""
+        self.settled: dict[int, set[int]] = defaultdict(set)
+        """The same, committed."""
+        self.published: set[bytes] = set()
+        self.confirmed: dict[bytes, tuple[str, ...]] = {}
+        """Body to the queues that it was confirmed for."""
+        self.delivered: dict[str, dict[bytes, int]] = defaultdict(dict)
+        """Queue name to body to how often it was handed over."""
+        self.holders: dict[str, dict[bytes, list[Socket]]] = defaultdict(lambda: defaultdict(list))
+        self.acknowledged: dict[str, set[bytes]] = defaultdict(set)
+
+    def queue_id(self, name: str) -> int | None:
+        queue = self.world.newest_map.queue("/", name)
+        return None if queue is None else int(queue.queue_id)
+
+    def queue_name(self, queue_id: int) -> str:
+        queue: Any = self.world.newest_map.queue_by_id(queue_id)  # type: ignore[arg-type]
+        return "" if queue is None else str(queue.name)
+
+
+class Checker:
+    """Overrides the events that it looks at; the base says nothing."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.world = history.world
+
+    def require(self, holds: bool, text: str) -> None:
+        if not holds:
+            raise Violation(f"{type(self).__name__}: {text}")

@@ -1,0 +1,214 @@
+"""I1 to I5, I7, I14, I20: what owners write, commit, and what the copies have of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from journal.layout import ENQ, SET
+from tests.simulation.checkers.history import Checker
+
+if TYPE_CHECKING:
+    from cluster.state import Applied
+    from tests.simulation.sim_journal import Written
+    from tests.simulation.site import Site
+
+
+class I1OneOwner(Checker):
+    """At most one (node, inc) acts as owner per (quid, epoch)."""
+
+    def __init__(self, history: Any) -> None:
+        super().__init__(history)
+        self._owners: dict[tuple[int, int], tuple[str, int]] = {}
+
+    def began(self, site: Site, queue_id: int, epoch: int) -> None:
+        owner = (site.name, site.life)
+        known = self._owners.setdefault((queue_id, epoch), owner)
+        self.require(known == owner, f"{known} and {owner} own queue {queue_id} in epoch {epoch}")
+
+
+class I2SameRecord(Checker):
+    """Same (seq, epoch): the identical message on all replicas, and one message committed per seq."""
+
+    def __init__(self, history: Any) -> None:
+        super().__init__(history)
+        self._records: dict[tuple[int, int, int], bytes] = {}
+
+    def submitted(self, site: Site, group: int, records: list[Written]) -> None:
+        for record in records:
+            if record.kind == ENQ:
+                key = (record.queue_id, record.epoch, record.seq)
+                known = self._records.setdefault(key, record.body)
+                self.require(
+                    known == record.body, f"{site.name} writes {record.body!r} at {key}, where {known!r} was written"
+                )
+
+    def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
+        before = self.history.committed[queue_id]
+        for record in records:
+            if record.kind == ENQ and record.seq in before:
+                known = before[record.seq]
+                self.require(
+                    known == (record.epoch, record.body),
+                    f"{record.body!r} of epoch {record.epoch} is committed at {record.seq} of {queue_id}, {known} was",
+                )
+
+
+class I3OnEveryMember(Checker):
+    """A committed record is durable on every member of every later in-sync and eligible set."""
+
+    def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
+        entity = self.world.newest_map.queue_by_id(queue_id)  # type: ignore[arg-type]
+        if entity is None:
+            return
+        for member in (*entity.in_sync, *entity.eligible):
+            journal = self.world.sites[member].journal
+            if journal.lost:
+                continue
+            live = journal.live.get(queue_id, {})
+            for record in records:
+                if record.kind != ENQ or record.seq in self.history.settle_written[queue_id]:
+                    continue
+                self.require(
+                    live.get(record.seq) == (record.epoch, record.body),
+                    f"{site.name} commits {record.seq} {record.body!r} of {entity.name}, which {member} has not: "
+                    f"{live.get(record.seq)}, in sync {entity.in_sync}, eligible {entity.eligible}",
+                )
+
+    def ordered(self, applied: Applied) -> None:
+        for change in applied.changes:
+            queue = getattr(change, "queue", None)
+            if queue is None or not hasattr(queue, "in_sync") or type(change).__name__ in _UNCONCERNED:
+                continue
+            for member in (*queue.in_sync, *queue.eligible):
+                self._has_all(queue, member, applied)
+
+    def _has_all(self, queue: Any, member: str, applied: Applied) -> None:
+        committed = self.history.committed.get(queue.queue_id)
+        if not committed or self.world.sites[member].journal.lost or self.world.volatile(queue.name):
+            return
+        live = self.world.sites[member].journal.live.get(queue.queue_id, {})
+        gone = self.history.settle_written[queue.queue_id]
+        for seq, record in committed.items():
+            if seq not in gone:
+                self.require(
+                    live.get(seq) == record,
+                    f"{member} is in sync or eligible for {queue.name} by {type(applied.command).__name__} "
+                    f"{applied.index} and has not {seq} {record}, but {live.get(seq)}",
+                )
+
+
+_UNCONCERNED = ("QueueDeclared", "QueueDeleted")
+
+
+class I4OwnerHasAll(Checker):
+    """An owner of a later epoch has every committed record at its seq."""
+
+    def taken_over(self, site: Site, queue_id: int, epoch: int) -> None:
+        gone = self.history.settle_written[queue_id]
+        live = site.journal.live.get(queue_id, {})
+        for seq, record in self.history.committed[queue_id].items():
+            if seq not in gone:
+                self.require(
+                    live.get(seq) == record,
+                    f"{site.name} owns {queue_id} in epoch {epoch} without {seq} {record}: {live.get(seq)}",
+                )
+
+
+class I5EnoughCopies(Checker):
+    """Confirm: committed in every routed queue by >= min_isr durable copies."""
+
+    def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
+        entity = self.world.newest_map.queue_by_id(queue_id)  # type: ignore[arg-type]
+        if entity is None or any(other.journal.lost for other in self.world.sites.values()):
+            return
+        least = self.world.newest_map.min_in_sync(entity)
+        for record in records:
+            if record.kind == ENQ:
+                copies = sum(
+                    other.journal.live.get(queue_id, {}).get(record.seq) == (record.epoch, record.body)
+                    for other in self.world.sites.values()
+                )
+                left = record.seq in self.history.settle_written[queue_id]
+                self.require(
+                    copies >= least or left,
+                    f"{record.seq} of {entity.name} is committed with {copies} of {least} durable copies",
+                )
+
+    def confirmed(self, body: bytes, queues: tuple[str, ...]) -> None:
+        for name in queues:
+            queue_id = self.history.queue_id(name)
+            if queue_id is not None and self.world.keeps_all(name):
+                self.require(
+                    body in self.history.places[queue_id], f"{body!r} is confirmed and not committed in {name}"
+                )
+
+
+class I7NoDuplicates(Checker):
+    """No (sid, pseq) twice in one committed log."""
+
+    def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
+        places = self.history.places[queue_id]
+        for record in records:
+            if record.kind == ENQ:
+                known = places.get(record.body)
+                self.require(
+                    known is None or known == record.seq,
+                    f"{record.body!r} is committed at {known} and {record.seq} of queue {queue_id}",
+                )
+
+
+class I13LogOrder(Checker):
+    """Per publisher channel, queue and priority: order in the committed log = publish order."""
+
+    def __init__(self, history: Any) -> None:
+        super().__init__(history)
+        self._last: dict[tuple[int, bytes], tuple[int, int]] = {}
+
+    def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
+        if not self.world.keeps_order(self.history.queue_name(queue_id)):
+            return
+        for record in records:
+            if record.kind != ENQ:
+                continue
+            publisher, _, number = record.body.rpartition(b":")
+            seq, last = self._last.get((queue_id, publisher), (0, 0))
+            if record.seq > seq:
+                self.require(
+                    int(number) > last, f"{record.body!r} is at {record.seq} of queue {queue_id}, after number {last}"
+                )
+                self._last[queue_id, publisher] = record.seq, int(number)
+
+
+class I14SameMaps(Checker):
+    """All maps are prefixes of one sequence, digests equal."""
+
+    def __init__(self, history: Any) -> None:
+        super().__init__(history)
+        self._digests: dict[int, str] = {}
+
+    def applied(self, site: Site, applied: Applied) -> None:
+        if applied.index % 64 == 0:
+            digest = site.wiring.map.digest()
+            known = self._digests.setdefault(applied.index, digest)
+            self.require(known == digest, f"{site.name} has another map at {applied.index}")
+
+
+class I20NeverBack(Checker):
+    """The commit point of an owner never decreases; a SET is committed of what was committed."""
+
+    def __init__(self, history: Any) -> None:
+        super().__init__(history)
+        self._points: dict[tuple[int, int, str, int], int] = {}
+
+    def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
+        queue = site.node.queues.get(queue_id) if site.node is not None else None
+        if queue is None:
+            return
+        key = (queue_id, queue.ring.epoch, site.name, site.life)
+        point = queue.ring.committed
+        self.require(point >= self._points.get(key, 0), f"queue {queue_id} goes back to {point} at {site.name}")
+        self._points[key] = point
+        for record in records:
+            if record.kind == SET:
+                for first, last in record.ranges:
+                    self.require(last < queue.ring.next_seq, f"{first}-{last} of {queue_id} left before they came")

@@ -1,0 +1,92 @@
+"""One seed: found a cluster, let things go wrong while clients work, heal, and see that all is as it must be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.simulation.checkers import Violation
+from tests.simulation.faults import Faults
+from tests.simulation.world import World
+
+DECLARED_S = 15.0
+CONVERGED_S = 30.0
+
+
+@dataclass
+class Report:
+    """What a run did."""
+
+    seed: int
+    simulated_s: float
+    events: int
+    trace: int
+    counts: Counter[str]
+
+
+class Failure(Exception):
+    """A seed and what it found."""
+
+    def __init__(self, seed: int, at_s: float, what: str) -> None:
+        super().__init__(f"seed {seed} at {at_s:.3f} s: {what}")
+
+
+def run(
+    seed: int,
+    *,
+    seconds: float = 20.0,
+    only: tuple[str, ...] = (),
+    nodes: int | None = None,
+    tamper: Callable[[World], object] | None = None,
+) -> Report:
+    """Raises Failure. `only`: the faults that may happen; `tamper` sees the world before it turns."""
+    world = World(seed, nodes)
+    try:
+        if tamper is not None:
+            tamper(world)
+        _run(world, seconds, only)
+    except (Violation, AssertionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        name = "" if isinstance(error, Violation) else f"{type(error).__name__} "
+        raise Failure(seed, world.schedule.now_s, f"{name}{error}") from error
+    schedule = world.schedule
+    return Report(seed, schedule.now_s, schedule.events, schedule.trace, schedule.counts)
+
+
+def _run(world: World, seconds: float, only: tuple[str, ...]) -> None:
+    schedule = world.schedule
+    faults = Faults(world, only)
+    while not world.started:
+        schedule.run_until(schedule.now_s + 0.2)
+        if schedule.now_s > DECLARED_S:
+            raise Violation("liveness: the queues are not declared")
+    faults.begin()
+    schedule.run_until(schedule.now_s + seconds)
+    faults.active = False
+    heal(world)
+    deadline_s = schedule.now_s + CONVERGED_S
+    missing = "everything"
+    while missing:
+        if schedule.now_s > deadline_s:
+            raise Violation(f"I18Convergence: {missing}")
+        schedule.run_until(schedule.now_s + 0.5)
+        missing = world.checkers.convergence.missing()
+    schedule.run_until(schedule.now_s + 0.5)
+    world.checkers.ended()
+    digests = {site.wiring.map.digest() for site in world.sites.values()}
+    if len(digests) != 1:
+        raise Violation(f"I14SameMaps: {len(digests)} maps at the end")
+
+
+def heal(world: World) -> None:
+    """The last fault is over."""
+    world.healed = world.quiet = True
+    world.network.heal()
+    world.network.late_share = 0.0
+    for site in world.sites.values():
+        site.journal.delay_s = 0.0
+        if site.paused_until_s is not None:
+            site._resume(site.life)
+        if site.node is not None:
+            site.do(site.life, site.node.set_alarm, "disk", False)
+        world.schedule.after(0.1, site.start)

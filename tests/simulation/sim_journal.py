@@ -1,0 +1,92 @@
+"""A node's disk in the simulation: the journal in memory, with time, and with what the checkers see of it.
+
+`records` of a group are read back from the bytes that were submitted, so what is checked is what was written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from journal.layout import CUT, ENQ, SET
+from journal.record import GroupWriter, Record, read_message, scan_group
+from tests.unit.broker.session.memory_journal import MemoryJournal
+
+
+class Written(NamedTuple):
+    """One record, as far as the checkers care. `body` of an ENQ."""
+
+    kind: int
+    queue_id: int
+    seq: int
+    epoch: int
+    body: bytes
+    ranges: tuple[tuple[int, int], ...]
+
+
+class SimJournal(MemoryJournal):
+    """`live[queue_id][seq]` = (epoch, body) of what a crash at this moment would certainly leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[int, dict[int, tuple[int, bytes]]] = {}
+        self.lost = False
+        """It replaces a disk that was lost, and has not been in sync everywhere since."""
+        self.last: list[Written] = []
+        """Of the group that was submitted last."""
+        self._unsynced: deque[tuple[int, list[Written]]] = deque()
+        self.delay_s = 0.0
+        """More than the usual time for a group."""
+
+    def submit(self, writer: GroupWriter, sync: bool, now_ms: int) -> None:
+        segment, offset, _ = self.end
+        super().submit(writer, sync, now_ms)
+        self.last = self._read(segment, offset)
+        self._unsynced.append((self.end.lsn, self.last))
+
+    def _read(self, segment: int, offset: int) -> list[Written]:
+        data = bytes(self.segments[segment][offset:])
+        _, _, records = scan_group(data, 0)
+        return [_written(data, record) for record in records if record.kind in (ENQ, SET, CUT)]
+
+    def complete_group(self) -> None:
+        super().complete_group()
+        self._synced()
+
+    def complete_checkpoint(self) -> None:
+        super().complete_checkpoint()
+        self._synced()
+
+    def _synced(self) -> None:
+        while self._unsynced and self._unsynced[0][0] <= self.synced_lsn:
+            for record in self._unsynced.popleft()[1]:
+                fold(self.live, record)
+
+    def crash(self, kept: int = 0) -> int:
+        lsn = super().crash(kept)
+        self._synced()
+        self._unsynced.clear()
+        return lsn
+
+
+def fold(live: dict[int, dict[int, tuple[int, bytes]]], record: Written) -> None:
+    queue = live.setdefault(record.queue_id, {})
+    if record.kind == ENQ:
+        queue[record.seq] = (record.epoch, record.body)
+    elif record.kind == SET:
+        for first, last in record.ranges:
+            for seq in (
+                range(first, last + 1) if last - first < len(queue) else [s for s in queue if first <= s <= last]
+            ):
+                queue.pop(seq, None)
+    else:
+        for seq in [seq for seq in queue if seq >= record.seq]:
+            del queue[seq]
+
+
+def _written(data: bytes, record: Record) -> Written:
+    body = b""
+    if record.kind == ENQ:
+        message = read_message(data, record.offset, record.queue_id, record.seq)
+        body = bytes(message.body)
+    return Written(record.kind, record.queue_id, record.seq, record.epoch, body, tuple(record.ranges))

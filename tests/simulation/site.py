@@ -1,0 +1,451 @@
+"""One node over its lives: the real core with its part in the cluster, its disk, its clock and its process.
+
+A process that starts catches up with the wiring, recovers its journal, builds the node, registers, and speaks to
+clients while it holds a lease. It is killed, paused, or begins again in the same process when the cluster has declared
+it dead. Whatever happens to it is an event in `do`, so a pause holds everything back and loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from broker.node.core import Group, Node
+from broker.node.options import NodeOptions
+from broker.node.part import Part
+from broker.server.recovery import Recovery
+from broker.session.connection import Connection
+from cluster import commands as c
+from cluster.ids import Incarnation, NodeId
+from cluster.link.frames import FrameReader
+from cluster.liveness.lease import LeaseKeeper, LeaseState
+from cluster.state import Applied
+from tests.simulation.network import CONTROL, DATA
+from tests.simulation.sim_journal import SimJournal
+from tests.simulation.sockets import Socket
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+TICK_S = 0.05
+BEAT_S = 0.1
+STUCK_S = 1.0
+"""A flush that takes longer is a stuck disk: the node stops beating."""
+TURN_S = 0.0002
+EPOCH_MS = 1_700_000_000_000
+
+
+class Silent:
+    """The node's log. What clients did wrong is kept: simulated clients do nothing wrong without intent."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+
+    def fault(self, peer: str, user: str, channel: int, error: Any) -> None:
+        self.faults.append(str(error))
+
+    def cut(self, peer: str, user: str, why: str) -> None:
+        pass
+
+    def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
+        self.faults.append(why)
+
+
+class Site:
+    """`life` counts processes, fenced ones included; what belongs to an earlier one finds nobody."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        rng = world.schedule.rng
+        self.rate = 1 + rng.uniform(-0.015, 0.015)
+        self.boot_offset_s = rng.uniform(0, 1000)
+        self._clock = (0.0, EPOCH_MS + rng.uniform(-2000, 2000), self.rate)
+        self.disks = 0
+        self.journal: SimJournal
+        self.starts = 0
+        self.life = 0
+        self.incarnation = 0
+        self.up = False
+        self.paused_until_s: float | None = None
+        self.node: Node | None = None
+        self.keeper = LeaseKeeper()
+        self.log = Silent()
+        self.sockets: dict[Connection, Socket] = {}
+        self.readers: dict[str, tuple[int, FrameReader]] = {}
+        self.data_links: dict[str, int] = {}
+        self.wiring: Any = None
+        self._backlog: deque[tuple[int, Callable[..., object], tuple[Any, ...]]] = deque()
+        self._turn_due = False
+        self._wake_s: float | None = None
+        self._beats = 0
+        self._group: Group | None = None
+        self._submitted_s: float | None = None
+        self.format()
+
+    def format(self) -> None:
+        """A new disk."""
+        self.disks += 1
+        self.starts = 0
+        self.journal = SimJournal()
+
+    @property
+    def disk_id(self) -> str:
+        return f"{self.name}-{self.disks}"
+
+    # -- clocks
+
+    def boot_s(self) -> float:
+        """CLOCK_BOOTTIME."""
+        return self.boot_offset_s + self.world.schedule.now_s * self.rate
+
+    def now_ms(self) -> int:
+        """The node's time: it may be led to another, it never leaps."""
+        since_s, then_ms, rate = self._clock
+        return int(then_ms + (self.world.schedule.now_s - since_s) * 1000 * rate)
+
+    def lead_clock(self, rate: float) -> None:
+        """The wall clock was set: the node's time follows it at this rate."""
+        since_s, then_ms, old = self._clock
+        now_s = self.world.schedule.now_s
+        self._clock = (now_s, then_ms + (now_s - since_s) * 1000 * old, rate)
+
+    # -- the process
+
+    @property
+    def reachable(self) -> bool:
+        return self.up
+
+    @property
+    def part(self) -> Part:
+        assert self.node is not None and self.node.part is not None, "a node that runs has a part"  # noqa: PT018
+        return self.node.part
+
+    def leased(self) -> bool:
+        return self.keeper.leased(self.boot_s())
+
+    @property
+    def accepting(self) -> bool:
+        """Clients may connect."""
+        return self.up and self.node is not None and self.paused_until_s is None and self.part.registered
+
+    def start(self) -> None:
+        if self.up:
+            return
+        self.up = True
+        self.starts += 1
+        self._begin()
+
+    def _begin(self) -> None:
+        self.life += 1
+        self.node = None
+        self.keeper = LeaseKeeper()
+        self.keeper.incarnation = self.incarnation
+        self.data_links.clear()
+        self.wiring.start()
+        life = self.life
+        self.world.schedule.after(TICK_S * self.world.schedule.rng.random(), self._tick, life)
+
+    def kill(self) -> None:
+        """kill -9."""
+        if not self.up:
+            return
+        self.up = False
+        self._end()
+        kept = self.world.schedule.rng.randrange(self.journal.unsynced + 1)
+        self.journal.crash(kept if self.world.schedule.rng.random() < 0.5 else 0)
+        self.world.died(self, self.incarnation)
+
+    def _end(self) -> None:
+        self.life += 1
+        self.paused_until_s = None
+        self._backlog.clear()
+        self.node = None
+        self._group, self._submitted_s = None, None
+        sockets, self.sockets = self.sockets, {}
+        for socket in sockets.values():
+            socket.cut()
+        self.readers.clear()
+        self.world.network.gone(self.name)
+
+    def begin_again(self) -> None:
+        """The cluster has declared this process dead, or it lost its lease for too long: it starts anew as it is."""
+        self.world.schedule.counts["fenced"] += 1
+        self._end()
+        self.journal.crash(self.journal.unsynced)
+        self.starts += 1
+        self._begin()
+
+    def lose_disk(self) -> None:
+        assert not self.up, "a disk is lost by a process that is not there"
+        self.format()
+        self.journal.lost = True
+        self.wiring = self.world.new_wiring(self)
+
+    def pause(self, span_s: float) -> None:
+        """SIGSTOP, SIGCONT."""
+        if self.up and self.paused_until_s is None:
+            self.paused_until_s = self.world.schedule.now_s + span_s
+            self.world.schedule.after(span_s, self._resume, self.life)
+
+    def _resume(self, life: int) -> None:
+        if life != self.life or self.paused_until_s is None:
+            return
+        self.paused_until_s = None
+        while self._backlog and self.paused_until_s is None:
+            then, call, arguments = self._backlog.popleft()
+            if then == self.life:
+                self._do(call, arguments)
+        self.wake()
+
+    def do(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
+        """Something happens to this process, if it is still the same."""
+        if life != self.life or not self.up:
+            return
+        if self.paused_until_s is not None:
+            self._backlog.append((life, call, arguments))
+        else:
+            self._do(call, arguments)
+
+    def _do(self, call: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        node = self.node
+        if node is not None:
+            node.now_ms = self.now_ms()
+        call(*arguments)
+        self.wake()
+
+    # -- links
+
+    def linked(self, channel: str, peer: str, session: int) -> None:
+        self.do(self.life, self._linked, channel, peer, session)
+
+    def _linked(self, channel: str, peer: str, session: int) -> None:
+        if channel == CONTROL:
+            self.wiring.linked() if peer.startswith("~") else self.wiring.peer_linked(peer)
+            return
+        self._unlink(peer)
+        self.data_links[peer] = session
+        self.readers[peer] = session, FrameReader()
+        if self.node is not None:
+            self.part.linked(peer, session)
+
+    def unlinked(self, channel: str, peer: str, session: int) -> None:
+        self.do(self.life, self._unlinked, channel, peer, session)
+
+    def _unlinked(self, channel: str, peer: str, session: int) -> None:
+        if channel == DATA and self.data_links.get(peer) == session:
+            self._unlink(peer)
+        elif channel == CONTROL and not peer.startswith("~"):
+            self.wiring.peer_unlinked(peer, session)
+
+    def _unlink(self, peer: str) -> None:
+        if self.data_links.pop(peer, None) is not None and self.node is not None:
+            self.part.unlinked(peer)
+
+    def arrived(self, channel: str, peer: str, session: int, message: Any) -> None:
+        self.do(self.life, self._arrived, channel, peer, session, message)
+
+    def _arrived(self, channel: str, peer: str, session: int, message: Any) -> None:
+        if channel == CONTROL:
+            self.wiring.received(message) if peer.startswith("~") else self.wiring.peer_received(peer, message)
+            return
+        link = self.readers.get(peer)
+        if link is None or link[0] != session or self.node is None or self.data_links.get(peer) != session:
+            return
+        for frame in message:
+            self.world.schedule.traced(frame)
+            for index, head, payload in link[1].feed(frame):
+                self.part.hub.received(peer, index, head, payload)
+
+    # -- the wiring
+
+    def applied(self, applied: Applied) -> None:
+        """A command was applied to this node's map."""
+        if self.node is not None:
+            self.node.now_ms = self.now_ms()
+            self.node.apply(applied.changes)
+        self.world.checkers.applied(self, applied)
+
+    def advanced(self) -> None:
+        if self.node is None:
+            return
+        self.part.hub.advanced()
+        member = self.wiring.map.member(NodeId(self.name))
+        if member is None or member.incarnation != self.incarnation:
+            return
+        if member.alive and self.keeper.incarnation != self.incarnation:
+            self.keeper.registered(self.incarnation, self.boot_s())
+        elif not member.alive:
+            self.keeper.failed(self.incarnation)
+            self.world.schedule.after(0, self.do, self.life, self.begin_again)
+
+    def granted(self, incarnation: int, seq: int) -> None:
+        self.keeper.answered(incarnation, seq, self.boot_s())
+        self._lease()
+
+    def caught_up(self) -> None:
+        """The wiring is known: the node may be built."""
+        if self.node is not None:
+            return
+        member = self.wiring.map.member(NodeId(self.name))
+        if member is None:
+            self.world.schedule.after(0.2, self.do, self.life, self.wiring.linked)
+            return
+        self.incarnation = max(self.starts, member.incarnation + 1)
+        options = NodeOptions(name=self.name, incarnation=self.incarnation)
+        node = self.node = Node(options, self.wiring.map, self.journal.use, self.log)
+        node.now_ms = self.now_ms()
+        node.part = part = Part(node)
+        recovery = Recovery(
+            self.wiring.map.queue_by_id, lambda entity: node.new_ring(entity, replica=not entity.transient)
+        )
+        self.journal.recover(recovery)
+        recovery.finish()
+        self.world.checkers.recovered(self, recovery.rings)
+        node.adopt(recovery.rings)
+        node.forgotten.extend(sorted(recovery.unknown))
+        for queue_id in recovery.changed:
+            ring = part.copying.replicas.get(queue_id)
+            if ring is not None:
+                node.touched[ring] = None
+        self.world.observe(self)
+        part.linked(self.name, 0)
+        for peer, session in self.data_links.items():
+            part.linked(peer, session)
+        self.wiring.propose(
+            c.RegisterNode(
+                node=NodeId(self.name), disk_id=self.disk_id, incarnation=Incarnation(self.incarnation),
+                address=f"{self.name}:1", amqp=(f"amqp://{self.name}",),
+            )
+        )  # fmt: skip
+
+    # -- time
+
+    def _tick(self, life: int) -> None:
+        if life == self.life and self.up:
+            self.world.schedule.after(TICK_S, self._tick, life)
+            self.do(life, self._ticked)
+
+    def _ticked(self) -> None:
+        now_s = self.boot_s()
+        self._beats += 1
+        self.wiring.tick()
+        if self._beats % 2 == 0:
+            stuck = self._submitted_s is not None and self.world.schedule.now_s - self._submitted_s > STUCK_S
+            if not stuck and self.node is not None and self.part.registered:
+                self.keeper.sent(self._beats, now_s)
+                self.wiring.beat(self.incarnation, self._beats)
+        if self.node is None:
+            return
+        self._lease()
+        if self.keeper.state(now_s) in (LeaseState.FENCED, LeaseState.FAILED) and self.part.registered:
+            self.begin_again()
+            return
+        self.part.tick(self.node.now_ms)
+        if self._beats % 10 == 0:
+            for connection in tuple(self.node.connections.values()):
+                connection.tick(self.node.now_ms)
+
+    def _lease(self) -> None:
+        if self.node is not None:
+            self.part.lease(self.leased())
+
+    # -- turns
+
+    def wake(self, delay_s: float = TURN_S) -> None:
+        if not self._turn_due and self.up:
+            self._turn_due = True
+            self.world.schedule.after(delay_s, self._due)
+
+    def _due(self) -> None:
+        self._turn_due = False
+        if self.node is not None and self.up and self.paused_until_s is None:  # else its end brings one
+            self.node.now_ms = self.now_ms()
+            self._turn()
+
+    def _turn(self) -> None:
+        node = self.node
+        if node is None:
+            return
+        schedule = self.world.schedule
+        self._turn_due = True  # what happens in here needs no other turn
+        for socket in tuple(self.sockets.values()):
+            socket.feed()
+        node.turn(node.now_ms)
+        if node.proposals:
+            proposals, node.proposals = node.proposals, []
+            for command, done in proposals:
+                self.wiring.propose(command, done)
+        if node.loads:
+            for load in node.loads:
+                schedule.after(0.0005 + self.journal.delay_s, self.do, self.life, self._loaded, node, load)
+            node.loads = []
+        if node.checks:
+            checks, node.checks = node.checks, []
+            for user, password, then in checks:
+                then(user is not None and password == b"guest")
+        self._persist()
+        for peer, frames in node.part.hub.take().items():  # type: ignore[union-attr]
+            self.world.network.send(DATA, self.name, peer, frames)
+        self._flush()
+        if node.wants_group_now and schedule.rng.random() < 0.02:
+            self.world.checkpoint(self)
+        self._turn_due = False
+        if node.busy:
+            self.wake()
+        wake_ms = node.next_wake_ms
+        if wake_ms is not None:
+            self._wake_at(max(0.0005, (wake_ms - node.now_ms) / 1000))
+
+    def _wake_at(self, delay_s: float) -> None:
+        at_s = self.world.schedule.now_s + delay_s
+        if self._wake_s is None or at_s < self._wake_s - 1e-4 or self._wake_s <= self.world.schedule.now_s:
+            self._wake_s = at_s
+            self.world.schedule.at(at_s, self._woken, self.life)
+
+    def _woken(self, life: int) -> None:
+        if life == self.life:
+            self._wake_s = None
+            self.wake(0)
+
+    def _loaded(self, node: Node, load: Any) -> None:
+        if node is self.node and load.wanted():
+            node.loaded(load, self.journal.read(load.queue_id, load.locations))
+
+    def _flush(self) -> None:
+        """The gate: without a lease nothing is written to clients."""
+        node = self.node
+        assert node is not None, "a node flushes"
+        if not node.sending or not self.leased():
+            return
+        for connection in tuple(node.sending):
+            del node.sending[connection]
+            socket = self.sockets.get(connection)
+            if socket is not None:
+                socket.flush()
+
+    # -- the disk
+
+    def _persist(self) -> None:
+        journal, node = self.journal, self.node
+        assert node is not None, "a node persists"
+        if not journal.idle or not node.wants_group:
+            return
+        writer = journal.begin_group(node.group_bytes)
+        group = node.write_group(writer, node.now_ms)
+        if not writer.records:
+            node.group_committed(group, node.now_ms)
+            self.wake()
+            return
+        journal.submit(writer, group.sync, node.now_ms)
+        self.world.checkers.submitted(self, group.number, journal.last)
+        self._group, self._submitted_s = group, self.world.schedule.now_s
+        delay_s = 0.0003 + self.world.schedule.rng.random() * 0.002 + journal.delay_s
+        self.world.schedule.after(delay_s, self.do, self.life, self._complete)
+
+    def _complete(self) -> None:
+        self.journal.complete_group()
+        group, self._group, self._submitted_s = self._group, None, None
+        assert group is not None and self.node is not None, "a group is under way"  # noqa: PT018
+        self.node.group_committed(group, self.node.now_ms)

@@ -1,0 +1,47 @@
+"""The queues that simulated clients use, and what may be expected of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A queue. What is expected decides which checkers look at it."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    keeps_all: bool = True
+    """What was confirmed stays until a client acknowledges it, or it is dead-lettered."""
+    acknowledged: bool = True
+    """Its consumers acknowledge; otherwise a message is gone when it is sent."""
+    keeps_order: bool = True
+    volatile: bool = False
+    dead_letters_to: str = ""
+
+
+PLAIN = (Kind("q0"), Kind("q1"), Kind("q2"))
+FEATURES: dict[str, tuple[Kind, ...]] = {
+    "dead": (
+        Kind(
+            "src", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dst"},
+            keeps_all=False, dead_letters_to="dst",
+        ),
+        Kind("dst", keeps_order=False),
+    ),
+    "ttl": (
+        Kind(
+            "ttl", {"x-message-ttl": 300, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "late"},
+            keeps_all=False, dead_letters_to="late",
+        ),
+        Kind("late", keeps_order=False),
+    ),
+    "short": (Kind("short", {"x-max-length": 10}, keeps_all=False),),
+    "full": (Kind("full", {"x-max-length": 8, "x-overflow": "reject-publish"}),),
+    "sac": (Kind("sac", {"x-single-active-consumer": True}),),
+    "priority": (Kind("prio", {"x-max-priority": 3}, keeps_order=False),),
+    "rotating": (Kind("rot", {"x-ownership": "rotating", "x-ownership-hold-ms": 200}),),
+    "memory": (Kind("mem", {"x-durability": "memory"}, keeps_all=False, volatile=True),),
+    "auto": (Kind("auto", acknowledged=False),),
+}  # fmt: skip

@@ -1,0 +1,204 @@
+"""A whole cluster in one process and in virtual time: nodes, disks, links, clients, and chance out of one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cluster import commands as c
+from cluster.ids import NodeId
+from cluster.state import Applied, ClusterMap
+from tests.simulation.atomic_log import NAME, AtomicLog, AtomicWiring
+from tests.simulation.checkers import Checkers, Violation
+from tests.simulation.clients import (
+    Actor,
+    Churner,
+    Consumer,
+    Declarer,
+    NamedPublisher,
+    Poller,
+    Publisher,
+    Transaction,
+    Transactor,
+)
+from tests.simulation.network import CONTROL, DATA, Network
+from tests.simulation.schedule import Schedule
+from tests.simulation.site import Site
+from tests.simulation.workload import FEATURES, PLAIN, Kind
+
+FOUNDERS = "abcde"
+UNEXPECTED = (501, 502, 503, 504, 505, 530, 540, 541)
+"""Codes with which no client of these may be closed."""
+
+
+class World:
+    """One run. `quiet`: publishers say nothing new, consumers take everything."""
+
+    def __init__(self, seed: int, nodes: int | None = None) -> None:
+        self.schedule = Schedule(seed)
+        rng = self.schedule.rng
+        self.network = Network(self.schedule)
+        self.quiet = False
+        self.healed = False
+        self.pace_s = rng.choice((0.06, 0.1, 0.25))
+        self.actors: list[Actor] = []
+        self.transactions: list[Transaction] = []
+        features = [name for name in FEATURES if rng.random() < 0.3]
+        self.kinds: dict[str, Kind] = {
+            kind.name: kind for kind in (*PLAIN, *(kind for name in features for kind in FEATURES[name]))
+        }
+        self.dead_letters = [(k.name, k.dead_letters_to) for k in self.kinds.values() if k.dead_letters_to]
+        self.reviews: list[Callable[[Applied], None]] = []
+        self.checkers = Checkers(self)
+        self.control = AtomicLog(self)
+        self.network.ends[NAME] = self.control
+        self.sites: dict[str, Site] = {}
+        self.started = False
+        count = nodes or rng.choice((3, 3, 3, 4, 5))
+        for name in FOUNDERS[:count]:
+            self.add(name)
+        self.control.commit(c.PutUser(name="guest", password_hash="guest", hash_algorithm="scrypt"))
+        self.control.commit(c.SetPermission(user="guest", vhost="/", configure=".*", write=".*", read=".*"))
+        for site in self.sites.values():
+            site.start()
+        self.actors.append(Declarer(self))
+
+    def add(self, name: str) -> Site:
+        """A new member."""
+        site = Site(self, name)
+        site.wiring = self.new_wiring(site)
+        self.network.ends[name] = site
+        for other in self.sites:
+            self.network.pair(DATA, name, other)
+        self.network.pair(CONTROL, name, NAME)
+        self.sites[name] = site
+        self.control.commit(c.AddMember(name=NodeId(name), address=f"{name}:1"))
+        return site
+
+    def new_wiring(self, site: Site) -> AtomicWiring:
+        return AtomicWiring(site, self.control)
+
+    @property
+    def newest_map(self) -> ClusterMap:
+        return self.control.map
+
+    # -- what may be expected of a queue
+
+    def keeps_all(self, queue: str) -> bool:
+        return queue in self.kinds and self.kinds[queue].keeps_all
+
+    def acknowledged(self, queue: str) -> bool:
+        return queue in self.kinds and self.kinds[queue].acknowledged
+
+    def keeps_order(self, queue: str) -> bool:
+        return queue in self.kinds and self.kinds[queue].keeps_order
+
+    def volatile(self, queue: str) -> bool:
+        return queue in self.kinds and self.kinds[queue].volatile
+
+    # -- what happens
+
+    def declared(self) -> None:
+        """The wiring stands: clients come."""
+        if self.started:
+            return
+        self.started = True
+        rng, actors = self.schedule.rng, self.actors
+        plain = [("", name, {}, (name,)) for name in self.kinds if name not in ("dst", "late")]
+        wide = [("fan", "", {}, ("q1", "q2")), ("heads", "", {"to": "q0"}, ("q0",))]
+        actors.append(Publisher(self, "p1", [*plain, *wide]))
+        actors.append(Publisher(self, "p2", [("", "q0", {}, ("q0",)), ("fan", "", {}, ("q1", "q2"))]))
+        actors.append(NamedPublisher(self, "n1", [("", "q0", {}, ("q0",)), ("fan", "", {}, ("q1", "q2"))]))
+        if rng.random() < 0.5:
+            actors.append(Transactor(self, "t1", ("q1", "q2")))
+        for kind in self.kinds.values():
+            if kind.name == "ttl":
+                continue
+            for number in range(rng.choice((1, 2, 2))):
+                self._consumer(kind, number)
+        if rng.random() < 0.4:
+            actors.append(Churner(self, "churn"))
+
+    def _consumer(self, kind: Kind, number: int) -> None:
+        rng = self.schedule.rng
+        name = f"c-{kind.name}-{number}"
+        if number and rng.random() < 0.3 and kind.acknowledged and kind.name != "rot":
+            self.actors.append(Poller(self, name, kind.name, 0))
+            return
+        prefetch = rng.choice((1, 3, 10, 50, 0))
+        self.actors.append(
+            Consumer(
+                self, name, kind.name, prefetch, no_ack=not kind.acknowledged, rejects=kind.name == "src",
+                priority=rng.choice((0, 0, 5)),
+            )
+        )  # fmt: skip
+
+    def died(self, site: Site, incarnation: int) -> None:
+        """Its port refuses connections, and somebody tries."""
+        if self.schedule.rng.random() < 0.6:
+            self.schedule.after(0.06 + self.schedule.rng.random() * 0.1, self._refused, site, incarnation)
+
+    def _refused(self, site: Site, incarnation: int) -> None:
+        if not site.up:
+            self.control.condemn(site.name, incarnation)
+
+    def closed(self, actor: Actor, said: Any) -> None:
+        if said.reply_code in UNEXPECTED:
+            raise Violation(f"clients: {actor.name} is closed with {said.reply_code} {said.reply_text}")
+
+    def reviewed(self, applied: Applied) -> None:
+        """After each command of the wiring log."""
+        for site in self.sites.values():
+            if site.journal.lost and self._is_whole(site):
+                site.journal.lost = False
+        for review in self.reviews:
+            review(applied)
+
+    def _is_whole(self, site: Site) -> bool:
+        member = self.newest_map.member(NodeId(site.name))
+        return (
+            member is not None
+            and member.disk_id == site.disk_id
+            and all(
+                site.name in queue.in_sync
+                for queue in self.newest_map.queues("/")
+                if site.name in queue.replicas and not queue.transient
+            )
+        )
+
+    def observe(self, site: Site) -> None:
+        """Shows the checkers what a new node does."""
+        part = site.part
+
+        def told(event: str, facts: Any) -> None:
+            self.schedule.counts[event] += 1
+            if event == "owner.began":
+                self.checkers.began(site, facts["queue_id"], facts["epoch"])
+
+        part.tell = told
+        copying = part.copying
+        committed, first_sync_complete = copying.committed, copying.first_sync_complete
+
+        def observed(queue_id: int, group: int) -> None:
+            self.checkers.committed(site, queue_id)
+            committed(queue_id, group)
+
+        def complete(queue_id: int) -> None:
+            self.checkers.taken_over(site, queue_id, part.node.queues[queue_id].ring.epoch)
+            first_sync_complete(queue_id)
+
+        copying.committed = observed  # type: ignore[method-assign]
+        copying.first_sync_complete = complete  # type: ignore[method-assign]
+
+    def checkpoint(self, site: Site) -> None:
+        """The journal's index catches up."""
+        journal = site.journal
+        if site.node is None or not journal.idle or journal.checkpoint is not None:
+            return
+        journal.begin_checkpoint(*site.node.checkpoint())
+        self.schedule.counts["checkpoints"] += 1
+        self.schedule.after(0.002 + journal.delay_s, site.do, site.life, self._checkpointed, site)
+
+    def _checkpointed(self, site: Site) -> None:
+        if site.journal.checkpoint is not None:
+            site.journal.complete_checkpoint()
