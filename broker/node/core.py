@@ -203,13 +203,15 @@ class Node:
     def check_password(self, user: str, password: bytes, then: Callable[[bool], None]) -> None:
         self.checks.append(Check(self.map.user(user), password, then))
 
-    def remove_connection(self, connection_id: str) -> None:
-        """Ends the queues that were exclusive to it."""
+    def remove_connection(self, connection_id: str, then: Callable[[], None] | None = None) -> None:
+        """Ends the queues that were exclusive to it; `then` is called when that was tried."""
         command = RemoveConnection(connection=connection_id)
 
         def done(applied: Applied) -> None:
             if isinstance(applied.error, Unavailable):  # a full disk: their names stay locked until it is done
                 self._removals.append((self.now_ms + REFUSED_MS, connection_id))
+            if then is not None:
+                then()
 
         self.propose(command, done)
 
@@ -478,7 +480,7 @@ class Node:
         self.now_ms = now_ms
         while self._wakes and self._wakes[0][0] <= now_ms:
             at_ms, _, queue = heapq.heappop(self._wakes)
-            if queue.wake_ms == at_ms and not queue.deleted:
+            if queue.wake_ms == at_ms and not queue.deleted and queue.ring.owner is queue:  # else it is a replica's
                 queue.wake_ms = 0
                 queue.ring.mark()
         while self._removals and self._removals[0][0] <= now_ms:
