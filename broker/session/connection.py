@@ -4,7 +4,8 @@
 
 Each state has its legal methods (`_LEGAL`); anything else is 503, a frame on a channel other than 0 before OPEN is
 504. CHECKING waits for the node to verify a password off the loop; nothing is read meanwhile. CLOSING means that
-connection.close was sent: all but close and close-ok is ignored (AMQP 0-9-1, connection.close).
+connection.close was sent, or was received and its close-ok waits for the end of exclusive queues: all but close and
+close-ok is ignored (AMQP 0-9-1, connection.close).
 
 The core owns an `OutBuffer` and a wish to be read (`reading`); the shell owns the socket. `receive` never raises:
 what a client does wrong ends its channel or its connection, with the code of amqp-rules 5.1, and nothing else.
@@ -187,9 +188,7 @@ class Connection:
     def _method(self, method: Method) -> None:
         kind = type(method)
         if kind is methods.ConnectionClose:
-            self.send(0, methods.ConnectionCloseOk())
-            self._release()
-            self._end("flush")
+            self._leave()
             return
         if kind not in _LEGAL.get(self.state, ()):
             fault = command_invalid(f"unexpected method {method.NAME} in state {self.state.name.lower()}")
@@ -283,6 +282,22 @@ class Connection:
         elif payload[:4] == b"\x00\x0a\x00\x32":
             self.send(0, methods.ConnectionCloseOk())
 
+    def _leave(self) -> None:
+        """The client closes: its exclusive queues are gone, for clients of all nodes, when it reads close-ok."""
+        if self.exclusive_queues:
+            self.state = State.CLOSING
+            self._closed_at_ms = self.node.now_ms
+            self.reading = True
+            self._release(self._left)
+        else:
+            self._release()
+            self._left()
+
+    def _left(self) -> None:
+        if not self.ended() and self.id in self.node.connections:
+            self.send(0, methods.ConnectionCloseOk())
+            self._end("flush")
+
     def _end(self, how: str) -> None:
         self.state = State.CLOSED
         self.ending = how
@@ -297,8 +312,9 @@ class Connection:
         self.node.connections.pop(self.id, None)
         self.node.sending.pop(self, None)
 
-    def _release(self) -> None:
-        """All that the connection held goes back: unacknowledged messages, consumers, exclusive queues."""
+    def _release(self, then: Callable[[], None] | None = None) -> None:
+        """All that the connection held goes back: unacknowledged messages, consumers, exclusive queues. `then` is
+        called when the queues are gone, if it had any."""
         for channel in tuple(self.channels.values()):
             channel.end(counted=True)
             channel.parked = None  # what waited there is never taken up
@@ -306,7 +322,7 @@ class Connection:
         self.parked_bytes = 0
         if self.exclusive_queues:
             self.exclusive_queues = False
-            self.node.remove_connection(self.id)
+            self.node.remove_connection(self.id, then)
 
     def review_rights(self) -> None:
         """The user or its permissions changed."""

@@ -1,6 +1,10 @@
 """Fixtures of the conformance suite.
 
-CONFORMANCE_URL unset        our node is started, in a temporary directory
+CONFORMANCE_URL unset        every test runs twice: against our node, and against a cluster of three, whose nodes the
+                             connections take in turn
+CONFORMANCE_CLUSTER=1        our node alone
+CONFORMANCE_CLUSTER=3        the cluster alone
+CONFORMANCE_CLUSTER=a|b|c    the cluster, with all connections to that node
 CONFORMANCE_URL=rabbitmq     a private RabbitMQ is started as the oracle
 CONFORMANCE_URL=amqp://...   that broker; with CONFORMANCE_ORACLE=DIR it is the oracle that
                              `python -m tests.conformance.oracle DIR` started
@@ -16,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from .cluster_target import ClusterTarget
 from .oracle import Oracle, installed
 from .target import PASSWORD, Clusterbroker, HookMissing, RabbitMQ, Target
 from .wire import Channel, Connection
@@ -53,10 +58,21 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         pytest.skip(f"the target lacks a hook: {missing}")
 
 
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def _targets() -> list[str]:
+    if os.environ.get("CONFORMANCE_URL"):
+        return ["url"]
+    chosen = os.environ.get("CONFORMANCE_CLUSTER", "")
+    if chosen not in ("", "1", "3", "a", "b", "c"):
+        raise pytest.UsageError(f"CONFORMANCE_CLUSTER is {chosen!r}; it may be 1, 3, a, b or c")
+    if not chosen:
+        return ["node", "cluster"]
+    return ["node" if chosen == "1" else "cluster" if chosen == "3" else f"node {chosen} of three"]
+
+
+@pytest.fixture(scope="session", params=_targets())
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     url = os.environ.get("CONFORMANCE_URL", "")
-    broker: Target
+    broker: Target | Clusterbroker
     if url == "rabbitmq":
         if not installed():
             pytest.skip("RabbitMQ is not installed here")
@@ -70,9 +86,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         broker = RabbitMQ(Oracle(Path(directory))) if directory else Target(url)
         yield broker
         return
-    broker = Clusterbroker(tmp_path_factory.mktemp("node"))
+    if request.param == "node":
+        broker = Clusterbroker(tmp_path_factory.mktemp("node"))
+    else:
+        only = "" if request.param == "cluster" else request.param.split()[1]
+        broker = ClusterTarget(tmp_path_factory.mktemp("cluster"), only)
     yield broker
     broker.stop()
+    assert "Traceback" not in broker.node_log(), broker.node_log()[-4000:]
 
 
 @pytest.fixture(scope="session")
@@ -98,7 +119,7 @@ def connect(target: Target) -> Iterator[Connect]:
     opened: list[Connection] = []
 
     def open_one(**options: object) -> Connection:
-        connection = Connection(target.url, **options)  # type: ignore[arg-type]
+        connection = Connection(target.address, **options)  # type: ignore[arg-type]
         opened.append(connection)
         return connection
 
@@ -138,7 +159,7 @@ def name(target: Target) -> Iterator[Callable[[str], str]]:
 
     yield fresh
     if given:
-        connection = Connection(target.url)
+        connection = Connection(target.address)
         channel = connection.channel()
         for one in given:
             for method in ("queue.delete", "exchange.delete"):

@@ -1,8 +1,8 @@
 """The broker under judgement, and the hooks through which the suite prepares it.
 
-Two kinds: our node, started by `Clusterbroker`, and RabbitMQ as the oracle. Nothing else in the suite knows which one
-it talks to, apart from the mark `differs_from_rabbitmq_3_10`. A hook that a target does not offer raises `HookMissing`,
-and the tests that need it are skipped with its text.
+Three kinds: our node, started by `Clusterbroker`, a cluster of ours (cluster_target.py), and RabbitMQ as the oracle.
+Nothing else in the suite knows which one it talks to, apart from the mark `differs_from_rabbitmq_3_10`. A hook that a
+target does not offer raises `HookMissing`, and the tests that need it are skipped with its text.
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ class Target:
     url: str = ""
     is_oracle: bool = False
     missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """Where the next connection goes; of a cluster, the nodes take turns."""
+        return self.url
 
     def provision(self) -> None:
         """Create `USERS`, `VHOSTS` and `POLICIES`; called once, before the first test that needs them."""
@@ -168,8 +173,12 @@ class Clusterbroker(Target):
 
     def command(self, *words: str) -> str:
         """Run `clusterbroker WORDS --data-dir DIR` beside the running node."""
+        return self._command_at(self.directory / "data", *words)
+
+    @staticmethod
+    def _command_at(data_dir: Path, *words: str) -> str:
         finished = subprocess.run(
-            [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(self.directory / "data")],
+            [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(data_dir)],
             capture_output=True,
             text=True,
             timeout=30,

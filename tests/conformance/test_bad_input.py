@@ -38,7 +38,7 @@ Name = Callable[[str], str]
 @pytest.fixture(autouse=True)
 def bystander(target: Target) -> Iterator[Channel]:
     """Another client, open before the bad input; after it, a message still makes its way through it."""
-    connection = Connection(target.url)
+    connection = Connection(target.address)
     channel = connection.channel()
     queue = channel.queue_declare("", exclusive=True).queue
     channel.consume(queue, no_ack=True)
@@ -53,7 +53,7 @@ def bystander(target: Target) -> Iterator[Channel]:
 @pytest.fixture(scope="module", autouse=True)
 def half_a_header(target: Target) -> Iterator[Connection]:
     """Opened before the first test of the file, so that its timeout passes beside the others."""
-    connection = Connection(target.url, stop_before="header")
+    connection = Connection(target.address, stop_before="header")
     connection.send_bytes(b"AMQP")
     yield connection
     connection.abandon()
@@ -327,9 +327,9 @@ def test_a_thousand_bindings_and_gets(connect: Connect) -> None:
 @rule("7.4/abuse")
 def test_connections_opened_and_dropped(target: Target, bystander: Channel) -> None:
     for i in range(150):
-        connection = Connection(target.url, stop_before=("header", "start-ok", "tune-ok", "")[i % 4])
+        connection = Connection(target.address, stop_before=("header", "start-ok", "tune-ok", "")[i % 4])
         connection.abandon()
-    assert Connection(target.url).channel()
+    assert Connection(target.address).channel()
 
 
 @rule("7.4/abuse")

@@ -18,7 +18,7 @@ Q, X, HIDDEN_Q, HIDDEN_X = "perm-q", "perm-x", "hidden-q", "hidden-x"
 @pytest.fixture(scope="module")
 def things(target: Target) -> Iterator[None]:
     """Queues and exchanges that the users' patterns match (perm-...) or do not (hidden-...)."""
-    connection = Connection(target.url)
+    connection = Connection(target.address)
     channel = connection.channel()
     for queue in (Q, HIDDEN_Q, "perm-open-q"):
         channel.queue_declare(queue)

@@ -121,3 +121,17 @@ def test_ownership_moves_on_demand_and_nobody_notices() -> None:
     assert bodies(reader.say(m.BasicAck(1))) == [b"2"]
     assert writer.publish("", "q", b"3") == [m.BasicAck(3, True)]
     assert bodies(reader.say(m.BasicAck(2))) == [b"3"]
+
+
+def test_exclusive_queues_are_gone_everywhere_when_close_ok_is_heard() -> None:
+    cluster = Cluster("a", "b", "c")
+    owner = cluster["a"].client()
+    owner.ask(m.QueueDeclare(queue="mine", exclusive=True))
+    other = cluster["b"].client()
+    assert other.code(m.QueueDeclare(queue="mine", passive=True)) == 405
+    owner.raw_method(0, m.ConnectionClose(200, "bye"))
+    cluster["a"].node.turn(cluster.now_ms)
+    owner.flush()
+    assert owner.hear(0) == [], "the wiring has not applied it yet"
+    assert owner.say(channel=0) == [m.ConnectionCloseOk()]
+    assert cluster["b"].client().code(m.QueueDeclare(queue="mine", passive=True)) == 404
