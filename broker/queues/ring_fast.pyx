@@ -1582,6 +1582,7 @@ cdef class LocalRing:
         self.next_seq = max(self.next_seq, next_seq, reserved + 1)
         self.committed = self.unwritten = self.cursor = self.next_seq
         self.reserved = self.reserved_written = self.reserved_durable = reserved
+        self.ready = self.absent = self.ready_bytes = 0  # a replica's, which died or were cut, were taken off before
         for i in range(self.shelf_first, self.shelf_end):
             place = self.shelves[i].place
             if place == NULL:

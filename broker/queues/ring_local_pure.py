@@ -750,6 +750,7 @@ class LocalRing:
         self.committed = self._unwritten = self.next_seq
         self.reserved = self._reserved_written = self.reserved_durable = reserved
         self._cursor = next(iter(self._slots), self.next_seq)
+        self.ready = self.ready_bytes = 0  # a replica's, which died or were cut, were taken off before
         for seq, slot in self._slots.items():
             if slot.state != READY:
                 continue
