@@ -214,6 +214,8 @@ cdef class Ring(LocalRing):
         cdef uint8_t state = s.bits & STATE
         if not s.bits & WRITTEN:
             return False
+        if state == SETTLED and self.is_volatile:
+            return False  # its body is gone: a copy that lacks it lacks nothing, and its SET finds nothing there
         return state != SETTLED or self.inflight.n == 0 or not self.in_flight(seq)
 
     cdef dict emitted_before(self):
@@ -346,7 +348,7 @@ cdef class Ring(LocalRing):
                 if not s.bits:
                     continue
                 seq = self.shelves[i].number << 8 | k
-                if not self.is_emitted(s, seq) or (self.is_volatile and s.bits & STATE == SETTLED):
+                if not self.is_emitted(s, seq):
                     if in_memory(s):
                         Py_DECREF(<object><PyObject *>s.message)
                     if s.bits & WRITTEN:

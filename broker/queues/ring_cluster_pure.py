@@ -211,7 +211,9 @@ class Ring(LocalRing):
         dead = self._emitted_state().dead
         found = []
         for seq, slot in self._slots.items():
-            if slot.written and (slot.state in LIVE or (slot.state == SETTLED and seq not in gone)):
+            # a settled body in memory is gone: a copy that lacks it lacks nothing, and its SET finds nothing there
+            settled = slot.state == SETTLED and seq not in gone and not self._volatile
+            if slot.written and (slot.state in LIVE or settled):
                 found.append((seq, self._counted_from.get(seq, slot.delivery_count), dead.get(seq, 0)))
         return sorted(found)
 
