@@ -377,7 +377,8 @@ class Consumer(Actor):
             return
         tag = said.method.delivery_tag
         self._have[tag] = said.body
-        self.after(self.rng.random() * self.slow_s, self._decide, self.socket, tag)
+        slow_s = 0.002 if self.world.quiet else self.slow_s
+        self.after(self.rng.random() * slow_s, self._decide, self.socket, tag)
 
     def _decide(self, socket: Socket, tag: int) -> None:
         if self.socket is not socket or tag not in self._have:
@@ -421,7 +422,7 @@ class Poller(Consumer):
 
     def _answered(self) -> None:
         self._consuming = True
-        self.after(0.03 + self.rng.random() * 0.2, self._poll, self.socket)
+        self.after(0.002 if self.world.quiet else 0.03 + self.rng.random() * 0.2, self._poll, self.socket)
 
 
 class Churner(Actor):

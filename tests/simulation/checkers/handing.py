@@ -76,7 +76,7 @@ class I12GoneIsGone(Checker):
 
     def delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
         queue_id = self.history.queue_id(queue)
-        if queue_id is not None:
+        if queue_id is not None and self.world.acknowledged(queue):
             seq = self.history.places[queue_id].get(body)
             self.require(
                 seq not in self.history.settled[queue_id], f"{seq} {body!r} of {queue} is handed over after it left"
