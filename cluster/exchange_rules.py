@@ -25,6 +25,8 @@ PREDECLARED: Final[tuple[tuple[str, str, bool], ...]] = (
     ("amq.topic", "topic", False),
 )
 """(name, type, internal) of what every vhost begins with, beside the default exchange, which is not stored."""
+FAILOVER: Final = "amq.failover"
+"""In a cluster every vhost has this one as well, fanout and internal: it tells of members that come and go."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,255}")
 _X_MATCH: Final = ("all", "any", "all-with-x", "any-with-x")

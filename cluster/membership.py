@@ -69,6 +69,8 @@ class Membership(ClusterView):
         self._put(member, log)
         if first:
             self._end_all_transient(log)
+            for topology in self._vhosts.values():
+                topology.predeclare_failover(log)
             for queue in tuple(self._by_id[queue_id] for queue_id in sorted(self._by_id)):
                 if not queue.transient:
                     self._replace(queue, ownership.adopted(queue, name), self.terms(queue), log)

@@ -191,6 +191,8 @@ class ClusterMap(Membership):
             topology = self._vhosts[command.name] = Topology(vhost)
             log.append(told.VhostAdded(vhost.name))
             topology.predeclare(log)
+            if self._members:
+                topology.predeclare_failover(log)
         elif not same(topology.vhost, vhost):
             topology.vhost = vhost
             log.append(told.VhostChanged(vhost.name))

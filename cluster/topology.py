@@ -55,6 +55,13 @@ class Topology:
             self.exchanges[name] = exchange
             changes.append(ExchangeDeclared(exchange))
 
+    def predeclare_failover(self, changes: list[Change]) -> None:
+        """The exchange that every vhost of a cluster has as well."""
+        exchange = Exchange(vhost=self.vhost.name, name=exchange_rules.FAILOVER, type="fanout", internal=True)
+        if self.exchanges.get(exchange.name) is None:
+            self.exchanges[exchange.name] = exchange
+            changes.append(ExchangeDeclared(exchange))
+
     def declare_exchange(self, command: DeclareExchange, changes: list[Change]) -> Exchange:
         """exchange.declare: the existing exchange when it is equivalent, else a new one."""
         exchange_rules.check_type(command.type)

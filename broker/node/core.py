@@ -138,6 +138,8 @@ class Node:
         self.log: Log = log or Silence()
         self.cluster_name = f"clusterbroker@{options.name}"
         self.offers_external = False
+        self.turns_away = False
+        """It drains: no client may stay, nor open a connection."""
         self.now_ms = 0
         self.vhosts: dict[str, VirtualHost] = {}
         self.queues: dict[int, Queue] = {}
@@ -247,6 +249,8 @@ class Node:
         """What a command changed, in log order, before its proposer hears of it."""
         for change in happened:
             _REACTIONS[type(change)](self, change)
+        if self.part is not None:
+            self.part.changed()
 
     def adopt(self, rings: dict[int, Ring]) -> None:
         """Builds the node from the map at start; `rings` are those with recovered messages, by queue id."""

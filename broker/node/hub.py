@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.node.requests import AnyRequest
 from broker.proxy.messages import AnyProxy
 from cluster.link.frames import decoder, encode
 from replication.messages import AnyReplication
@@ -25,7 +26,7 @@ from replication.messages import AnyReplication
 Payload = bytes | bytearray | memoryview
 Handler = Callable[[str, Any, memoryview], None]
 
-HEADS: Final = decoder(AnyReplication, AnyProxy)
+HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest)
 ROUNDS_MAX: Final = 10_000
 
 

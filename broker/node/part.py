@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.node.copying import Copying
+from broker.node.failover import Failover
 from broker.node.hub import Handler, Hub, Payload
 from broker.node.records import Records
+from broker.node.requests import HandOver
 from broker.proxy import proxies as proxy_side
 from broker.proxy.messages import Reply
 from broker.proxy.proxies import Proxies
@@ -66,6 +68,8 @@ class Part:
         self.copying.synced = self.servings.synced
         self.backlog: Callable[[str], int] = lambda _peer: 0
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
+        self.failover = Failover(node)
+        self._members_changed = False
         self._full: dict[str, None] = {}
         primary, backup = self.copying.primary, self.copying.backup
         self._handle((Append, SyncOffer, SyncBucket), backup.received)
@@ -77,6 +81,7 @@ class Part:
         self._handle(proxy_side.MESSAGES, self.proxies.received)
         node.replies = replies = Replies(self, self._life_of)
         self._handle((Reply,), replies.received)
+        self._handle((HandOver,), self._asked_to_hand_over)
 
     def _handle(self, heads: Iterable[type], handler: Handler) -> None:
         self.hub.handlers.update(dict.fromkeys(heads, handler))
@@ -99,7 +104,7 @@ class Part:
     def declared(self, entity: QueueEntity, ring: Ring | None = None) -> None:
         """A queue exists: by command, or found at the start with what the journal knows of it."""
         node = self.node
-        if entity.transient and self._owns(entity):
+        if entity.transient and self.owns(entity):
             node.add_queue(entity)
             queue = node.queues[entity.queue_id]
             self.servings.begin(queue, queue.ring.epoch, node.map.applied, {})
@@ -160,7 +165,14 @@ class Part:
             self.registered = False
         self._members()
 
+    def changed(self) -> None:
+        """All changes of a command have been carried out."""
+        if self._members_changed:
+            self._members_changed = False
+            self.failover.applied()
+
     def _members(self) -> None:
+        self._members_changed = True
         members: Iterable[Member] = self.node.map.members()
         known: dict[str, tuple[int, bool]] = {m.name: (m.incarnation, m.alive) for m in members}
         self.copying.primary.members_changed(known, self.node.now_ms)
@@ -168,7 +180,8 @@ class Part:
 
     # -- roles ------------------------------------------------------------------------------------------------
 
-    def _owns(self, entity: QueueEntity) -> bool:
+    def owns(self, entity: QueueEntity) -> bool:
+        """Whether this process owns the queue, by the map."""
         return self.registered and entity.owner == self.name and entity.incarnation == self.incarnation
 
     def _holds(self, entity: QueueEntity) -> bool:
@@ -177,7 +190,7 @@ class Part:
     def _assume(self, entity: QueueEntity, declared: bool = False) -> None:
         """Takes the role that the map gives this node."""
         queue = self.node.queues.get(entity.queue_id)
-        owns = self._owns(entity)
+        owns = self.owns(entity)
         if queue is not None and not (owns and queue.ring.epoch == entity.epoch):
             self._step_down(queue)
             queue = None
@@ -350,6 +363,9 @@ class Part:
     def hand_over(self, queue_id: int, to: str) -> bool:
         """Hands the queue over, if it can be; False: not now."""
         return self.copying.primary.transfer(queue_id, NodeId(to), self.node.now_ms)
+
+    def _asked_to_hand_over(self, _peer: str, message: HandOver, _payload: memoryview) -> None:
+        self.hand_over(message.queue_id, message.to)
 
     def _freezing(self, queue_id: int, frozen: bool) -> None:
         if frozen:

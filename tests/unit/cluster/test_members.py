@@ -9,7 +9,7 @@ from cluster import changes as told
 from cluster import commands as c
 from cluster import snapshot
 from cluster.entities import Member
-from cluster.errors import AlreadyExists, NotFound, PreconditionFailed
+from cluster.errors import AccessRefused, AlreadyExists, NotFound, PreconditionFailed
 from cluster.ids import Incarnation, LogIndex, NodeId
 from cluster.state import ClusterMap
 from tests.unit.cluster.cluster_world import ClusterWorld
@@ -31,7 +31,7 @@ def test_a_member_is_added_then_registers() -> None:
     world = ClusterWorld(members="")
     member = world.add("a")
     assert member == Member(NodeId("a"), "a:1", joined_index=world.map.applied)
-    assert world.told == ["member a"]
+    assert world.told == ["member a", "ExchangeDeclared"]
     assert (world.map.is_cluster, world.map.alive_members()) == (True, ())
     member = world.register("a")
     assert (member.alive, member.incarnation, member.disk_id, member.amqp) == (True, 1, "disk of a", ("amqp://a:5672",))
@@ -43,6 +43,22 @@ def test_a_member_is_added_then_registers() -> None:
     assert [member.name for member in world.map.data_members()] == ["a"]
 
 
+def test_every_vhost_of_a_cluster_has_the_exchange_that_tells_of_members() -> None:
+    world = ClusterWorld(members="")
+    world.do(c.AddVhost(name="before"))
+    assert world.map.exchange("/", "amq.failover") is None
+    world.add("a")
+    world.do(c.AddVhost(name="behind"))
+    for vhost in ("/", "before", "behind"):
+        exchange = world.map.exchange(vhost, "amq.failover")
+        assert exchange is not None
+        assert (exchange.type, exchange.internal, exchange.durable) == ("fanout", True, True)
+    world.add("b")
+    assert len(world.map.exchanges("/")) == len(world.map.exchanges("behind")), "it is declared once"
+    with pytest.raises(AccessRefused, match="deletion of system exchange"):
+        world.do(c.DeleteExchange(vhost="/", name="amq.failover"))
+
+
 def test_the_first_member_takes_over_what_the_single_node_had() -> None:
     world = ClusterWorld(members="")
     kept = world.declare("kept", at="local")
@@ -50,7 +66,10 @@ def test_the_first_member_takes_over_what_the_single_node_had() -> None:
     with pytest.raises(PreconditionFailed, match="cannot be a witness"):
         world.add("w", witness=True)
     world.add("a")
-    assert world.told == ["member a", "QueueDeleted gone", "replicas of kept: a", "owner of kept: local -> None"]
+    assert world.told == [
+        *("member a", "QueueDeleted gone", "ExchangeDeclared"),
+        *("replicas of kept: a", "owner of kept: local -> None"),
+    ]
     assert world.sets("kept") == (None, "a", "")
     world.register("a")
     assert world.told == ["member a", "owner of kept: None -> a"]

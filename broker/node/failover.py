@@ -1,0 +1,94 @@
+"""The exchange `amq.failover`: it tells whoever binds a queue to it that members came, went or drain.
+
+Theory. All nodes apply the same commands, so all of them see the same change of the members at the same index, and see
+there the same owner of each queue. Each node publishes to those of the bound queues that it owns at that index, so each
+queue gets each message from one node. The message is persistent and goes the way of any other; if the owner dies before
+it has committed it, it is lost: who must not miss a change asks for the members when it connects, they stand in the
+server's properties.
+
+    exchange "amq.failover", routing key = event, content type application/json
+    {"event": "member_joined" | "member_left" | "member_drains", "member": "b",
+     "members": [{"name": "a", "amqp": ["amqp://10.0.0.1:5672"]}, ...]}        those that clients may connect to now
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from broker.amqp import properties as codec
+from broker.amqp.codec import make_message
+from broker.node.elsewhere import hosts
+from cluster.entities import Member
+from cluster.entities import Queue as QueueEntity
+from cluster.exchange_rules import FAILOVER
+from journal.record import Message
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+JOINED: Final = "member_joined"
+LEFT: Final = "member_left"
+DRAINS: Final = "member_drains"
+
+Seen = dict[str, tuple[int, tuple[str, ...]]]
+"""Of each member that clients may connect to: incarnation and AMQP addresses."""
+
+
+def events(before: Seen, after: Seen, draining: frozenset[str]) -> list[tuple[str, str]]:
+    """(event, member) for each member that differs, by name; a new incarnation has left and joined."""
+    found: list[tuple[str, str]] = []
+    for name in sorted({*before, *after}):
+        if name in before and name not in after:
+            found.append((DRAINS if name in draining else LEFT, name))
+        elif before.get(name) != after.get(name):
+            found.append((JOINED, name))
+    return found
+
+
+def body(event: str, member: str, members: tuple[Member, ...]) -> bytes:
+    """The message's body."""
+    listed = [{"name": other.name, "amqp": list(other.amqp)} for other in members]
+    return json.dumps({"event": event, "member": member, "members": listed}).encode()
+
+
+class Failover:
+    """What one node tells. `applied` is called when all changes of a command have been carried out."""
+
+    __slots__ = ("_node", "_seen")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._seen = self._now()
+
+    def _now(self) -> Seen:
+        return {member.name: (member.incarnation, member.amqp) for member in hosts(self._node.map)}
+
+    def applied(self) -> None:
+        """Members changed: tells of it, if it is of interest to clients."""
+        before, self._seen = self._seen, self._now()
+        view = self._node.map
+        draining = frozenset(member.name for member in view.alive_members() if member.draining)
+        for event, member in events(before, self._seen, draining):
+            self._publish(event, body(event, member, hosts(view)))
+
+    def _publish(self, event: str, told: bytes) -> None:
+        node = self._node
+        header = codec.encode(codec.Properties(content_type="application/json", delivery_mode=2))
+        for vhost in node.vhosts.values():
+            route = vhost.router.route(FAILOVER, event, lambda: None)
+            for queue in route.targets:
+                if not queue.deleted and self._owns(queue.entity):
+                    address = _short(FAILOVER) + _short(event)
+                    message = make_message(address, header, told, node.now_ms)
+                    assert isinstance(message, Message), "a message of ours is well-formed"
+                    queue.publish((message,), None, node.now_ms)
+
+    def _owns(self, entity: QueueEntity) -> bool:
+        part, now = self._node.part, self._node.map.queue_by_id(entity.queue_id)
+        return part is not None and now is not None and part.owns(now)
+
+
+def _short(text: str) -> bytes:
+    raw = text.encode()
+    return bytes((len(raw),)) + raw
