@@ -38,16 +38,20 @@ class Asked(NamedTuple):
 class Asking:
     """The open questions to one queue."""
 
-    __slots__ = ("_asked", "_purges", "_serving")
+    __slots__ = ("_asked", "_gets", "_purges", "_serving")
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._asked: deque[Asked] = deque()
+        self._gets: dict[RemoteConsumer, Attachment] = {}  # they stand in the queue, waiting for its head
         self._purges: deque[tuple[Attachment, Ask, int, int]] = deque()  # waiting for a commit: count, mark
 
     def forget(self, attachment: Attachment) -> None:
         self._asked = deque(one for one in self._asked if one.attachment is not attachment)
         self._purges = deque(one for one in self._purges if one[0] is not attachment)
+        for credit in [credit for credit, asker in self._gets.items() if asker is attachment]:
+            del self._gets[credit]
+            credit.limit = 0  # what it took now no attach would ever return
 
     def ask(self, attachment: Attachment, ask: Ask) -> None:
         ring = self._serving.queue.ring
@@ -106,9 +110,11 @@ class Asking:
         queue = self._serving.queue
         credit = RemoteConsumer(queue.ring, attachment.holder, 0, None)
         credit.limit = 1
+        self._gets[credit] = attachment
         gen = attachment.gen
 
         def taken(_: object) -> None:
+            self._gets.pop(credit, None)
             if not attachment.attached or attachment.gen != gen:
                 return  # it is asked again; what was taken returns, for the next attach does not list it
             answer = Answer(queue.entity.queue_id, gen, ask.request, self._ready, len(queue.subscriptions))

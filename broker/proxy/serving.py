@@ -198,6 +198,7 @@ class Serving:
         attachment = self._attachments.get(node)
         if attachment is not None:
             attachment.void()
+            self._forget_questions(attachment)
             self._hold_only(attachment, ())
             self._list(attachment, ())
         self._arrived(node)

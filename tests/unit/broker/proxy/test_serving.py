@@ -564,6 +564,21 @@ def test_a_get_whose_answer_is_lost_gives_the_message_back() -> None:
     assert (stage.ring.ready, stage.ring.unacked) == (1, 0)
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_get_that_waits_for_the_head_takes_nothing_after_another_attach(listed: bool) -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.publish("b", 1, b"1")
+    stage.ask("b", 9, ASK_GET)  # the head is not committed yet
+    if listed:
+        stage.attach("b")
+    else:
+        stage.nothing("b")
+    stage.commit()
+    stage.commit()
+    assert (stage.ring.ready, stage.ring.unacked) == (1, 0)
+
+
 def test_a_purge_is_answered_when_it_is_committed_and_leaves_what_is_held() -> None:
     stage = handed_out(1)
     stage.cancel("b", 1)
