@@ -103,7 +103,9 @@ class NodeShell:
         self.ended = self.loop.create_future()
         options = self.options
         tls = tls_context(options.tls) if options.tls is not None and options.amqps else None
-        self.storage = Storage.open(options, self.loop.call_soon_threadsafe, self._journal_state, self.fail)
+        self.storage = Storage.open(
+            options, self.loop.call_soon_threadsafe, self._journal_state, self.fail, self.loop.add_reader
+        )
         try:
             self.credentials = Credentials(self.loop, self.schedule)
             self.alarms = Alarms(options.alarms, options.data_dir, self._alarm_changed)
@@ -189,6 +191,8 @@ class NodeShell:
             self.credentials.close()
         if self.cluster is not None:
             await self.cluster.close()
+        if self.storage.watched is not None:
+            self.loop.remove_reader(self.storage.watched)
         await self.loop.run_in_executor(None, self.storage.close)
 
     def fail(self, error: BaseException) -> None:

@@ -25,6 +25,7 @@ from cluster.errors import LogFailure
 from cluster.local_log import LocalLog
 from cluster.wiring_log import MemoryWiringLog
 from journal.journal import Journal, lock_directory
+from journal.writer import Watch
 
 if TYPE_CHECKING:
     from cluster.raft.raft_log import RaftLog
@@ -77,8 +78,12 @@ class Storage:
         call_soon: CallSoon,
         on_journal_state: Callable[[str, str], object],
         on_wiring_failure: Callable[[LogFailure], object],
+        watch: Watch | None = None,
     ) -> Storage:
-        """Blocks. Raises LockedJournal, DamagedJournal, ForeignJournal, JournalFull, LogFailure, DiskFull, OSError."""
+        """Blocks. `watch` is `loop.add_reader`: groups are then written by a thread that needs no interpreter lock.
+
+        Raises LockedJournal, DamagedJournal, ForeignJournal, JournalFull, LogFailure, DiskFull, OSError.
+        """
         self = cls(options)
         directory = options.data_dir
         if directory is None:
@@ -92,11 +97,16 @@ class Storage:
                 if (directory / "raft").exists():
                     raise ValueError(f"{directory} is a cluster member's: start it with --cluster HOST:PORT as before")
                 self.wiring = LocalLog(directory / "wiring", call_soon=call_soon, on_failure=on_wiring_failure)
-            self.journal = Journal.open(directory / "journal", options.journal, call_soon, on_journal_state)
+            self.journal = Journal.open(directory / "journal", options.journal, call_soon, on_journal_state, watch)
         except BaseException:
             self.close()
             raise
         return self
+
+    @property
+    def watched(self) -> int | None:
+        """The descriptor that was given to `watch`; the owner stops watching it before `close`."""
+        return None if self.journal is None else self.journal.watched
 
     def order_by(self, wiring: RaftLog, incarnation: int) -> None:
         """The wiring is a cluster's."""
