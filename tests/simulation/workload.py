@@ -41,7 +41,7 @@ FEATURES: dict[str, tuple[Kind, ...]] = {
     "full": (Kind("full", {"x-max-length": 8, "x-overflow": "reject-publish"}),),
     "sac": (Kind("sac", {"x-single-active-consumer": True}),),
     "priority": (Kind("prio", {"x-max-priority": 3}, keeps_order=False),),
-    "rotating": (Kind("rot", {"x-ownership": "rotating", "x-ownership-hold-ms": 200}),),
+    "rotating": (Kind("rot", {"x-ownership": "rotating", "x-ownership-hold-ms": 200, "x-replicas": 9}),),
     "memory": (Kind("mem", {"x-durability": "memory"}, keeps_all=False, volatile=True),),
     "auto": (Kind("auto", acknowledged=False),),
 }  # fmt: skip
