@@ -61,6 +61,8 @@ REASON_BITS: Final = 8
 PRODUCER_BYTES_MAX: Final = 1024
 RUN_ENTRY: Final = struct.Struct("<BBBBIIII")
 
+SEQ_MAX: Final = 2**62 - 1
+"""No queue comes so far; what arithmetic on seqs may count on when records come from another node."""
 GROUP_HEADER_BYTES: Final = 32
 WINDOW_SHIFT: Final = 48
 WINDOW_MAX: Final = 0xFFFF

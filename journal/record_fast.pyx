@@ -812,6 +812,8 @@ cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint p
         for k in range(at + head.length, view.next):
             if data[k]:
                 raise DamagedRecord(at, "a record's padding is not zero")
+        if head.seq >> 62:  # SEQ_MAX
+            raise DamagedRecord(at, f"seq {head.seq} is beyond any queue")
     view.kind = head.kind
     view.flags = head.flags
     view.priority = head.priority

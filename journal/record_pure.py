@@ -35,6 +35,7 @@ from journal.layout import (
     REDELIVERED_BIT,
     REQ,
     RSV,
+    SEQ_MAX,
     SET,
 )
 
@@ -277,13 +278,16 @@ def scan_span(data: Bytes) -> list[Record]:
 def verify_records(data: Bytes, queue_id: int, epoch: int) -> int:
     """Proves a span of records that came from another node; returns how many they are.
 
-    Raises DamagedRecord unless every one has a right checksum, this queue id and an epoch that is not above `epoch`.
+    Raises DamagedRecord unless every one has a right checksum, a seq up to SEQ_MAX, this queue id and an epoch that is
+    not above `epoch`.
     """
     count = 0
     for at, end in _spans(data):
         record = _scan_record(data, at, end, 0)
         if any(data[at + record.length : end]):
             raise DamagedRecord(at, "a record's padding is not zero")
+        if record.seq > SEQ_MAX:
+            raise DamagedRecord(at, f"seq {record.seq} is beyond any queue")
         if record.queue_id != queue_id or record.epoch > epoch:
             what = f"a record of queue {record.queue_id}, epoch {record.epoch}: not of queue {queue_id}, epoch {epoch}"
             raise DamagedRecord(at, what)

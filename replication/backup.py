@@ -41,7 +41,7 @@ from .messages import (
     SyncWant,
 )
 from .store import RecordMaker, ReplicaStore
-from .sync import below, compare, contains, cut_point, foreign, intersect, merged, ranges_of, subtract
+from .sync import below, bucket_range, compare, contains, cut_point, foreign, intersect, merged, ranges_of, subtract
 
 WANTS_MAX = 4
 """Buckets that are asked for and not answered, per owner."""
@@ -69,8 +69,11 @@ class Host(Protocol):
     def queue(self, queue_id: int) -> Replica | None:
         """The queue in the map as applied; None: no such queue, or this node's registration is not applied yet."""
 
+    def sound(self, queue_id: int, records: memoryview) -> bool:
+        """Whether these are whole, sound records of that queue, of whatever kind."""
+
     def verify(self, queue_id: int, records: memoryview) -> Sequence[Range] | None:
-        """The seqs of the ENQ records; None when these are not whole, sound records of that queue."""
+        """The seqs of the ENQ records; None when these are not whole, sound ENQ records of that queue."""
 
     def write(self, queue_id: int, records: bytes | memoryview, epochs: tuple[tuple[int, int], ...] | None) -> int:
         """Puts the records into this node's next group, whole, and folds them then into the queue's store; `epochs`
@@ -136,6 +139,9 @@ class Backup:
         self._answer(link)
 
     def _append(self, link: Link, message: Append, payload: memoryview) -> None:
+        whole = sum(size for _, _, size in message.parts)
+        if whole != len(payload):
+            raise BadMessage(f"the parts of an Append are {whole} bytes, its payload is {len(payload)}")
         answer = Answer(message)
         at = 0
         for queue_id, epoch, size in message.parts:
@@ -149,8 +155,6 @@ class Backup:
                 answer.holds += 1
             else:
                 self._take(link, following, answer, part)
-        if at != len(payload):
-            raise BadMessage(f"the parts of an Append are {at} bytes, its payload is {len(payload)}")
         link.answers.append(answer)
 
     def _current(self, link: Link, following: Following) -> bool:
@@ -164,7 +168,7 @@ class Backup:
         )
 
     def _take(self, link: Link, following: Following, answer: Answer, part: memoryview) -> None:
-        if self._host.verify(following.queue_id, part) is None:
+        if not self._host.sound(following.queue_id, part):
             self._host.replication_event("damaged", following.queue_id, link.peer, "records of an Append")
             self._refuse(link, answer, following.queue_id, following.epoch)
         else:
@@ -319,6 +323,8 @@ class Backup:
         if asked is None:
             raise BadMessage(f"bucket {message.bucket} of queue {message.queue_id} was not asked for")
         link.wants -= 1
+        if subtract(merged(message.live), [bucket_range(message.bucket)]):
+            raise BadMessage(f"bucket {message.bucket} of queue {message.queue_id} is said to hold {message.live}")
         got = self._host.verify(message.queue_id, payload) if len(payload) else ()
         live = below(merged(message.live), following.next_seq)
         missing = subtract(live, asked.have)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-Range = tuple[int, int]
+from cluster.link.fields import Bucket, Producer, Short, Term, Whole, Word, check_ranges
+from cluster.link.fields import Range as Range
 
 
 class ReplicationMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -18,8 +19,8 @@ class ReplicationMessage(msgspec.Struct, frozen=True, array_like=True):
 class Append(ReplicationMessage, frozen=True, tag=1):
     """Owner to backup: the records of one group commit, as far as they concern this backup."""
 
-    group: int
-    parts: tuple[tuple[int, int, int], ...]
+    group: Whole
+    parts: tuple[tuple[Whole, Term, Whole], ...]
     """(queue_id, epoch, bytes), in the order of the payload."""
 
 
@@ -29,66 +30,79 @@ class AppendAck(ReplicationMessage, frozen=True, tag=2):
     `refused` parts were not taken (stale epoch, no sync since the last reset): they say so once, before they count.
     """
 
-    group: int
-    refused: tuple[tuple[int, int], ...] = ()
+    group: Whole
+    refused: tuple[tuple[Whole, Term], ...] = ()
     """(queue_id, epoch)."""
 
 
 class SyncOffer(ReplicationMessage, frozen=True, tag=3):
     """Owner to backup: this is the emitted state of the queue; Appends follow from now on."""
 
-    queue_id: int
-    epoch: int
-    sync: int
+    queue_id: Whole
+    epoch: Term
+    sync: Whole
     """Number of this sync, rising per owner start."""
-    next_seq: int
-    reserved: int
-    epochs: tuple[tuple[int, int], ...]
+    next_seq: Whole
+    reserved: Whole
+    epochs: tuple[tuple[Term, Whole], ...]
     """(epoch, its first seq), ascending."""
-    producers: tuple[tuple[bytes, int], ...]
+    producers: tuple[tuple[Producer, Word], ...]
     """(producer, highest number in the log)."""
-    buckets: tuple[tuple[int, int], ...]
+    buckets: tuple[tuple[Bucket, Word], ...]
     """(number, digest) of every bucket of BUCKET_SEQS seqs with a live message."""
+
+    def __post_init__(self) -> None:
+        before = (-1, -1)
+        for entry in self.epochs:
+            if entry[0] <= before[0] or entry[1] < before[1] or entry[0] > self.epoch:
+                raise ValueError(f"epochs {self.epochs} of an owner in epoch {self.epoch}")
+            before = entry
 
 
 class SyncWant(ReplicationMessage, frozen=True, tag=4):
     """Backup to owner: send this bucket; `have` need no bodies."""
 
-    queue_id: int
-    epoch: int
-    sync: int
-    bucket: int
+    queue_id: Whole
+    epoch: Term
+    sync: Whole
+    bucket: Bucket
     have: tuple[Range, ...]
+
+    def __post_init__(self) -> None:
+        check_ranges(self.have)
 
 
 class SyncBucket(ReplicationMessage, frozen=True, tag=5):
     """Owner to backup: all that lives in the bucket now. Payload: ENQ records of those not in `have`."""
 
-    queue_id: int
-    epoch: int
-    sync: int
-    bucket: int
+    queue_id: Whole
+    epoch: Term
+    sync: Whole
+    bucket: Bucket
     live: tuple[Range, ...]
-    counts: tuple[tuple[int, int], ...] = ()
+    counts: tuple[tuple[Whole, Short], ...] = ()
     """(seq, delivery count) where it is not 0."""
-    dead: tuple[tuple[int, int], ...] = ()
+    dead: tuple[tuple[Whole, Word], ...] = ()
     """(seq, reason) of messages that are held for their dead-letter targets."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self.live)
 
 
 class SyncDone(ReplicationMessage, frozen=True, tag=6):
     """Backup to owner: the sync is durable here."""
 
-    queue_id: int
-    epoch: int
-    sync: int
+    queue_id: Whole
+    epoch: Term
+    sync: Whole
 
 
 class SyncRefused(ReplicationMessage, frozen=True, tag=7):
     """Backup to owner: stale epoch, or this replica is damaged; `why` for the log."""
 
-    queue_id: int
-    epoch: int
-    sync: int
+    queue_id: Whole
+    epoch: Term
+    sync: Whole
     why: str
 
 

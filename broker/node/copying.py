@@ -292,9 +292,12 @@ class Copying:
         return True
 
     def verify(self, queue_id: int, records: memoryview) -> Sequence[Range] | None:
-        if not self.sound(queue_id, records):
+        try:
+            count = verify_records(records, queue_id, self._epoch(queue_id))
+        except DamagedRecord:
             return None
-        return [(seq, seq) for seq in seqs_of(records)]
+        seqs = [(seq, seq) for seq in seqs_of(records)]
+        return seqs if len(seqs) == count else None
 
     def _epoch(self, queue_id: int) -> int:
         entity = self._node.map.queue_by_id(QueueId(queue_id))

@@ -5,22 +5,47 @@ earlier frame of the same link. So whoever handles it finds every queue, epoch a
 node sends to itself (a proxy to the owner next door) goes round here as well, without being encoded.
 
     out      frames for each peer, in order; the shell takes them after the group that they belong to is on its way
-    held     frames that wait for the wiring, per peer; they are bounded by what a link may have under way
+    held     frames that wait for the wiring, per peer: at most HELD_FRAMES_MAX and about HELD_BYTES_MAX
 
 A link that is lost takes its frames with it, those that wait here too: the cores attach and sync again.
+
+*What a peer may get wrong.* Who is behind a link is a member and has the cluster's secret; it is not believed for all
+that. Nothing that a peer says ends this node, or holds more of its memory than the bounds above; what no correct member
+says ends the link (`bad`), before anything of the frame is carried out, and the next link begins from scratch.
+
+    torn, longer than 64 MiB, head longer than its frame              the link ends (cluster.link.frames)
+    no head, unknown tag, wrong type, negative, beyond its field,     the link ends
+      a range that ends before it begins, epochs that do not rise
+    parts that are not what their payload holds                       the link ends
+    a record with a wrong checksum, kind, queue, or too high an       Publish, Deliver, Answer, Reply: the link ends
+      epoch or seq                                                    Append, SyncBucket: refused, and synced anew
+    a wiring index that this node never reaches                       frames wait, then the link ends at the bound
+    AppendAck of a group that was not sent, a bucket that was not     the link ends
+      asked for, deliveries beyond their credit
+    an epoch, incarnation, sync, gen or owner of the past, or one     dropped; an Append or offer is refused, so that
+      that the map does not know                                      its owner hears of it
+    the same frame again                                              nothing: numbers are taken once
+    a gap in publishes                                                Detach: they are sent again in order
+    a settlement of what its node does not hold                       answered, and nothing else
+    a queue that is not owned, not held, or does not exist            dropped, or refused
+
+A clock of a peer is never read: times in frames are those of messages. What cannot be seen is believed: a backup that
+acknowledges what it has not written, an owner that settles what nobody acknowledged. Members are not Byzantine.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from broker.node.requests import AnyRequest
 from broker.proxy.messages import AnyProxy
 from cluster.link.frames import decoder, encode
+from journal.record import DamagedRecord
+from replication.errors import BadMessage
 from replication.messages import AnyReplication
 
 Payload = bytes | bytearray | memoryview
@@ -28,20 +53,33 @@ Handler = Callable[[str, Any, memoryview], None]
 
 HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest)
 ROUNDS_MAX: Final = 10_000
+HELD_FRAMES_MAX: Final = 10_000
+HELD_BYTES_MAX: Final = 64 << 20
+"""What may wait of one peer; a single frame may be as long as it likes."""
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+BAD: Final = (BadMessage, DamagedRecord)
+
+
+def _unheard(peer: str, why: str) -> NoReturn:
+    raise AssertionError(f"nobody ends the link to {peer}: {why}")
 
 
 class Hub:
-    """The data channel of one node. `handlers` maps each type of head to the core that handles it."""
+    """The data channel of one node. `handlers` maps each type of head to the core that handles it.
+
+    bad    (peer, why): the peer said what no correct member says; whoever has the link ends it, with `unlink`
+    """
 
     def __init__(self, name: str, applied: Callable[[], int]) -> None:
         self.name = name
         self._applied = applied
+        self.bad: Callable[[str, str], object] = _unheard
         self.handlers: dict[type, Handler] = {}
         self.linked: dict[str, int] = {}
         """Session number of the link to each peer that has one; this node is always linked to itself."""
         self.out: dict[str, list[bytes]] = {}
         self.held_bytes: dict[str, int] = {}
-        self._held: dict[str, deque[tuple[int, Any, memoryview]]] = {}
+        self._held: dict[str, deque[tuple[int, Any, memoryview, int]]] = {}
         self._round: deque[tuple[Any, memoryview]] = deque()
 
     # -- out
@@ -79,25 +117,39 @@ class Hub:
     # -- in
 
     def received(self, peer: str, index: int, head: Payload, payload: memoryview) -> None:
-        """A frame came over the peer's present link. Raises msgspec.DecodeError for one that is none."""
+        """A frame came over the peer's present link."""
         held = self._held.get(peer)
         if held is None:
             return
-        message = HEADS.decode(head)
-        if held or index > self._applied():
-            held.append((index, message, payload))
-            self.held_bytes[peer] += len(payload)
-        else:
+        try:
+            message = HEADS.decode(head)
+        except UNREADABLE as error:
+            self.bad(peer, _line(error))
+            return
+        if not held and index <= self._applied():
+            self._handle(peer, message, payload)
+            return
+        size = len(head) + len(payload)
+        if held and (len(held) >= HELD_FRAMES_MAX or self.held_bytes[peer] + size > HELD_BYTES_MAX):
+            self.bad(peer, f"{len(held)} frames wait for wiring index {held[0][0]}, and {self._applied()} is applied")
+            return
+        held.append((index, message, payload, size))
+        self.held_bytes[peer] += size
+
+    def _handle(self, peer: str, message: Any, payload: memoryview) -> None:
+        try:
             self.handlers[type(message)](peer, message, payload)
+        except BAD as error:
+            self.bad(peer, f"{type(message).__name__}: {_line(error)}")
 
     def advanced(self) -> None:
         """The wiring went on: what waited for it may be looked at."""
         for peer in tuple(self._held):
             held = self._held.get(peer)
-            while held and held[0][0] <= self._applied():
-                _, message, payload = held.popleft()
-                self.held_bytes[peer] -= len(payload)
-                self.handlers[type(message)](peer, message, payload)
+            while held and held[0][0] <= self._applied() and self._held.get(peer) is held:  # else the link has ended
+                _, message, payload, size = held.popleft()
+                self.held_bytes[peer] -= size
+                self._handle(peer, message, payload)
 
     def turn(self) -> bool:
         """Hands over what this node sent to itself; True when there was something."""
@@ -109,3 +161,7 @@ class Hub:
             rounds += 1
             assert rounds < ROUNDS_MAX, "what a node says to itself comes to an end"
         return moved
+
+
+def _line(error: BaseException) -> str:
+    return str(error) or type(error).__name__

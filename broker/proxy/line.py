@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.proxy.messages import ConsumerHead
+from journal.record import DamagedRecord
+from replication.errors import BadMessage
 
 if TYPE_CHECKING:
     from broker.queues.subscription import Subscription
@@ -102,6 +104,11 @@ class Line:
             arguments=_plain(subscription.arguments),
         )
 
+    def check_credit(self) -> None:
+        """Raises BadMessage when far more came than the owner was promised room for: nobody bounds what waits here."""
+        if self.came > self.granted + WINDOW_MAX:
+            raise BadMessage(f"{self.came} deliveries to consumer {self.number}, with credit for {self.granted}")
+
     def measure(self, count: int, size: int) -> None:
         """Deliveries came: the window follows their size."""
         self.came += count
@@ -122,13 +129,13 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split(data: memoryview) -> Iterator[memoryview]:
-    """The records of a payload, one by one, padding included."""
+    """The records of a payload, one by one, padding included. Raises DamagedRecord."""
     at = 0
     while at < len(data):
         length = int.from_bytes(data[at : at + 4], "little")
         end = at + (length + 7 & ~7)
         if length < _HEADER_BYTES or end > len(data):
-            raise ValueError(f"a record of {length} bytes does not fit its delivery")
+            raise DamagedRecord(at, f"a record of {length} bytes does not fit its delivery")
         yield data[at:end]
         at = end
 

@@ -8,11 +8,12 @@ inclusive. Message records in payloads are ENQ records as in journal/layout.py.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-Range = tuple[int, int]
+from cluster.link.fields import Producer, Signed, Term, Whole, check_ranges
+from cluster.link.fields import Range as Range
 
 
 class ProxyMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -25,20 +26,20 @@ class ProxyMessage(msgspec.Struct, frozen=True, array_like=True):
 class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
     """A consumer as its owner knows it."""
 
-    consumer: int
+    consumer: Whole
     """Number, unique in the proxy's node incarnation."""
     tag: str
     """For people only."""
-    priority: int
+    priority: Signed
     exclusive: bool
     no_ack: bool
-    prefetch: int
+    prefetch: Whole
     """For people only; the limit itself is `upto`."""
-    upto: int
+    upto: Whole
     """Credit: the owner may deliver this many to it in this gen."""
-    held: int
+    held: Whole
     """Unacknowledged at the consumer now."""
-    order: int
+    order: Whole
     """When it was declared, wall clock ms; the order of waiting single active consumers."""
     arguments: dict[str, Any] = {}
 
@@ -46,11 +47,14 @@ class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
     """What became of deliveries. Kept by the proxy until `Settled`."""
 
-    id: int
+    id: Whole
     """Rising per proxy and queue."""
-    outcome: int
+    outcome: Annotated[int, msgspec.Meta(ge=0, le=3)]
     """SETTLE_*."""
     ranges: tuple[Range, ...]
+
+    def __post_init__(self) -> None:
+        check_ranges(self.ranges)
 
 
 SETTLE_ACK = 0
@@ -62,22 +66,25 @@ SETTLE_REQUEUE_COUNTED = 3  # returns, the consumer failed at it (reject, channe
 class AttachedQueue(msgspec.Struct, frozen=True, array_like=True):
     """Everything that the proxy's node has to do with a queue."""
 
-    queue_id: int
-    epoch: int
-    gen: int
+    queue_id: Whole
+    epoch: Term
+    gen: Whole
     consumers: tuple[ConsumerHead, ...]
     outstanding: tuple[Range, ...]
     settlements: tuple[Settlement, ...]
     """Not yet answered, in order; their seqs are not in `outstanding`."""
-    next_number: int
+    next_number: Whole
     """Number of the proxy's next publish; those not acknowledged are sent again after Attached."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self.outstanding)
 
 
 class Attach(ProxyMessage, frozen=True, tag=20):
     """Complete for the listed queues; every other queue that the receiver owns at `index`: nothing here."""
 
-    incarnation: int
-    index: int
+    incarnation: Whole
+    index: Whole
     queues: tuple[AttachedQueue, ...]
     partial: bool = False
     """True: only the listed queues are meant (a single queue attaches again)."""
@@ -86,56 +93,56 @@ class Attach(ProxyMessage, frozen=True, tag=20):
 class Publish(ProxyMessage, frozen=True, tag=21):
     """Messages for queues that the receiver owns."""
 
-    parts: tuple[tuple[int, int, int, int, int, int], ...]
+    parts: tuple[tuple[Whole, Term, Whole, Whole, Whole, Whole], ...]
     """(queue_id, epoch, gen, number of the first, count, bytes of ENQ records)."""
 
 
 class NamedPublish(ProxyMessage, frozen=True, tag=22):
     """One message of a producer that numbers its messages itself (x-producer, x-seq); takes a number like others."""
 
-    queue_id: int
-    epoch: int
-    gen: int
-    number: int
-    producer: bytes
-    sequence: int
+    queue_id: Whole
+    epoch: Term
+    gen: Whole
+    number: Whole
+    producer: Producer
+    sequence: Whole
 
 
 class Consume(ProxyMessage, frozen=True, tag=23):
-    queue_id: int
-    epoch: int
-    gen: int
+    queue_id: Whole
+    epoch: Term
+    gen: Whole
     head: ConsumerHead
 
 
 class Cancel(ProxyMessage, frozen=True, tag=24):
-    queue_id: int
-    epoch: int
-    gen: int
-    consumer: int
+    queue_id: Whole
+    epoch: Term
+    gen: Whole
+    consumer: Whole
 
 
 class Credit(ProxyMessage, frozen=True, tag=25):
     """(queue_id, gen, consumer, upto, held): cumulative per gen."""
 
-    grants: tuple[tuple[int, int, int, int, int], ...]
+    grants: tuple[tuple[Whole, Whole, Whole, Whole, Whole], ...]
 
 
 class Settle(ProxyMessage, frozen=True, tag=26):
-    queue_id: int
-    epoch: int
-    gen: int
+    queue_id: Whole
+    epoch: Term
+    gen: Whole
     settlements: tuple[Settlement, ...]
 
 
 class Ask(ProxyMessage, frozen=True, tag=27):
     """A question or an order that is answered once: ASK_*. Asked again after a new attach."""
 
-    queue_id: int
-    epoch: int
-    gen: int
-    request: int
-    what: int
+    queue_id: Whole
+    epoch: Term
+    gen: Whole
+    request: Whole
+    what: Annotated[int, msgspec.Meta(ge=0, le=4)]
     if_unused: bool = False
     if_empty: bool = False
 
@@ -160,63 +167,66 @@ class Reply(ProxyMessage, frozen=True, tag=28):
 class Attached(ProxyMessage, frozen=True, tag=40):
     """The owner has taken the attachment; `accepted`: it has all publishes of this proxy up to this number."""
 
-    queue_id: int
-    epoch: int
-    gen: int
-    accepted: int
+    queue_id: Whole
+    epoch: Term
+    gen: Whole
+    accepted: Whole
 
 
 class Published(ProxyMessage, frozen=True, tag=41):
     """Publishes up to `upto` are committed, but for those that were refused (overflow)."""
 
-    queue_id: int
-    gen: int
-    upto: int
+    queue_id: Whole
+    gen: Whole
+    upto: Whole
     refused: tuple[Range, ...] = ()
     """Numbers, told once, at or below `upto`."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self.refused)
 
 
 class Consuming(ProxyMessage, frozen=True, tag=42):
     """Answer to Consume; `refused` is "" or the reason (exclusive use)."""
 
-    queue_id: int
-    gen: int
-    consumer: int
+    queue_id: Whole
+    gen: Whole
+    consumer: Whole
     refused: str = ""
 
 
 class Cancelled(ProxyMessage, frozen=True, tag=43):
     """The owner ended a consumer."""
 
-    queue_id: int
-    gen: int
-    consumer: int
+    queue_id: Whole
+    gen: Whole
+    consumer: Whole
 
 
 class Deliver(ProxyMessage, frozen=True, tag=44):
     """Messages for consumers of the receiver."""
 
-    parts: tuple[tuple[int, int, int, int, int], ...]
+    parts: tuple[tuple[Whole, Term, Whole, Whole, Whole], ...]
     """(queue_id, epoch, gen, consumer, bytes of ENQ records). A record's REDELIVERED_BIT is its flag."""
 
 
 class Settled(ProxyMessage, frozen=True, tag=45):
     """Settlements up to this id are committed (or void)."""
 
-    queue_id: int
-    gen: int
-    id: int
+    queue_id: Whole
+    gen: Whole
+    id: Whole
 
 
 class Answer(ProxyMessage, frozen=True, tag=46):
     """Answer to Ask. ASK_GET: payload is one ENQ record, or nothing when the queue is empty."""
 
-    queue_id: int
-    gen: int
-    request: int
-    count: int = 0
+    queue_id: Whole
+    gen: Whole
+    request: Whole
+    count: Whole = 0
     """Messages ready, or purged."""
-    consumers: int = 0
+    consumers: Whole = 0
     refused: str = ""
     """ASK_DELETE: "" or "in use" or "not empty"."""
 
@@ -224,9 +234,9 @@ class Answer(ProxyMessage, frozen=True, tag=46):
 class Detach(ProxyMessage, frozen=True, tag=47):
     """The owner wants the proxy to attach this queue again: "gap", "moving" (a hand-over failed), "unknown"."""
 
-    queue_id: int
-    epoch: int
-    gen: int
+    queue_id: Whole
+    epoch: Term
+    gen: Whole
     why: str
 
 

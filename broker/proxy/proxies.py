@@ -34,6 +34,7 @@ from broker.proxy.messages import (
     Settled,
 )
 from broker.proxy.outbox import Outbox
+from broker.proxy.parts import check_parts
 from broker.proxy.proxy_queue import ProxyQueue
 from broker.queues.ring import Ring
 from cluster.entities import Queue as QueueEntity
@@ -261,6 +262,7 @@ class Proxies:
             _HANDLERS[type(message)](self, queue, message)
 
     def _deliver(self, peer: str, message: Deliver, payload: memoryview) -> None:
+        check_parts(message.parts, payload)
         at = 0
         for queue_id, epoch, gen, consumer, size in message.parts:
             queue = self.queues.get(queue_id)

@@ -52,7 +52,8 @@ from broker.queues.ring import Ring
 from broker.queues.ticket import Ticket
 from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
-from journal.record import Message, read_records
+from journal.record import Message, read_records, verify_records
+from replication.errors import BadMessage
 
 if TYPE_CHECKING:
     from broker.proxy.proxies import Proxies
@@ -158,8 +159,8 @@ class ProxyQueue:
             if payload:
                 seq, message, delivery_count, redelivered = read_records(payload)[0]
                 self._settlements.came_again((seq,))
-                self.ring.hold(seq)
-                taken = seq, message, redelivered, delivery_count
+                if self.ring.hold(seq):
+                    taken = seq, message, redelivered, delivery_count
             then(taken)
 
         self._ask(ASK_GET, answered)
@@ -269,6 +270,8 @@ class ProxyQueue:
         if (message.epoch, message.gen) != (self.entity.epoch, self.gen) or self.attached:
             return
         assert self.outbox is not None, "an attachment has an owner"
+        if message.accepted >= self._backlog.next_number:
+            raise BadMessage(f"{message.accepted} publishes were accepted of {self._backlog.next_number - 1}")
         self.attached = True
         self._backlog.attached(message.accepted, self.outbox)
         self.ring.mark()
@@ -362,6 +365,8 @@ class ProxyQueue:
         if (epoch, gen) != (self.entity.epoch, self.gen) or not self.attached or self.deleted:
             return
         line = self._lines.get(consumer)
+        if line is None or line.surplus or line.subscription.credit.ledger.prefetch:
+            verify_records(data, self.entity.queue_id, self.entity.epoch)  # `receive` does it, but not at once
         if self._settlements.watches_returns:
             self._settlements.came_again([seq_of(record) for record in split(data)])
         if line is None:
@@ -371,9 +376,11 @@ class ProxyQueue:
             return
         if not line.surplus and not line.subscription.credit.ledger.prefetch:
             line.measure(self._receive(line, data, now_ms), len(data))
+            line.check_credit()
             return
         records = list(split(data))
         line.measure(len(records), len(data))
+        line.check_credit()
         line.surplus.extend(records)
         self._pour(line, now_ms)
 
@@ -404,6 +411,7 @@ class ProxyQueue:
     def on_answer(self, message: Answer, payload: memoryview) -> None:
         """Of an older attachment: dropped; it was asked again."""
         if message.gen == self.gen and self.attached:
+            read_records(payload)  # what cannot be read must not take the question with it
             then = self._questions.answered(message.request)
             if then is not None:
                 then(message, payload)

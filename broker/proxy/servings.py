@@ -27,9 +27,13 @@ from broker.proxy.messages import (
     Publish,
     Settle,
 )
+from broker.proxy.parts import check_parts
 from broker.proxy.serving import Serving
 from broker.queues.queue import Queue
+from journal.record import verify_records
+from replication.errors import BadMessage
 
+EPOCH_MAX: Final = 2**32 - 1
 FRAME_BYTES: Final = 1 << 20
 Payload = bytes | bytearray | memoryview
 
@@ -187,6 +191,13 @@ class Servings:
         return serving if serving is not None and serving.epoch == epoch else None
 
     def _publish(self, peer: str, message: Publish, payload: memoryview) -> None:
+        check_parts(message.parts, payload)
+        if peer != self.host.name:
+            at = 0
+            for queue_id, _, _, _, count, size in message.parts:
+                if (found := verify_records(payload[at : at + size], queue_id, EPOCH_MAX)) != count or not count:
+                    raise BadMessage(f"{count} messages for queue {queue_id} are {found} records")
+                at += size
         at = 0
         for queue_id, epoch, gen, first, count, size in message.parts:
             records = payload[at : at + size]
@@ -197,6 +208,8 @@ class Servings:
                 serving.publish(attachment, first, count, records)
 
     def _publish_named(self, peer: str, message: NamedPublish, payload: memoryview) -> None:
+        if verify_records(payload, message.queue_id, EPOCH_MAX) != 1:
+            raise BadMessage(f"a numbered publish to queue {message.queue_id} is not one record")
         serving = self._serving(message.queue_id, message.epoch)
         attachment = serving.attachment(peer, message.gen) if serving is not None else None
         if serving is not None and attachment is not None:

@@ -192,6 +192,7 @@ class ClusterShell:
         assert part is not None, "a member has a part"
         part.backlog = lambda peer: self.mesh.backlog(peer, DATA)
         part.tell = lambda event, facts: self._log.say("info", event, **facts)
+        part.hub.bad = self._bad_frame
         part.linked(self.name, 0)
         for peer, session in self._data_links.items():
             part.linked(peer, session)
@@ -462,6 +463,10 @@ class ClusterShell:
                 self.mesh.drop(peer, f"it sent what is no control frame: {error}")
         elif self._node is not None and self._node.part is not None:
             self._shell.heard(peer, index, head, payload)
+
+    def _bad_frame(self, peer: str, why: str) -> None:
+        self._log.say("error", "cluster.bad_frame", peer=peer, why=why)
+        self.mesh.drop(peer, f"it sent what no node sends: {why}")
 
     def on_writable(self, peer: str, channel: str) -> None:
         if channel == DATA and peer in self._data_links:

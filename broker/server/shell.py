@@ -25,8 +25,6 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from broker.node.core import Group, Load, Node
 from broker.queues.queue import PATIENCE_MS
 from broker.server.admin import AdminSocket
@@ -46,7 +44,6 @@ from cluster.state import Applied
 from journal.errors import DamagedJournal, JournalFailed
 from journal.record import DamagedRecord, Message
 from journal.survivors import Survivor
-from replication.errors import BadMessage
 
 if TYPE_CHECKING:
     from broker.server.cluster_shell import ClusterShell
@@ -340,9 +337,6 @@ class NodeShell:
             return
         try:
             part.hub.received(peer, index, head, payload)
-        except (BadMessage, DamagedRecord, msgspec.MsgspecError) as error:
-            self.log.say("error", "cluster.bad_frame", peer=peer, error=str(error))
-            self.cluster.mesh.drop(peer, f"it sent what no node sends: {error}")
         except Exception as error:
             self.fail(error)
             return

@@ -167,7 +167,7 @@ class Link(asyncio.Protocol):
             self.end(f"it sent {error}")
         except BrokenHandshake as error:
             self.end(error.line, None if error.told else refusal(error.line))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self.end(f"it sent a message that cannot be read: {error}")
 
     def _shake(self, index: int, head: memoryview) -> None:

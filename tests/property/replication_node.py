@@ -281,6 +281,9 @@ class Node:
         store = self.ring(queue_id) if self.name in queue.replicas else None
         return Replica(queue.owner, queue.epoch, store, self.name in (*queue.in_sync, *queue.eligible))
 
+    def sound(self, queue_id: int, records: memoryview) -> bool:
+        return self.verify(queue_id, records) is not None
+
     def verify(self, queue_id: int, records: memoryview) -> list[Range] | None:
         if self.world.faulty and self.world.random.random() < 0.002:
             return None  # as if a bit had fallen over

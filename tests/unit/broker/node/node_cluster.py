@@ -62,6 +62,7 @@ class Site(World):
         node.now_ms = self.now_ms
         node.part = part = Part(node)
         part.tell = lambda event, facts: self.events.append((event, dict(facts)))
+        part.hub.bad = lambda peer, why: self.cluster.bad(self.name, peer, why)
         recovery = Recovery(self.map.queue_by_id, lambda entity: node.new_ring(entity, replica=not entity.transient))
         self.journal.recover(recovery)
         recovery.finish()
@@ -127,6 +128,8 @@ class Cluster:
         self.links: dict[tuple[str, str], deque[bytes]] = {}
         self.readers: dict[tuple[str, str], FrameReader] = {}
         self.cuts: set[tuple[str, str]] = set()
+        self.bad_frames: list[tuple[str, str, str]] = []
+        """(node, peer, why) of links that a node has ended."""
         self.sessions = 0
         self._working = False
         for name in names:
@@ -172,6 +175,10 @@ class Cluster:
         for here, there in ((one, other), (other, one)):
             if self.links.pop((here, there), None) is not None and self[here].alive:
                 self[here].node.part.unlinked(there)  # type: ignore[union-attr]
+
+    def bad(self, name: str, peer: str, why: str) -> None:
+        self.bad_frames.append((name, peer, why))
+        self.unlink(name, peer)
 
     def kill(self, name: str, failed: bool = True) -> None:
         """kill -9; with `failed` the others have noticed."""

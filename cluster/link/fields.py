@@ -1,0 +1,38 @@
+"""What a number or a range in a head may be: the decoder refuses everything else, before anybody looks at the message.
+
+A peer has the cluster's secret, so it is a member; but it may be broken, or newer than anybody thought. Bounds that
+belong to one field stand in its type, those that belong to several fields of a message in its `__post_init__`. Both
+make a head that breaks them a `msgspec.ValidationError`, which ends the link it came over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+"""A seq, an id, a group, a count: one more still fits a signed word."""
+Word = Annotated[int, msgspec.Meta(ge=0)]
+"""Any unsigned 64 bits, which is all that msgpack can say: a digest, a dead message's mark."""
+Term = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+"""An epoch, as records hold it."""
+Short = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
+"""A delivery count, as records hold it."""
+Bucket = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
+"""Number of a bucket of seqs."""
+Signed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A consumer's priority."""
+Producer = Annotated[bytes, msgspec.Meta(min_length=1, max_length=1024)]
+"""A producer's name, as records hold it."""
+
+Range = tuple[Whole, Whole]
+"""(first, last), inclusive."""
+
+
+def check_ranges(ranges: Iterable[tuple[int, int]]) -> None:
+    """Raises ValueError for a range that ends before it begins."""
+    for first, last in ranges:
+        if last < first:
+            raise ValueError(f"a range from {first} to {last}")
