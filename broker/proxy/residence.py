@@ -46,21 +46,28 @@ class Residence:
             queue.host.wake(queue, again_ms)
 
     def _choose(self, now_ms: int) -> None:
-        """A single active consumer draws its queue by locality: there is nobody to take turns with."""
+        """A single active consumer draws its queue by locality: there is nobody to take turns with.
+
+        In turns only nodes that can get the token wait for it; the owner serves those that never will.
+        """
         queue, name = self._serving.queue, self._serving.host.name
         settings = queue.settings
         rotating = settings.ownership == "rotating" and not settings.single_active_consumer and queue.ring.replicated
         if rotating != (self._rotation is not None):
             self._rotation = Rotation(name, settings.ownership_hold_ms, now_ms) if rotating else None
-        only = name if rotating else None
-        if only != queue.subscriptions.only:
-            queue.subscriptions.serve_only(only)
+        in_sync = self._serving.host.in_sync(self._serving.queue_id) if rotating else ()
+        waiting = frozenset(node for node in in_sync if node != name)
+        if waiting != queue.subscriptions.waiting:
+            queue.subscriptions.wait(waiting)
 
     def _interest(self, members: list[RemoteSubscription]) -> dict[str, Interest]:
         found: dict[str, Interest] = {}
+        own, waiting = self._serving.host.name, self._serving.queue.subscriptions.waiting
         for member in members:
-            before = found.get(member.node, Interest(0, 0))
+            served_here = self._rotation is not None and member.node not in waiting
+            node = own if served_here else member.node
+            before = found.get(node, Interest(0, 0))
             free = max(0, member.credit.limit - member.credit.delivered)
             credit = free if self._rotation is not None else member.window
-            found[member.node] = Interest(before.consumers + 1, before.credit + credit)
+            found[node] = Interest(before.consumers + 1, before.credit + credit)
         return found

@@ -1,6 +1,7 @@
 """When a queue's ownership moves although nobody failed: the token that goes round, and the pull of the consumers.
 
-*Rotating* (`x-ownership=rotating`): the owner serves only consumers of its own node. When its hold time is over and
+*Rotating* (`x-ownership=rotating`): the owner serves consumers of its own node, and of nodes that cannot own the queue
+because they hold no copy in sync; the other owners-to-be wait for their turn. When its hold time is over and
 something was to be handed out meanwhile, it passes the queue to the next node, in circular order of names, that is in
 sync and has a consumer with credit. An owner without any consumer passes it at once. A node without interest never
 gets it, and an idle queue stays where it is.

@@ -103,14 +103,14 @@ class Subscription:
 class Subscriptions:
     """The consumers of one queue, wherever they are.
 
-    `only`: the node whose consumers alone are served (rotating ownership); None: all are.
+    `waiting`: nodes whose consumers are not served before the queue is theirs (rotating ownership).
     """
 
-    __slots__ = ("_active", "_members", "credits", "exclusive", "only", "single_active")
+    __slots__ = ("_active", "_members", "credits", "exclusive", "single_active", "waiting")
 
     def __init__(self, single_active: bool) -> None:
         self.single_active = single_active
-        self.only: str | None = None
+        self.waiting: frozenset[str] = frozenset()
         self.exclusive = False
         self.credits: list[Any] = []  # what dispatch walks
         self._members: list[Member] = []
@@ -156,13 +156,14 @@ class Subscriptions:
             self._active = next((member for member in self._members if member.holds), None)
             self._elect()
 
-    def serve_only(self, node: str | None) -> None:
-        self.only = node
+    def wait(self, nodes: frozenset[str]) -> None:
+        """Consumers of these nodes wait; all others are served."""
+        self.waiting = nodes
         self._elect()
 
     def _elect(self) -> None:
         if not self.single_active:
-            served = [member for member in self._members if self.only is None or member.node in ("", self.only)]
+            served = [member for member in self._members if member.node not in self.waiting]
             self.credits = [member.credit for member in served]
             return
         first = self._members[0] if self._members else None
