@@ -59,6 +59,16 @@ def reconfigurations(view: ClusterView, at_most: int = MOVES_AT_ONCE) -> list[c.
     return moves if moves or copying else list(_levelled(idle, load, at_most))
 
 
+def waits_for(view: ClusterView) -> dict[str, int]:
+    """Members without whom so many queues have no owner, by name: each of them may have all that is committed."""
+    awaited: dict[str, int] = {}
+    for queue in view.queues():
+        if queue.owner is None:
+            for name in (*queue.in_sync, *queue.eligible):
+                awaited[name] = awaited.get(name, 0) + 1
+    return dict(sorted(awaited.items()))
+
+
 def _by_id(view: ClusterView) -> Iterator[Queue]:
     lasting = [queue for queue in view.queues() if not queue.transient]
     lasting.sort(key=lambda queue: queue.queue_id)

@@ -22,12 +22,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DATA_DIR = Path("clusterbroker-data")
 
 
-def perform(directory: Path, do: str, **arguments: Any) -> dict[str, Any]:
+def perform(directory: Path, do: str, *, patience_s: float = 30.0, **arguments: Any) -> dict[str, Any]:
     """The answer of the node, or of its wiring log; leaves with exit code 1 and one line when it is no."""
     from broker.server.admin import RUNNING, ask
 
     asked = {"do": do, **arguments}
-    answer = ask(directory, asked)
+    try:
+        answer = ask(directory, asked, patience_s)
+    except TimeoutError:
+        answer = {"ok": False, "error": f"the node has not answered '{do}' within {patience_s:g} s: look at its log"}
     if answer is None and do in RUNNING:
         answer = {"ok": False, "error": f"no node runs in {directory}"}
     elif answer is None:
@@ -46,6 +49,8 @@ def _offline(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
     from journal.errors import JournalError
     from journal.journal import lock_directory
 
+    if (directory / "raft").exists():
+        return {"ok": False, "error": f"{directory} is a cluster member's: start it, or ask another member"}
     try:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         lock = lock_directory(directory)
@@ -195,7 +200,7 @@ def policy_set(
     except ValueError as error:
         raise typer.BadParameter(f"DEFINITION is not JSON: {error}") from error
     do = "operator-policy.set" if operator else "policy.set"
-    more = {} if operator else {"apply_to": apply_to}
+    more: dict[str, Any] = {} if operator else {"apply_to": apply_to}
     perform(data_dir, do, name=name, pattern=pattern, definition=wanted, vhost=vhost, priority=priority, **more)
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli import administration
+from broker.cli import administration, membership
 
 app = typer.Typer(
     name="clusterbroker",
@@ -30,6 +30,11 @@ app.add_typer(administration.policy, name="policy")
 app.add_typer(administration.alarm, name="alarm")
 app.command("limit")(administration.limit)
 app.command("status")(administration.status)
+app.command("members")(membership.members)
+app.command("drain")(membership.drain)
+app.command("leave")(membership.leave)
+app.command("join")(membership.join)
+app.add_typer(membership.queues, name="queues")
 
 LAZY = {
     "journal": "broker.cli.journal",

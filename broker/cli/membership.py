@@ -10,6 +10,9 @@ import typer
 
 from broker.cli.administration import DATA_DIR, AsJson, DataDir, Vhost, perform
 
+PATIENCE_S = 300.0
+"""Of those who wait until queues have moved."""
+
 queues = typer.Typer(invoke_without_command=True, help="Queues, their owners and their copies.")
 
 
@@ -47,7 +50,7 @@ def drain(
     data_dir: DataDir = DATA_DIR,
 ) -> None:
     """Hand this node's queues to others, then ask its clients to move (320). It stays a member."""
-    done = perform(data_dir, "drain", undo=undo)
+    done = perform(data_dir, "drain", undo=undo, patience_s=PATIENCE_S)
     typer.echo("takes queues again" if undo else f"handed over {done['moved']} queues, {done['left']} left")
     if done.get("left"):
         raise typer.Exit(1)
@@ -61,7 +64,7 @@ def leave(
     data_dir: DataDir = DATA_DIR,
 ) -> None:
     """Take a member out for good: this node (drained first, then stopped), or a dead one by its name."""
-    perform(data_dir, "leave", member=name, accept_loss=accept_loss)
+    perform(data_dir, "leave", member=name, accept_loss=accept_loss, patience_s=PATIENCE_S)
     typer.echo(f"{name or 'this node'} is a member no more")
 
 
@@ -107,7 +110,7 @@ def queue_move(
 @queues.command("rebalance")
 def queue_rebalance(data_dir: DataDir = DATA_DIR) -> None:
     """Hand queues over until each member owns about as many."""
-    done = perform(data_dir, "queues.rebalance")
+    done = perform(data_dir, "queues.rebalance", patience_s=PATIENCE_S)
     typer.echo(f"moved {done['moved']} queues, {done['left']} left")
 
 

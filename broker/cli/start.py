@@ -105,9 +105,10 @@ async def _serve(options: ServerOptions, log: NodeLog) -> int:
     if not COMPILED:
         log.say("warning", "node.pure_python", why="no compiled modules were found: everything works, slowly")
     log.say("info", "node.ready", name=options.node.name, data_dir=str(options.data_dir), descriptors=descriptors)
-    stopping = loop.create_task(told.wait())
-    await asyncio.wait((stopping, shell.ended), return_when=asyncio.FIRST_COMPLETED)
+    stopping, leaving = loop.create_task(told.wait()), loop.create_task(shell.retired.wait())
+    await asyncio.wait((stopping, leaving, shell.ended), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
+    leaving.cancel()
     failure = shell.ended.result() if shell.ended.done() else None
     if failure is None:
         log.say("info", "node.stopping")

@@ -12,6 +12,7 @@ from cluster.view import ClusterView
 
 TEXT_BYTES_MAX: Final = 255
 """A reply text is a short string."""
+DRAINED: Final = "node is drained"
 
 
 def hosts(view: ClusterView) -> tuple[Member, ...]:

@@ -2,7 +2,8 @@
 
 Each line is a JSON object with `do` and its arguments, each answer a line: {"ok": true, ...} or {"ok": false,
 "error": "..."}. Who may open the socket may read the data directory anyway, so nobody is asked for a password. The
-requests are those of `broker.server.operations`, and two that only a running node can answer:
+requests are those of `broker.server.operations`, those of `broker.server.cluster_operations`, and some that only a
+running node can answer. A member of a cluster that still waits for others answers `status`, and says for whom.
 
     status
     limit.set name value       consumers-per-channel, queues or exchanges, until the node ends; 0: as configured
@@ -21,6 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.server.cluster_operations import CLUSTER
+from broker.server.cluster_operations import facts as cluster_facts
 from broker.server.operations import Facts, Refused, carry_out
 from cluster import commands as c
 from cluster.state import Applied
@@ -60,8 +63,11 @@ async def _limit_set(shell: NodeShell, asked: Facts) -> Facts:
 async def _status(shell: NodeShell, _: Facts) -> Facts:
     from broker.server.alarms import resident_bytes
 
+    if not shell.started:
+        return {"name": shell.options.node.name, "state": "waits", "waits_for": [shell.waits_for]}
     node = shell.node
     queues = list(node.queues.values())
+    member = cluster_facts(shell) if shell.cluster is not None else {}
     return {
         "name": node.options.name,
         "incarnation": node.options.incarnation,
@@ -75,6 +81,7 @@ async def _status(shell: NodeShell, _: Facts) -> Facts:
         "alarms": list(shell.alarms.raised),
         "resident_bytes": resident_bytes(),
         "memory_limit_bytes": shell.alarms.memory_limit_bytes,
+        **member,
     }
 
 
@@ -82,6 +89,7 @@ RUNNING: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
     "limit.set": _limit_set,
     "alarm.set": _alarm_set,
     "status": _status,
+    **CLUSTER,
 }
 
 
@@ -168,6 +176,8 @@ class AdminSocket:
             if not isinstance(asked, dict):
                 raise Refused("a request is a JSON object")
             do = asked.get("do")
+            if not self._shell.started and do != "status":
+                raise Refused(f"the node is starting: it waits {self._shell.waits_for}")
             if isinstance(do, str) and do in RUNNING:
                 return {"ok": True, **await RUNNING[do](self._shell, asked)}
             return {"ok": True, **await carry_out(self._operator, asked)}

@@ -22,16 +22,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.server.addresses import remember, remembered
 from broker.server.endings import Restart, Unstarted
+from broker.server.handing_over import hand_over_all
 from broker.server.identity import Identity, identity_of
+from broker.server.joining import Admission
 from broker.version import VERSION
 from cluster import commands as c
-from cluster.balance import reconfigurations
+from cluster.balance import reconfigurations, waits_for
 from cluster.changes import MemberChanged, MemberForgotten
-from cluster.entities import Member, Queue
+from cluster.entities import Member
 from cluster.errors import Unavailable
 from cluster.ids import Incarnation, NodeId
 from cluster.link.certificates import node_credentials
+from cluster.link.frames import encode
 from cluster.link.hello import CONTROL, DATA, Hello
 from cluster.link.hello import Identity as LinkIdentity
 from cluster.link.mesh import Mesh
@@ -57,6 +61,11 @@ RAFT_TICK_S: Final = 0.02
 PART_TICK_S: Final = 0.05
 TELL_S: Final = 5.0
 LEADER_S: Final = 1.0
+LOOK_S: Final = 0.5
+UNWANTED_S: Final = 3.0
+"""A node that starts gives up when after so long all who answer have refused it."""
+RETIRE_S: Final = 15.0
+ABDICATE_S: Final = 5.0
 NOTHING: Final = c.DeleteParameter(vhost="", component="clusterbroker", name="nothing")
 """A command that changes nothing: who hears of it has applied everything before it."""
 
@@ -79,6 +88,8 @@ class ClusterShell:
         self.incarnation = 0
         self.registered = False
         self.leaving = False
+        self.waits = "for its links"
+        """While the node starts: for whom or what."""
         self._node: Node | None = None
         self._data_links: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -86,6 +97,14 @@ class ClusterShell:
         self._submitted_s: float | None = None
         self._closed = False
         self._leads = 0
+        self._reached: dict[str, str] = {}
+        self._voters: tuple[NodeId, ...] = ()
+        self._admission = Admission(
+            lambda: self.raft.map,
+            self.ordered,
+            lambda: self.registered and self.heart.leased(),
+            self._send_control,
+        )
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -94,7 +113,8 @@ class ClusterShell:
         options = self._options
         secret = find_secret(options.secret_file)
         founders = [Founder(NodeId(name), where, witness) for name, where, witness in options.peers]
-        own = next(where for name, where, _ in options.peers if name == self.name)
+        before = remembered(self._directory)
+        own = self._own_address(before)
         cluster_id = secret.founded_by(f"{name}={where}" for name, where, _ in options.peers)
         identity = identity_of(self._directory, self.name, cluster_id)
         disk = FileDisk(self._directory / "raft")
@@ -121,7 +141,10 @@ class ClusterShell:
         await self.heart.open(options.listen.host, self.mesh.port)
         self._address = own
         self._disk_id = identity.disk_id
-        self._reach({name: where for name, where, _ in options.peers})
+        known_members = {str(member.name): member.address for member in self.raft.map.members()}
+        # the others do not know an address that is new, so they cannot dial it
+        self.mesh.dial_all = bool(before) and before.get(self.name) != own
+        self._reach(before or known_members or {name: where for name, where, _ in options.peers})
         self._raft_tick()
         await self._caught_up()
         known = self.raft.map.member(NodeId(self.name))
@@ -132,10 +155,20 @@ class ClusterShell:
         self.incarnation = max(self.raft.session, known.incarnation + 1)
         self._members()
 
+    def _own_address(self, before: dict[str, str]) -> str:
+        """What the others are told: as --peers says, else --cluster, unless that one is no address to dial."""
+        listen = self._options.listen
+        own = next(where for name, where, _ in self._options.peers if name == self.name)
+        if own == str(listen) and listen.host in ("0.0.0.0", "::"):  # noqa: S104 - that is what is looked for
+            if self.name not in before:
+                raise Unstarted(f"--cluster {listen} is no address that others can dial: name one, or use --peers")
+            return before[self.name]
+        return own
+
     def _format(self, disk: FileDisk, identity: Identity, founders: list[Founder], own: str) -> None:
         name = NodeId(self.name)
         alone = (self._directory / "wiring" / "data.mdb").exists()
-        if (self._directory / "joined").exists():
+        if remembered(self._directory):
             raft_identity.join(disk, name, identity.disk_id)
         elif alone:
             if len(founders) > 1:
@@ -160,23 +193,38 @@ class ClusterShell:
             if not done.done():
                 done.set_result(not isinstance(applied.error, Unavailable))
 
+        began_s = said_s = self._loop.time()
         while True:
             self.raft.propose(NOTHING, told)
             while not done.done():
-                await asyncio.wait((done, self._shell.ended), timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
+                self.waits = self._waits_for()
+                await asyncio.wait((done, self._shell.ended), timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 if self._shell.ended.done():
                     raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
-                if not done.done():
+                if not done.done() and self._loop.time() - said_s >= TELL_S:
+                    said_s = self._loop.time()
                     self._say("waits", self._waits_for())
+                if not done.done() and self._loop.time() - began_s >= UNWANTED_S:
+                    await self._give_up_if_unwanted()
             if done.result():
                 return
             done = self._loop.create_future()
+
+    async def _give_up_if_unwanted(self) -> None:
+        """Nobody is linked, and all who answer do not want this node: waiting would not help. Raises Unstarted."""
+        peers = [name for name in self._reached if name != self.name]
+        if any(self.mesh.session(peer, CONTROL) is not None for peer in peers):
+            return
+        for peer in peers:
+            why = self.mesh.objection(peer) or await self.mesh.distrust(peer)
+            if why is not None and not any(self.mesh.session(other, CONTROL) is not None for other in peers):
+                raise Unstarted(f"{peer} at {self._reached[peer]}: {why}")
 
     def _waits_for(self) -> str:
         missing = self.raft.waiting_for
         if missing:
             return f"to be founded the cluster needs {', '.join(missing)}{self._troubles(missing)}"
-        peers = [name for name, _, _ in self._options.peers if name != self.name]
+        peers = [name for name in self._reached if name != self.name]
         return f"for a majority of the members{self._troubles(peers)}"
 
     def _troubles(self, peers: Any) -> str:
@@ -197,16 +245,24 @@ class ClusterShell:
         for peer, session in self._data_links.items():
             part.linked(peer, session)
         self._part_tick()
+        node.cluster_name = f"clusterbroker-{self.mesh.identity.cluster[:12]}"
+        self.waits = "for a leader that takes note of it"
         command = c.RegisterNode(
             node=NodeId(self.name),
             disk_id=self._disk_id,
             incarnation=Incarnation(self.incarnation),
             address=self._address,
-            amqp=self._options.advertised_amqp or amqp,
+            amqp=self._options.advertised_amqp or self._dialable(amqp),
         )
-        applied = await self._ordered(command)
+        applied = await self.ordered(command)
         if applied.error is not None:
             raise Unstarted(applied.error.text)
+        if self.draining:
+            self._shell.turn_clients_away()
+        if awaited := waits_for(self.raft.map):
+            names = ", ".join(f"{name} ({count} queues)" for name, count in awaited.items())
+            self._say("waits", f"queues have no owner, for only these may have all their messages: {names}", "warning")
+        self.waits = "for the leader to hear its beats: is UDP open between the nodes?"
         leased = asyncio.Event()
         self._leased = leased.set
         if self.heart.leased():
@@ -219,7 +275,22 @@ class ClusterShell:
 
     _leased: Callable[[], object] = staticmethod(lambda: None)
 
-    async def _ordered(self, command: c.AnyCommand) -> Applied:
+    def _dialable(self, urls: tuple[str, ...]) -> tuple[str, ...]:
+        """Clients cannot connect to a wildcard: they are told the host at which other nodes reach this one."""
+        host = self._address.rpartition(":")[0]
+        return tuple(url.replace("//0.0.0.0:", f"//{host}:").replace("//[::]:", f"//{host}:") for url in urls)
+
+    @property
+    def draining(self) -> bool:
+        """No queue shall be here, and no client, for an operator said so."""
+        member = self.raft.map.member(NodeId(self.name))
+        return member is not None and member.draining
+
+    async def barrier(self) -> None:
+        """Returns when every living member has applied what this one has."""
+        await self.ordered(NOTHING)
+
+    async def ordered(self, command: c.AnyCommand) -> Applied:
         while True:
             done: asyncio.Future[Applied] = self._loop.create_future()
             self.raft.propose(command, lambda applied, done=done: done.done() or done.set_result(applied))  # type: ignore[misc]
@@ -248,28 +319,25 @@ class ClusterShell:
 
     # -- stop -------------------------------------------------------------------------------------------------
 
-    async def hand_over_all(self, timeout_s: float) -> tuple[int, int]:
-        """Hands every queue to another in-sync member, as far as there is one: (handed over, left here)."""
-        node = self._node
-        if node is None or node.part is None or not self.registered:
+    async def hand_over_all(self, timeout_s: float, thoroughly: bool = False) -> tuple[int, int]:
+        """All queues to others, as far as there are others: (handed over, left here)."""
+        if self._node is None or not self.registered:
             return 0, 0
-        end_s = self._loop.time() + timeout_s
-        first: int | None = None
-        while True:
-            left = [queue for queue in node.queues.values() if queue.ring.replicated and self._heirs(queue.entity)]
-            first = len(left) if first is None else first
-            if not left or self._loop.time() >= end_s or self._shell.ended.done():
-                return first - len(left), len(left)
-            for queue in left:
-                heirs = self._heirs(queue.entity)
-                to = min(heirs, key=lambda name: (self.raft.map.owned(name), name))
-                node.part.hand_over(queue.entity.queue_id, to)
-            self._shell.schedule()
-            await asyncio.sleep(RAFT_TICK_S)
+        return await hand_over_all(self._shell, timeout_s, thoroughly)
 
-    def _heirs(self, entity: Queue) -> list[NodeId]:
-        members = (self.raft.map.member(name) for name in entity.in_sync if name != self.name)
-        return [member.name for member in members if member is not None and member.alive and not member.draining]
+    async def forgotten(self, accept_loss: bool) -> Applied:
+        """This node is taken out of the map. If it was, it stays until the others do without its vote."""
+        self.leaving = True
+        applied = await self.ordered(c.ForgetNode(node=NodeId(self.name), accept_loss=accept_loss))
+        if applied.error is not None:
+            self.leaving = False
+            return applied
+        end_s = self._loop.time() + RETIRE_S
+        while self.name in self.raft.voters and self._loop.time() < end_s and not self._shell.ended.done():
+            if self.raft.is_leader:
+                self.raft.abdicate(ABDICATE_S)  # a leader never removes itself
+            await asyncio.sleep(RAFT_TICK_S)
+        return applied
 
     async def say_goodbye(self, timeout_s: float) -> None:
         """A clean end: the others need not find out."""
@@ -293,6 +361,7 @@ class ClusterShell:
             timer.cancel()
         for task in self._probes.values():
             task.cancel()
+        self._admission.close()
         if hasattr(self, "heart"):
             await self.heart.close()
         if hasattr(self, "mesh"):
@@ -303,8 +372,6 @@ class ClusterShell:
     # -- the wiring log ---------------------------------------------------------------------------------------
 
     def _send_control(self, peer: str, head: Any) -> None:
-        from cluster.link.frames import encode
-
         self.mesh.send(peer, CONTROL, encode(head))
 
     def _applied(self, applied: Applied) -> None:
@@ -321,8 +388,9 @@ class ClusterShell:
                 self._member(change.member)
             elif isinstance(change, MemberForgotten):
                 members = True
-                self.mesh.drop(change.name, "it is no member any more")
                 if change.name == self.name:
+                    self.registered = False
+                if change.name == self.name and not self.leaving:
                     self._shell.fail(Unstarted(f"'{self.name}' is no member of the cluster any more"))
         if members:
             self._members()
@@ -332,6 +400,8 @@ class ClusterShell:
             if not member.alive and member.incarnation:
                 self.mesh.drop(member.name, "the cluster takes it for dead")
             return
+        if not member.draining and self._node is not None:
+            self._node.turns_away = False
         if member.alive and member.incarnation == self.incarnation:
             if not self.registered:
                 self.registered = True
@@ -349,9 +419,15 @@ class ClusterShell:
                 {m.name: HeartMember(m.address, m.incarnation, m.alive) for m in members if m.incarnation}
             )
         if members:
-            self._reach({member.name: member.address for member in members})
+            peers = {str(member.name): member.address for member in members}
+            # who is no member any more must still hear that its vote is not needed
+            late = {name: where for name, where in self._reached.items() if NodeId(name) in self.raft.voters}
+            if peers != self._reached and self.name in peers:
+                remember(self._directory, peers)
+            self._reach({**late, **peers})
 
     def _reach(self, peers: dict[str, str]) -> None:
+        self._reached = peers
         peers = {name: self._options.dial.get(name, where) for name, where in peers.items() if name != self.name}
         self.mesh.set_peers(peers)
 
@@ -388,6 +464,9 @@ class ClusterShell:
 
     def _raft_tick(self) -> None:
         self.raft.tick(self._loop.time())
+        if self.raft.voters != self._voters:
+            self._voters = self.raft.voters
+            self._members()
         self._again("raft", RAFT_TICK_S, self._raft_tick)
 
     def _part_tick(self) -> None:
@@ -457,6 +536,9 @@ class ClusterShell:
 
     def on_frame(self, peer: str, channel: str, index: int, head: memoryview, payload: memoryview) -> None:
         if channel == CONTROL:
+            if self._admission.wants(head):
+                self._admission.asked(peer, head)
+                return
             try:
                 self.raft.received(NodeId(peer), head)
             except ValueError as error:
@@ -479,7 +561,9 @@ class ClusterShell:
         self._log.say("warning", "cluster.refused", peer=who, why=line, untold=untold)
 
     def admits(self, hello: Hello) -> str | None:
-        return f"{hello.name} is no member of this cluster: clusterbroker join first"
+        if not hello.cluster and hello.channel == CONTROL:
+            return None  # it wants to become one
+        return f"{hello.name} is no member of this cluster: clusterbroker join with an empty data directory"
 
     # -- the heart (HeartOwner) -------------------------------------------------------------------------------
 

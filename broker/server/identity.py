@@ -65,8 +65,13 @@ def stored(directory: Path) -> Identity | None:
 def make(directory: Path, name: str, cluster_id: str) -> Identity:
     """Formats the directory for a node of a cluster."""
     identity = Identity(name, uuid.uuid4().hex, cluster_id)
-    write_durably(directory / "identity", json.dumps({"format": FORMAT, **asdict(identity)}))
+    keep(directory, identity)
     return identity
+
+
+def keep(directory: Path, identity: Identity) -> None:
+    """Writes it down. Raises OSError."""
+    write_durably(directory / "identity", json.dumps({"format": FORMAT, **asdict(identity)}))
 
 
 def identity_of(directory: Path, name: str, cluster_id: str) -> Identity:

@@ -26,6 +26,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from broker.node.core import Group, Load, Node
+from broker.node.elsewhere import DRAINED, moving_text
 from broker.queues.queue import PATIENCE_MS
 from broker.server.admin import AdminSocket
 from broker.server.alarms import Alarms
@@ -38,6 +39,7 @@ from broker.server.log import NodeLog
 from broker.server.options import ServerOptions
 from broker.server.storage import Storage
 from broker.session.connection import Connection
+from broker.session.state import State
 from cluster.commands import PutUser, SetPermission
 from cluster.passwords import SCRYPT, hashed
 from cluster.state import Applied
@@ -80,6 +82,9 @@ class NodeShell:
         self.ended: asyncio.Future[BaseException | None]
         self.cluster: ClusterShell | None = None
         """None: the node is alone."""
+        self.started = False
+        self.retired = asyncio.Event()
+        """The node has left its cluster: whoever waits for `ended` stops it."""
         self._admin: AdminSocket | None = None
         self._lingering: dict[Client, float] = {}
         self._scheduled = False
@@ -111,6 +116,7 @@ class NodeShell:
 
                 assert options.data_dir is not None, "a member of a cluster keeps what it is told"
                 self.cluster = ClusterShell(self, options.data_dir)
+                await self._open_admin()  # it may have to wait for others, and says so
                 await self.cluster.open()
                 self.storage.order_by(self.cluster.raft, self.cluster.incarnation)
             self.node = self.storage.recover(self.log, self.clock.now_ms())
@@ -128,13 +134,21 @@ class NodeShell:
             await self._first_user()
             self._tick()
             self._check_alarms()
-            if options.admin and options.data_dir is not None:
-                self._admin = await AdminSocket.open(self, options.data_dir)
-            self._accepting = True
+            await self._open_admin()
+            self._accepting = self.started = True
         except BaseException:
             await self._close()
             raise
         self.schedule()
+
+    async def _open_admin(self) -> None:
+        if self._admin is None and self.options.admin and self.options.data_dir is not None:
+            self._admin = await AdminSocket.open(self, self.options.data_dir)
+
+    @property
+    def waits_for(self) -> str:
+        """While it starts: for whom or what."""
+        return self.cluster.waits if self.cluster is not None else "for its disk"
 
     def _urls(self) -> tuple[str, ...]:
         return tuple(f"{listener.protocol}://{where}" for listener in self.listeners for where in listener.addresses)
@@ -152,7 +166,7 @@ class NodeShell:
         failed = self.ended.done()
         if not failed:
             for connection in tuple(self.node.connections.values()):
-                connection.force_close("broker forced connection closure with reason 'shutdown'")
+                connection.force_close(self._elsewhere("broker forced connection closure with reason 'shutdown'"))
             self.run_turn()
             await self._wait(lambda: not self.clients, self.options.stop_grace_s)
         for client in tuple(self.clients.values()):
@@ -213,8 +227,19 @@ class NodeShell:
         for connection, client in tuple(self.clients.items()):
             with contextlib.suppress(Exception):
                 connection.out.take()
-                connection.force_close(why)
+                connection.force_close(self._elsewhere(why))
                 client.flush(connection, self.clock.now_ms())
+
+    def turn_clients_away(self) -> None:
+        """This node drains: those who are here are asked to go, others may not come in."""
+        self.node.turns_away = True
+        for connection in tuple(self.node.connections.values()):
+            if connection.state is State.OPEN:
+                connection.force_close(self._elsewhere(DRAINED))
+        self.schedule()
+
+    def _elsewhere(self, why: str) -> str:
+        return moving_text(why, self.node.map, self.options.node.name)
 
     async def _first_user(self) -> None:
         name, password = self.options.default_user, self.options.default_password

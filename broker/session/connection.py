@@ -28,6 +28,7 @@ from broker.amqp.errors import (
 )
 from broker.amqp.errors import channel_error as channel_fault
 from broker.amqp.layout import Method
+from broker.node.elsewhere import DRAINED, moving_text
 from broker.session import handshake
 from broker.session.channel import Channel
 from broker.session.state import State
@@ -239,6 +240,8 @@ class Connection:
         self.state = State.VHOST
 
     def _open(self, method: methods.ConnectionOpen) -> None:
+        if self.node.turns_away:
+            raise connection_forced(moving_text(DRAINED, self.node.map, self.node.options.name))
         name = method.virtual_host
         vhost = self.node.vhosts.get(name)
         if vhost is None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp import methods
 from broker.amqp.errors import command_invalid, not_allowed, syntax_error
 from broker.amqp.fields import decode_fields
+from broker.node.elsewhere import addresses
 from broker.session.state import State
 from broker.version import VERSION
 
@@ -36,6 +37,7 @@ CAPABILITIES: Final = {
 
 
 def start(node: Node) -> methods.ConnectionStart:
+    """In a cluster a client is told where else it may connect: the AMQP addresses of the members."""
     properties: dict[str, Any] = {
         "capabilities": dict(CAPABILITIES),
         "cluster_name": node.cluster_name,
@@ -44,6 +46,9 @@ def start(node: Node) -> methods.ConnectionStart:
         "platform": "Python",
         "information": "AMQP 0-9-1 with RabbitMQ's extensions",
     }
+    if node.part is not None:
+        properties["node"] = node.options.name
+        properties["members"] = list(addresses(node.map))
     mechanisms = b"PLAIN AMQPLAIN EXTERNAL" if node.offers_external else b"PLAIN AMQPLAIN"
     return methods.ConnectionStart(0, 9, properties, mechanisms, b"en_US")
 

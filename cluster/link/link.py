@@ -68,6 +68,8 @@ class Link(asyncio.Protocol):
         self.session = 0
         """Given by the owner when the link stands."""
         self.writable = True
+        self.refused = False
+        """One side did not want the other."""
         self.settled = asyncio.Event()
         """Set when it stands or is over."""
         self.closed = asyncio.Event()
@@ -166,6 +168,7 @@ class Link(asyncio.Protocol):
         except BadFrame as error:
             self.end(f"it sent {error}")
         except BrokenHandshake as error:
+            self.refused = True
             self.end(error.line, None if error.told else refusal(error.line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self.end(f"it sent a message that cannot be read: {error}")

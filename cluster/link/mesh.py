@@ -98,6 +98,7 @@ class Mesh:
         self._sessions = 0
         self._refusals = Refusals()
         self._trouble: dict[str, str] = {}
+        self._objections: dict[str, str] = {}
         self._closed = False
         self._jitter = random.Random()  # noqa: S311 - spreads dials, decides nothing
         self.dial_all = False
@@ -189,6 +190,29 @@ class Mesh:
         """Why the last attempt to link with the peer failed; None: none did since the last link stood."""
         return self._trouble.get(peer)
 
+    def objection(self, peer: str) -> str | None:
+        """Why the peer, or this node, did not want the last link that both tried: their process lives, and is asked
+        in vain. None: a link stood since, or nobody answers."""
+        return self._objections.get(peer)
+
+    async def distrust(self, peer: str) -> str | None:
+        """Why a peer's certificate is not trusted here; None: it is, or nobody answers. For who is dialled, and so is
+        not told whose connections failed."""
+        address = self._peers.get(peer)
+        if address is None:
+            return None
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                transport, _ = await self._loop.create_connection(
+                    asyncio.Protocol, *split_address(address), ssl=self._credentials.client
+                )
+        except ssl.SSLError as error:
+            return lost_line(error)
+        except OSError:
+            return None
+        transport.abort()
+        return None
+
     def drop(self, peer: str, why: str = "dropped") -> None:
         """End its links; what waits is lost. `on_unlinked` is told before this returns. It is dialled again."""
         for channel in CHANNELS:
@@ -271,6 +295,7 @@ class Mesh:
     def _spurned(self, link: Link, why: str) -> None:
         assert link.dialled is not None, "it was dialled"
         link.end(why)
+        self._objections[link.dialled[0]] = why
         self._refused(f"{link.dialled[0]} at {link.where}", why)
 
     # what links tell (LinkOwner)
@@ -319,6 +344,7 @@ class Mesh:
         link.session = self._sessions
         self._links[peer, channel] = link
         self._trouble.pop(peer, None)
+        self._objections.pop(peer, None)
         if not self._identity.cluster:
             self._identity = replace(self._identity, cluster=hello.cluster)
             self._events.on_cluster(hello.cluster)
@@ -346,6 +372,11 @@ class Mesh:
             self._events.on_unlinked(hello.name, hello.channel, link.session, why)
             return
         self._unlinked.pop(link, None)
+        peer = link.dialled[0] if link.dialled is not None else link.certified
+        if peer in self._peers and link.refused:
+            self._objections[peer] = why
+        elif link.dialled is not None:
+            self._objections.pop(link.dialled[0], None)
         if link.dialled is None:
             self._refused(link.certified or link.where.rpartition(":")[0], why)
             return

@@ -27,6 +27,7 @@ Events, never from within a listener or `done` but for `propose`:
     unlinked(peer)           it is gone; what was under way on it is lost
     received(peer, head)     the head of a frame with a tag of 60-99; ValueError: end the link
     peer_gone(peer)          its process is known to be dead (its port refuses)
+    abdicate(pause_s)        this node is about to go: another one shall lead
 
 `propose`, `listen` and `map` are those of WiringLog, with one more promise: `done` is told when every living member
 (Member.alive) has applied the command too. Outcomes that are not known after 20 s are answered with Unavailable.
@@ -257,6 +258,12 @@ class RaftLog:
         if leader is not None and name_of(leader) == peer and self.me_id in self._core.voters:
             others = [voter for voter in self._core.voters if voter != leader]
             self._core.leader_gone(others.index(self.me_id))
+
+    def abdicate(self, pause_s: float) -> None:
+        """If this node leads, another one shall: it stays a voter, and waits for so long before it asks for votes."""
+        if self._core is not None and not self._closed:
+            self._core.abdicate(pause_s)
+            self._kick()
 
     def received(self, peer: NodeId, head: bytes | memoryview) -> None:
         """A frame came over the control link. Raises ValueError when it is none of ours."""

@@ -1,0 +1,286 @@
+"""What an operator may ask of a member about the cluster: requests of the admin socket (waits).
+
+    members                                   who is there, who votes, who leads, what each owns and holds
+    queues                                    every queue: owner, epoch, copies, messages as its owner counts them
+    drain [undo]                              this node's queues to others, its clients elsewhere
+    leave [member, accept_loss]               this node, drained and forgotten; or a dead one by name
+    queues.move vhost queue to                ownership to another in-sync member
+    queues.rebalance                          ownership until each member owns about as many
+    queues.force-owner vhost queue to         the last way out: a copy that may lack messages owns the queue
+
+A queue's owner alone can hand it over, since its consumers have to stop first. So another member asks it to
+(`HandOver`, over the data link), looks at the map for what came of it, and asks again after a while: the request may be
+lost with a link, or come at a bad moment, and to come twice does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.node.requests import HandOver
+from broker.server.operations import Facts, Refused
+from cluster import commands as c
+from cluster.balance import rebalance, waits_for
+from cluster.entities import Member, Queue
+from cluster.ids import NodeId, QueueId
+
+if TYPE_CHECKING:
+    from broker.server.cluster_shell import ClusterShell
+    from broker.server.shell import NodeShell
+
+MOVE_S: Final = 10.0
+ASK_AGAIN_S: Final = 0.5
+LOOK_S: Final = 0.01
+COUNTS_S: Final = 2.0
+DRAIN_S: Final = 60.0
+MOVES_AT_ONCE: Final = 32
+
+
+def _cluster(shell: NodeShell) -> ClusterShell:
+    if shell.cluster is None:
+        raise Refused("this node is alone: start it with --cluster HOST:PORT, then others can join it")
+    return shell.cluster
+
+
+def _queue(shell: NodeShell, asked: Facts) -> Queue:
+    vhost, name = asked.get("vhost", "/"), asked.get("queue")
+    queue = shell.node.map.queue(str(vhost), str(name))
+    if queue is None:
+        raise Refused(f"there is no queue '{name}' in vhost '{vhost}'")
+    return queue
+
+
+def _member(shell: NodeShell, name: Any) -> Member:
+    member = shell.node.map.member(NodeId(str(name)))
+    if member is None:
+        known = ", ".join(member.name for member in shell.node.map.members())
+        raise Refused(f"there is no member '{name}': choose of {known}")
+    return member
+
+
+# -- to look at -------------------------------------------------------------------------------------------------
+
+
+def facts(shell: NodeShell) -> Facts:
+    """What `status` tells of a member beside what it tells of any node."""
+    cluster, view = _cluster(shell), shell.node.map
+    name = NodeId(cluster.name)
+    awaited = [f"{member} ({count} queues)" for member, count in waits_for(view).items()]
+    return {
+        "cluster_id": cluster.mesh.identity.cluster,
+        "members": [member.name for member in view.members()],
+        "alive": [member.name for member in view.alive_members()],
+        "leader": cluster.raft.leader,
+        "term": cluster.raft.term,
+        "lease": cluster.heart.lease_state().name.lower(),
+        "wiring_index": view.applied,
+        "wiring_digest": view.digest(),
+        "queues_owned": view.owned(name),
+        "replicas_held": view.held(name),
+        "draining": cluster.draining,
+        "waits_for": awaited,
+    }
+
+
+async def _members(shell: NodeShell, _: Facts) -> Facts:
+    cluster, view = _cluster(shell), shell.node.map
+    leader = cluster.raft.leader
+    return {
+        "members": [
+            {
+                "name": member.name,
+                "address": member.address,
+                "amqp": list(member.amqp),
+                "alive": member.alive,
+                "voter": member.name in cluster.raft.voters,
+                "leader": member.name == leader,
+                "draining": member.draining,
+                "witness": member.witness,
+                "owns": view.owned(member.name),
+                "holds": view.held(member.name),
+                "trouble": None if member.name == cluster.name else cluster.mesh.trouble(member.name),
+            }
+            for member in view.members()
+        ]
+    }
+
+
+async def _queues(shell: NodeShell, _: Facts) -> Facts:
+    _cluster(shell)
+    loop, node = shell.loop, shell.node
+    counted: dict[int, tuple[int, int]] = {}
+    all_counted = loop.create_future()
+    queues = node.map.queues()
+    owned = [queue for queue in queues if queue.owner is not None]
+
+    def count(queue_id: int, ready: int, consumers: int) -> None:
+        counted[queue_id] = ready, consumers
+        if len(counted) >= len(owned) and not all_counted.done():
+            all_counted.set_result(None)
+
+    for queue in owned:
+        face = node.vhosts[queue.vhost].queues.get(queue.name)
+        if face is not None:
+            face.counts(node.now_ms, lambda ready, consumers, queue=queue: count(queue.queue_id, ready, consumers))  # type: ignore[misc]
+    shell.schedule()
+    if len(counted) < len(owned):
+        await asyncio.wait((all_counted,), timeout=COUNTS_S)
+    return {"queues": [_row(queue, counted.get(queue.queue_id)) for queue in queues]}
+
+
+def _row(queue: Queue, counted: tuple[int, int] | None) -> Facts:
+    ready, consumers = counted if counted is not None else (None, None)
+    return {
+        "vhost": queue.vhost,
+        "name": queue.name,
+        "owner": queue.owner,
+        "epoch": queue.epoch,
+        "replicas": list(queue.replicas),
+        "in_sync": list(queue.in_sync),
+        "messages": ready,
+        "consumers": consumers,
+        "waits_for": [] if queue.owner is not None else sorted({*queue.in_sync, *queue.eligible}),
+    }
+
+
+# -- ownership --------------------------------------------------------------------------------------------------
+
+
+async def _handed_over(shell: NodeShell, queue_id: QueueId, to: NodeId, timeout_s: float) -> Queue | None:
+    """The queue once `to` owns it; None: it does not in time, or the queue is gone."""
+    node, loop = shell.node, shell.loop
+    part = node.part
+    assert part is not None, "a member has a part"
+    end_s, again_s = loop.time() + timeout_s, loop.time()
+    while loop.time() < end_s and not shell.ended.done():
+        queue = node.map.queue_by_id(queue_id)
+        if queue is None or queue.owner == to:
+            return queue
+        if loop.time() >= again_s:
+            again_s = loop.time() + ASK_AGAIN_S
+            if queue.owner == part.name:
+                part.hand_over(queue_id, to)
+            elif queue.owner is not None:
+                part.send(queue.owner, HandOver(queue_id, to))
+            shell.schedule()
+        await asyncio.sleep(LOOK_S)
+    return None
+
+
+async def _move(shell: NodeShell, asked: Facts) -> Facts:
+    cluster, queue, to = _cluster(shell), _queue(shell, asked), _member(shell, asked.get("to"))
+    if queue.transient:
+        raise Refused(f"queue '{queue.name}' is transient: it lives and dies with '{queue.owner}'")
+    if queue.owner is None:
+        awaited = ", ".join(sorted({*queue.in_sync, *queue.eligible}))
+        raise Refused(f"queue '{queue.name}' has no owner: it waits for {awaited}")
+    if to.name not in queue.in_sync or not to.alive:
+        choices = ", ".join(name for name in queue.in_sync if name != queue.owner) or "nobody"
+        raise Refused(f"'{to.name}' has no copy of queue '{queue.name}' that is in sync: in sync is {choices}")
+    moved = await _handed_over(shell, queue.queue_id, to.name, MOVE_S)
+    if moved is None:
+        now = shell.node.map.queue_by_id(queue.queue_id)
+        raise Refused(
+            f"queue '{queue.name}' was not handed over within {MOVE_S:g} s: "
+            + ("it was deleted" if now is None else f"'{now.owner}' owns it; try again, or look at its log")
+        )
+    await cluster.barrier()
+    return {"owner": moved.owner, "epoch": moved.epoch}
+
+
+async def _rebalance(shell: NodeShell, _: Facts) -> Facts:
+    cluster = _cluster(shell)
+    moves: Sequence[tuple[QueueId, NodeId]] = rebalance(shell.node.map)
+    moved = 0
+    for first in range(0, len(moves), MOVES_AT_ONCE):
+        batch = moves[first : first + MOVES_AT_ONCE]
+        ends = await asyncio.gather(*(_handed_over(shell, queue_id, to, MOVE_S) for queue_id, to in batch))
+        moved += sum(queue is not None for queue in ends)
+    await cluster.barrier()
+    return {"moved": moved, "left": len(moves) - moved}
+
+
+async def _force_owner(shell: NodeShell, asked: Facts) -> Facts:
+    cluster, queue, to = _cluster(shell), _queue(shell, asked), _member(shell, asked.get("to"))
+    applied = await cluster.ordered(c.ForceOwner(queue_id=queue.queue_id, node=to.name))
+    if applied.error is not None:
+        raise Refused(applied.error.text)
+    forced = shell.node.map.queue_by_id(queue.queue_id)
+    return {"owner": forced.owner if forced else None, "epoch": forced.epoch if forced else None}
+
+
+# -- members ----------------------------------------------------------------------------------------------------
+
+
+async def _drain(shell: NodeShell, asked: Facts) -> Facts:
+    cluster = _cluster(shell)
+    if asked.get("undo"):
+        await _order_drained(cluster, False)
+        return {"moved": 0, "left": 0}
+    _somebody_else(shell)
+    await _order_drained(cluster, True)
+    moved, left = await cluster.hand_over_all(DRAIN_S, thoroughly=True)
+    shell.turn_clients_away()
+    return {"moved": moved, "left": left}
+
+
+async def _order_drained(cluster: ClusterShell, draining: bool) -> None:
+    applied = await cluster.ordered(c.DrainNode(node=NodeId(cluster.name), draining=draining))
+    if applied.error is not None:
+        raise Refused(applied.error.text)
+
+
+def _somebody_else(shell: NodeShell) -> None:
+    others = [
+        member
+        for member in shell.node.map.data_members()
+        if member.name != shell.node.options.name and member.alive and not member.draining
+    ]
+    if not others:
+        raise Refused("there is no other member that is alive and could take over: start or join one first")
+
+
+async def _leave(shell: NodeShell, asked: Facts) -> Facts:
+    cluster, name = _cluster(shell), asked.get("member")
+    accept_loss = asked.get("accept_loss") is True
+    if name is None or name == cluster.name:
+        return await _leave_self(shell, cluster, accept_loss)
+    member = _member(shell, name)
+    if member.alive:
+        raise Refused(f"member '{name}' is alive: run clusterbroker leave there, or stop it first")
+    applied = await cluster.ordered(c.ForgetNode(node=member.name, accept_loss=accept_loss))
+    if applied.error is not None:
+        raise Refused(_about_loss(applied.error.text))
+    return {}
+
+
+async def _leave_self(shell: NodeShell, cluster: ClusterShell, accept_loss: bool) -> Facts:
+    me = _member(shell, cluster.name)
+    if not me.witness:
+        _somebody_else(shell)
+    await _order_drained(cluster, True)
+    await cluster.hand_over_all(DRAIN_S, thoroughly=True)
+    shell.turn_clients_away()
+    applied = await cluster.forgotten(accept_loss)
+    if applied.error is not None:
+        await _order_drained(cluster, False)
+        raise Refused(_about_loss(applied.error.text))
+    shell.loop.call_soon(shell.retired.set)  # the answer goes out first
+    return {}
+
+
+def _about_loss(text: str) -> str:
+    return text.replace("or accept the loss", "or say --accept-loss")
+
+
+CLUSTER: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
+    "members": _members,
+    "queues": _queues,
+    "drain": _drain,
+    "leave": _leave,
+    "queues.move": _move,
+    "queues.rebalance": _rebalance,
+    "queues.force-owner": _force_owner,
+}

@@ -1,0 +1,59 @@
+"""A member gives away all queues that it owns: before it stops, drains or leaves (waits)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from cluster import commands as c
+from cluster.balance import Load
+from cluster.entities import Queue
+from cluster.ids import NodeId
+from cluster.view import ClusterView
+
+if TYPE_CHECKING:
+    from broker.server.shell import NodeShell
+
+LOOK_S: Final = 0.02
+
+
+async def hand_over_all(shell: NodeShell, timeout_s: float, thoroughly: bool = False) -> tuple[int, int]:
+    """Hands every queue to another in-sync member, as far as there is one: (handed over, left here).
+
+    `thoroughly`: a queue that nobody else can own now gets another copy first, if a member can hold one.
+    """
+    node, loop = shell.node, shell.loop
+    part = node.part
+    assert part is not None, "a member has a part"
+    end_s = loop.time() + timeout_s
+    first: int | None = None
+    while True:
+        owned = [queue for queue in node.queues.values() if queue.ring.replicated]
+        left = [queue for queue in owned if thoroughly or heirs(node.map, queue.entity)]
+        first = len(left) if first is None else first
+        if not left or loop.time() >= end_s or shell.ended.done():
+            return first - len(left), len(left)
+        for queue in left:
+            able = heirs(node.map, queue.entity)
+            if able:
+                to = min(able, key=lambda name: (node.map.owned(name), name))
+                part.hand_over(queue.entity.queue_id, to)
+            elif (move := one_copy_more(node.map, queue.entity)) is not None:
+                shell.storage.wiring.propose(move)
+        shell.schedule()
+        await asyncio.sleep(LOOK_S)
+
+
+def heirs(view: ClusterView, entity: Queue) -> list[NodeId]:
+    """Who could own the queue instead of its owner."""
+    members = (view.member(name) for name in entity.in_sync if name != entity.owner)
+    return [member.name for member in members if member is not None and member.alive and not member.draining]
+
+
+def one_copy_more(view: ClusterView, entity: Queue) -> c.MoveReplica | None:
+    """A copy elsewhere for a queue that has none; None: there is one, or nobody can hold it."""
+    load = Load(view)
+    if any(name in load.ready for name in entity.replicas):
+        return None
+    to = load.emptiest(entity)
+    return None if to is None else c.MoveReplica(queue_id=entity.queue_id, add=(to,))

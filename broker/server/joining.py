@@ -1,0 +1,250 @@
+"""Becoming a member: `clusterbroker join` on the newcomer's machine, and what a member does about it (waits).
+
+    join       dials one member, asks it, and writes down what is needed to start: identity, members' addresses
+    Admission  the member's side: it proposes AddMember; the map's answer is the answer
+
+Nothing of the newcomer's directory is touched before the cluster has said yes, but for its identity: a disk has its id
+before anybody hears of it. So a join that was cut off may simply be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from broker.server import addresses, identity
+from broker.version import VERSION
+from cluster import commands as c
+from cluster.errors import AlreadyExists
+from cluster.ids import NodeId
+from cluster.link.certificates import node_credentials
+from cluster.link.frames import encode
+from cluster.link.hello import CONTROL, Hello, Identity, objection, valid_name
+from cluster.link.joining import ANSWERED, ASKED, JoinAnswered, JoinAsked
+from cluster.link.link import Link, lost_line
+from cluster.link.mesh import split_address
+from cluster.link.secret import find_secret
+from cluster.state import Applied
+from cluster.view import ClusterView
+from journal.journal import lock_directory
+
+ANSWER_S: Final = 30.0
+AGAIN_S: Final = 0.2
+TRIES: Final = 25
+
+
+class Unjoined(Exception):
+    """The cluster did not take the newcomer; one line says why."""
+
+
+# -- the newcomer -----------------------------------------------------------------------------------------------
+
+
+def join(
+    data_dir: Path, name: str, address: str, to: str, secret_file: Path | None = None, witness: bool = False
+) -> list[str]:
+    """The members' names, once `data_dir` is a member's. Blocks. Raises Unjoined, ValueError, OSError."""
+    if not valid_name(name):
+        raise Unjoined(f"'{name}' cannot be a member's name: use letters, digits and _ . -")
+    host, _ = split_address(address)
+    split_address(to)
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - it is refused
+        raise Unjoined(f"--cluster {address}: others cannot dial that: give the address at which they reach this node")
+    data_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+    lock = lock_directory(data_dir)
+    try:
+        return asyncio.run(_join(data_dir, JoinAsked(name, address, witness), to, secret_file))
+    finally:
+        os.close(lock)
+
+
+async def _join(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path | None) -> list[str]:
+    known = identity.stored(data_dir)
+    if (data_dir / "raft").exists():
+        raise Unjoined(f"{data_dir} is a member's already: start it, or join with an empty data directory")
+    if (data_dir / "wiring").exists():
+        raise Unjoined(
+            f"{data_dir} has the queues of a node that was alone: start that one with --cluster and let the other "
+            "nodes join it, or join with an empty data directory"
+        )
+    if known is not None and known.name != wish.name:
+        raise Unjoined(f"{data_dir} belongs to node '{known.name}': join as --name {known.name}")
+    disk_id = known.disk_id if known is not None else uuid.uuid4().hex
+    me = Identity(wish.name, "", 0, disk_id, uuid.uuid4().hex, VERSION)
+    credentials = node_credentials(find_secret(secret_file), wish.name, data_dir)
+    for left in reversed(range(TRIES)):
+        asking = _Asking(me, wish)
+        cluster_id, answer = await asking.ask(to, credentials.client)
+        if not answer.refused:
+            identity.keep(data_dir, identity.Identity(wish.name, disk_id, cluster_id))
+            addresses.remember(data_dir, {**dict(answer.members), wish.name: wish.address})
+            return [name for name, _ in answer.members if name != wish.name]
+        if not left or not answer.refused.startswith(NOT_NOW):
+            break
+        await asyncio.sleep(AGAIN_S)
+    raise Unjoined(f"{to}: {answer.refused}")
+
+
+class _Asking:
+    """One link to one member (LinkOwner), for one question."""
+
+    def __init__(self, me: Identity, wish: JoinAsked) -> None:
+        self._me = me
+        self._wish = wish
+        self._cluster = ""
+        self._done: asyncio.Future[JoinAnswered] = asyncio.get_running_loop().create_future()
+
+    async def ask(self, to: str, context: ssl.SSLContext) -> tuple[str, JoinAnswered]:
+        """(cluster id, answer). Raises Unjoined when no member answers there."""
+        host, port = split_address(to)
+        link = Link(self, to, ("", CONTROL, 1), 1 << 20)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await asyncio.get_running_loop().create_connection(lambda: link, host, port, ssl=context)
+                answer = await self._done
+                return self._cluster, answer
+        except TimeoutError:
+            raise Unjoined(f"{to} did not answer within {ANSWER_S:g} s: ask another member") from None
+        except (OSError, ssl.SSLError) as error:
+            raise Unjoined(f"cannot speak to a member at {to}: {lost_line(error)}") from None
+        finally:
+            link.end("the question is answered", b"")
+
+    def greeting(self, link: Link, channel: str) -> Hello:  # noqa: ARG002
+        return self._me.hello(channel, 1)
+
+    def wanted(self, link: Link, hello: Hello) -> str | None:
+        return objection(self._me, hello, link.certified, None, CONTROL)
+
+    def stands(self, link: Link) -> str | None:
+        assert link.hello is not None, "the other side said who it is"
+        self._cluster = link.hello.cluster
+        # the frame goes out behind the Welcome that this call is part of
+        asyncio.get_running_loop().call_soon(self._say, link)
+        return None
+
+    def _say(self, link: Link) -> None:
+        if link.linked:
+            link.write(encode(self._wish, 0))
+
+    def frame(self, link: Link, index: int, head: memoryview, payload: memoryview) -> None:  # noqa: ARG002
+        try:
+            answer = ANSWERED.decode(head)
+        except msgspec.MsgspecError:
+            return  # members greet each other on such a link, and this is not a member yet
+        if not self._done.done():
+            self._done.set_result(answer)
+
+    def drained(self, link: Link) -> None:
+        """Nothing waits to be sent."""
+
+    def ended(self, link: Link, why: str) -> None:
+        if not self._done.done():
+            self._done.set_exception(Unjoined(f"{link.where}: {why}"))
+
+
+# -- the member -------------------------------------------------------------------------------------------------
+
+NOT_NOW: Final = "not now: "
+
+
+class Orders(Protocol):
+    """Where commands are ordered."""
+
+    def __call__(self, command: c.AnyCommand) -> Awaitable[Applied]: ...
+
+
+class Admission:
+    """What a member answers to those who want to become one."""
+
+    def __init__(
+        self,
+        view: Callable[[], ClusterView],
+        order: Orders,
+        ready: Callable[[], bool],
+        send: Callable[[str, Any], None],
+    ) -> None:
+        """`ready`: the cluster has a leader, and this node is alive in it. `send(peer, message)`."""
+        self._view = view
+        self._order = order
+        self._ready = ready
+        self._send = send
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def wants(self, head: memoryview) -> bool:
+        """Whether a frame is such a question."""
+        try:
+            ASKED.decode(head)
+        except msgspec.MsgspecError:
+            return False
+        return True
+
+    def asked(self, peer: str, head: memoryview) -> None:
+        """The peer asks."""
+        wish = ASKED.decode(head)
+        if peer not in self._tasks:
+            self._tasks[peer] = asyncio.get_running_loop().create_task(self._answer(peer, wish))
+
+    async def _answer(self, peer: str, wish: JoinAsked) -> None:
+        try:
+            refused = await self._refused(peer, wish)
+            members = tuple((str(member.name), member.address) for member in self._view().members())
+            self._send(peer, JoinAnswered(refused, () if refused else members))
+        finally:
+            self._tasks.pop(peer, None)
+
+    async def _refused(self, peer: str, wish: JoinAsked) -> str:
+        if wish.name != peer:
+            return f"{peer} cannot join as {wish.name}: a node's name is its certificate's CN"
+        try:
+            split_address(wish.address)
+        except ValueError as error:
+            return str(error)
+        if not self._ready():
+            return NOT_NOW + "this node is not in contact with a majority of the members"
+        taken = next((m for m in self._view().members() if m.address == wish.address and m.name != wish.name), None)
+        if taken is not None:
+            return f"member '{taken.name}' is at {wish.address}: give each member an address of its own"
+        known = self._view().member(NodeId(wish.name))
+        if known is not None and (known.alive or known.incarnation or known.address != wish.address):
+            return self._same_name(wish)
+        if known is not None:
+            return ""  # it asks again: the first answer was lost
+        applied = await self._order(c.AddMember(name=NodeId(wish.name), address=wish.address, witness=wish.witness))
+        if applied.error is None or isinstance(applied.error, AlreadyExists):
+            return ""
+        return applied.error.text
+
+    def _same_name(self, wish: JoinAsked) -> str:
+        """A name that is taken: its member may come back with another disk once it is dead, if nothing is lost."""
+        known = self._view().member(NodeId(wish.name))
+        assert known is not None, "there is such a member"
+        if known.alive:
+            return f"member '{wish.name}' is there already, alive at {known.address}: choose another name"
+        if known.witness is not wish.witness:
+            what = "a witness" if known.witness else "no witness"
+            return f"member '{wish.name}' is {what}: forget it first (clusterbroker leave {wish.name})"
+        if known.address != wish.address:
+            return (
+                f"member '{wish.name}' is known at {known.address}: give that address, or forget it first "
+                f"(clusterbroker leave {wish.name})"
+            )
+        only = [q for q in self._view().replicas_of(known.name) if {*q.in_sync, *q.eligible} == {known.name}]
+        if only:
+            return (
+                f"member '{wish.name}' may have the only copy of {len(only)} queues, the first is '{only[0].name}': "
+                f"start it with its old disk, or accept the loss (clusterbroker leave {wish.name} --accept-loss)"
+            )
+        return ""
+
+    def close(self) -> None:
+        """Nobody is answered any more."""
+        for task in self._tasks.values():
+            task.cancel()

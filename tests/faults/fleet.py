@@ -1,0 +1,202 @@
+"""Real nodes whose membership changes: each is started with the flags that a test gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.amqp import methods
+from broker.server.admin import ask
+from broker.trial.client import Client, Delivery, Target
+from broker.trial.nodes import LOOPBACK, Node, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 40.0
+
+
+class Fleet:
+    """Nodes of one secret, by name. `founders` are what --peers says."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.secret = directory / "secret"
+        self.secret.touch(mode=0o600)
+        self.secret.write_text(secrets.token_hex(32))
+        self.nodes: dict[str, Node] = {}
+
+    def node(self, name: str) -> Node:
+        if name not in self.nodes:
+            self.nodes[name] = Node(name, self.directory / name, free_port(), free_port())
+        return self.nodes[name]
+
+    def at(self, name: str) -> str:
+        return f"{LOOPBACK}:{self.node(name).cluster_port}"
+
+    def peers(self, *names: str) -> str:
+        """ "a", "b/witness": what --peers says of them."""
+        words = []
+        for name in names:
+            bare, slash, role = name.partition("/")
+            words.append(f"{bare}@{self.at(bare)}{slash}{role}")
+        return ",".join(words)
+
+    def environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("CLUSTERBROKER_")}
+        pure = {key: value for key, value in os.environ.items() if key == "CLUSTERBROKER_PURE"}
+        own = {
+            "PYTHONUNBUFFERED": "1",
+            "CLUSTERBROKER_SECRET_FILE": str(self.secret),
+            "CLUSTERBROKER_LOG__FORMAT": "json",
+            "CLUSTERBROKER_JOURNAL__SEGMENT_BYTES": "8MiB",
+            "CLUSTERBROKER_ALARMS__DISK_FREE_BYTES": "8MiB",
+        }
+        return kept | pure | own
+
+    def launch(self, name: str, *words: str, **environment: str) -> Node:
+        """Starts a process with these flags besides name, data directory and AMQP address."""
+        node = self.node(name)
+        assert not node.running, "a node is started once"
+        node.directory.mkdir(parents=True, exist_ok=True)
+        line = [sys.executable, "-m", "broker.cli.main", "start", "--name", name, "--data-dir", str(node.data_dir)]
+        line += ["--amqp", f"{LOOPBACK}:{node.amqp_port}", *words]
+        with open(node.directory / "node.out", "wb") as out, open(node.log, "ab") as log:
+            node.process = subprocess.Popen(  # noqa: S603 - our own command
+                line, stdout=out, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT,
+                env=self.environment() | environment, start_new_session=True,
+            )  # fmt: skip
+        return node
+
+    def found(self, *names: str) -> None:
+        """Launches founders."""
+        for name in names:
+            self.launch(name.partition("/")[0], "--peers", self.peers(*names))
+
+    async def ready(self, *names: str) -> None:
+        for name in names:
+            await self.node(name).ready()
+
+    async def refused(self, name: str) -> str:
+        """The last line of a node that ends by itself, which it must with exit code 1."""
+        node = self.node(name)
+        assert node.process is not None
+        code = await asyncio.to_thread(node.process.wait, PATIENCE_S)
+        line = node.log.read_text().strip().splitlines()[-1]
+        assert code == 1, (code, line)
+        assert line.startswith("clusterbroker: "), line
+        return line
+
+    async def stop(self, name: str) -> int:
+        """SIGTERM; the exit code."""
+        node = self.node(name)
+        await node.end(signal.SIGTERM)
+        assert node.process is not None
+        return node.process.wait()
+
+    async def kill(self, *names: str) -> None:
+        for name in names:
+            await self.node(name).end(signal.SIGKILL)
+
+    async def kill_all(self) -> None:
+        for name, node in self.nodes.items():
+            if node.running:
+                node.send(signal.SIGCONT)
+                await self.kill(name)
+
+    def wipe(self, name: str) -> None:
+        shutil.rmtree(self.node(name).data_dir)
+
+    # -- commands
+
+    async def command(self, name: str, *words: str) -> tuple[int, str, str]:
+        """`clusterbroker WORDS --data-dir ...`: exit code, what it said, its errors."""
+        line = [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(self.node(name).data_dir)]
+        done = await asyncio.to_thread(
+            subprocess.run, line, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+            env=self.environment(),
+        )  # fmt: skip
+        return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+    async def ask(self, name: str, do: str, **arguments: Any) -> dict[str, Any]:
+        answer = await asyncio.to_thread(ask, self.node(name).data_dir, {"do": do, **arguments}, 90.0)
+        assert answer is not None, f"{name} runs"
+        return answer
+
+    async def join(self, name: str, to: str, *words: str) -> tuple[int, str, str]:
+        return await self.command(name, "join", self.at(to), "--name", name, "--cluster", self.at(name), *words)
+
+    async def members(self, name: str) -> dict[str, dict[str, Any]]:
+        return {row["name"]: row for row in (await self.ask(name, "members"))["members"]}
+
+    async def queue(self, name: str, queue: str) -> dict[str, Any]:
+        rows: list[dict[str, Any]] = (await self.ask(name, "queues"))["queues"]
+        return next(row for row in rows if row["name"] == queue)
+
+    # -- clients
+
+    async def client(self, name: str) -> Client:
+        return await Client.open(Target(LOOPBACK, self.node(name).amqp_port))
+
+    async def publish(self, name: str, queue: str, bodies: list[bytes], **declared: Any) -> None:
+        """Declares the queue, publishes, and waits until all is confirmed."""
+        client = await self.client(name)
+        try:
+            await client.call(methods.QueueDeclare(queue=queue, durable=True, **declared), 20)
+            await client.call(methods.ConfirmSelect())
+            confirmed = asyncio.Event()
+            last = 0
+
+            def on_confirm(ack: bool, tag: int, multiple: bool) -> None:
+                nonlocal last
+                assert ack
+                last = max(last, tag) if multiple else last + 1
+                if last >= len(bodies):
+                    confirmed.set()
+
+            client.on_confirm = on_confirm
+            for body in bodies:
+                client.publish(queue, body)
+            await asyncio.wait_for(confirmed.wait(), 20)
+        finally:
+            await client.close()
+
+    async def consume(self, name: str, queue: str, count: int) -> list[bytes]:
+        """So many messages, acknowledged."""
+        client = await self.client(name)
+        bodies: list[bytes] = []
+        enough = asyncio.Event()
+
+        def on_deliver(delivery: Delivery) -> None:
+            bodies.append(delivery.body)
+            client.acknowledge(delivery.tag)
+            if len(bodies) == count:
+                enough.set()
+
+        client.on_deliver = on_deliver
+        try:
+            await client.call(methods.BasicConsume(queue=queue, consumer_tag="c"), 20)
+            await asyncio.wait_for(enough.wait(), 20)
+        finally:
+            await client.close()
+        return bodies
+
+
+async def until(reached: Callable[[], Any], what: str = "what was waited for", timeout_s: float = PATIENCE_S) -> Any:
+    """Waits for a condition, plain or awaitable; its value."""
+    end_s = time.monotonic() + timeout_s
+    while time.monotonic() < end_s:
+        value = reached()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{what} did not come within {timeout_s:g} s")
