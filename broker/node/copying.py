@@ -238,6 +238,9 @@ class Copying:
 
     def thaw(self, queue_id: int) -> None:
         self.freezing(queue_id, False)
+        queue = self._node.queues.get(queue_id)
+        if queue is not None and queue.ring.needs_write:
+            self._node.write(queue)
 
     def load(self, queue_id: int, seqs: Sequence[Range], bytes_max: int, then: Callable[[Bodies | None], None]) -> None:
         queue = self._node.queues[queue_id]

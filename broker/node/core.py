@@ -390,6 +390,8 @@ class Node:
         load.then(messages)
 
     def write(self, queue: Queue) -> None:
+        if self.part is not None and self.part.replicates(queue) and not self.part.may_write(queue):
+            return  # its last group is on its way to the copies; asked again when it is committed
         self.writes[queue] = None
         self.urgent = self.urgent or queue.ring.urgent
 

@@ -298,6 +298,10 @@ class Part:
         times = (self.proxies.next_wake_ms, self.copying.primary.due_ms)
         return min((time for time in times if time is not None), default=None)
 
+    def may_write(self, queue: Queue) -> bool:
+        """Whether the queue's records may go into the next group: else it would be made for nothing."""
+        return self.copying.primary.may_write(queue.entity.queue_id)
+
     def write(self, queue: Queue, writer: GroupWriter) -> bool:
         return self.copying.write_own(queue, writer)
 

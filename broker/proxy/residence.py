@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.proxy.attachment import RemoteSubscription
 from broker.proxy.rotation import Interest, Locality, Rotation
@@ -10,17 +10,21 @@ from broker.proxy.rotation import Interest, Locality, Rotation
 if TYPE_CHECKING:
     from broker.proxy.serving import Serving
 
+LOOK_MS: Final = 250
+"""Locality is a matter of seconds: a busy queue's turns need not all look at it."""
+
 
 class Residence:
     """Of one queue and epoch."""
 
-    __slots__ = ("_delivered", "_locality", "_rotation", "_serving")
+    __slots__ = ("_delivered", "_locality", "_looked_ms", "_rotation", "_serving")
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._rotation: Rotation | None = None
         self._locality = Locality(serving.host.name, serving.host.now_ms)
         self._delivered = 0
+        self._looked_ms = 0
         self._choose(serving.host.now_ms)
 
     def turn(self, now_ms: int) -> None:
@@ -30,6 +34,10 @@ class Residence:
         if not queue.ring.replicated:
             return
         self._choose(now_ms)
+        if self._rotation is None and now_ms < self._looked_ms + LOOK_MS:
+            queue.host.wake(queue, self._looked_ms + LOOK_MS)
+            return
+        self._looked_ms = now_ms
         members = [member for attachment in serving.attachments for member in attachment.members.values()]
         interest = self._interest(members)
         in_sync = host.in_sync(serving.queue_id)
