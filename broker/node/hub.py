@@ -54,6 +54,7 @@ Handler = Callable[[str, Any, memoryview], None]
 HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest)
 ROUNDS_MAX: Final = 10_000
 HELD_FRAMES_MAX: Final = 10_000
+"""So often may an answer to itself lead to another one. Frames do not count: a failover has one for each queue."""
 HELD_BYTES_MAX: Final = 64 << 20
 """What may wait of one peer; a single frame may be as long as it likes."""
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -138,9 +139,13 @@ class Hub:
 
     def _handle(self, peer: str, message: Any, payload: memoryview) -> None:
         try:
-            self.handlers[type(message)](peer, message, payload)
+            handler(peer, message, payload)
         except BAD as error:
             self.bad(peer, f"{type(message).__name__}: {_line(error)}")
+        handler = self.handlers.get(type(message))
+        if handler is None:
+            self.bad(peer, f"nobody here listens to {type(message).__name__}")
+            return
 
     def advanced(self) -> None:
         """The wiring went on: what waited for it may be looked at."""
@@ -156,8 +161,9 @@ class Hub:
         moved = bool(self._round)
         rounds = 0
         while self._round:
-            head, payload = self._round.popleft()
-            self.handlers[type(head)](self.name, head, payload)
+            said, self._round = self._round, deque()
+            for head, payload in said:
+                self.handlers[type(head)](self.name, head, payload)
             rounds += 1
             assert rounds < ROUNDS_MAX, "what a node says to itself comes to an end"
         return moved
