@@ -53,8 +53,8 @@ Handler = Callable[[str, Any, memoryview], None]
 
 HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest)
 ROUNDS_MAX: Final = 10_000
-HELD_FRAMES_MAX: Final = 10_000
 """So often may an answer to itself lead to another one. Frames do not count: a failover has one for each queue."""
+HELD_FRAMES_MAX: Final = 10_000
 HELD_BYTES_MAX: Final = 64 << 20
 """What may wait of one peer; a single frame may be as long as it likes."""
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -138,14 +138,14 @@ class Hub:
         self.held_bytes[peer] += size
 
     def _handle(self, peer: str, message: Any, payload: memoryview) -> None:
-        try:
-            handler(peer, message, payload)
-        except BAD as error:
-            self.bad(peer, f"{type(message).__name__}: {_line(error)}")
         handler = self.handlers.get(type(message))
         if handler is None:
             self.bad(peer, f"nobody here listens to {type(message).__name__}")
             return
+        try:
+            handler(peer, message, payload)
+        except BAD as error:
+            self.bad(peer, f"{type(message).__name__}: {_line(error)}")
 
     def advanced(self) -> None:
         """The wiring went on: what waited for it may be looked at."""
