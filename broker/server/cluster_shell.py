@@ -96,7 +96,6 @@ class ClusterShell:
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._submitted_s: float | None = None
         self._closed = False
-        self._leads = 0
         self._reached: dict[str, str] = {}
         self._voters: tuple[NodeId, ...] = ()
         self._admission = Admission(
@@ -120,6 +119,7 @@ class ClusterShell:
         disk = FileDisk(self._directory / "raft")
         if raft_identity.read(disk) is None:
             self._format(disk, identity, founders, own)
+        self.heart = Heart(self.name, BeatCodec(secret.key("beats"), identity.cluster_id, self.name), self)
         self.raft = RaftLog(
             disk,
             now_s=self._loop.time(),
@@ -129,6 +129,7 @@ class ClusterShell:
             on_failure=self._shell.fail,
             on_restored=self._restored,
             on_leader=self._led,
+            on_leading=self._leads,
             say=partial(self._say, "raft"),
         )
         self.raft.listen(self._applied)
@@ -137,7 +138,6 @@ class ClusterShell:
         )
         self.mesh = Mesh(linked, node_credentials(secret, self.name, self._directory), self)
         await self.mesh.listen(options.listen.host, options.listen.port)
-        self.heart = Heart(self.name, BeatCodec(secret.key("beats"), identity.cluster_id, self.name), self)
         await self.heart.open(options.listen.host, self.mesh.port)
         self._address = own
         self._disk_id = identity.disk_id
@@ -440,18 +440,12 @@ class ClusterShell:
 
     def _led(self, leader: NodeId | None, term: int) -> None:
         self._say("leader", f"{leader or 'nobody'} leads, term {term}", level="debug")
-        self._leads = term if leader == self.name else 0
-        if not self._leads:
-            if hasattr(self, "heart"):
-                self.heart.stepped_down()
-            return
+        self.heart.stepped_down()
 
-        def told(_: Applied) -> None:
-            if self._leads == term and self.raft.is_leader and self.raft.term == term:
-                self.heart.elected(term)
-                self._leader_duties()
-
-        self.raft.propose(NOTHING, told)
+    def _leads(self, term: int) -> None:
+        """Not when all members have applied that: one that is dead never will, until this leader says so."""
+        self.heart.elected(term)
+        self._leader_duties()
 
     def _leader_duties(self) -> None:
         """What one node does for all: replica sets that policies, new members and lost ones ask for."""

@@ -120,6 +120,11 @@ class Core(SyncObj):  # type: ignore[misc]
         return bool(self._SyncObj__raftState == LEADER)
 
     @property
+    def leads_on(self) -> bool:
+        """Whether it leads and has applied the first entry of its term, so that it knows what all before it ordered."""
+        return self.leads and self.applied >= (self._SyncObj__noopIDx or _NEVER)
+
+    @property
     def leader(self) -> str | None:
         """Whom it believes to lead; a hint (G13)."""
         node = self._SyncObj__raftLeader
@@ -216,7 +221,7 @@ class Core(SyncObj):  # type: ignore[misc]
 
     def change_voters(self, verb: str, raft_id: str) -> bool:
         """As leader: "add" or "rem" one voter; False when it does not lead or a change is still under way (G12)."""
-        if not self.leads or raft_id == self.me or self.applied < (self._SyncObj__noopIDx or _NEVER):
+        if not self.leads_on or raft_id == self.me:
             return False
         first = self.journal[0][1]
         if any(entry[0][:1] == MEMBERSHIP for entry in self.journal[self.applied + 1 - first :]):

@@ -19,6 +19,8 @@ Callbacks, all on the loop's thread:
     on_restored(map: ClusterView)         a leader's snapshot took the place of the map: whoever keeps things that
                                           listeners made must make them anew; `log.map` is another object from now on
     on_leader(leader: NodeId | None, term: int)      a hint changed
+    on_leading(term: int)                 this node leads, and has applied all that was ordered before its term; it may
+                                          be told before the members that are not heard of have applied it
     say(text)                             one line for the node's log
 
 Events, never from within a listener or `done` but for `propose`:
@@ -87,6 +89,7 @@ class RaftLog:
         on_failure: Callable[[LogFailure | Unavailable], object],
         on_restored: Callable[[ClusterView], object] | None = None,
         on_leader: Callable[[NodeId | None, int], object] | None = None,
+        on_leading: Callable[[int], object] | None = None,
         say: Callable[[str], object] | None = None,
         snapshot_every: int = SNAPSHOT_EVERY,
     ) -> None:
@@ -99,6 +102,8 @@ class RaftLog:
         self._on_failure = on_failure
         self._on_restored = on_restored
         self._on_leader = on_leader
+        self._on_leading = on_leading
+        self._leading_term = 0
         self._say = say
         self._snapshot_every = snapshot_every
         self._listeners: list[Listener] = []
@@ -530,6 +535,11 @@ class RaftLog:
             if self._on_leader is not None:
                 on_leader = self._on_leader
                 self._call(lambda: on_leader(*hint))
+        if self._core is not None and self._core.leads_on and self._leading_term != self.term:
+            self._leading_term = self.term
+            if self._on_leading is not None:
+                on_leading = self._on_leading
+                self._call(lambda: on_leading(self._leading_term))
 
     def _tell_one(self, done: Done, applied: Applied) -> None:
         self._call(lambda: done(applied))

@@ -163,6 +163,17 @@ async def test_a_probe_tells_a_dead_process_from_a_living_one() -> None:
         assert await a.mesh.probe("b") == "refused"
 
 
+async def test_a_port_that_closes_while_it_is_probed_is_a_dead_process() -> None:
+    """The kernel closes a dying process's sockets one by one, perhaps the connections before the port."""
+    a, b = Node("a"), Node("b")
+    async with nodes(a, b):
+        await linked(a, b)
+        probing = asyncio.create_task(a.mesh.probe("b"))
+        await b.told.until(lambda: bool(b.mesh._unlinked))  # the first connection of the probe
+        await b.mesh.close()
+        assert await probing == "refused"
+
+
 async def test_the_address_is_named_when_it_cannot_be_had() -> None:
     a, b = Node("a"), Node("b")
     async with nodes(a):

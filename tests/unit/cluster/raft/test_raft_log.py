@@ -559,3 +559,17 @@ def test_identity_is_written_once_and_counts_starts(tmp_path: Path) -> None:
         log = RaftLog(FileDisk(tmp_path), **quiet())
         assert (log.session, log.me_id, log.leader) == (session, "x/d", None)
         log.close()
+
+
+def test_a_new_leader_begins_before_the_dead_one_is_declared_dead() -> None:
+    """The barrier waits for a member that will never come; who shall declare it dead must not wait for the barrier."""
+    leading: list[int] = []
+    cluster = founded(on_leading=leading.append)
+    register(cluster, "a", "b", "c")
+    old = cluster.leader
+    assert leading == [old.term]
+    cluster.take_down(old.name)
+    cluster.until(lambda: any(log.is_leader and log.name != old.name for log in cluster.logs.values()))
+    cluster.pass_time(0.1)
+    assert leading[1:] == [cluster.leader.term]
+    assert cluster.leader.barrier_index < cluster.leader.applied
