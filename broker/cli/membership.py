@@ -79,10 +79,11 @@ def join(
     """Make an empty data directory that of a new member; `clusterbroker start` then starts it."""
     from broker.server.joining import Unjoined
     from broker.server.joining import join as ask
+    from journal.errors import JournalError
 
     try:
         known = ask(data_dir, name, cluster, to, secret_file, witness)
-    except (Unjoined, ValueError, OSError) as error:
+    except (Unjoined, JournalError, ValueError, OSError) as error:
         typer.echo(f"clusterbroker: {error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(f"{name} may join {', '.join(known)}: start it with --name {name} --cluster {cluster}")

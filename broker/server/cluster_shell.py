@@ -64,6 +64,7 @@ LEADER_S: Final = 1.0
 LOOK_S: Final = 0.5
 UNWANTED_S: Final = 3.0
 """A node that starts gives up when after so long all who answer have refused it."""
+EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
 RETIRE_S: Final = 15.0
 ABDICATE_S: Final = 5.0
 NOTHING: Final = c.DeleteParameter(vhost="", component="clusterbroker", name="nothing")
@@ -149,9 +150,7 @@ class ClusterShell:
         await self._caught_up()
         known = self.raft.map.member(NodeId(self.name))
         if known is None:
-            raise Unstarted(
-                f"'{self.name}' is no member of this cluster: on this machine, clusterbroker join MEMBER_ADDRESS first"
-            )
+            raise Unstarted(f"'{self.name}' is no member of this cluster: {EMPTY}")
         self.incarnation = max(self.raft.session, known.incarnation + 1)
         self._members()
 
@@ -390,8 +389,9 @@ class ClusterShell:
                 members = True
                 if change.name == self.name:
                     self.registered = False
-                if change.name == self.name and not self.leaving:
-                    self._shell.fail(Unstarted(f"'{self.name}' is no member of the cluster any more"))
+                # who catches up may read of an earlier life
+                if change.name == self.name and self.incarnation and not self.leaving:
+                    self._shell.fail(Unstarted(f"'{self.name}' is no member of the cluster any more: {EMPTY}"))
         if members:
             self._members()
 
@@ -557,7 +557,7 @@ class ClusterShell:
     def admits(self, hello: Hello) -> str | None:
         if not hello.cluster and hello.channel == CONTROL:
             return None  # it wants to become one
-        return f"{hello.name} is no member of this cluster: clusterbroker join with an empty data directory"
+        return f"{hello.name} is no member of this cluster: {EMPTY}"
 
     # -- the heart (HeartOwner) -------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class Fleet:
         line = [sys.executable, "-m", "broker.cli.main", "start", "--name", name, "--data-dir", str(node.data_dir)]
         line += ["--amqp", f"{LOOPBACK}:{node.amqp_port}", *words]
         with open(node.directory / "node.out", "wb") as out, open(node.log, "ab") as log:
-            node.process = subprocess.Popen(  # noqa: S603 - our own command
+            node.process = subprocess.Popen(
                 line, stdout=out, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT,
                 env=self.environment() | environment, start_new_session=True,
             )  # fmt: skip

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from broker.amqp import methods
-from broker.trial.client import ClientLost
 from tests.faults.fleet import Fleet, until
 
 pytestmark = pytest.mark.timeout(240)
@@ -59,3 +57,54 @@ async def test_members_queues_and_moves(fleet: Fleet) -> None:
     maps = {(s["wiring_index"], s["wiring_digest"]) for s in [await fleet.ask(name, "status") for name in "abc"]}
     assert len(maps) == 1
     assert await fleet.consume("c", "q0", 3) == BODIES[:3]
+
+
+async def test_a_newcomer_joins_gets_copies_votes_and_leaves(fleet: Fleet) -> None:
+    await found(fleet, "a", "b")
+    await fleet.publish("a", "q", BODIES)
+    code, out, err = await fleet.join("c", "b")
+    assert (code, err) == (0, ""), out
+    assert out == f"c may join a, b: start it with --name c --cluster {fleet.at('c')}"
+    fleet.launch("c", "--cluster", fleet.at("c"))
+    await fleet.ready("c")
+    await until(lambda: all_of(fleet, "a", "abc", "voter"), "c votes")
+    await until(lambda: in_sync(fleet, "a", "q", "abc"), "c has a copy of q in sync")
+    code, _, err = await fleet.join("c", "b")
+    assert (code, "is in use by another process" in err) == (1, True), err
+    # any member starts again without --peers: it knows the others
+    for name in "abc":
+        assert await fleet.stop(name) == 0
+        code, _, err = await fleet.join(name, "b")
+        assert (code, "is a member's already" in err) == (1, True), err
+        fleet.launch(name, "--cluster", fleet.at(name))
+        await fleet.ready(name)
+    await fleet.ask("a", "queues.move", vhost="/", queue="q", to="c")
+    leader = next(name for name, row in (await fleet.members("c")).items() if row["leader"])
+    code, out, err = await fleet.command(leader, "leave")  # a leader cannot take its own vote away
+    assert (code, out) == (0, "this node is a member no more"), err
+    node = fleet.node(leader)
+    assert node.process is not None
+    assert await asyncio.to_thread(node.process.wait, 20) == 0
+    left = [name for name in "abc" if name != leader]
+    await until(lambda: all_of(fleet, left[0], left, "voter"), "two vote")
+    fleet.launch(leader, "--cluster", fleet.at(leader))
+    assert "to become one, clusterbroker join with an empty data directory" in await fleet.refused(leader)
+    leader = next(name for name, row in (await fleet.members(left[0])).items() if row["leader"])
+    code, out, err = await fleet.command(leader, "leave")  # the one who stays needs no other vote then
+    assert (code, out) == (0, "this node is a member no more"), err
+    last = next(name for name in left if name != leader)
+    assert await fleet.consume(last, "q", len(BODIES)) == BODIES
+    code, _, err = await fleet.command(last, "leave")
+    assert (code, err) == (
+        1,
+        "clusterbroker: there is no other member that is alive and could take over: start or join one first",
+    )
+
+
+async def all_of(fleet: Fleet, at: str, names: Iterable[str], what: str) -> bool:
+    rows = await fleet.members(at)
+    return sorted(rows) == sorted(names) and all(row[what] for row in rows.values())
+
+
+async def in_sync(fleet: Fleet, at: str, queue: str, names: Iterable[str]) -> bool:
+    return (await fleet.queue(at, queue))["in_sync"] == sorted(names)
