@@ -19,7 +19,7 @@ says ends the link (`bad`), before anything of the frame is carried out, and the
     parts that are not what their payload holds                       the link ends
     a record with a wrong checksum, kind, queue, or too high an       Publish, Deliver, Answer, Reply: the link ends
       epoch or seq                                                    Append, SyncBucket: refused, and synced anew
-    a wiring index that this node never reaches                       frames wait, then the link ends at the bound
+    a wiring index that this node does not reach                      frames wait, HELD_MS_MAX at most: the link ends
     AppendAck of a group that was not sent, a bucket that was not     the link ends
       asked for, deliveries beyond their credit
     an epoch, incarnation, sync, gen or owner of the past, or one     dropped; an Append or offer is refused, so that
@@ -57,6 +57,8 @@ ROUNDS_MAX: Final = 10_000
 HELD_FRAMES_MAX: Final = 10_000
 HELD_BYTES_MAX: Final = 64 << 20
 """What may wait of one peer; a single frame may be as long as it likes."""
+HELD_MS_MAX: Final = 5_000
+"""So long a frame may wait: who is further behind is about to lose its lease."""
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 BAD: Final = (BadMessage, DamagedRecord)
 
@@ -81,6 +83,7 @@ class Hub:
         self.out: dict[str, list[bytes]] = {}
         self.held_bytes: dict[str, int] = {}
         self._held: dict[str, deque[tuple[int, Any, memoryview, int]]] = {}
+        self._waiting: dict[str, tuple[Any, int]] = {}  # per peer, the oldest frame that waits, and since when (ms)
         self._round: deque[tuple[Any, memoryview]] = deque()
 
     # -- out
@@ -113,6 +116,7 @@ class Hub:
         self.linked.pop(peer, None)
         self.out.pop(peer, None)
         self._held.pop(peer, None)
+        self._waiting.pop(peer, None)
         self.held_bytes.pop(peer, None)
 
     # -- in
@@ -155,6 +159,16 @@ class Hub:
                 _, message, payload, size = held.popleft()
                 self.held_bytes[peer] -= size
                 self._handle(peer, message, payload)
+
+    def tick(self, now_ms: int) -> None:
+        """To be called from time to time: looks for frames that wait too long."""
+        for peer, held in tuple(self._held.items()):
+            if not held:
+                self._waiting.pop(peer, None)
+            elif (known := self._waiting.get(peer)) is None or known[0] is not held[0]:
+                self._waiting[peer] = held[0], now_ms
+            elif now_ms - known[1] >= HELD_MS_MAX:
+                self.bad(peer, f"a frame waits for wiring index {held[0][0]}, and {self._applied()} is applied")
 
     def turn(self) -> bool:
         """Hands over what this node sent to itself; True when there was something."""

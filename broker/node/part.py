@@ -292,6 +292,7 @@ class Part:
     def tick(self, now_ms: int) -> None:
         """To be called at `next_wake_ms`, and every 50 ms."""
         self.copying.primary.tick(now_ms)
+        self.hub.tick(now_ms)
 
     @property
     def next_wake_ms(self) -> int | None:

@@ -10,12 +10,13 @@ import msgspec
 
 from broker.amqp.codec import make_message
 from broker.amqp.properties import Properties, encode
+from broker.node.hub import HEADS
 from broker.proxy import messages as p
 from journal.record import GroupWriter, Message, RecordBuffer
-from replication import messages as r
 from tests.unit.broker.node.node_cluster import Cluster
 
-TYPES: tuple[Any, ...] = (*typing.get_args(r.AnyReplication), *typing.get_args(p.AnyProxy))
+TYPES: tuple[Any, ...] = typing.get_args(HEADS.type)
+"""Every type of message on the data channel."""
 EXTREME = (0, 1, -1, 2**31, 2**32, 2**62, 2**62 + 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63))
 WRONG: tuple[Any, ...] = (None, True, 1.5, "x", b"x", [], [[]], {"a": 1}, [[1, 2, 3, 4, 5, 6, 7]])
 

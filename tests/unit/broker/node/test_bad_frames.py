@@ -39,6 +39,7 @@ def loaded() -> tuple[Cluster, str, str, list[bytes]]:
 
 def still_there(cluster: Cluster, confirmed: list[bytes]) -> None:
     """The cluster works, and every copy of "kept" has what was confirmed: whoever owns it."""
+    cluster.wait(hub_module.HELD_MS_MAX + 1000)
     cluster.relink()
     cluster.turn()
     cluster.wait(3000)
@@ -101,6 +102,16 @@ def test_frames_that_wait_for_the_wiring_are_bounded(monkeypatch: pytest.MonkeyP
     assert (name, peer) == (owner, other)
     assert "10 frames wait for wiring index 1152921504606846976" in why
     assert other not in part.hub.held_bytes
+    still_there(cluster, confirmed)
+
+
+def test_frames_do_not_wait_for_ever() -> None:
+    cluster, owner, other, confirmed = loaded()
+    say(cluster, other, owner, r.AppendAck(1), index=cluster[owner].map.applied + 1000)
+    cluster.wait(4000)
+    assert not cluster.bad_frames
+    cluster.wait(2000)
+    assert [(name, peer) for name, peer, _ in cluster.bad_frames] == [(owner, other)]
     still_there(cluster, confirmed)
 
 
