@@ -41,6 +41,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from broker.node.relay_messages import AnyRelay, RelayMessage
 from broker.node.requests import AnyRequest
 from broker.proxy.messages import AnyProxy
 from cluster.link.frames import decoder, encode
@@ -51,7 +52,7 @@ from replication.messages import AnyReplication
 Payload = bytes | bytearray | memoryview
 Handler = Callable[[str, Any, memoryview], None]
 
-HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest)
+HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest, AnyRelay)
 ROUNDS_MAX: Final = 10_000
 """So often may an answer to itself lead to another one. Frames do not count: a failover has one for each queue."""
 HELD_FRAMES_MAX: Final = 10_000
@@ -70,6 +71,7 @@ def _unheard(peer: str, why: str) -> NoReturn:
 class Hub:
     """The data channel of one node. `handlers` maps each type of head to the core that handles it.
 
+    carry  called before frames are taken: those for relayed links join the frames of the relay's
     bad    (peer, why): the peer said what no correct member says; whoever has the link ends it, with `unlink`
     """
 
@@ -77,6 +79,7 @@ class Hub:
         self.name = name
         self._applied = applied
         self.bad: Callable[[str, str], object] = _unheard
+        self.carry: Callable[[], None] = lambda: None
         self.handlers: dict[type, Handler] = {}
         self.linked: dict[str, int] = {}
         """Session number of the link to each peer that has one; this node is always linked to itself."""
@@ -99,7 +102,8 @@ class Hub:
         return True
 
     def take(self) -> dict[str, list[bytes]]:
-        """The frames that wait to be sent, by peer."""
+        """The frames that wait to be sent, by peer with a link of its own."""
+        self.carry()
         out, self.out = self.out, {}
         return out
 
@@ -131,7 +135,7 @@ class Hub:
         except UNREADABLE as error:
             self.bad(peer, _line(error))
             return
-        if not held and index <= self._applied():
+        if (not held and index <= self._applied()) or isinstance(message, RelayMessage):
             self._handle(peer, message, payload)
             return
         size = len(head) + len(payload)

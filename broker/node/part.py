@@ -22,6 +22,7 @@ from broker.node.copying import Copying
 from broker.node.failover import Failover
 from broker.node.hub import Handler, Hub, Payload
 from broker.node.records import Records
+from broker.node.relaying import Relaying
 from broker.node.requests import HandOver
 from broker.proxy import proxies as proxy_side
 from broker.proxy.messages import Reply
@@ -68,6 +69,10 @@ class Part:
         self.copying.synced = self.servings.synced
         self.backlog: Callable[[str], int] = lambda _peer: 0
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
+        self.relaying = Relaying(
+            node, self.hub, self._link_begins, self._link_ends, lambda event, facts: self.tell(event, facts)
+        )
+        self.relay = self.relaying.relay
         self.failover = Failover(node)
         self._members_changed = False
         self._full: dict[str, None] = {}
@@ -176,7 +181,9 @@ class Part:
         members: Iterable[Member] = self.node.map.members()
         known: dict[str, tuple[int, bool]] = {m.name: (m.incarnation, m.alive) for m in members}
         self.copying.primary.members_changed(known, self.node.now_ms)
-        self.servings.members_changed({name: incarnation for name, (incarnation, alive) in known.items() if alive})
+        alive = {name: incarnation for name, (incarnation, alive) in known.items() if alive}
+        self.servings.members_changed(alive)
+        self.relay.members(alive)
 
     # -- roles ------------------------------------------------------------------------------------------------
 
@@ -252,15 +259,27 @@ class Part:
     # -- links and leases -------------------------------------------------------------------------------------
 
     def linked(self, peer: str, session: int) -> None:
-        """A data link to the peer; also said of this node itself, once."""
-        if peer != self.name:
-            self.hub.link(peer, session)
-            self.copying.backup.linked(peer)
-            self.copying.primary.linked(peer, self.node.now_ms)
-            self.servings.unlinked(peer)
-        self.proxies.linked(peer)
+        """A direct data link to the peer; also said of this node itself, once."""
+        if peer == self.name:
+            self.proxies.linked(peer)
+            return
+        self.relay.linked(peer)
+        self._link_begins(peer, session)
 
     def unlinked(self, peer: str) -> None:
+        """The direct link is gone."""
+        self.relay.unlinked(peer)
+        self._link_ends(peer)
+
+    def _link_begins(self, peer: str, session: int) -> None:
+        """A link, direct or relayed."""
+        self.hub.link(peer, session)
+        self.copying.backup.linked(peer)
+        self.copying.primary.linked(peer, self.node.now_ms)
+        self.servings.unlinked(peer)
+        self.proxies.linked(peer)
+
+    def _link_ends(self, peer: str) -> None:
         self.hub.unlink(peer)
         self.copying.backup.unlinked(peer)
         self.copying.primary.unlinked(peer, self.node.now_ms)
@@ -291,6 +310,7 @@ class Part:
 
     def tick(self, now_ms: int) -> None:
         """To be called at `next_wake_ms`, and every 50 ms."""
+        self.relay.tick(now_ms)
         self.copying.primary.tick(now_ms)
         self.hub.tick(now_ms)
 
@@ -347,7 +367,7 @@ class Part:
     def room(self, node: str) -> int:
         if node == self.name:
             return ROOM_BYTES
-        room = ROOM_BYTES - self.backlog(node) - sum(map(len, self.hub.out.get(node, ())))
+        room = ROOM_BYTES - self.backlog(node) - self.relay.backlog(node) - sum(map(len, self.hub.out.get(node, ())))
         if room <= 0:
             self._full[node] = None
         return max(0, room)

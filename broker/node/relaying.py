@@ -1,0 +1,77 @@
+"""Relayed links between the relay's core and the rest of the node (see `broker.node.relay`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from broker.node.hub import Hub, Payload
+from broker.node.relay import Relay
+from broker.node.relay_messages import (
+    Reach,
+    RelayAccept,
+    RelayClose,
+    Relayed,
+    RelayMessage,
+    RelayOpen,
+    RelayTook,
+)
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+Tell = Callable[[str, Mapping[str, Any]], None]
+
+
+class Relaying:
+    """What a node gives its `Relay`, and what the shell gives both.
+
+    leads     the name of the Raft leader, as far as it is known
+    on_silent a living peer says nothing over its direct link: whoever has the link may end it
+    """
+
+    def __init__(
+        self, node: Node, hub: Hub, begins: Callable[[str, int], None], ends: Callable[[str], None], tell: Tell
+    ) -> None:
+        self._node = node
+        self._hub = hub
+        self._begins = begins
+        self._ends = ends
+        self._tell = tell
+        self.leads: Callable[[], str | None] = lambda: None
+        self.on_silent: Callable[[str], None] = lambda _peer: None
+        self.relay = Relay(hub.name, node.options.incarnation, self)
+        hub.carry = self.relay.carry
+        heads = (Reach, RelayOpen, RelayAccept, RelayClose, Relayed, RelayTook)
+        hub.handlers.update(dict.fromkeys(heads, self.relay.received))
+
+    @property
+    def now_ms(self) -> int:
+        return self._node.now_ms
+
+    @property
+    def leader(self) -> str | None:
+        return self.leads()
+
+    def send_direct(self, peer: str, head: RelayMessage, payload: Iterable[Payload] = ()) -> None:
+        self._hub.send(peer, head, payload)
+
+    def gathered(self, peer: str) -> Sequence[bytes]:
+        return self._hub.out.pop(peer, ())
+
+    def held_bytes(self, peer: str) -> int:
+        return self._hub.held_bytes.get(peer, 0)
+
+    def relayed(self, peer: str, number: int, via: str) -> None:
+        self._tell("link.relayed", {"peer": peer, "via": via})
+        self._begins(peer, number)
+
+    def frame(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
+        self._hub.received(peer, index, head, payload)
+
+    def lost(self, peer: str, why: str) -> None:
+        self._tell("link.relay_ended", {"peer": peer, "why": why})
+        self._ends(peer)
+
+    def silent(self, peer: str) -> None:
+        self.on_silent(peer)
