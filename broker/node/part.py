@@ -299,6 +299,9 @@ class Part:
 
     def turn(self, now_ms: int) -> bool:
         """What turns of queues have gathered goes on its way; whether anything moved."""
+        due_ms = self.copying.primary.due_ms
+        if due_ms is not None and due_ms <= now_ms:
+            self.copying.primary.tick(now_ms)
         self.proxies.turn(now_ms)
         served = self.servings.turn(now_ms)
         if self._full:

@@ -180,7 +180,7 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     # said before the answer: a connection that is lost meanwhile must end the queue as well
     connection.exclusive_queues = connection.exclusive_queues or method.exclusive
     channel.park()
-    channel.propose(command, method, lambda _: _declared(channel, method, name))
+    channel.propose(command, method, lambda applied: _declared(channel, method, name, new=bool(applied.changes)))
 
 
 def _is_reply_name(channel: Channel, name: str) -> bool:
@@ -188,8 +188,9 @@ def _is_reply_name(channel: Channel, name: str) -> bool:
     return name == REPLY_TO or channel.connection.node.awaits_reply(name)
 
 
-def _declared(channel: Channel, method: methods.QueueDeclare, name: str) -> None:
-    """The queue is there: tells the parked channel its counts."""
+def _declared(channel: Channel, method: methods.QueueDeclare, name: str, new: bool = False) -> None:
+    """The queue is there: tells the parked channel its counts. A new one has nothing in it, so its owner, perhaps at
+    another node, needs not be asked."""
     channel.last_queue = name
 
     def counted(ready: int, consumers: int) -> None:
@@ -201,8 +202,8 @@ def _declared(channel: Channel, method: methods.QueueDeclare, name: str) -> None
 
     assert channel.connection.vhost is not None, "a channel is opened after its connection"
     queue = channel.connection.vhost.queues.get(name)
-    if queue is None:
-        counted(0, 0)  # deleted again before the answer
+    if queue is None or new:  # None: deleted again before the answer
+        counted(0, 0)
     else:
         queue.touch(channel.connection.node.now_ms, counted)
 
