@@ -146,8 +146,12 @@ class Part:
         self.proxies.owner_changed(entity)
         queue = self.node.queues.get(entity.queue_id)
         if queue is not None:
-            queue.entity = entity
+            before, queue.entity = queue.entity.in_sync, entity
             self.copying.primary.entity_changed(entity, self.node.map.min_in_sync(entity), self.node.now_ms)
+            for name in (name for name in entity.in_sync if name not in before):
+                self._told("replica.in_sync", entity, node=name)
+            for name in (name for name in before if name not in entity.in_sync):
+                self._told("replica.out_of_sync", entity, node=name)
 
     def settings_changed(self, vhost: str) -> None:
         """A policy: the minimum of copies may be another one."""
@@ -245,11 +249,13 @@ class Part:
         self.copying.keep(queue.ring)
         self._told("owner.ended", entity, queue.ring.epoch)
 
-    def _told(self, event: str, entity: QueueEntity, epoch: int | None = None) -> None:
-        facts = {
+    def _told(self, event: str, entity: QueueEntity, epoch: int | None = None, node: str | None = None) -> None:
+        facts: dict[str, Any] = {
             "queue": entity.name, "vhost": entity.vhost, "queue_id": entity.queue_id, "epoch": epoch or entity.epoch,
-            "node": self.name, "incarnation": self.incarnation,
+            "node": node or self.name,
         }  # fmt: skip
+        if node is None:
+            facts["incarnation"] = self.incarnation
         self.tell(event, facts)
 
     def replicates(self, queue: Queue) -> bool:

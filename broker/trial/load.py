@@ -197,16 +197,20 @@ class Load:
 class _Session:
     """What publishers and consumers share: dialling, and writing down when a session begins and is lost."""
 
-    def __init__(self, load: Load, name: str) -> None:
+    def __init__(self, load: Load, name: str, number: int) -> None:
         self.load = load
-        self.name = name
+        self.name = f"{name} {number}"
+        self.number = number
         self.session = 0
+        self.dials = 0
         self.port = 0
         """of the node that it is connected to, or was"""
 
     async def run(self) -> None:
         while not self.load.ended:
-            where = self.load.random.choice(self.load.plan.targets)
+            targets = self.load.plan.targets
+            where = targets[(self.number + self.dials) % len(targets)]  # spread, so that no fault hits all of a kind
+            self.dials += 1
             try:
                 client = await Client.open(where)
             except ClientLost:
@@ -233,8 +237,7 @@ class _Session:
 
 class _Publisher(_Session):
     def __init__(self, load: Load, number: int) -> None:
-        super().__init__(load, f"publisher {number}")
-        self.number = number
+        super().__init__(load, "publisher", number)
         self.next = 0
         self.unconfirmed: dict[int, None] = {}
         """numbers in the order of publishing"""
@@ -290,8 +293,7 @@ class _Publisher(_Session):
 
 class _Consumer(_Session):
     def __init__(self, load: Load, number: int) -> None:
-        super().__init__(load, f"consumer {number}")
-        self.number = number
+        super().__init__(load, "consumer", number)
         self.kind = KINDS[number // load.plan.queues % len(KINDS)]
         self.held: deque[tuple[float, int, int, int]] = deque()
         """(acknowledge at, tag, publisher, number)"""

@@ -135,3 +135,19 @@ def test_exclusive_queues_are_gone_everywhere_when_close_ok_is_heard() -> None:
     assert owner.hear(0) == [], "the wiring has not applied it yet"
     assert owner.say(channel=0) == [m.ConnectionCloseOk()]
     assert cluster["b"].client().code(m.QueueDeclare(queue="mine", passive=True)) == 404
+
+
+def test_an_owner_tells_who_leaves_the_in_sync_set_and_who_is_back() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    queue = cluster.queue("q")
+    away = next(name for name in "abc" if name != queue.owner)
+    cluster.kill(away)
+    cluster.restart(away)
+    cluster.wait(3000)
+    told = [(event, facts["node"], facts["epoch"]) for event, facts in cluster[queue.owner].events]
+    assert told == [
+        ("owner.began", queue.owner, 1),
+        ("replica.out_of_sync", away, 1),
+        ("replica.in_sync", away, 1),
+    ]
