@@ -73,6 +73,7 @@ class Copying:
         self.freezing: Callable[[int, bool], None] = lambda _queue_id, _frozen: None
         self.synced: Callable[[int], None] = lambda _queue_id: None
         self.primary = Primary(self, name)
+        self._records = records
         self.backup = Backup(self, name, records)
         self.replicas: dict[int, Ring] = {}
         """Rings of queues that others own, or nobody does."""
@@ -110,6 +111,10 @@ class Copying:
         """A queue that was this node's is a replica from now on."""
         self.replicas[ring.queue_id] = ring
         self.backup.stepped_down(ring.queue_id, self._node.newest_group)
+
+    def begin_empty(self, queue_id: int, epoch: int) -> None:
+        """This node becomes a replica: what an earlier copy may have left in the journal ends before the new one."""
+        self.write(queue_id, self._records.cut(queue_id, epoch, 1), None)
 
     def drop(self, queue_id: int) -> Ring | None:
         """The replica's ring is wanted elsewhere, or nowhere."""

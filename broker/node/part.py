@@ -119,6 +119,8 @@ class Part:
         node.add_face(entity, face)
         if ring is not None and self._holds(entity):
             self.copying.replicas[entity.queue_id] = ring
+        elif ring is not None:  # it ceased to be a replica while this node was down
+            node.forget_ring(ring)
         self._assume(entity, declared=True)
 
     def deleted(self, entity: QueueEntity) -> None:
@@ -212,6 +214,8 @@ class Part:
         elif self._holds(entity):
             if entity.queue_id not in self.copying.replicas:
                 self.copying.replicas[entity.queue_id] = self._new_replica(entity)
+                if not declared:
+                    self.copying.begin_empty(entity.queue_id, entity.epoch)
         else:
             ring = self.copying.drop(entity.queue_id)
             if ring is not None:
