@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker.proxy.messages import Attached, Settle
 from cluster import commands as c
 from cluster.ids import NodeId
 from cluster.state import Applied
+from replication.messages import SyncOffer, SyncWant
 from tests.simulation.atomic_log import NAME
 from tests.simulation.network import CONTROL, DATA
 from tests.simulation.site import Site
@@ -20,8 +22,8 @@ RANDOM = (
     "failing_disk", "full_disk", "lose_disk", "clock", "elect", "drain", "join", "heal",
 )  # fmt: skip
 DIRECTED = (
-    "cut_after_in_sync", "wipe_newcomer", "slow_at_election", "kill_in_hand_over", "kill_holder", "drop_attached",
-    "kill_at_election",
+    "cut_after_in_sync", "wipe_newcomer", "slow_at_election", "kill_in_hand_over", "kill_settler", "drop_attached",
+    "kill_at_election", "unrelated_entry", "kill_in_sync",
 )  # fmt: skip
 SLOW_S = 1.2
 """Between two faults, on average."""
@@ -39,8 +41,10 @@ class Faults:
         self.aim = self.rng.choice((0.0, 0.1, 0.2))
         """How likely a moment is used."""
         self.active = False
+        self._then_cut: str | None = None  # an owner whose next change of an in-sync set is followed by a cut
         world.reviews.append(self._reviewed)
         world.control.before_commit = self._before_commit
+        world.on_sent = self._sent
 
     def begin(self) -> None:
         self.active = True
@@ -277,7 +281,8 @@ class Faults:
         owner = applied.command.node  # type: ignore[union-attr]
         added.discard(owner)
         site = self.world.sites[owner]
-        if not site.up or not self._aimed("cut_after_in_sync"):
+        chosen, self._then_cut = self._then_cut == owner, None
+        if not site.up or not (chosen or self._aimed("cut_after_in_sync")):
             return
         self.world.network.part(owner, NAME, (CONTROL,))
         for name in sorted(added):
@@ -292,7 +297,7 @@ class Faults:
         if not self.active:
             return False
         if isinstance(command, c.ChangeInSync):
-            return self._wipe_newcomer(command)
+            return self._wipe_newcomer(command) or self._come_between(command)
         if isinstance(command, c.TransferOwner) and self._aimed("kill_in_hand_over"):
             site = self.world.sites[self.rng.choice((command.node, command.to))]
             self._kill_if_up(site)
@@ -314,6 +319,33 @@ class Faults:
                     self.schedule.after(0.05, site.start)
                     return True
         return False
+
+    def _sent(self, site: Site, peer: str, head: Any) -> None:
+        """A frame is about to leave."""
+        if not self.active or peer == site.name:
+            return
+        if isinstance(head, Attached):
+            if self.rng.random() < 0.1 and self._aimed("drop_attached"):
+                self.schedule.after(0, self.world.network.reset, DATA, site.name, peer)
+        elif isinstance(head, Settle):
+            if self.rng.random() < 0.002 and self._aimed("kill_settler"):
+                self.schedule.after(self.rng.random() * 0.004, self._kill_if_up, site)
+        elif isinstance(head, SyncOffer | SyncWant) and self.rng.random() < 0.02 and self._aimed("kill_in_sync"):
+            victim = self.world.sites[self.rng.choice((site.name, peer))]
+            self.schedule.after(self.rng.random() * 0.01, self._kill_if_up, victim)
+
+    def _come_between(self, command: c.ChangeInSync) -> bool:
+        """Another entry comes first, and the owner does not hear of the change."""
+        adds = any(
+            set(proposal.in_sync) - set(queue.in_sync)
+            for proposal in command.changes
+            if (queue := self.world.newest_map.queue_by_id(proposal.queue_id)) is not None
+        )
+        if not adds or not self._aimed("unrelated_entry"):
+            return False
+        self.world.control.commit(c.DrainNode(node=command.node, draining=False))
+        self._then_cut = command.node
+        return True
 
 
 def _elects(change: Any) -> bool:

@@ -263,6 +263,8 @@ def no_dedup() -> None:
 
 @mutation("no attach generation")
 def no_generation() -> None:
+    import msgspec
+
     from broker.proxy.proxy_queue import ProxyQueue
     from broker.proxy.serving import Serving
 
@@ -276,7 +278,11 @@ def no_generation() -> None:
 
         return lax
 
+    def on_attached(attached: Any) -> Any:
+        return lambda self, message: attached(self, msgspec.structs.replace(message, gen=self.gen))
+
     patch(ProxyQueue, "on_deliver", on_deliver)
+    patch(ProxyQueue, "on_attached", on_attached)
     patch(Serving, "attachment", attachment)
 
 
@@ -289,23 +295,25 @@ def no_barrier() -> None:
     )
 
 
-@mutation("settle accepted from a former holder")
+@mutation("settle accepted from a former holder", only=("control_only", "pause", "cut_one", "heal"))
 def anybody_settles() -> None:
-    from broker.proxy.serving import HOLDERS_MAX, Serving
+    from broker.proxy.messages import SETTLE_ACK
+    from broker.proxy.serving import HOLDERS_MAX
+    from broker.proxy.servings import Servings
 
     def make(settle: Any) -> Any:
-        def lax(self: Any, attachment: Any, settlement: Any) -> None:
-            known = settlement.id <= attachment.settlement
-            settle(self, attachment, settlement)
-            if settlement.outcome == 0 and not known:
-                ring = self.queue.ring
-                for first, last in settlement.ranges:
-                    for holder in range(1, HOLDERS_MAX + 1):
-                        ring.settle_held(first, last, holder)
+        def lax(self: Any, peer: str, message: Any, payload: Any) -> None:
+            settle(self, peer, message, payload)
+            serving = self._serving(message.queue_id, message.epoch)
+            for settlement in message.settlements if serving is not None else ():
+                if settlement.outcome == SETTLE_ACK:
+                    for first, last in settlement.ranges:
+                        for holder in range(1, HOLDERS_MAX + 1):
+                            serving.queue.ring.settle_held(first, last, holder)
 
         return lax
 
-    patch(Serving, "_settle", make)
+    patch(Servings, "_settle", make)
 
 
 @mutation("a delivery that was dropped forces no new attach (B3)")
@@ -318,14 +326,23 @@ def dropped_and_forgotten() -> None:
     patch(Proxies, "linked", make)
 
 
-@mutation("a gap of publishes is skipped (B2)")
+@mutation("publishes that came while the queue was frozen are not asked for again, and the gap is skipped (B2)")
 def gaps_are_skipped() -> None:
     from broker.proxy.attachment import Attachment
+    from broker.proxy.serving import Serving
 
-    def make(follows: Any) -> Any:
+    def follows(_: Any) -> Any:
         return lambda self, first: first > self.accepted
 
-    patch(Attachment, "follows", make)
+    def thaw(_: Any) -> Any:
+        def silent(self: Any) -> None:
+            self.frozen_until_ms = None
+            self._gate()
+
+        return silent
+
+    patch(Attachment, "follows", follows)
+    patch(Serving, "thaw", thaw)
 
 
 @mutation("a frame is looked at before its wiring index is applied")
@@ -343,12 +360,17 @@ def no_index() -> None:
 
 @mutation("redelivered watermark not reserved", pure=True)
 def not_reserved() -> None:
-    from broker.queues.ring_local_pure import LocalRing
+    from broker.queues.ring_local_pure import HEAD_NOT_RESERVED, HEAD_OK, LocalRing
 
-    def make(_: Any) -> Any:
-        return lambda self, seq: seq < self.committed
+    def head(look: Any) -> Any:
+        def lax(self: Any, now_ms: int) -> int:
+            found = look(self, now_ms)
+            return HEAD_OK if found == HEAD_NOT_RESERVED else int(found)
 
-    patch(LocalRing, "_may_hand_out", make)
+        return lax
+
+    patch(LocalRing, "head", head)
+    patch(LocalRing, "_reserve_past", lambda _: lambda self, seq: None)
 
 
 @mutation("redelivered: only what is committed of the watermark counts", pure=True)

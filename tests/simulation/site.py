@@ -197,6 +197,8 @@ class Site:
             then, call, arguments = self._backlog.popleft()
             if then == self.life:
                 self._do(call, arguments)
+                if self.node is not None and self.world.schedule.rng.random() < 0.1:  # it works while it reads
+                    self._turn()
         self.wake()
 
     def do(self, life: int, call: Callable[..., object], *arguments: Any) -> None:

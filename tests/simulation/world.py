@@ -49,6 +49,7 @@ class World:
         }
         self.dead_letters = [(k.name, k.dead_letters_to) for k in self.kinds.values() if k.dead_letters_to]
         self.reviews: list[Callable[[Applied], None]] = []
+        self.on_sent: Callable[[Site, str, Any], None] = lambda _site, _peer, _head: None
         self.checkers = Checkers(self)
         self.control = AtomicLog(self)
         self.network.ends[NAME] = self.control
@@ -187,6 +188,20 @@ class World:
             self.checkers.taken_over(site, queue_id, part.node.queues[queue_id].ring.epoch)
             first_sync_complete(queue_id)
 
+        send = part.hub.send
+
+        def sent(peer: str, head: Any, payload: Any = ()) -> bool:
+            self.on_sent(site, peer, head)
+            return send(peer, head, payload)
+
+        def bad(peer: str, why: str) -> None:
+            if "wiring index" not in why:
+                raise Violation(f"frames: {site.name} ends its link to {peer}: {why}")
+            self.schedule.counts["waited in vain"] += 1
+            self.network.reset(DATA, site.name, peer)
+
+        part.hub.send = sent  # type: ignore[method-assign]
+        part.hub.bad = bad
         copying.committed = observed  # type: ignore[method-assign]
         copying.first_sync_complete = complete  # type: ignore[method-assign]
 

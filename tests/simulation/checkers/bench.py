@@ -69,10 +69,21 @@ class Checkers:
         for record in records:
             if record.queue_id in site.node.queues:
                 own.setdefault(record.queue_id, []).append(record)
-                if record.kind == SET:
-                    self.history.settle_written[record.queue_id].update(_seqs(record))
+                self._note(record)
         for queue_id, mine in own.items():
             self._groups[site.name, site.life, queue_id] = mine
+
+    def _note(self, record: Written) -> None:
+        """What an owner writes of messages that leave, and of seqs that are given anew. An owner whose time is over
+        and who does not know it may write what it likes: it is of an older epoch."""
+        committed = self.history.committed[record.queue_id]
+        gone = self.history.settle_written[record.queue_id]
+        if record.kind == SET:
+            left = {seq for seq in _seqs(record) if committed.get(seq, (0, b""))[0] <= record.epoch}
+            gone.update(left)
+            self.history.settled_ever[record.queue_id].update(left)
+        elif record.kind == ENQ and committed.get(record.seq, (record.epoch, b""))[0] < record.epoch:
+            gone.discard(record.seq)
 
     def committed(self, site: Site, queue_id: int) -> None:
         """The owner calls its group of this queue committed."""
@@ -100,6 +111,7 @@ class Checkers:
             if record.kind == ENQ:
                 committed[record.seq] = (record.epoch, record.body)
                 places[record.body] = record.seq
+                settled.discard(record.seq)
                 self.world.schedule.counts["committed"] += 1
             elif record.kind == SET:
                 settled.update(_seqs(record))

@@ -43,7 +43,7 @@ class I18Convergence(Checker):
             if not site.up or site.node is None or not site.part.registered or not site.leased():
                 return f"{site.name} is not back"
         for queue in self.world.newest_map.queues("/"):
-            if queue.transient:
+            if queue.transient or queue.name not in self.world.kinds:
                 continue
             if queue.owner is None:
                 return f"{queue.name} has no owner"

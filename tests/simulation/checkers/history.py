@@ -27,6 +27,8 @@ class History:
         """Seqs for which an owner has written that they left."""
         self.settled: dict[int, set[int]] = defaultdict(set)
         """The same, committed."""
+        self.settled_ever: dict[int, set[int]] = defaultdict(set)
+        """Seqs that left once, also those that were given anew since."""
         self.published: set[bytes] = set()
         self.confirmed: dict[bytes, tuple[str, ...]] = {}
         """Body to the queues that it was confirmed for."""
