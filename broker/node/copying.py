@@ -113,8 +113,9 @@ class Copying:
         self.backup.stepped_down(ring.queue_id, self._node.newest_group)
 
     def begin_empty(self, queue_id: int, epoch: int) -> None:
-        """This node becomes a replica: what an earlier copy may have left in the journal ends before the new one."""
-        self.write(queue_id, self._records.cut(queue_id, epoch, 1), None)
+        """This node becomes a replica: what an earlier copy may have left in the journal ends before the new one, and
+        durably so before the new one counts."""
+        self.backup.stepped_down(queue_id, self.write(queue_id, self._records.cut(queue_id, epoch, 1), None))
 
     def drop(self, queue_id: int) -> Ring | None:
         """The replica's ring is wanted elsewhere, or nowhere."""

@@ -135,7 +135,8 @@ class Storage:
         node.adopt(recovery.rings)
         node.forgotten.extend(sorted(recovery.unknown))
         for queue_id in recovery.changed:
-            node.touched[recovery.rings[queue_id]] = None
+            if not recovery.rings[queue_id].destroyed:  # of a queue that this node holds no more
+                node.touched[recovery.rings[queue_id]] = None
         return node
 
     def checkpoint(self, node: Node, then: Callable[[], object]) -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from broker.amqp import methods as m
 from broker.node.hub import ROUNDS_MAX, Hub
 from broker.proxy.messages import Answer, Ask
+from cluster import commands as c
+from cluster.ids import Incarnation, NodeId
+from tests.unit.broker.node.node_cluster import Cluster
+from tests.unit.broker.session.harness import bodies
 
 
 def test_a_node_may_say_very_much_to_itself_in_one_turn() -> None:
@@ -26,3 +31,53 @@ def test_a_node_that_answers_itself_for_ever_is_stopped() -> None:
     hub.send("a", Ask(1, 1, 1, 1, 0, False, False))
     with pytest.raises(AssertionError, match="comes to an end"):
         hub.turn()
+
+
+@pytest.mark.parametrize("away", [True, False], ids=["while-down", "while-alive"])
+@pytest.mark.parametrize("checkpoint", [True, False], ids=["in-the-index", "in-the-log"])
+def test_a_copy_that_went_away_and_came_back_brings_nothing_back(away: bool, checkpoint: bool) -> None:
+    """What its journal had of the queue before is of the past, also when it crashes before its next checkpoint."""
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local")
+    queue_id = cluster.queue("q").queue_id
+    alice.ask(m.ConfirmSelect())
+    alice.publish("", "q", *(b"%d" % number for number in range(10)))
+    if checkpoint:
+        cluster["c"].checkpoint()
+    if away:
+        cluster.kill("c")
+    cluster.order(c.MoveReplica(queue_id=queue_id, remove=(NodeId("c"),)))
+    cluster.turn()
+    if away:
+        cluster.restart("c")
+    assert len(bodies(alice.consume("q"))) == 10
+    alice.say(m.BasicAck(0, True))
+    cluster.order(c.MoveReplica(queue_id=queue_id, add=(NodeId("c"),)))
+    cluster.wait(3000)
+    assert cluster.queue("q").in_sync == ("a", "b", "c")
+    for name in "abc":
+        cluster.kill(name, failed=False)
+    cluster.restart("c")
+    for name in "ba":
+        cluster.order(c.FailNode(node=NodeId(name), incarnation=Incarnation(cluster[name].incarnation)))
+    cluster.restart("b")
+    cluster.wait(3000)
+    assert cluster.queue("q").owner == "c"
+    assert bodies(cluster["b"].client().consume("q")) == []
+
+
+def test_a_copy_that_begins_anew_counts_when_its_past_is_durably_over() -> None:
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local")
+    queue_id = cluster.queue("q").queue_id
+    cluster.order(c.MoveReplica(queue_id=queue_id, remove=(NodeId("c"),)))
+    cluster.turn()
+    cluster["c"].disk_waits = True
+    cluster.order(c.MoveReplica(queue_id=queue_id, add=(NodeId("c"),)))
+    cluster.wait(1000)
+    assert cluster.queue("q").in_sync == ("a", "b")
+    cluster["c"].disk_waits = False
+    cluster.wait(1000)
+    assert cluster.queue("q").in_sync == ("a", "b", "c")
