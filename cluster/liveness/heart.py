@@ -110,6 +110,7 @@ class Heart:
         self._granter = LeaseGranter(self._options.lease)
         self._detector = Detector(self._options.detector)
         self._told_overdue: dict[tuple[str, int], float] = {}
+        self._asking: Callable[[], object] | None = None
         self.keeper = LeaseKeeper(self._options.lease)
         """For the gates: `keeper.lease_until` is on this heart's clock."""
         self.heard: dict[str, tuple[float, Beat]] = {}
@@ -183,6 +184,13 @@ class Heart:
         """This node does not lead any more."""
         self._granter.stepped_down()
 
+    def ask(self, then: Callable[[], object]) -> None:
+        """Before this node registers: `then` when a leader has answered a beat of incarnation 0, which counts for
+        nothing else. A node whose beats would not be answered had better not register."""
+        self._asking = then
+        if self._timer is not None:
+            self._ask(self._clock())
+
     def condemn(self, peer: str, incarnation: int) -> None:
         """To be called before FailNode is proposed for another reason than `on_overdue`: no lease for it any more."""
         self._granter.condemn(peer, incarnation)
@@ -220,7 +228,18 @@ class Heart:
             self._owner.on_suspected(peer, suspected)
         self._tell_overdue(now)
 
+    def _ask(self, now: float) -> None:
+        self._seq += 1
+        beat = Beat(self._name, 0, self._owner.term(), self._seq, self._owner.applied_index())
+        assert self._datagrams is not None, "it asks when it is open"
+        for name, (_, where) in self._resolved.items():
+            self._datagrams.send(self._codec.encode(beat, name), where)
+        if self._granter.term is not None:  # it leads
+            self._answered(beat, now)
+
     def _beat(self, now: float) -> None:
+        if self._asking is not None:
+            self._ask(now)
         stuck_since = self._owner.stuck_since()
         stuck_s = now - stuck_since if stuck_since is not None else 0.0
         if self.keeper.incarnation == 0 or stuck_s > self._options.stuck_s:
@@ -261,10 +280,19 @@ class Heart:
         now = self._clock()
         if beat.answer:
             self._answered(beat, now)
+        elif beat.incarnation == 0:
+            self._reassure(beat)
         elif beat.name in self._members and beat.name != self._name and self._guard.is_new(beat):
             self.heard[beat.name] = now, beat
             self._detector.heard(beat.name, now)
             self._hear(beat, now)
+
+    def _reassure(self, beat: Beat) -> None:
+        """A node that wants to register hears whether the leader and it can hear each other."""
+        known = self._resolved.get(beat.name)
+        if self._granter.term is not None and known is not None and self._datagrams is not None:
+            answer = Beat(self._name, 0, self._owner.term(), beat.seq, 0, answer=True)
+            self._datagrams.send(self._codec.encode(answer, beat.name), known[1])
 
     def _hear(self, beat: Beat, now: float) -> None:
         if self._granter.term is None:
@@ -291,6 +319,11 @@ class Heart:
         self._begin_round(now)
 
     def _answered(self, beat: Beat, now: float) -> None:
+        if beat.incarnation == 0:
+            if self._asking is not None:
+                then, self._asking = self._asking, None
+                then()
+            return
         self.keeper.answered(beat.incarnation, beat.seq, now)
         self._tell_lease()
 

@@ -50,6 +50,10 @@ class LeaseOptions:
     grace_s: float = 1.8
     """G: a member whose last beat is older is declared dead."""
 
+    lag_s: float = 3.0
+    """A member that beats, but has been too far behind the wiring log for a lease for so long, is declared dead: it
+    cannot hear the leader, and everybody's commands wait for what it applies."""
+
     fence_s: float = 10.0
     """So long after its lease a node ends its clients' connections."""
 
@@ -155,11 +159,13 @@ class _Beaten(NamedTuple):
 
 
 class _Member:
-    __slots__ = ("admitted_at", "condemned", "holds_until", "incarnation", "last_beat")
+    __slots__ = ("admitted_at", "condemned", "holds_until", "incarnation", "kept_up", "last_beat")
 
     def __init__(self, incarnation: int, now: float) -> None:
         self.incarnation = incarnation
         self.last_beat = now
+        self.kept_up = now
+        """When the last beat came of which nothing but a quorum was missing for a lease."""
         self.holds_until = -math.inf
         """Its lease has ended by then, on the leader's clock."""
         self.admitted_at: tuple[int, float] | None = None
@@ -171,8 +177,8 @@ class LeaseGranter:
     """The leader's side; on other nodes it only knows the members.
 
     Invariants: (1) a beat is answered only after a quorum round that began after it came; (2) nobody is overdue before
-    G after his last beat, the election, or his registration, whichever is last; (3) who is condemned is granted
-    nothing; (4) who holds a lease is in `may_hold`.
+    G after his last beat (`lag_s` after the last one that was not too far behind), the election, or his registration,
+    whichever is last; (3) who is condemned is granted nothing; (4) who holds a lease is in `may_hold`.
     """
 
     __slots__ = (
@@ -206,7 +212,7 @@ class LeaseGranter:
         self._forget_rounds()
         self._committed.clear()
         for member in self._members.values():
-            member.last_beat = now
+            member.last_beat = member.kept_up = now
             # what a predecessor granted ends before this
             member.holds_until = now + self._options.grace_s
             member.admitted_at = None
@@ -254,6 +260,7 @@ class LeaseGranter:
             member.last_beat = max(member.last_beat, now)
         if member.condemned or not self._keeps_up(member, applied, now):
             return
+        member.kept_up = max(member.kept_up, now)
         self._pending[grant.name] = _Beaten(grant, now)
 
     def _keeps_up(self, member: _Member, applied: int, now: float) -> bool:
@@ -312,7 +319,9 @@ class LeaseGranter:
         for name, member in self._members.items():
             if stood_still > 2 * self._options.beat_s:
                 member.last_beat = min(now, member.last_beat + stood_still)
-            if member.condemned or now - member.last_beat > self._options.grace_s:
+                member.kept_up = min(now, member.kept_up + stood_still)
+            silent, behind = now - member.last_beat, now - member.kept_up
+            if member.condemned or silent > self._options.grace_s or behind > self._options.lag_s:
                 member.condemned = True
                 overdue.append((name, member.incarnation))
         return overdue

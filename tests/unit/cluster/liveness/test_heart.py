@@ -103,6 +103,31 @@ async def test_registered_nodes_get_leases_and_keep_them() -> None:
         assert not b.owner.suspicions
 
 
+async def test_a_node_asks_before_it_registers_whether_the_leader_hears_it() -> None:
+    a, b, c = Node("a"), Node("b"), Node("c")
+    heard: list[str] = []
+    async with beating(a, b):
+        await c.heart.open("127.0.0.1", 0)
+        try:
+            nodes = {node.name: Member(f"localhost:{node.heart.port}", 1, node is not c) for node in (a, b, c)}
+            c.heart.set_members({**nodes, "a": nodes["a"]._replace(address="localhost:9")})  # what it says is lost
+            a.heart.set_members(nodes)
+            b.heart.set_members(nodes)
+            c.heart.ask(lambda: heard.append("c"))
+            seen = b.heart.keeper.lease_until
+            await until(lambda: b.heart.keeper.lease_until > seen + 1)
+            assert not heard, "only the leader answers"
+            c.heart.set_members(nodes)
+            await until(lambda: heard)
+            a.heart.ask(lambda: heard.append("a"))
+            await until(lambda: "a" in heard)
+            assert heard == ["c", "a"]
+            assert not c.heart.leased()
+            assert "c" not in a.heart.heard
+        finally:
+            await c.heart.close()
+
+
 async def test_a_node_that_is_killed_is_suspected_then_overdue_and_told_again() -> None:
     a, b = Node("a"), Node("b")
     async with beating(a, b) as members:

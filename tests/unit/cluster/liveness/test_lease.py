@@ -209,6 +209,21 @@ def test_who_is_a_lease_behind_is_not_answered() -> None:
     assert granted(leader, Grant("a", 1, 3), 8, 11.9) != []
 
 
+def test_who_beats_and_stays_behind_is_overdue() -> None:
+    """Its datagrams come, the wiring log does not get there: everybody's commands wait for it."""
+    leader = granter()
+    overdue: dict[float, list[tuple[str, int]]] = {}
+    for tenths in range(101, 170):
+        now = tenths / 10
+        leader.committed(7 if now < 11 else 8, now)
+        granted(leader, Grant("a", 1, tenths), 8 if now > 11 else 7, now)
+        granted(leader, Grant("b", 1, tenths), 7, now)
+        overdue[now] = leader.tick(now)
+    first = min(now for now, names in overdue.items() if names)
+    assert 11 + 1.6 + 3 - 0.2 <= first <= 11 + 1.6 + 3 + 0.3
+    assert overdue[first] == [("b", 1)]
+
+
 def test_a_newcomer_is_waited_for_before_it_gets_a_lease() -> None:
     leader = granter()
     leader.committed(9, 10.1)
