@@ -403,6 +403,12 @@ class Consumer(Actor):
 class Poller(Consumer):
     """basic.get, again and again."""
 
+    _asked_s = 0.0
+
+    @property
+    def waits(self) -> str:
+        return "" if self._consuming or self.world.schedule.now_s - self._asked_s < 0.5 else "an answer to its get"
+
     def opened(self, socket: Socket) -> None:
         self._consuming = True
         self.after(0.05, self._poll, socket)
@@ -410,6 +416,7 @@ class Poller(Consumer):
     def _poll(self, socket: Socket) -> None:
         if self.socket is socket and self._consuming:
             self._consuming = False
+            self._asked_s = self.world.schedule.now_s
             socket.say(m.BasicGet(queue=self.queue))
 
     def method(self, channel: int, said: Any) -> None:

@@ -389,7 +389,10 @@ class Site:
                 then(user is not None and password == b"guest")
         self._persist()
         for peer, frames in node.part.hub.take().items():  # type: ignore[union-attr]
-            self.world.network.send(DATA, self.name, peer, frames)
+            if self.world.network.sessions.get((DATA, self.name, peer)) == self.data_links.get(peer):
+                self.world.network.send(
+                    DATA, self.name, peer, frames
+                )  # else it has not heard yet that the link is gone
         self._flush()
         if node.wants_group_now and schedule.rng.random() < 0.02:
             self.world.checkpoint(self)

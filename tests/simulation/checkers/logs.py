@@ -123,7 +123,8 @@ class I5EnoughCopies(Checker):
         entity = self.world.newest_map.queue_by_id(queue_id)  # type: ignore[arg-type]
         if entity is None or any(other.journal.lost for other in self.world.sites.values()):
             return
-        least = self.world.newest_map.min_in_sync(entity)
+        known = site.wiring.map.queue_by_id(queue_id)  # the owner may not have heard yet that there are more replicas
+        least = min(self.world.newest_map.min_in_sync(entity), site.wiring.map.min_in_sync(known or entity))
         for record in records:
             if record.kind == ENQ:
                 copies = sum(
