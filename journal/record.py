@@ -25,6 +25,7 @@ if TYPE_CHECKING or not COMPILED:
         read_span,
         scan_group,
         seal,
+        size_of,
         verify_records,
     )
 else:
@@ -42,6 +43,7 @@ else:
         read_span,
         scan_group,
         seal,
+        size_of,
         verify_records,
     )
 
@@ -59,5 +61,6 @@ __all__ = [
     "read_span",
     "scan_group",
     "seal",
+    "size_of",
     "verify_records",
 ]

@@ -571,6 +571,16 @@ cdef class RecordBuffer:
                 uint16_t delivery_count, bint redelivered) -> None:
         self.put(queue_id, epoch, seq, message, delivery_count, redelivered)
 
+    def enqueue_all(self, uint64_t queue_id, uint32_t epoch, uint64_t first_seq, messages, size_t start=0) -> int:
+        """New messages with rising seqs; see record_pure.RecordBuffer."""
+        cdef list batch = messages if type(messages) is list else list(messages)
+        cdef size_t place
+        cdef uint64_t seq = first_seq
+        for place in range(start, len(batch)):
+            self.put(queue_id, epoch, seq, <Message?>batch[place], 0, False)
+            seq += 1
+        return seq - first_seq
+
     def take(self) -> bytes:
         """All records with their checksums; the buffer is empty then."""
         cdef bytes taken
@@ -584,6 +594,16 @@ cdef class RecordBuffer:
         self.writer.records = 0
         self.size = self.count = 0
         return taken
+
+
+def size_of(messages) -> int:
+    """Bytes of all these messages."""
+    cdef uint64_t size = 0
+    cdef Message message
+    for item in messages:
+        message = <Message?>item
+        size += padded(ENQ_OVERHEAD_BYTES + PyBytes_GET_SIZE(message.address) + PyBytes_GET_SIZE(message.payload))
+    return size
 
 
 def seal(group: bytearray) -> None:

@@ -320,12 +320,25 @@ class RecordBuffer:
         self.size += _padded(length)
         self.count += 1
 
+    def enqueue_all(
+        self, queue_id: int, epoch: int, first_seq: int, messages: Sequence[Message], start: int = 0
+    ) -> int:
+        """New messages with rising seqs, from `messages[start]` on; returns how many."""
+        for seq, message in enumerate(messages[start:], first_seq):
+            self.enqueue(queue_id, epoch, seq, message, 0, False)
+        return max(0, len(messages) - start)
+
     def take(self) -> bytes:
         """All records with their checksums; the buffer is empty then."""
         taken = _sealed(b"".join(self._parts))
         self._parts.clear()
         self.size = self.count = 0
         return taken
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """Bytes of all these messages."""
+    return sum(message.size for message in messages)
 
 
 def read_records(data: Bytes) -> list[tuple[int, Message, int, bool]]:

@@ -109,9 +109,7 @@ class Backlog:
                 entry = self._waiting[0]
                 if entry.named is not None:
                     break
-                for message in entry.messages[number - entry.first :]:
-                    buffer.enqueue(queue_id, epoch, number, message, 0, False)
-                    number += 1
+                number += buffer.enqueue_all(queue_id, epoch, number, entry.messages, number - entry.first)
                 self._departed(outbox)
             outbox.publish((queue_id, epoch, gen, first, number - first), buffer.take())
 

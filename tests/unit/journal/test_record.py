@@ -275,6 +275,18 @@ def test_a_record_buffer_carries_what_the_consumer_shall_see(half: Any) -> None:
     assert [record.flags for record in half.scan_group(group, 0)[2]] == [layout.PERSISTENT, 0]
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_many_messages_at_once_are_the_same_records(half: Any, kind: Any, start: int) -> None:
+    messages = kind([message_of(half, b"x" * size, priority=size) for size in (0, 1, 200)])
+    one, all_at_once = half.RecordBuffer(), half.RecordBuffer()
+    for seq, message in enumerate(messages[start:], 50):
+        one.enqueue(7, 2, seq, message, 0, False)
+    assert all_at_once.enqueue_all(7, 2, 50, messages, start) == 3 - start
+    assert all_at_once.size == half.size_of(messages[start:])
+    assert all_at_once.take() == one.take()
+
+
 def test_only_messages_are_read_as_messages(half: Any) -> None:
     _, span = span_of(half)
     with pytest.raises(record_pure.DamagedRecord, match="an ENQ record is expected, not RSV"):
