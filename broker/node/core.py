@@ -147,6 +147,8 @@ class Node:
         self.reply_targets: dict[str, ReplyTarget] = {}
         self.replies: Replies | None = None  # the way to requesters at other nodes
         self.alarms: dict[str, None] = {}
+        self.alarms_elsewhere: dict[str, tuple[str, ...]] = {}
+        """Of other nodes, which own queues that clients of this node publish to."""
         self.part: Part | None = None
         """What the node is to others; None: it is alone."""
         self.authorization_generation = 0
@@ -198,9 +200,12 @@ class Node:
             return True
         return self.replies is not None and self.replies.send(key, message)
 
-    def awaits_reply(self, key: str) -> bool:
-        """Whether the requester of this key is still there, as far as this node knows."""
-        return key in self.reply_targets or (self.replies is not None and self.replies.knows(key))
+    def seek_requester(self, key: str, then: Callable[[bool], None]) -> None:
+        """Direct reply-to: whether the requester of this key is still there, here or at another node."""
+        if self.replies is not None:
+            self.replies.seek(key, then)
+        else:
+            then(key in self.reply_targets)
 
     def check_password(self, user: str, password: bytes, then: Callable[[bool], None]) -> None:
         self.checks.append(Check(self.map.user(user), password, then))
@@ -239,9 +244,22 @@ class Node:
             self.alarms[name] = None
         else:
             self.alarms.pop(name, None)
+        if self.part is not None:
+            self.part.alarms.changed()
         if bool(self.alarms) != before:
-            for connection in tuple(self.connections.values()):
-                connection.alarmed()
+            self._alarms_changed()
+
+    def set_alarms_elsewhere(self, node: str, names: tuple[str, ...]) -> None:
+        """Those of another node: its queues take nothing."""
+        if names:
+            self.alarms_elsewhere[node] = names
+        else:
+            self.alarms_elsewhere.pop(node, None)
+        self._alarms_changed()
+
+    def _alarms_changed(self) -> None:
+        for connection in tuple(self.connections.values()):
+            connection.alarmed()
 
     # -- the wiring -------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.node.alarms import AlarmsOfNodes
 from broker.node.copying import Copying
 from broker.node.failover import Failover
 from broker.node.hub import Handler, Hub, Payload
@@ -25,7 +26,7 @@ from broker.node.records import Records
 from broker.node.relaying import Relaying
 from broker.node.requests import HandOver
 from broker.proxy import proxies as proxy_side
-from broker.proxy.messages import Reply
+from broker.proxy.messages import Alarmed
 from broker.proxy.proxies import Proxies
 from broker.proxy.replies import Replies, Target
 from broker.proxy.servings import Servings
@@ -84,8 +85,10 @@ class Part:
         )
         self._handle(self.servings.handles, self.servings.received)
         self._handle(proxy_side.MESSAGES, self.proxies.received)
-        node.replies = replies = Replies(self, self._life_of)
-        self._handle((Reply,), replies.received)
+        node.replies = self.replies = Replies(self, self._life_of)
+        self.hub.handlers.update(self.replies.handlers)
+        self.alarms = AlarmsOfNodes(node, self.hub, self.proxies)
+        self._handle((Alarmed,), self.alarms.received)
         self._handle((HandOver,), self._asked_to_hand_over)
 
     def _handle(self, heads: Iterable[type], handler: Handler) -> None:
@@ -288,6 +291,7 @@ class Part:
         self.copying.primary.linked(peer, self.node.now_ms)
         self.servings.unlinked(peer)
         self.proxies.linked(peer)
+        self.alarms.linked(peer)
 
     def _link_ends(self, peer: str) -> None:
         self.hub.unlink(peer)
@@ -295,6 +299,8 @@ class Part:
         self.copying.primary.unlinked(peer, self.node.now_ms)
         self.servings.unlinked(peer)
         self.proxies.unlinked(peer)
+        self.replies.unlinked(peer)
+        self.alarms.unlinked(peer)
 
     def lease(self, leased: bool) -> None:
         """Whether this node may speak to clients."""

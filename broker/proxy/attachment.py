@@ -90,8 +90,9 @@ class Attachment:
     """One start of one node, as the owner of a queue knows it."""
 
     __slots__ = (
-        "_settled", "accepted", "attached", "gen", "holder", "incarnation", "members", "next_number", "node",
-        "producer", "published", "refused", "serving", "settlement", "told_published", "told_settled", "unsettled",
+        "_commits", "_settled", "accepted", "attached", "gen", "holder", "incarnation", "members", "next_number",
+        "node", "producer", "published", "refused", "serving", "settlement", "told_published", "told_settled",
+        "unsettled",
     )  # fmt: skip
 
     def __init__(self, serving: Serving, node: str, incarnation: int, holder: int) -> None:
@@ -112,6 +113,7 @@ class Attachment:
         self._settled = 0
         self.told_settled = 0
         self.unsettled: deque[tuple[int, int]] = deque()  # (id, mark of the commit that it waits for)
+        self._commits: deque[tuple[int, Ticket]] = deque()  # (mark, who waits) of transactions
 
     def renew(self, gen: int, next_number: int) -> None:
         """An Attach has come."""
@@ -153,9 +155,16 @@ class Attachment:
 
     # -- settlements
 
+    def until_durable(self, ticket: Ticket) -> None:
+        """The ticket of publishes waits for what was settled with them as well."""
+        ticket.hold()
+        self._commits.append((self.serving.queue.commits, ticket))
+
     def settled(self) -> int:
         """The last settlement of which all is committed."""
         queue = self.serving.queue
+        while self._commits and queue.durable(self._commits[0][0]):
+            self._commits.popleft()[1].pass_()
         while self.unsettled and queue.durable(self.unsettled[0][1]):
             self._settled = self.unsettled.popleft()[0]
         if not self.unsettled:

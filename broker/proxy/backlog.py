@@ -6,6 +6,9 @@ is kept whole, and its messages are kept, until `Published` says that all of it 
 
     waiting -> sent -> gone         after each new attachment: sent -> waiting, but for what the owner says it has
 
+*Commits.* What a transaction does in the queue is one entry, and goes as one `Commit` frame: its settlements with its
+messages. By the numbers of its messages it is taken once, settlements included.
+
 *Refusals* (overflow reject-publish) are told once, and no record holds them. An owner accepts nothing behind a refusal
 before it was attached again, so a refused number that is not heard of here is sent again, and judged anew.
 """
@@ -13,10 +16,10 @@ before it was attached again, so a refused number that is not heard of here is s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from broker.proxy.messages import NamedPublish, Range
+from broker.proxy.messages import Commit, NamedPublish, Range
 from broker.proxy.outbox import Outbox
 from broker.queues.ticket import Ticket
 from journal.record import Message, RecordBuffer
@@ -27,21 +30,42 @@ PART_BYTES_MAX: Final = 1 << 20
 Named = tuple[bytes, int]  # producer, its number of the message
 
 
+class Committing:
+    """What belongs to a transaction's messages: settlements by outcome, those of them whose producers number their own
+    by their place, and who must hear whether it was refused."""
+
+    __slots__ = ("answered", "named", "settlements")
+
+    def __init__(
+        self, settlements: Sequence[tuple[int, Sequence[Range]]], named: dict[int, Named],
+        answered: Callable[[bool], None],
+    ) -> None:  # fmt: skip
+        self.settlements = tuple((outcome, tuple(ranges)) for outcome, ranges in settlements)
+        self.named = named
+        self.answered = answered
+
+
 class Entry:
     """The messages of one publish, `first` to `last`."""
 
-    __slots__ = ("first", "last", "messages", "named", "refused", "size", "ticket")
+    __slots__ = ("commit", "first", "last", "messages", "named", "refused", "size", "ticket")
 
-    def __init__(self, first: int, messages: Sequence[Message], ticket: Ticket | None, named: Named | None) -> None:
+    def __init__(
+        self, first: int, messages: Sequence[Message], ticket: Ticket | None, named: Named | None,
+        commit: Committing | None,
+    ) -> None:  # fmt: skip
         self.first = first
         self.last = first + len(messages) - 1
         self.messages = messages
         self.ticket = ticket
         self.named = named
+        self.commit = commit
         self.size = sum(message.size for message in messages)
         self.refused = False
 
     def answer(self) -> None:
+        if self.commit is not None:
+            self.commit.answered(self.refused)
         if self.ticket is not None:
             self.ticket.rejected = self.ticket.rejected or self.refused
             self.ticket.pass_()
@@ -70,9 +94,12 @@ class Backlog:
         """All messages with lower numbers have been sent in this attachment."""
         return self._waiting[0].first if self._waiting else self.next_number
 
-    def publish(self, messages: Sequence[Message], ticket: Ticket | None, named: Named | None = None) -> int:
+    def publish(
+        self, messages: Sequence[Message], ticket: Ticket | None, named: Named | None = None,
+        commit: Committing | None = None,
+    ) -> int:  # fmt: skip
         """Takes the messages and holds the ticket; returns their size in bytes."""
-        entry = Entry(self.next_number, messages, ticket, named)
+        entry = Entry(self.next_number, messages, ticket, named, commit)
         if ticket is not None:
             ticket.hold()
         self.next_number = entry.last + 1
@@ -103,11 +130,14 @@ class Backlog:
             if self._waiting[0].named is not None:
                 self._send_named(outbox, queue_id, epoch, gen)
                 continue
+            if self._waiting[0].commit is not None:
+                self._send_commit(outbox, queue_id, epoch, gen)
+                continue
             buffer = RecordBuffer()
             first = number = max(self._waiting[0].first, self._accepted + 1)
             while self._waiting and outbox.open and buffer.size < PART_BYTES_MAX:
                 entry = self._waiting[0]
-                if entry.named is not None:
+                if entry.named is not None or entry.commit is not None:
                     break
                 number += buffer.enqueue_all(queue_id, epoch, number, entry.messages, number - entry.first)
                 self._departed(outbox)
@@ -118,7 +148,20 @@ class Backlog:
         assert entry.named is not None, "only a numbered message goes this way"
         buffer = RecordBuffer()
         buffer.enqueue(queue_id, epoch, entry.first, entry.messages[0], 0, False)
-        outbox.publish_named(NamedPublish(queue_id, epoch, gen, entry.first, *entry.named), buffer.take())
+        outbox.publish_apart(NamedPublish(queue_id, epoch, gen, entry.first, *entry.named), buffer.take())
+        self._departed(outbox)
+
+    def _send_commit(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
+        entry = self._waiting[0]
+        commit = entry.commit
+        assert commit is not None, "only a transaction goes this way"
+        buffer = RecordBuffer()
+        for number, message in enumerate(entry.messages, entry.first):
+            buffer.enqueue(queue_id, epoch, number, message, 0, False)
+        named = tuple((entry.first + place, *name) for place, name in commit.named.items())
+        count = len(entry.messages)
+        head = Commit(queue_id, epoch, gen, entry.first, count, commit.settlements, named)
+        outbox.publish_apart(head, buffer.take())
         self._departed(outbox)
 
     def _departed(self, outbox: Outbox) -> None:

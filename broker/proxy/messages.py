@@ -8,12 +8,14 @@ inclusive. Message records in payloads are ENQ records as in journal/layout.py.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from cluster.link.fields import Producer, Signed, Term, Whole, check_ranges
 from cluster.link.fields import Range as Range
+
+AlarmName = Literal["memory", "disk"]
 
 
 class ProxyMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -75,6 +77,8 @@ class AttachedQueue(msgspec.Struct, frozen=True, array_like=True):
     """Not yet answered, in order; their seqs are not in `outstanding`."""
     next_number: Whole
     """Number of the proxy's next publish; those not acknowledged are sent again after Attached."""
+    asking: tuple[ConsumerHead, ...] = ()
+    """Consumers whose first answer is awaited: each is a `Consume`, taken up once the queue knows everybody."""
 
     def __post_init__(self) -> None:
         check_ranges(self.outstanding)
@@ -88,6 +92,9 @@ class Attach(ProxyMessage, frozen=True, tag=20):
     queues: tuple[AttachedQueue, ...]
     partial: bool = False
     """True: only the listed queues are meant (a single queue attaches again)."""
+    before: tuple[Whole, ...] = ()
+    """Queue ids that partial Attaches just before this one have listed: all of them together are one complete one, cut
+    because frames are bounded."""
 
 
 class Publish(ProxyMessage, frozen=True, tag=21):
@@ -159,6 +166,45 @@ class Reply(ProxyMessage, frozen=True, tag=28):
     ids mean nothing. Delivered at most once: what is lost with a link stays lost."""
 
     key: str
+
+
+class Commit(ProxyMessage, frozen=True, tag=29):
+    """What a transaction publishes into one queue and settles there: the owner does all of it in one group or, when the
+    queue refuses a message (overflow), nothing. It takes `count` publish numbers, and by them it is taken once."""
+
+    queue_id: Whole
+    epoch: Term
+    gen: Whole
+    first: Whole
+    count: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+    settlements: tuple[tuple[Annotated[int, msgspec.Meta(ge=0, le=2)], tuple[Range, ...]], ...]
+    """(SETTLE_*, ranges): outstanding at the proxy until the commit is answered."""
+    named: tuple[tuple[Whole, Producer, Whole], ...] = ()
+    """(number, producer, its number) of messages whose producer numbers them itself."""
+
+    def __post_init__(self) -> None:
+        for _, ranges in self.settlements:
+            check_ranges(ranges)
+
+
+class Alarmed(ProxyMessage, frozen=True, tag=30):
+    """A node to all others: its resource alarms. Nobody publishes to its queues meanwhile."""
+
+    names: tuple[AlarmName, ...]
+
+
+class Seek(ProxyMessage, frozen=True, tag=31):
+    """Any node to the node of a requester: does the channel of this reply key still wait for replies?"""
+
+    request: Whole
+    key: Annotated[str, msgspec.Meta(max_length=512)]
+
+
+class Sought(ProxyMessage, frozen=True, tag=32):
+    """Answer to Seek."""
+
+    request: Whole
+    there: bool
 
 
 # -- owner to proxy ---------------------------------------------------------------------------------------------
@@ -250,6 +296,10 @@ AnyProxy = (
     | Settle
     | Ask
     | Reply
+    | Commit
+    | Alarmed
+    | Seek
+    | Sought
     | Attached
     | Published
     | Consuming

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.proxy.host import ProxyHost
-from broker.proxy.messages import Credit, NamedPublish, ProxyMessage, Publish
+from broker.proxy.messages import Commit, Credit, NamedPublish, ProxyMessage, Publish
 
 WINDOW_BYTES: Final = 16 << 20
 FRAME_BYTES_MAX: Final = 1 << 20
@@ -24,13 +24,15 @@ Grant = tuple[int, int, int, int, int]
 
 
 class Outbox:
-    """The frames for `owner`. `in_flight_bytes`: messages sent and not yet committed."""
+    """The frames for `owner`. `in_flight_bytes`: messages sent and not yet committed. `shut`: the owner runs out of
+    memory or disk and takes no messages."""
 
-    __slots__ = ("_data", "_grants", "_others", "_parts", "_publishes", "_size", "in_flight_bytes", "owner")
+    __slots__ = ("_data", "_grants", "_others", "_parts", "_publishes", "_size", "in_flight_bytes", "owner", "shut")
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self.in_flight_bytes = 0
+        self.shut = False
         self._publishes: list[tuple[ProxyMessage, list[bytes]]] = []
         self._others: list[ProxyMessage] = []
         self._grants: list[Grant] = []
@@ -41,7 +43,7 @@ class Outbox:
     @property
     def open(self) -> bool:
         """Whether the owner may be sent another message."""
-        return self.in_flight_bytes < WINDOW_BYTES
+        return self.in_flight_bytes < WINDOW_BYTES and not self.shut
 
     def publish(self, part: Part, data: bytes) -> None:
         if self._size and self._size + len(data) > FRAME_BYTES_MAX:
@@ -50,7 +52,8 @@ class Outbox:
         self._data.append(data)
         self._size += len(data)
 
-    def publish_named(self, head: NamedPublish, data: bytes) -> None:
+    def publish_apart(self, head: NamedPublish | Commit, data: bytes) -> None:
+        """A frame of its own."""
         self._close()  # its number comes after those
         self._publishes.append((head, [data]))
 

@@ -179,6 +179,15 @@ class Proxies:
         self.unacknowledged_bytes -= size
         assert self.unacknowledged_bytes >= 0, "what is acknowledged was published"
         self.host.flow_changed()
+        self._go_on()
+
+    def alarmed(self, owner: str, raised: bool) -> None:
+        """An owner has a resource alarm, or is well again: its queues' publishes wait meanwhile."""
+        self._outboxes.setdefault(owner, Outbox(owner)).shut = raised
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Publishes that found no room in their owner's window."""
         for queue in tuple(self._delayed):
             if queue.outbox is None or queue.outbox.open:
                 del self._delayed[queue]

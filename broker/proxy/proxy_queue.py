@@ -19,9 +19,9 @@ Without an owner (offline) everything waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from broker.proxy.backlog import Backlog
+from broker.proxy.backlog import Backlog, Committing, Named
 from broker.proxy.line import Line, seq_of, split
 from broker.proxy.messages import (
     ASK_COUNTS,
@@ -29,6 +29,7 @@ from broker.proxy.messages import (
     ASK_GET,
     ASK_PURGE,
     ASK_TOUCH,
+    SETTLE_ACK,
     SETTLE_REJECT,
     SETTLE_REQUEUE,
     SETTLE_REQUEUE_COUNTED,
@@ -47,7 +48,7 @@ from broker.proxy.messages import (
 from broker.proxy.outbox import Outbox
 from broker.proxy.questions import Question, Questions, Then
 from broker.proxy.settlements import Settlements, joined
-from broker.queues.face import EXCLUSIVE, GONE, Taken
+from broker.queues.face import EXCLUSIVE, GONE, CommitPart, Taken
 from broker.queues.ring import Ring
 from broker.queues.ticket import Ticket
 from cluster.entities import Queue as QueueEntity
@@ -58,6 +59,9 @@ from replication.errors import BadMessage
 if TYPE_CHECKING:
     from broker.proxy.proxies import Proxies
     from broker.queues.subscription import Subscription
+
+
+_OUTCOMES: Final = {"ack": SETTLE_ACK, "reject": SETTLE_REJECT, "requeue": SETTLE_REQUEUE}
 
 
 class ProxyQueue:
@@ -187,10 +191,41 @@ class ProxyQueue:
     def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         then()
 
-    def settled(self, ticket: Ticket) -> None:
-        if not self.deleted:
+    def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
+        if self.deleted:
+            return
+        if part.publishes:
+            self._commit(part, ticket)
+        else:  # settlements alone are told, and told again, in one frame
+            for seq, outcome in part.settles:
+                if outcome == "ack":
+                    self.ring.settle(seq, True)
+                else:
+                    self._give_back(seq, _OUTCOMES[outcome])
             self.gather()
             self._settlements.hold(ticket)
+        self.ring.mark()
+
+    def _commit(self, part: CommitPart, ticket: Ticket) -> None:
+        """Until the owner has answered, the settled messages are outstanding here as before."""
+        messages: list[Message] = []
+        named: dict[int, Named] = {}
+        for some, name in part.publishes:
+            if name is not None:
+                named[len(messages)] = name
+            messages.extend(some)
+        seqs: dict[int, list[int]] = {}
+        for seq, outcome in part.settles:
+            seqs.setdefault(_OUTCOMES[outcome], []).append(seq)
+
+        def answered(refused: bool) -> None:
+            for seq, _ in part.settles:
+                if not self.deleted and self.ring.release(seq) and refused:
+                    self._settlements.add(seq, SETTLE_REQUEUE)
+            self.ring.mark()
+
+        settlements = [(outcome, joined((seq, seq) for seq in some)) for outcome, some in seqs.items()]
+        self.node.took(self._backlog.publish(messages, ticket, commit=Committing(settlements, named, answered)))
 
     # -- the queue as a whole ---------------------------------------------------------------------------------
 

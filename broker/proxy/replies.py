@@ -3,15 +3,18 @@
 A reply key ends with `<node>-<incarnation, hexadecimal>-<serial>` of the channel that consumes it (`Node.unique`), so
 any node can read from it where the reply belongs, and whether that start of the node is over. A reply is sent once and
 not acknowledged, as between a client and its node: what is lost with a link stays lost.
+
+Whether a requester is still there (passive declare of its key) only its node knows, and is asked: `Seek`, `Sought`.
+When the link to it ends, the answer is no.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker.proxy.host import Payload
-from broker.proxy.messages import ProxyMessage, Reply
+from broker.proxy.messages import ProxyMessage, Reply, Seek, Sought
 from journal.record import Message, RecordBuffer, read_records
 
 
@@ -38,10 +41,45 @@ class Replies:
     def __init__(self, host: ReplyHost, incarnation_of: Callable[[str], int | None]) -> None:
         self._host = host
         self._incarnation_of = incarnation_of
+        self._sought: dict[int, tuple[str, Callable[[bool], None]]] = {}  # by request: the node that is asked
+        self._requests = 0
 
-    def knows(self, key: str) -> bool:
-        """Whether that start of the requester's node lives; whether its channel does, only that node knows."""
-        return self._node_of(key) is not None
+    def seek(self, key: str, then: Callable[[bool], None]) -> None:
+        """Whether the requester of this key still waits for replies."""
+        if key in self._host.reply_targets:
+            then(True)
+            return
+        node = self._node_of(key)
+        if node is None:
+            then(False)
+            return
+        self._requests += 1
+        self._sought[self._requests] = (node, then)
+        if not self._host.send(node, Seek(self._requests, key)):
+            self._answer(self._requests, False)
+
+    def unlinked(self, node: str) -> None:
+        """Nobody at this node can be reached."""
+        for request in [request for request, (asked, _) in self._sought.items() if asked == node]:
+            self._answer(request, False)
+
+    def _answer(self, request: int, there: bool) -> None:
+        sought = self._sought.pop(request, None)
+        if sought is not None:
+            sought[1](there)
+
+    def looked_for(self, peer: str, message: Seek, _: memoryview) -> None:
+        self._host.send(peer, Sought(message.request, message.key in self._host.reply_targets))
+
+    def found(self, peer: str, message: Sought, _: memoryview) -> None:
+        sought = self._sought.get(message.request)
+        if sought is not None and sought[0] == peer:
+            self._answer(message.request, message.there)
+
+    @property
+    def handlers(self) -> dict[type, Callable[[str, Any, memoryview], None]]:
+        """By head: what the node's links bring."""
+        return {Reply: self.received, Seek: self.looked_for, Sought: self.found}
 
     def send(self, key: str, message: Message) -> bool:
         """Sends the reply; False when it can reach nobody."""

@@ -29,6 +29,7 @@ from broker.proxy.messages import (
     SETTLE_REQUEUE_COUNTED,
     Attached,
     AttachedQueue,
+    Commit,
     Consume,
     ConsumerHead,
     Consuming,
@@ -349,6 +350,38 @@ class Serving:
         queue.publish_named(named.producer, named.sequence, message, ticket, self.host.now_ms)
         self._accepted(attachment, named.number, ticket)
 
+    def commit(self, attachment: Attachment, commit: Commit, records: memoryview) -> None:
+        """A transaction's part: everything in the next group, or nothing if one message finds no room."""
+        last = commit.first + commit.count - 1
+        if not self._next(attachment, commit.first, last):
+            return
+        queue, now_ms = self.queue, self.host.now_ms
+        self.host.published(len(records))
+        named = {number: (producer, sequence) for number, producer, sequence in commit.named}
+        numbered = [(number, m) for number, (_, m, _, _) in enumerate(read_records(records), commit.first)]
+        new = [m for number, m in numbered if number not in named or not queue.knows(*named[number])]
+        if not queue.takes(new, now_ms):
+            for number, _ in numbered:
+                attachment.refuse(number)
+            self.touch()
+            return
+        if attachment.refused is not None:
+            return
+        ticket = attachment.ticket(last)
+        if named:
+            for number, message in numbered:
+                if number in named:
+                    queue.publish_named(*named[number], message, ticket, now_ms)
+                else:
+                    queue.publish((message,), ticket, now_ms)
+        else:
+            queue.publish_records(records, ticket, now_ms)
+        changed = sum([self._carry_out(attachment, outcome, ranges) for outcome, ranges in commit.settlements])
+        if changed and queue.ring.needs_write:
+            attachment.until_durable(ticket)
+        self._accepted(attachment, last, ticket)
+        queue.ring.mark()
+
     def _next(self, attachment: Attachment, first: int, last: int) -> bool:
         """Whether these numbers are to be taken. What is here already is answered by `Published` when it is due."""
         if last <= attachment.accepted:
@@ -391,24 +424,30 @@ class Serving:
     def _settle(self, attachment: Attachment, settlement: Settlement) -> None:
         if settlement.id <= attachment.settlement:
             return  # told again, and applied before
-        queue, ring, holder = self.queue, self.queue.ring, attachment.holder
-        changed = 0
-        for first, last in settlement.ranges:
-            if settlement.outcome == SETTLE_ACK:
-                changed += ring.settle_held(first, last, holder)
-                continue
-            counted = settlement.outcome == SETTLE_REQUEUE_COUNTED
-            for seq in ring.take_held(first, last, holder):
-                changed += settlement.outcome == SETTLE_REJECT or counted
-                if settlement.outcome == SETTLE_REJECT:
-                    queue.reject(seq)
-                else:
-                    queue.requeue(seq, counted)
+        queue, ring = self.queue, self.queue.ring
+        changed = self._carry_out(attachment, settlement.outcome, settlement.ranges)
         attachment.settlement = settlement.id
         if changed and ring.needs_write:
             attachment.unsettled.append((settlement.id, queue.commits))
         elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
             attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))
+
+    def _carry_out(self, attachment: Attachment, outcome: int, ranges: tuple[Range, ...]) -> int:
+        """How many of these messages its node held, and the log must hear of."""
+        queue, ring, holder = self.queue, self.queue.ring, attachment.holder
+        changed = 0
+        for first, last in ranges:
+            if outcome == SETTLE_ACK:
+                changed += ring.settle_held(first, last, holder)
+                continue
+            counted = outcome == SETTLE_REQUEUE_COUNTED
+            for seq in ring.take_held(first, last, holder):
+                changed += outcome == SETTLE_REJECT or counted
+                if outcome == SETTLE_REJECT:
+                    queue.reject(seq)
+                else:
+                    queue.requeue(seq, counted)
+        return changed
 
     # -- the turn -------------------------------------------------------------------------------------------------
 

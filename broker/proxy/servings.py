@@ -19,6 +19,7 @@ from broker.proxy.messages import (
     Ask,
     Attach,
     Cancel,
+    Commit,
     Consume,
     Credit,
     Deliver,
@@ -78,6 +79,7 @@ class Servings:
             Attach: self._attach,
             Publish: self._publish,
             NamedPublish: self._publish_named,
+            Commit: self._commit,
             Consume: self._consume,
             Cancel: self._cancel,
             Credit: self._credit,
@@ -214,6 +216,17 @@ class Servings:
         attachment = serving.attachment(peer, message.gen) if serving is not None else None
         if serving is not None and attachment is not None:
             serving.publish_named(attachment, message, payload)
+
+    def _commit(self, peer: str, message: Commit, payload: memoryview) -> None:
+        if (found := verify_records(payload, message.queue_id, EPOCH_MAX)) != message.count:
+            raise BadMessage(f"a commit of {message.count} messages to queue {message.queue_id} holds {found} records")
+        last = message.first + message.count - 1
+        if not all(message.first <= number <= last for number, _, _ in message.named):
+            raise BadMessage(f"a commit of publishes {message.first} to {last} names another one")
+        serving = self._serving(message.queue_id, message.epoch)
+        attachment = serving.attachment(peer, message.gen) if serving is not None else None
+        if serving is not None and attachment is not None:
+            serving.commit(attachment, message, payload)
 
     def _consume(self, peer: str, message: Consume, _: memoryview) -> None:
         serving = self._serving(message.queue_id, message.epoch)

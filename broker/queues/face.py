@@ -30,6 +30,18 @@ EXCLUSIVE: Final = "in exclusive use"
 GONE: Final = "gone"
 
 
+class CommitPart:
+    """What a transaction publishes into one queue, and settles there, in order."""
+
+    __slots__ = ("publishes", "settles")
+
+    def __init__(self) -> None:
+        self.publishes: list[tuple[Sequence[Message], tuple[bytes, int] | None]] = []
+        """Messages, or one message with its producer and number."""
+        self.settles: list[tuple[int, str]] = []
+        """(seq, "ack", "reject" or "requeue")"""
+
+
 class QueueFace(Protocol):
     """One queue, as sessions and routers see it."""
 
@@ -104,9 +116,10 @@ class QueueFace(Protocol):
     def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         """`then()` when these unacknowledged messages can be rejected within one turn."""
 
-    def settled(self, ticket: Ticket) -> None:
-        """The ticket passes when all that was settled, rejected and requeued until now is committed. What happened at
-        this node itself is not waited for here: `Node.barrier` is."""
+    def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
+        """A transaction's part in this queue: all of it in one group, or, when a message is refused (overflow), none of
+        it: then the ticket is rejected and the settled messages return. The ticket passes when the part is committed.
+        What happened at this node itself is not waited for here: `Node.barrier` is."""
 
     # -- the queue as a whole
 

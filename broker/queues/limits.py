@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from broker.queues.queue import Queue
 
 
-def exceeds(queue: Queue, more: int) -> bool:
-    """Whether the ready messages, and this many more, are above the queue's length in messages or bytes.
+def exceeds(queue: Queue, more: int, more_bytes: int) -> bool:
+    """Whether the ready messages, and so many more, are above the queue's length in messages or bytes.
 
     In a replicated queue a message that is not committed cannot be handed out yet. If a consumer waits for it, it is
     not counted: in a queue of one node it would be gone by now.
@@ -20,4 +20,4 @@ def exceeds(queue: Queue, more: int) -> bool:
         credit = sum(max(0, credit.limit - credit.delivered) for credit in queue.subscriptions.credits)
         taken = min(ready, ring.next_seq - ring.committed, credit)
         ready, ready_bytes = ready - taken, ready_bytes * (ready - taken) // ready
-    return (length is not None and ready + more > length) or (size is not None and ready_bytes + more > size)
+    return (length is not None and ready + more > length) or (size is not None and ready_bytes + more_bytes > size)

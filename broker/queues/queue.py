@@ -21,7 +21,7 @@ from typing import Any, Final
 from broker.queues.annotation import Annotation
 from broker.queues.burial import Burial
 from broker.queues.deadletter import Reason
-from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, Taken
+from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
 from broker.queues.host import Host
 from broker.queues.limits import exceeds
 from broker.queues.producers import HAD_CONSUMERS, Producers
@@ -184,11 +184,20 @@ class Queue:
             self.host.dead_letter(self, message, "maxlen")
         return False
 
+    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
+        """As `accepts`, for all of these messages or none; what is refused is no dead letter."""
+        size = sum(message.size for message in messages[:-1]) + 1
+        if messages and self.rejects and exceeds(self, len(messages), size):
+            self._expire(now_ms)
+            self._hand_out(now_ms)
+            return not exceeds(self, len(messages), size)
+        return True
+
     def _is_full(self) -> bool:
-        return exceeds(self, 1)
+        return exceeds(self, 1, 1)
 
     def _too_long(self) -> bool:
-        return exceeds(self, 0)
+        return exceeds(self, 0, 0)
 
     def _trim(self, now_ms: int) -> None:
         """drop-head: consumers with credit come first, then the oldest ready messages go."""
@@ -264,8 +273,28 @@ class Queue:
             self.ring.settle(seq, held)
             self.ring.mark()
 
-    def settled(self, ticket: Ticket) -> None:
+    def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         """All that happens here stands in the node's next group, which the node's barrier waits for."""
+        if self.deleted:
+            return
+        new = [m for messages, named in part.publishes if named is None or not self.knows(*named) for m in messages]
+        if not self.takes(new, now_ms):
+            ticket.rejected = True
+            for seq, _ in part.settles:
+                self.requeue(seq, False)
+            return
+        for messages, named in part.publishes:
+            if named is None:
+                self.publish(messages, ticket, now_ms)
+            else:
+                self.publish_named(*named, messages[0], ticket, now_ms)
+        for seq, outcome in part.settles:
+            if outcome == "ack":
+                self.settle(seq, held=True)
+            elif outcome == "requeue":
+                self.requeue(seq, False)
+            else:
+                self.reject(seq)
 
     def _expire(self, now_ms: int) -> bool:
         """Whether something was given up."""

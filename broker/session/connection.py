@@ -13,7 +13,7 @@ what a client does wrong ends its channel or its connection, with the code of am
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp import methods
@@ -36,6 +36,7 @@ from broker.session.state import State
 if TYPE_CHECKING:
     from broker.node.core import Node
     from broker.node.vhost import VirtualHost
+    from broker.queues.face import QueueFace
 
 HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
 HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
@@ -64,7 +65,7 @@ class Connection:
     """
 
     __slots__ = (
-        "_blocked_told", "_closed_at_ms", "_held", "_last_heard_ms", "_last_sent_ms",
+        "_blocked_told", "_closed_at_ms", "_fed", "_held", "_last_heard_ms", "_last_sent_ms",
         "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
         "ending", "exclusive_queues", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms", "out",
         "parked_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "state", "user", "vhost",
@@ -99,6 +100,7 @@ class Connection:
         self.opened_at_ms = now_ms
         self.paused_since_ms = 0
         self._blocked_told = False
+        self._fed: dict[str, None] = {}  # nodes with an alarm to whose queues it has published
         self._closed_at_ms = 0
         self._last_heard_ms = self._last_sent_ms = now_ms
         node.connections[self.id] = self
@@ -368,19 +370,37 @@ class Connection:
 
     def alarmed(self) -> None:
         """amqp-rules 5.2: connection.blocked goes once to publishing connections, unblocked when all alarms clear."""
-        blocked = bool(self.node.alarms) and self.publishes
+        blocked = bool(self._alarms)
         if blocked != self._blocked_told and self.state is State.OPEN:
             self._blocked_told = blocked
             if self.capabilities.get("connection.blocked") is True:
                 if blocked:
-                    self.send(0, methods.ConnectionBlocked("low on " + " and ".join(self.node.alarms)))
+                    self.send(0, methods.ConnectionBlocked("low on " + " and ".join(self._alarms)))
                 else:
                     self.send(0, methods.ConnectionUnblocked())
+        if not blocked:
+            self._fed.clear()
         self.review_reading()
+
+    def feeds(self, queues: Iterable[QueueFace]) -> None:
+        """It has published to these queues while a node has an alarm: if that owns one of them, it is blocked."""
+        for queue in queues:
+            owner = queue.entity.owner
+            if owner is not None and owner in self.node.alarms_elsewhere and owner not in self._fed:
+                self._fed[owner] = None
+                self.alarmed()
+
+    @property
+    def _alarms(self) -> list[str]:
+        """Those for which this connection has to wait."""
+        if not self.publishes:
+            return []
+        elsewhere = self.node.alarms_elsewhere
+        return [*self.node.alarms, *(f"{name} at node {at}" for at in self._fed for name in elsewhere.get(at, ()))]
 
     def review_reading(self) -> None:
         """Whether the socket should be read: not while blocked, checked, behind, or deaf itself."""
-        blocked = self.publishes and (bool(self.node.alarms) or self.node.throttled)
+        blocked = self.publishes and (bool(self._alarms) or self.node.throttled)
         reading = (
             not (blocked and self.state is State.OPEN)
             and self.state is not State.CHECKING

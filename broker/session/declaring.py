@@ -145,9 +145,8 @@ def _queue_unbind(channel: Channel, method: methods.QueueUnbind) -> None:
 def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     name = clean(method.queue)
     connection = channel.connection
-    if method.passive and _is_reply_name(channel, name):
-        if not method.nowait:
-            channel.send(methods.QueueDeclareOk(name, 0, 1))
+    if method.passive and name.startswith(REPLY_TO):
+        _seek_requester(channel, method, name)
         return
     if method.passive:
         name = channel.queue(channel.queue_name(name)).name
@@ -183,9 +182,24 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     channel.propose(command, method, lambda applied: _declared(channel, method, name, new=bool(applied.changes)))
 
 
-def _is_reply_name(channel: Channel, name: str) -> bool:
+def _seek_requester(channel: Channel, method: methods.QueueDeclare, name: str) -> None:
     """Direct reply-to: a passive declare tells whether the one who waits for the reply is still there."""
-    return name == REPLY_TO or channel.connection.node.awaits_reply(name)
+
+    def found(there: bool) -> None:
+        if not channel.awaits():
+            return
+        if not there:
+            channel.refuse(channel.no_queue(name), method)
+            return
+        if not method.nowait:
+            channel.send(methods.QueueDeclareOk(name, 0, 1))
+        channel.resume()
+
+    channel.park()
+    if name == REPLY_TO:
+        found(True)
+    else:
+        channel.connection.node.seek_requester(name, found)
 
 
 def _declared(channel: Channel, method: methods.QueueDeclare, name: str, new: bool = False) -> None:

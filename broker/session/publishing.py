@@ -38,8 +38,11 @@ if TYPE_CHECKING:
 
 NO_ROUTE: Final = 312
 NO_ROUTE_TEXT: Final = b"NO_ROUTE"
-TRANSACTION_BYTES_MAX: Final = 64 << 20
-"""Staged messages are in memory and cannot be slowed down: they wait for a commit that the publisher alone can send."""
+TRANSACTION_BYTES_MAX: Final = 32 << 20
+"""Staged messages are in memory and cannot be slowed down: they wait for a commit that the publisher alone can send.
+And what goes into one queue must fit one frame between nodes."""
+MESSAGE_OVERHEAD_BYTES: Final = 64
+"""About what a message takes besides its own bytes."""
 ROUTES_MAX: Final = 1024
 PRODUCER_BYTES_MAX: Final = 255
 NUMBER_MAX: Final = 2**62
@@ -161,7 +164,7 @@ def _stage_or_send(
 ) -> None:
     if channel.transaction is not None:
         transaction = channel.transaction
-        transaction.size += sum(message.size for message in messages)
+        transaction.size += sum(message.size + MESSAGE_OVERHEAD_BYTES for message in messages)
         if transaction.size > TRANSACTION_BYTES_MAX:
             raise resource_error(f"a transaction holds more than {TRANSACTION_BYTES_MAX} bytes of messages")
         transaction.publishes.append((route, messages, mandatory, named))
@@ -185,11 +188,7 @@ def send(
 ) -> None:
     """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered."""
     node = channel.connection.node
-    if not route.targets and mandatory and not _is_direct_reply(route, messages):
-        # amqp-rules 5.4: the return comes before the ack
-        for message in messages:
-            channel.connection.out.returned(channel.number, NO_ROUTE, NO_ROUTE_TEXT, message)
-        node.sending[channel.connection] = None
+    depart(channel, route, messages, mandatory)
     journaled = 0
     for queue in route.targets:
         if queue.deleted:
@@ -207,6 +206,18 @@ def send(
         node.published(journaled * len(messages) * messages[0].size)
     if ticket is not None:
         ticket.pass_()
+
+
+def depart(channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool) -> None:
+    """Returns what has no queue to go to."""
+    node = channel.connection.node
+    if not route.targets and mandatory and not _is_direct_reply(route, messages):
+        # amqp-rules 5.4: the return comes before the ack
+        for message in messages:
+            channel.connection.out.returned(channel.number, NO_ROUTE, NO_ROUTE_TEXT, message)
+        node.sending[channel.connection] = None
+    if node.alarms_elsewhere:
+        channel.connection.feeds(route.targets)
 
 
 def _send_named(queue: QueueFace, message: Message, ticket: Ticket | None, named: Named, now_ms: int) -> None:

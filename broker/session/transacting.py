@@ -6,9 +6,12 @@ stands in one group of the journal: after a crash all of it is there or none. Se
 until that group is durable, and tx.commit-ok waits for it. A rollback forgets the staged publishes and returns the
 acknowledged deliveries to the ledger; it does not requeue them.
 
+Each queue gets its part at once (`QueueFace.commit`): all of it or, when it refuses one of the messages, none of it.
+
 In a cluster a commit hands each queue's part to the queue's owner, and says commit-ok when all parts are committed.
-This node sends them again until they are, and each takes effect once: a transaction is all or nothing as long as this
-node lives. If it dies within a commit, a part of it may have arrived.
+This node sends each again until it is, and each takes effect once, in one group of its owner's. So a transaction is
+atomic per queue whatever fails. Over several queues it is all or nothing as long as this node lives: if it dies within
+a commit, some queues may have their parts and others not.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp import methods
 from broker.amqp.errors import internal_error, precondition_failed
 from broker.amqp.layout import Method
-from broker.queues.face import QueueFace
+from broker.queues.face import CommitPart, QueueFace
 from broker.queues.ring import Consumer
 from broker.queues.ticket import Ticket
 from broker.routing.router import Route
@@ -109,24 +112,26 @@ def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) 
             channel.send(methods.TxCommitOk())
         channel.resume()
 
+    node = channel.connection.node
     ticket = Ticket(1, 1, done)
+    for queue, part in _parts(channel, staged).items():
+        if queue.ring.journaled:
+            node.published(sum(message.size for messages, _ in part.publishes for message in messages))
+        queue.commit(part, ticket, node.now_ms)
+    node.barrier(ticket)
+
+
+def _parts(channel: Channel, staged: Transaction) -> dict[QueueFace, CommitPart]:
+    """What each queue gets of it. What has no queue to go to is returned."""
+    parts: dict[QueueFace, CommitPart] = {}
     for route, messages, mandatory, named in staged.publishes:
-        ticket.hold()
-        publishing.send(channel, route, messages, mandatory, ticket, named)
-    settled: dict[QueueFace, None] = {}
+        publishing.depart(channel, route, messages, mandatory)
+        for queue in route.targets:
+            parts.setdefault(queue, CommitPart()).publishes.append((messages, named))
     for entries, outcome in staged.settles:
         for _, consumer, seq in entries:
-            queue: QueueFace = consumer.ring.owner
-            settled[queue] = None
-            if outcome == "ack":
-                queue.settle(seq, held=True)
-            elif outcome == "requeue":
-                queue.requeue(seq, counted=False)
-            else:
-                queue.reject(seq)
-    for queue in settled:
-        queue.settled(ticket)
-    channel.connection.node.barrier(ticket)
+            parts.setdefault(consumer.ring.owner, CommitPart()).settles.append((seq, outcome))
+    return parts
 
 
 def _rollback(channel: Channel, _: methods.TxRollback) -> None:

@@ -86,6 +86,8 @@ def test_whatever_a_member_says(seed: int) -> None:
             cluster.turn()
         if number % 50 == 0:
             cluster.wait(1000)
+    for target in "abc":  # a member may say that it is low on memory, and publishers wait until it is not
+        say(cluster, other, target, p.Alarmed(()))
     still_there(cluster, confirmed)
 
 

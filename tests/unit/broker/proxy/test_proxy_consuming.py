@@ -23,7 +23,7 @@ from broker.proxy.messages import (
     Settled,
     Settlement,
 )
-from broker.queues.face import EXCLUSIVE, GONE
+from broker.queues.face import EXCLUSIVE, GONE, CommitPart
 from broker.queues.ring import Consumer
 from broker.queues.subscription import Subscription
 from tests.unit.broker.proxy.pair import Channel, Pair, Receipt, entity, records
@@ -538,38 +538,6 @@ def test_a_deleted_queue_answers_everything() -> None:
     pair.turn()
 
 
-def test_a_transaction_waits_for_its_settlements() -> None:
-    pair = Pair()
-    channel = Channel()
-    _, number = pair.consume(channel)
-    pair.deliver(number, 1, 2)
-    channel.ledger.collect(0, True)
-    receipt = Receipt()
-    pair.queue.settle(1, held=True)
-    pair.queue.reject(2)
-    pair.queue.settled(receipt)
-    pair.queue.publish([], receipt, 0)
-    receipt.pass_()
-    pair.turn()
-    (settle,) = pair.heard(Settle)
-    assert [one.id for one in settle.settlements] == [1, 2]
-    pair.say(Settled(7, pair.gen, 1))
-    assert receipt.answered == ""
-    pair.proxies.owner_changed(entity(owner="other", epoch=2))
-    pair.turn()
-    assert [one.id for one in pair.attach(peer="other").settlements] == [2]
-    pair.say(Settled(7, pair.gen, 2), peer="other")
-    assert receipt.answered == "ack"
-
-
-def test_a_transaction_without_anything_open_does_not_wait() -> None:
-    pair = Pair()
-    receipt = Receipt()
-    pair.queue.settled(receipt)
-    receipt.pass_()
-    assert receipt.answered == "ack"
-
-
 def test_a_new_incarnation_remembers_nothing_that_was_outstanding_or_settled() -> None:
     """A message that was acknowledged, and whose acknowledgement nobody heard, comes again and must be taken."""
     pair = Pair()
@@ -579,7 +547,7 @@ def test_a_new_incarnation_remembers_nothing_that_was_outstanding_or_settled() -
     ack(pair, channel, 1)
     pair.queue.unsubscribe(consumer, 0)
     receipt = Receipt()
-    pair.queue.settled(receipt)
+    pair.queue.commit(CommitPart(), receipt, 0)
     receipt.pass_()
     pair.proxies.restart(incarnation=4)
     assert receipt.answered == "nack"

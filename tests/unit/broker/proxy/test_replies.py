@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from broker.amqp import methods as m
-from broker.proxy.messages import Reply
 from broker.proxy.replies import Replies
 from tests.unit.broker.session.harness import World, bodies
 
@@ -16,6 +15,7 @@ class Nodes:
     def __init__(self, **incarnations: int) -> None:
         self.alive: dict[str, int | None] = dict(incarnations)
         self.cut = False
+        self.deaf = False
         self.worlds: dict[str, World] = {}
         for name in incarnations:
             world = self.worlds[name] = World(name=name)
@@ -36,10 +36,10 @@ class Nodes:
         def send(self, node: str, head: Any, payload: Any = ()) -> bool:
             if self.nodes.cut:
                 return False
-            assert isinstance(head, Reply)
-            world = self.nodes.worlds[node]
-            assert world.node.replies is not None
-            world.node.replies.received(self.name, head, memoryview(b"".join(payload)))
+            replies = self.nodes.worlds[node].node.replies
+            assert replies is not None
+            if not self.nodes.deaf:
+                replies.handlers[type(head)](self.name, head, memoryview(b"".join(payload)))
             return True
 
 
@@ -85,3 +85,25 @@ def test_a_requester_that_left_loses_its_reply() -> None:
     requester, server, key = asked(nodes)
     requester.leave()
     assert server.publish("", key, b"late", mandatory=True) == [], "only its own node knows"
+
+
+def test_whether_a_requester_is_there_its_node_is_asked() -> None:
+    nodes = Nodes(**{"a-1": 1, "b": 1})
+    requester, server, key = asked(nodes)
+    probe = m.QueueDeclare(queue=key, passive=True)
+    assert server.ask(probe) == m.QueueDeclareOk(key, 0, 1)
+    assert requester.ask(probe) == m.QueueDeclareOk(key, 0, 1), "its own node"
+    requester.say(m.BasicCancel("replies"))
+    assert server.code(probe) == 404
+
+
+def test_a_requester_that_cannot_be_reached_is_not_there() -> None:
+    nodes = Nodes(**{"a-1": 1, "b": 1})
+    _, server, key = asked(nodes)
+    nodes.deaf = True
+    probe = m.QueueDeclare(queue=key, passive=True)
+    assert server.say(probe) == []
+    nodes.worlds["b"].node.replies.unlinked("a-1")
+    assert [heard.reply_code for heard in server.say()] == [404]
+    nodes.cut = True
+    assert nodes.worlds["b"].client().code(probe) == 404

@@ -1,0 +1,54 @@
+"""Resource alarms of other nodes: who owns a queue and runs out of memory or disk takes no messages for it.
+
+A node tells all others when its alarms change, and whom it is linked to anew. While an owner has one, proxies send it
+no publishes: they wait where they are, unconfirmed and not refused. A client that publishes to one of its queues is
+told `connection.blocked` and not read any more until all is clear again; clients that publish elsewhere go on. A link
+that ends takes its node's alarms with it: without an owner publishes wait anyway.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.proxy.messages import Alarmed, AlarmName
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.node.hub import Hub
+    from broker.proxy.proxies import Proxies
+
+TOLD: Final[tuple[AlarmName, ...]] = ("memory", "disk")
+"""Others do not publish to a node without a lease as it is."""
+
+
+class AlarmsOfNodes:
+    """Between this node's alarms and its peers."""
+
+    def __init__(self, node: Node, hub: Hub, proxies: Proxies) -> None:
+        self._node = node
+        self._hub = hub
+        self._proxies = proxies
+        self._told: tuple[AlarmName, ...] = ()
+
+    def changed(self) -> None:
+        """This node's own alarms are others than before."""
+        names = tuple(name for name in TOLD if name in self._node.alarms)
+        if names != self._told:
+            self._told = names
+            for peer in tuple(self._hub.linked):
+                self._hub.send(peer, Alarmed(names))
+
+    def linked(self, peer: str) -> None:
+        if self._told:
+            self._hub.send(peer, Alarmed(self._told))
+
+    def unlinked(self, peer: str) -> None:
+        self._hear(peer, ())
+
+    def received(self, peer: str, message: Alarmed, _: memoryview) -> None:
+        self._hear(peer, message.names)
+
+    def _hear(self, peer: str, names: tuple[str, ...]) -> None:
+        if names != self._node.alarms_elsewhere.get(peer, ()):
+            self._proxies.alarmed(peer, bool(names))
+            self._node.set_alarms_elsewhere(peer, names)
