@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from broker.trial.client import ClientLost
 from broker.trial.faults import Nemesis, mount_small_disk, unmount
-from broker.trial.load import Load, LoadPlan
+from broker.trial.load import PUBLISHER_KINDS, QUEUE_KINDS, Load, LoadPlan
 from broker.trial.nodes import LocalCluster, TrialError
 from broker.trial.rounds import Round, Trial, run_rounds
 
@@ -69,7 +69,16 @@ async def _torment(console: Console, directory: Path, rounds: int, seed: int, co
     load: Load | None = None
     try:
         await cluster.begin()
-        plan = LoadPlan(tuple(map(cluster.target, cluster.names)), f"chaos-{seed}", rate_per_s=rate)
+        plan = LoadPlan(
+            tuple(map(cluster.target, cluster.names)),
+            f"chaos-{seed}",
+            queues=len(QUEUE_KINDS),
+            publishers=2 * len(PUBLISHER_KINDS),
+            consumers=3 * len(QUEUE_KINDS),
+            rate_per_s=rate,
+            kinds=PUBLISHER_KINDS,
+            extras=QUEUE_KINDS,
+        )
         load = Load(plan, seed)
         await load.start()
         nemesis = Nemesis(cluster, plan.queue(0), () if refused else (small,))

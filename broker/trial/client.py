@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from broker.amqp import methods as m
 from broker.amqp.fields import Table
+from broker.amqp.properties import CLASS_ID, Properties, encode
 
 FRAME_MAX: Final = 131072
 _HEAD: Final = struct.Struct(">BHI")
@@ -133,9 +134,10 @@ class Client:
             self.abandon(f"no answer to {type(method).__name__} in {timeout_s:g} s")
             raise ClientLost(self.why) from None
 
-    def publish(self, queue: str, body: bytes) -> int:
+    def publish(self, queue: str, body: bytes, headers: Table | None = None) -> int:
         """Publishes a persistent message through the default exchange; its number in the confirm sequence."""
-        header = struct.pack(">HHQHB", 60, 0, len(body), 0x1000, 2)
+        properties = encode(Properties(headers=headers or None, delivery_mode=2))
+        header = struct.pack(">HHQ", CLASS_ID, 0, len(body)) + properties
         self._write(
             _frame(1, 1, m.encode(m.BasicPublish(routing_key=queue))) + _frame(2, 1, header) + _frame(3, 1, body)
         )

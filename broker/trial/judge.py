@@ -10,8 +10,9 @@
     diverged      two nodes hold different maps at the same wiring index
 
 What is published again because its confirm did not arrive may be delivered twice: nothing but the count of deliveries
-is asked of it. A session that ended for its client is no longer a living consumer: the broker may know it earlier or
-later. Histories follow one another (`settled_below`): what an earlier one settled must not come back.
+is asked of it, unless its publisher is `numbered`. A session that ended for its client is no longer a living consumer:
+the broker may know it earlier or later. Histories follow one another (`settled_below`): what an earlier one settled
+must not come back.
 
 Gaps are figures, no rule: how long a client went without progress while it was supposed to make some.
 """
@@ -19,7 +20,7 @@ Gaps are figures, no rule: how long a client went without progress while it was 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -103,12 +104,15 @@ def judge(
     settled_below: Mapping[int, int] | None = None,
     drained: bool = True,
     living: bool = True,
+    numbered: Collection[int] = (),
 ) -> Verdict:
     """The verdict over one history.
 
     settled_below   per publisher, the first number of this history: earlier ones were settled in an earlier one
     drained         the queues were emptied in the end: what did not arrive by now never will
     living          the broker promises that living consumers keep what they hold (ours does, also through a failover)
+    numbered        publishers that number their messages for the broker: each is in the queue once, however often it
+                    was published
     """
     verdict = Verdict()
     first = settled_below or {}
@@ -134,7 +138,8 @@ def judge(
             ended.add(event.session)
     verdict.published, verdict.confirmed = len(attempts), len(confirmed)
     for message, given in deliveries.items():
-        _check_copies(verdict, message, given, attempts[message], ended if living else None)
+        copies = min(attempts[message], 1) if message[0] in numbered else attempts[message]
+        _check_copies(verdict, message, given, copies, ended if living else None)
     if drained:
         for message in attempts:
             if message not in confirmed:

@@ -1,6 +1,13 @@
 """The load of a trial: publishers with confirms and consumers of three kinds, which write down all that they see.
 
 Publishers number their messages, keep what is not confirmed, and publish it again on the next connection, in order.
+They are of four kinds:
+
+    confirms    publisher confirms
+    commits     transactions of up to 20 messages
+    numbered    confirms, and the broker is told the numbers (x-producer): what is published again comes once
+    dying       confirms, through a queue of their own whose messages expire soon and go on as dead letters
+
 Consumers take by push, by basic.get, or by either in turn; they hold what they got for a moment before they
 acknowledge, so that every fault meets messages that are held. Whoever loses a connection dials another node.
 
@@ -25,6 +32,20 @@ from broker.trial.history import History, What
 TICK_S: Final = 0.005
 REDIAL_S: Final = 0.02
 KINDS: Final = ("push", "get", "either")
+CONFIRMS: Final = "confirms"
+COMMITS: Final = "commits"
+NUMBERED: Final = "numbered"
+DYING: Final = "dying"
+PUBLISHER_KINDS: Final = (CONFIRMS, COMMITS, NUMBERED, DYING)
+QUEUE_KINDS: Final[tuple[Table, ...]] = (
+    {},
+    {"x-single-active-consumer": True},
+    {"x-ownership": "rotating", "x-ownership-hold-ms": 100},
+    {"x-max-priority": 3},
+)
+BATCH_MAX: Final = 20
+"""messages of one transaction"""
+DYING_MS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +68,40 @@ class LoadPlan:
     """a consumer acknowledges after up to so long"""
     body_bytes: int = 100
     arguments: Table = field(default_factory=lambda: {"x-queue-type": "quorum"})
+    kinds: tuple[str, ...] = (CONFIRMS,)
+    """of publishers: the first is of the first kind, and so on, over and over"""
+    extras: tuple[Table, ...] = ({},)
+    """more arguments of the first queue, of the second, and so on, over and over"""
 
     def queue(self, number: int) -> str:
         return f"{self.prefix}-{number % self.queues}"
+
+    def kind(self, publisher: int) -> str:
+        return self.kinds[publisher % len(self.kinds)]
+
+    @property
+    def declared(self) -> dict[str, Table]:
+        """All queues with their arguments."""
+        dying = {
+            f"{self.prefix}-dying-{number}": {
+                **self.arguments,
+                "x-message-ttl": DYING_MS,
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": self.queue(number),
+            }
+            for number in range(self.publishers)
+            if self.kind(number) == DYING
+        }
+        extras = self.extras
+        return {
+            **{self.queue(n): {**self.arguments, **extras[n % len(extras)]} for n in range(self.queues)},
+            **dying,
+        }
+
+    @property
+    def numbered(self) -> frozenset[int]:
+        """The publishers whose messages come once, however often they are published."""
+        return frozenset(number for number in range(self.publishers) if self.kind(number) == NUMBERED)
 
 
 class Load:
@@ -75,11 +127,8 @@ class Load:
 
     async def start(self, timeout_s: float = 30) -> None:
         """Declares the queues and starts the clients. Raises ClientLost when no node declares within the timeout."""
-        for number in range(self.plan.queues):
-            await self._anywhere(
-                m.QueueDeclare(queue=self.plan.queue(number), durable=True, arguments=dict(self.plan.arguments)),
-                timeout_s,
-            )
+        for queue, arguments in self.plan.declared.items():
+            await self._anywhere(m.QueueDeclare(queue=queue, durable=True, arguments=arguments), timeout_s)
         for client in self.clients:
             self._tasks.append(asyncio.create_task(self._watched(client)))
 
@@ -137,8 +186,8 @@ class Load:
     async def depth(self, timeout_s: float = 30) -> int:
         """Messages that wait in all queues. Raises ClientLost."""
         total = 0
-        for number in range(self.plan.queues):
-            answer = await self._anywhere(m.QueueDeclare(queue=self.plan.queue(number), passive=True), timeout_s)
+        for queue in self.plan.declared:
+            answer = await self._anywhere(m.QueueDeclare(queue=queue, passive=True), timeout_s)
             assert isinstance(answer, m.QueueDeclareOk), "the answer to a declare"
             total += answer.message_count
         return total
@@ -151,9 +200,9 @@ class Load:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if delete:
-            for number in range(self.plan.queues):
+            for queue in self.plan.declared:
                 try:
-                    await self._anywhere(m.QueueDelete(queue=self.plan.queue(number)), 10)
+                    await self._anywhere(m.QueueDelete(queue=queue), 10)
                 except ClientLost:
                     return
 
@@ -245,12 +294,14 @@ class _Publisher(_Session):
 
     async def serve(self, client: Client) -> None:
         plan, load = self.load.plan, self.load
-        queue = plan.queue(self.number)
+        kind = plan.kind(self.number)
+        queue = f"{plan.prefix}-dying-{self.number}" if kind == DYING else plan.queue(self.number)
         in_flight: deque[tuple[int, int]] = deque()  # (delivery tag, number)
 
         def publish(number: int) -> None:
             body = b"%s %d %d " % (plan.prefix.encode(), self.number, number)
-            tag = client.publish(queue, body.ljust(plan.body_bytes, b"x"))
+            headers: Table = {"x-producer": self.name, "x-seq": number + 1} if kind == NUMBERED else {}
+            tag = client.publish(queue, body.ljust(plan.body_bytes, b"x"), headers)
             in_flight.append((tag, number))
             load.history.add(time.monotonic(), What.PUBLISHED, self.name, self.session, self.number, number)
 
@@ -274,20 +325,25 @@ class _Publisher(_Session):
                     self._again.append(number)
 
         client.on_confirm = answered
-        await client.call(m.ConfirmSelect())
+        await client.call(m.TxSelect() if kind == COMMITS else m.ConfirmSelect())
         self._again = deque(self.unconfirmed)
+        window = BATCH_MAX if kind == COMMITS else plan.window
         interval_s = plan.publishers / plan.rate_per_s
         due_s = time.monotonic()
         while not client.lost.is_set() and not load.ended:
-            while self._again and len(in_flight) < plan.window:
+            while self._again and len(in_flight) < window:
                 publish(self._again.popleft())
             now_s = time.monotonic()
             due_s = max(due_s, now_s - 10 * interval_s)  # what was missed in a gap is not made up for
-            while due_s <= now_s and load.publishing.is_set() and len(self.unconfirmed) < plan.window:
+            while due_s <= now_s and load.publishing.is_set() and len(self.unconfirmed) < window:
                 self.unconfirmed[self.next] = None
                 publish(self.next)
                 self.next += 1
                 due_s += interval_s
+            if kind == COMMITS and in_flight:
+                last = in_flight[-1][0]
+                await client.call(m.TxCommit())
+                answered(True, last, True)
             await asyncio.sleep(TICK_S)
 
 

@@ -98,7 +98,7 @@ async def run_rounds(
         if load.mistakes:
             round_.trouble = f"the trial itself failed: {load.mistakes[0]!r}"
         history, next_below = load.new_history()
-        round_.verdict = judge(history.events, settled_below, drained=True, living=living)
+        round_.verdict = judge(history.events, settled_below, True, living, load.plan.numbered)
         settled_below = next_below
         maps = await nemesis.cluster.maps()
         round_.verdict.add(judge_maps(maps))

@@ -63,6 +63,11 @@ def test_a_history_without_a_fault() -> None:
     assert verdict.delivered == 2 * MESSAGES + 6
 
 
+def test_a_numbered_message_comes_once_however_often_it_was_published() -> None:
+    assert judge(clean(), numbered=(0, 1)).count("doubled") == 1
+    assert judge([event for event in clean() if event.number != 12], numbered=(0, 1)).passed
+
+
 def where(events: list[Event], what: What, publisher: int, number: int, nth: int = 0) -> int:
     """The place of the nth event of a kind about a message."""
     found = [
