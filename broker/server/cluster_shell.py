@@ -67,6 +67,8 @@ UNWANTED_S: Final = 3.0
 EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
 RETIRE_S: Final = 15.0
 ABDICATE_S: Final = 5.0
+SILENT_MS_MAX: Final = 10_000
+"""A data link on which not even its neighbours are told for so long is dead, whatever the kernel says."""
 NOTHING: Final = c.DeleteParameter(vhost="", component="clusterbroker", name="nothing")
 """A command that changes nothing: who hears of it has applied everything before it."""
 
@@ -240,11 +242,14 @@ class ClusterShell:
         part.backlog = lambda peer: self.mesh.backlog(peer, DATA)
         part.tell = lambda event, facts: self._log.say("info", event, **facts)
         part.hub.bad = self._bad_frame
+        part.relaying.leads = lambda: self.raft.leader
+        part.relaying.on_silent = self._silent
         part.linked(self.name, 0)
         for peer, session in self._data_links.items():
             part.linked(peer, session)
         self._part_tick()
         node.cluster_name = f"clusterbroker-{self.mesh.identity.cluster[:12]}"
+        await self._heard_by_leader()
         self.waits = "for a leader that takes note of it"
         command = c.RegisterNode(
             node=NodeId(self.name),
@@ -271,6 +276,23 @@ class ClusterShell:
         waiting.cancel()
         if self._shell.ended.done():
             raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
+
+    async def _heard_by_leader(self) -> None:
+        """Waits until the leader answers datagrams of this node: else it would be failed and begin again, for ever.
+        A name that was never here finds out as a member."""
+        known = self.raft.map.member(NodeId(self.name))
+        if known is None or not known.incarnation:
+            return
+        heard: asyncio.Future[None] = self._loop.create_future()
+        self.heart.ask(lambda: heard.set_result(None))
+        while not heard.done():
+            await asyncio.wait((heard, self._shell.ended), timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
+            if self._shell.ended.done():
+                raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
+            if not heard.done():
+                leader = self.raft.leader or "a leader"
+                self.waits = f"for {leader} to answer its datagrams: let UDP pass between the cluster ports, both ways"
+                self._say("waits", self.waits, level="warning")
 
     _leased: Callable[[], object] = staticmethod(lambda: None)
 
@@ -416,7 +438,11 @@ class ClusterShell:
         members = self.raft.map.members()
         if self.incarnation:
             self.heart.set_members(
-                {m.name: HeartMember(m.address, m.incarnation, m.alive) for m in members if m.incarnation}
+                {
+                    m.name: HeartMember(self._options.dial.get(m.name, m.address), m.incarnation, m.alive)
+                    for m in members
+                    if m.incarnation
+                }
             )
         if members:
             peers = {str(member.name): member.address for member in members}
@@ -543,6 +569,13 @@ class ClusterShell:
     def _bad_frame(self, peer: str, why: str) -> None:
         self._log.say("error", "cluster.bad_frame", peer=peer, why=why)
         self.mesh.drop(peer, f"it sent what no node sends: {why}")
+        if self._node is not None and self._node.part is not None:
+            self._node.part.relay.drop(peer, "it sent what no node sends")
+
+    def _silent(self, peer: str, silent_ms: int) -> None:
+        """A link that is dead before the kernel knows it; a relayed one takes its place. Who is slow still beats."""
+        if self.heart.suspected(peer) or silent_ms >= SILENT_MS_MAX:
+            self.mesh.drop(peer, f"nothing has come from it for {silent_ms} ms")
 
     def on_writable(self, peer: str, channel: str) -> None:
         if channel == DATA and peer in self._data_links:

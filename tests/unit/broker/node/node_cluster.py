@@ -179,6 +179,7 @@ class Cluster:
     def bad(self, name: str, peer: str, why: str) -> None:
         self.bad_frames.append((name, peer, why))
         self.unlink(name, peer)
+        self[name].node.part.relay.drop(peer, why)  # type: ignore[union-attr]
 
     def kill(self, name: str, failed: bool = True) -> None:
         """kill -9; with `failed` the others have noticed."""
