@@ -92,7 +92,7 @@ class RelayHost(Protocol):
     def lost(self, peer: str, why: str) -> None:
         """It is over, with all that was on it."""
 
-    def silent(self, peer: str) -> None:
+    def silent(self, peer: str, silent_ms: int) -> None:
         """Nothing has come over the direct link with a living peer for too long; told again until it does."""
 
 
@@ -204,7 +204,7 @@ class Relay:
             self._tell_reach(now_ms)
         for peer, heard_ms in tuple(self._direct.items()):
             if peer in self._alive and now_ms - heard_ms >= SILENT_MS:
-                self._host.silent(peer)
+                self._host.silent(peer, now_ms - heard_ms)
         for end in tuple(self._ends.values()):
             if not end.standing and now_ms - end.since_ms >= ANSWER_MS:
                 self._end(end.peer, "no answer")

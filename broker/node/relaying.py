@@ -27,7 +27,7 @@ class Relaying:
     """What a node gives its `Relay`, and what the shell gives both.
 
     leads     the name of the Raft leader, as far as it is known
-    on_silent a living peer says nothing over its direct link: whoever has the link may end it
+    on_silent a living peer has said nothing over its direct link for so many ms: whoever has the link may end it
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Relaying:
         self._ends = ends
         self._tell = tell
         self.leads: Callable[[], str | None] = lambda: None
-        self.on_silent: Callable[[str], None] = lambda _peer: None
+        self.on_silent: Callable[[str, int], None] = lambda _peer, _silent_ms: None
         self.relay = Relay(hub.name, node.options.incarnation, self)
         hub.carry = self.relay.carry
         heads = (Reach, RelayOpen, RelayAccept, RelayClose, Relayed, RelayTook)
@@ -73,5 +73,5 @@ class Relaying:
         self._tell("link.relay_ended", {"peer": peer, "why": why})
         self._ends(peer)
 
-    def silent(self, peer: str) -> None:
-        self.on_silent(peer)
+    def silent(self, peer: str, silent_ms: int) -> None:
+        self.on_silent(peer, silent_ms)

@@ -69,7 +69,8 @@ class Place:
         del self.links[peer]
         self.waiting.pop(peer, None)
 
-    def silent(self, peer: str) -> None:
+    def silent(self, peer: str, silent_ms: int) -> None:
+        assert silent_ms >= SILENT_MS
         self.silences.append(peer)
 
     def say(self, peer: str, *payloads: bytes) -> None:
