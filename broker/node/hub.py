@@ -41,6 +41,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from broker.node.long_frames import PIECE_BYTES, Joining, More, pieces
 from broker.node.relay_messages import AnyRelay, RelayMessage
 from broker.node.requests import AnyRequest
 from broker.proxy.messages import AnyProxy
@@ -52,7 +53,7 @@ from replication.messages import AnyReplication
 Payload = bytes | bytearray | memoryview
 Handler = Callable[[str, Any, memoryview], None]
 
-HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest, AnyRelay)
+HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest, AnyRelay, More)
 ROUNDS_MAX: Final = 10_000
 """So often may an answer to itself lead to another one. Frames do not count: a failover has one for each queue."""
 HELD_FRAMES_MAX: Final = 10_000
@@ -86,6 +87,7 @@ class Hub:
         self.out: dict[str, list[bytes]] = {}
         self.held_bytes: dict[str, int] = {}
         self._held: dict[str, deque[tuple[int, Any, memoryview, int]]] = {}
+        self._joining: dict[str, Joining] = {}
         self._waiting: dict[str, tuple[Any, int]] = {}  # per peer, the oldest frame that waits, and since when (ms)
         self._round: deque[tuple[Any, memoryview]] = deque()
 
@@ -98,7 +100,13 @@ class Hub:
             return True
         if peer not in self.linked:
             return False
-        self.out.setdefault(peer, []).append(encode(head, self._applied(), payload))
+        out, applied = self.out.setdefault(peer, []), self._applied()
+        parts = tuple(payload)
+        if sum(map(len, parts)) > PIECE_BYTES:
+            *ahead, rest = pieces(memoryview(b"".join(parts)))
+            out.extend(encode(More(), applied, (piece,)) for piece in ahead)
+            parts = (rest,)
+        out.append(encode(head, applied, parts))
         return True
 
     def take(self) -> dict[str, list[bytes]]:
@@ -113,12 +121,14 @@ class Hub:
         """A new link: nothing of the old one counts any more."""
         self.unlink(peer)
         self.linked[peer] = session
+        self._joining[peer] = Joining()
         self._held[peer] = deque()
         self.held_bytes[peer] = 0
 
     def unlink(self, peer: str) -> None:
         self.linked.pop(peer, None)
         self.out.pop(peer, None)
+        self._joining.pop(peer, None)
         self._held.pop(peer, None)
         self._waiting.pop(peer, None)
         self.held_bytes.pop(peer, None)
@@ -135,7 +145,17 @@ class Hub:
         except UNREADABLE as error:
             self.bad(peer, _line(error))
             return
-        if (not held and index <= self._applied()) or isinstance(message, RelayMessage):
+        if isinstance(message, RelayMessage):
+            self._handle(peer, message, payload)
+            return
+        if isinstance(message, More):
+            try:
+                self._joining[peer].add(payload)
+            except BadMessage as error:
+                self.bad(peer, _line(error))
+            return
+        payload = self._joining[peer].end(payload)
+        if not held and index <= self._applied():
             self._handle(peer, message, payload)
             return
         size = len(head) + len(payload)

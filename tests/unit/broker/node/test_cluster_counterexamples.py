@@ -81,3 +81,25 @@ def test_a_copy_that_begins_anew_counts_when_its_past_is_durably_over() -> None:
     cluster["c"].disk_waits = False
     cluster.wait(1000)
     assert cluster.queue("q").in_sync == ("a", "b", "c")
+
+
+def test_a_group_that_is_longer_than_a_frame_ends_nobody() -> None:
+    """All nodes publish as much as they may while a commit is held up: that is one group, and one Append."""
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local")
+    body = bytes(15 << 20)
+    writers = [cluster[name].client() for name in "abc"]
+    cluster["a"].disk_waits = True
+    for writer in writers:
+        writer.ask(m.ConfirmSelect())
+        writer.publish("", "q", b"first")
+        assert writer.publish("", "q", body, body) == []
+    cluster["a"].disk_waits = False
+    cluster.wait(100)
+    assert all(writer.hear()[-1] == m.BasicAck(3, True) for writer in writers)
+    assert alice.ask(m.QueueDeclare(queue="q", passive=True)).message_count == 9
+    assert cluster.bad_frames == []
+    cluster.kill("a")
+    cluster.wait(1000)
+    assert [len(found) for found in bodies(cluster["b"].client().consume("q", no_ack=True))].count(15 << 20) == 6
