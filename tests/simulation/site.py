@@ -389,10 +389,9 @@ class Site:
                 then(user is not None and password == b"guest")
         self._persist()
         for peer, frames in node.part.hub.take().items():  # type: ignore[union-attr]
+            # else it has not heard yet that the link is gone
             if self.world.network.sessions.get((DATA, self.name, peer)) == self.data_links.get(peer):
-                self.world.network.send(
-                    DATA, self.name, peer, frames
-                )  # else it has not heard yet that the link is gone
+                self.world.network.send(DATA, self.name, peer, frames)
         self._flush()
         if node.wants_group_now and schedule.rng.random() < 0.02:
             self.world.checkpoint(self)

@@ -167,6 +167,11 @@ class World:
             )
         )
 
+    def disk_unknown(self, name: str) -> bool:
+        """The map counts on a disk that is lost: it has not heard of the new one yet."""
+        member, site = self.newest_map.member(NodeId(name)), self.sites[name]
+        return site.journal.lost and (member is None or member.disk_id != site.disk_id)
+
     def observe(self, site: Site) -> None:
         """Shows the checkers what a new node does."""
         part = site.part

@@ -63,10 +63,9 @@ class I3OnEveryMember(Checker):
         if entity is None:
             return
         for member in (*entity.in_sync, *entity.eligible):
-            journal = self.world.sites[member].journal
-            if journal.lost:
+            if self.world.disk_unknown(member):
                 continue
-            live = journal.live.get(queue_id, {})
+            live = self.world.sites[member].journal.live.get(queue_id, {})
             for record in records:
                 if record.kind != ENQ or record.seq in self.history.settle_written[queue_id]:
                     continue
@@ -86,7 +85,7 @@ class I3OnEveryMember(Checker):
 
     def _has_all(self, queue: Any, member: str, applied: Applied) -> None:
         committed = self.history.committed.get(queue.queue_id)
-        if not committed or self.world.sites[member].journal.lost or self.world.volatile(queue.name):
+        if not committed or self.world.disk_unknown(member) or self.world.volatile(queue.name):
             return
         live = self.world.sites[member].journal.live.get(queue.queue_id, {})
         gone = self.history.settle_written[queue.queue_id]

@@ -1,0 +1,54 @@
+"""The cluster in virtual time: fresh seeds for as long as the budget lasts, and one seed is one story."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import mutations
+from tests.simulation.run import Failure, run
+
+BUDGET_S = 20.0
+ROOT = Path(__file__).parents[2]
+QUICKLY_FOUND = ("ack_before_fsync", "early_shrink", "no_dedup", "added_while_behind")
+
+
+def test_fresh_seeds() -> None:
+    """Which seeds follows from the time, and a failure names its seed: `scripts/simulate --seed N` replays it."""
+    seed = int(os.environ.get("SIMULATION_SEED", time.time_ns() // 1_000_000 % 1_000_000_000))
+    end_s = time.monotonic() + BUDGET_S
+    confirms = 0
+    while time.monotonic() < end_s:
+        confirms += run(seed).counts["confirms"]
+        seed += 1
+    assert confirms > 0, "clients were served"
+
+
+def test_one_seed_is_one_story_in_every_process() -> None:
+    """Whatever the hash seed: nothing depends on the order of a set."""
+    told = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-m", "tests.simulation", "--seed", "5", "--seconds", "5"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        told.append(done.stdout.splitlines()[0])
+    assert "trace" in told[0]
+    assert told[0] == told[1]
+
+
+def test_a_failure_names_its_seed() -> None:
+    with pytest.raises(Failure, match=r"^seed 7 at 0\.000 s: KeyError 'here'$"):
+        run(7, tamper=lambda _: {}["here"])
+
+
+@pytest.mark.parametrize("name", QUICKLY_FOUND)
+def test_a_bug_is_found(name: str) -> None:
+    """The others need more seeds: `python -m tests.simulation.mutations`."""
+    found, line = mutations.apart(name, 10)
+    assert found, line
