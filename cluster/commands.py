@@ -279,6 +279,8 @@ class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
     amqp: tuple[str, ...] = ()
     damaged: tuple[QueueId, ...] = ()
     """Queues whose replica at this node has lost records: it does not count before it has caught up."""
+    spare_last: bool = False
+    """Refuse if one of `damaged` would have nobody left who may have all of it: a damaged copy is better than none."""
 
 
 class FailNode(Command, frozen=True, kw_only=True, tag="fail_node"):

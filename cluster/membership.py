@@ -84,6 +84,14 @@ class Membership(ClusterView):
                 f"member '{known.name}' has registered as incarnation {known.incarnation} before, so "
                 f"{command.incarnation} is of the past: register as {known.incarnation + 1}"
             )
+        damaged = frozenset(command.damaged)
+        if command.spare_last:
+            only = [q for q in self._held(known.name) if q.queue_id in damaged and self.is_only_copy(q, known.name)]
+            if only:
+                raise PreconditionFailed(
+                    f"the damaged copies of member '{known.name}' may be the only ones of {len(only)} queues, the "
+                    f"first is {queue_text(only[0].vhost, only[0].name)}"
+                )
         member = replace(
             known,
             address=command.address,
@@ -95,7 +103,6 @@ class Membership(ClusterView):
         self._put(member, log)
         self._end_transient_of(member.name, log)
         empty = bool(known.disk_id) and known.disk_id != command.disk_id
-        damaged = frozenset(command.damaged)
         for queue in self._held(member.name):
             terms = self.terms(queue)
             after = queue
@@ -153,7 +160,7 @@ class Membership(ClusterView):
         if not known.witness and self._members.storing == 1:
             raise PreconditionFailed(f"member '{name}' is the last one that holds messages")
         # also of a queue of which nobody has all: a damaged copy may be what is left
-        only = [q for q in held if not {*q.in_sync, *q.eligible} - {name} and not self.terms(q).memory]
+        only = [q for q in held if self.is_only_copy(q, name)]
         if only and not command.accept_loss:
             raise PreconditionFailed(
                 f"member '{name}' may have the only copy of {len(only)} queues, the first is "

@@ -205,6 +205,11 @@ class ClusterView:
         """All queues that a node is a replica of (transient ones have none), ascending; it may change meanwhile."""
         return self._living(self._members.held_ids(node))
 
+    def is_only_copy(self, queue: Queue, node: NodeId) -> bool:
+        """Whether nobody but this node may have all of a queue, which it would be if it was damaged there as well."""
+        others = {*queue.in_sync, *queue.eligible} - {node}
+        return node in queue.replicas and not others and not self.terms(queue).memory
+
     def wanted_replicas(self, queue: Queue) -> int:
         """How many replicas a queue shall have: as its settings say, or 3, but no more than there are members."""
         return self.terms(queue).wanted

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.server.addresses import remember, remembered
+from broker.server.damage import is_marked, mark, names_of, only_copies, unmark
 from broker.server.endings import Restart, Unstarted
 from broker.server.handing_over import hand_over_all
 from broker.server.identity import Identity, identity_of
@@ -33,7 +34,7 @@ from cluster.balance import reconfigurations, waits_for
 from cluster.changes import MemberChanged, MemberForgotten
 from cluster.entities import Member
 from cluster.errors import Unavailable
-from cluster.ids import Incarnation, NodeId
+from cluster.ids import Incarnation, NodeId, QueueId
 from cluster.link.certificates import node_credentials
 from cluster.link.frames import encode
 from cluster.link.hello import CONTROL, DATA, Hello
@@ -52,6 +53,7 @@ from cluster.raft.raft_log import RaftLog
 from cluster.state import Applied, ClusterMap
 
 if TYPE_CHECKING:
+    from journal.errors import DamagedJournal
     from broker.node.core import Node
     from broker.server.log import NodeLog
     from broker.server.options import ClusterOptions
@@ -234,6 +236,14 @@ class ClusterShell:
 
     # -- the node ---------------------------------------------------------------------------------------------
 
+    def _lost_copies(self) -> tuple[QueueId, ...]:
+        if not is_marked(self._directory):
+            return ()
+        aside = self._shell.storage.aside
+        copies = tuple(queue.queue_id for queue in self.raft.map.replicas_of(NodeId(self.name)))
+        self._say("rebuilds", f"{len(copies)} copies from other members; the damaged journal is {aside or 'set aside'}")
+        return copies
+
     async def join_node(self, node: Node, amqp: tuple[str, ...]) -> None:
         """The node is recovered: registers it, and returns when it may speak to clients."""
         self._node = node
@@ -257,10 +267,12 @@ class ClusterShell:
             incarnation=Incarnation(self.incarnation),
             address=self._address,
             amqp=self._options.advertised_amqp or self._dialable(amqp),
+            damaged=self._lost_copies(),
         )
         applied = await self.ordered(command)
         if applied.error is not None:
             raise Unstarted(applied.error.text)
+        unmark(self._directory)
         if self.draining:
             self._shell.turn_clients_away()
         if awaited := waits_for(self.raft.map):
@@ -293,6 +305,29 @@ class ClusterShell:
                 leader = self.raft.leader or "a leader"
                 self.waits = f"for {leader} to answer its datagrams: let UDP pass between the cluster ports, both ways"
                 self._say("waits", self.waits, level="warning")
+
+    async def give_up_copies(self, damage: DamagedJournal) -> Exception:
+        """The journal is damaged: why this node ends. It begins again and rebuilds its copies, if all have others."""
+        known = self.raft.map.member(NodeId(self.name))
+        assert known is not None, "a node whose journal is read is a member"
+        command = c.RegisterNode(
+            node=NodeId(self.name),
+            disk_id=self._disk_id,
+            incarnation=Incarnation(max(self.incarnation, known.incarnation) + 1),
+            address=self._address,
+            damaged=tuple(queue.queue_id for queue in self.raft.map.replicas_of(NodeId(self.name))),
+            spare_last=True,
+        )
+        applied = await self.ordered(command)
+        if applied.error is not None:
+            only = only_copies(self.raft.map, self.name)
+            return Unstarted(
+                f"{damage}. Of {len(only)} queues this may be the only copy, so it is not rebuilt from others: "
+                f"{names_of(only) or applied.error.text}. See docs/operating-a-cluster.md, 'A damaged journal'"
+            )
+        mark(self._directory, str(damage))
+        self._log.say("error", "cluster.journal_damaged", why=str(damage), copies=len(command.damaged))
+        return Restart("its journal is damaged: it is set aside, and the copies are rebuilt from the other members'")
 
     _leased: Callable[[], object] = staticmethod(lambda: None)
 

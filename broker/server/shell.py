@@ -95,6 +95,7 @@ class NodeShell:
         self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}
         self._copying = False
         self._grouped_s = 0.0
+        self._giving_up: asyncio.Task[None] | None = None
         self._stopped = False
 
     # -- start and stop ---------------------------------------------------------------------------------------
@@ -119,7 +120,12 @@ class NodeShell:
                 await self._open_admin()  # it may have to wait for others, and says so
                 await self.cluster.open()
                 self.storage.order_by(self.cluster.raft, self.cluster.incarnation)
-            self.node = self.storage.recover(self.log, self.clock.now_ms())
+            try:
+                self.node = self.storage.recover(self.log, self.clock.now_ms())
+            except DamagedJournal as damage:
+                if self.cluster is None:
+                    raise
+                raise await self.cluster.give_up_copies(damage) from damage
             self.node.offers_external = (
                 tls is not None and options.tls is not None and (options.tls.client_certificate != "none")
             )
@@ -410,7 +416,17 @@ class NodeShell:
     def _damaged(self, damage: DamagedRecord, queue: str = "", queue_id: int | None = None) -> None:
         assert self.options.data_dir is not None, "a record was read from somewhere"
         what = f"queue '{queue}': {damage}" if queue else str(damage)
-        self.fail(DamagedJournal(self.options.data_dir / "journal", "segments", None, what, queue_id))
+        journal_damage = DamagedJournal(self.options.data_dir / "journal", "segments", None, what, queue_id)
+        if self.cluster is None:
+            self.fail(journal_damage)
+        elif self._giving_up is None:
+            self._giving_up = self.loop.create_task(self._give_up(self.cluster, journal_damage))
+
+    async def _give_up(self, cluster: ClusterShell, damage: DamagedJournal) -> None:
+        try:
+            self.fail(await cluster.give_up_copies(damage))
+        except Exception as error:
+            self.fail(error)
 
     def _check(self) -> None:
         checks, self.node.checks = self.node.checks, []

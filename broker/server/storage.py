@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.node.core import Log, Node
+from broker.server.damage import set_aside
 from broker.server.options import ServerOptions
 from broker.server.recovery import Recovery
 from cluster.errors import LogFailure
 from cluster.local_log import LocalLog
 from cluster.wiring_log import MemoryWiringLog
+from journal.errors import DamagedJournal
 from journal.journal import Journal, lock_directory
 from journal.writer import Watch
 
@@ -61,12 +63,15 @@ def next_start(directory: Path) -> int:
 class Storage:
     """`wiring` is always there; `journal` is None when everything is in memory."""
 
-    __slots__ = ("_checkpointing", "_lock", "_options", "incarnation", "journal", "wiring")
+    __slots__ = ("_checkpointing", "_damage", "_lock", "_options", "aside", "incarnation", "journal", "wiring")
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._lock = -1
         self._checkpointing = False
+        self._damage: DamagedJournal | None = None
+        self.aside: Path | None = None
+        """Where a damaged journal was put at this start."""
         self.incarnation = 1
         self.journal: Journal | None = None
         self.wiring: LocalLog | MemoryWiringLog | RaftLog
@@ -97,7 +102,14 @@ class Storage:
                 if (directory / "raft").exists():
                     raise ValueError(f"{directory} is a cluster member's: start it with --cluster HOST:PORT as before")
                 self.wiring = LocalLog(directory / "wiring", call_soon=call_soon, on_failure=on_wiring_failure)
-            self.journal = Journal.open(directory / "journal", options.journal, call_soon, on_journal_state, watch)
+            if options.cluster is not None:
+                self.aside = set_aside(directory)
+            try:
+                self.journal = Journal.open(directory / "journal", options.journal, call_soon, on_journal_state, watch)
+            except DamagedJournal as damage:
+                if options.cluster is None:
+                    raise
+                self._damage = damage  # what becomes of it, the wiring decides
         except BaseException:
             self.close()
             raise
@@ -115,6 +127,8 @@ class Storage:
 
     def recover(self, log: Log, now_ms: int) -> Node:
         """The node as it was, with everything that was kept. Blocks. Raises DamagedJournal."""
+        if self._damage is not None:
+            raise self._damage
         options = replace(self._options.node, incarnation=self.incarnation)
         journal = self.journal
         node = Node(options, self.wiring.map, journal.use if journal is not None else None, log)

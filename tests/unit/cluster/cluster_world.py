@@ -41,7 +41,9 @@ class ClusterWorld:
     def add(self, name: str, *, witness: bool = False) -> Any:
         return self.do(c.AddMember(name=NodeId(name), address=f"{name}:1", witness=witness))
 
-    def register(self, name: str, disk: str | None = None, damaged: tuple[int, ...] = ()) -> Any:
+    def register(
+        self, name: str, disk: str | None = None, damaged: tuple[int, ...] = (), *, spare_last: bool = False
+    ) -> Any:
         """The member's process starts: on the disk that it had, unless another one is named."""
         return self.do(
             c.RegisterNode(
@@ -51,6 +53,7 @@ class ClusterWorld:
                 address=f"{name}:1",
                 amqp=(f"amqp://{name}:5672",),
                 damaged=tuple(QueueId(queue_id) for queue_id in damaged),
+                spare_last=spare_last,
             )
         )
 

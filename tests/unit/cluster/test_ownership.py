@@ -202,6 +202,19 @@ def test_damaged_replicas_do_not_count() -> None:
     assert world.sets("r") == ("b", "abc", "")
 
 
+def test_a_damaged_replica_that_may_be_the_last_is_not_given_up() -> None:
+    world = ClusterWorld()
+    queue = world.declare("q")
+    world.declare("r")
+    world.register("a", damaged=(queue.queue_id,), spare_last=True)
+    world.register("b", damaged=(queue.queue_id,), spare_last=True)
+    assert world.sets("q") == ("c", "c", "")
+    with pytest.raises(PreconditionFailed, match="'c' may be the only ones of 1 queues, the first is queue 'q'"):
+        world.register("c", damaged=(queue.queue_id,), spare_last=True)
+    assert world.sets("q") == ("c", "c", "")
+    assert world.sets("r")[1] == "abc"
+
+
 def test_force_owner() -> None:
     world = ClusterWorld("abcd")
     world.declare("q")

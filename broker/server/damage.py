@@ -1,0 +1,94 @@
+"""A member whose journal is damaged: its copies are rebuilt from those of the others, if every queue has one (waits).
+
+    found       the journal cannot be read at the start, or a record while the node runs
+    given up    RegisterNode names every queue that is held here as damaged. The cluster refuses that (`spare_last`)
+                when a queue would have nobody left who may have all of it: nothing is touched, and the node ends
+                with a line that names the queues
+    set aside   DIR/journal.lost is written, the node begins anew, DIR/journal becomes DIR/journal.damaged-<time>
+    rebuilt     the node registers with an empty journal, all its copies named as damaged once more (so that a crash in
+                between does no harm), and DIR/journal.lost goes. The owners sync the copies as they sync any other
+
+What was set aside is never deleted by a node: `clusterbroker journal` can look into it and export what is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from broker.server.identity import write_durably
+from cluster.entities import Queue
+from cluster.errors import queue_text
+from cluster.ids import NodeId
+from cluster.view import ClusterView
+
+NAMES_MAX: Final = 5
+LOST: Final = "journal.lost"
+REBUILT: Final = "rebuilt"
+"""In a journal that was begun behind one that was set aside, until its node has registered."""
+
+
+def only_copies(map_: ClusterView, node: str) -> list[Queue]:
+    """Queues of which nobody but this node may have all."""
+    return [queue for queue in map_.replicas_of(NodeId(node)) if map_.is_only_copy(queue, NodeId(node))]
+
+
+def names_of(queues: Sequence[Queue]) -> str:
+    """The first few, for a line."""
+    names = ", ".join(queue_text(queue.vhost, queue.name) for queue in queues[:NAMES_MAX])
+    more = len(queues) - NAMES_MAX
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def mark(directory: Path, why: str) -> None:
+    """The journal in this directory is lost, from the next start on."""
+    write_durably(directory / LOST, why + "\n")
+
+
+def set_aside(directory: Path) -> Path | None:
+    """Renames the journal if it is marked as lost and still there; where it is now. Raises OSError."""
+    journal = directory / "journal"
+    if not is_marked(directory) or not journal.exists() or (journal / REBUILT).exists():
+        return None
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    aside = directory / f"journal.damaged-{stamp}"
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = directory / f"journal.damaged-{stamp}-{number}"
+    journal.rename(aside)
+    _begin_rebuilt(directory)
+    return aside
+
+
+def _begin_rebuilt(directory: Path) -> None:
+    """An empty journal, known as such: a crash before the node has registered must not set it aside again."""
+    fresh = directory / "journal.new"
+    fresh.mkdir(mode=0o750, exist_ok=True)
+    write_durably(fresh / REBUILT, "its copies come from the other members\n")
+    fresh.rename(directory / "journal")
+    _sync(directory)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_marked(directory: Path) -> bool:
+    """Whether the copies of this directory do not count yet."""
+    return (directory / LOST).exists()
+
+
+def unmark(directory: Path) -> None:
+    """The cluster knows that the copies here are lost: what comes into them from now on counts."""
+    if is_marked(directory):
+        (directory / LOST).unlink()
+        _sync(directory)
+    (directory / "journal" / REBUILT).unlink(missing_ok=True)

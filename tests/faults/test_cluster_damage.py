@@ -1,0 +1,236 @@
+"""A member's journal is damaged, in three places and by three kinds of damage: what it held comes back from the others.
+
+Real processes. The damage is done while the process is gone, as bad disks do it; or under its feet, to what it has not
+in memory any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from broker.trial.nodes import LocalCluster, TrialError
+from tests.faults.cluster_trial import needs_cluster  # noqa: F401
+
+pytestmark = [pytest.mark.usefixtures("needs_cluster"), pytest.mark.timeout(200)]
+ROOT = Path(__file__).resolve().parents[2]
+COUNT = 400
+BODY = 3000
+
+
+class FewCheckpoints(LocalCluster):
+    """The log's tail is all that was written since the start, so that damage in it is found when it is read again."""
+
+    def _environment(self, name: str) -> dict[str, str]:
+        return {**super()._environment(name), "CLUSTERBROKER_JOURNAL__CHECKPOINT_INTERVAL_S": "1000"}
+
+
+@asynccontextmanager
+async def cluster_of_three(directory: Path) -> AsyncIterator[LocalCluster]:
+    cluster = FewCheckpoints(directory)
+    try:
+        await cluster.begin()
+        yield cluster
+    finally:
+        await cluster.end()
+
+
+def connect(cluster: LocalCluster, name: str) -> Any:
+    port = cluster.target(name).port
+    end_s = time.monotonic() + 20
+    while True:
+        try:
+            parameters = pika.ConnectionParameters("127.0.0.1", port, heartbeat=0, blocked_connection_timeout=30)
+            return pika.BlockingConnection(parameters)
+        except (pika.exceptions.AMQPConnectionError, OSError):
+            assert time.monotonic() < end_s, f"{name} takes no client"
+            time.sleep(0.1)
+
+
+def publish(cluster: LocalCluster, name: str, queue: str, first: int, count: int, **arguments: Any) -> None:
+    with connect(cluster, name) as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum", **arguments})
+        channel.confirm_delivery()
+        properties = pika.BasicProperties(delivery_mode=2)
+        for number in range(first, first + count):
+            channel.basic_publish("", queue, b"%06d" % number + b"x" * BODY, properties)
+
+
+def consume(cluster: LocalCluster, name: str, queue: str, count: int) -> list[int]:
+    """The messages in their order; goes on with a new connection when one is lost."""
+    found: dict[int, None] = {}
+    end_s = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < end_s:
+        try:
+            with connect(cluster, name) as connection:
+                channel = connection.channel()
+                channel.basic_qos(prefetch_count=50)
+                for method, _, body in channel.consume(queue, inactivity_timeout=3):
+                    if method is None:
+                        break
+                    found[int(body[:6])] = None
+                    channel.basic_ack(method.delivery_tag)
+                    if len(found) == count:
+                        break
+        except (pika.exceptions.AMQPError, OSError):
+            time.sleep(0.2)
+    return list(found)
+
+
+def ctl(cluster: LocalCluster, name: str, *words: str) -> str:
+    line = [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(cluster.data_dir(name))]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def last_segment(cluster: LocalCluster, name: str) -> Path:
+    segments = (cluster.data_dir(name) / "journal" / "segments").glob("*.seg")
+    return max(path for path in segments if written_bytes(path) > 20 * BODY)
+
+
+def written_bytes(path: Path) -> int:
+    """Behind it are zeros only: space that was taken ahead."""
+    return len(path.read_bytes().rstrip(b"\0"))
+
+
+def flip_a_bit(path: Path) -> None:
+    """Before the end, which might be torn."""
+    with open(path, "r+b") as file:
+        at = written_bytes(path) - 10 * BODY
+        file.seek(at)
+        (octet,) = file.read(1)
+        file.seek(at)
+        file.write(bytes((octet ^ 16,)))
+
+
+def zero_a_page(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.seek((written_bytes(path) - 10 * BODY) // 4096 * 4096)
+        file.write(bytes(4096))
+
+
+def cut_off(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.truncate(written_bytes(path) // 3)
+
+
+def asides(cluster: LocalCluster, name: str) -> list[Path]:
+    return sorted(cluster.data_dir(name).glob("journal.damaged-*"))
+
+
+async def until(reached: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not await asyncio.to_thread(reached):
+        assert time.monotonic() < end_s, what
+        await asyncio.sleep(0.1)
+
+
+async def other_than_owner(cluster: LocalCluster, queue: str) -> tuple[str, str]:
+    owner = await cluster.owner(queue)
+    assert owner is not None
+    return owner, next(name for name in "abc" if name != owner)
+
+
+async def move(cluster: LocalCluster, queue: str, to: str) -> None:
+    """As soon as the copy there is in sync."""
+    end_s = time.monotonic() + 30
+    while True:
+        try:
+            await asyncio.to_thread(ctl, cluster, to, "queues", "move", queue, to)
+            return
+        except AssertionError:
+            assert time.monotonic() < end_s, "the rebuilt copy comes in sync"
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, zero_a_page])
+@pytest.mark.parametrize("at_owner", [True, False])
+async def test_found_at_the_start(tmp_path: Path, damage: Callable[[Path], None], at_owner: bool) -> None:
+    async with cluster_of_three(tmp_path) as cluster:
+        await asyncio.to_thread(publish, cluster, "a", "q", 0, COUNT)
+        owner, other = await other_than_owner(cluster, "q")
+        hurt = owner if at_owner else other
+        await cluster.kill(hurt)
+        damage(last_segment(cluster, hurt))
+        await cluster.start(hurt)
+        (aside,) = asides(cluster, hurt)
+        assert (aside / "segments").exists()
+        assert not (cluster.data_dir(hurt) / "journal.lost").exists()
+        assert "cluster.journal_damaged" in cluster.nodes[hurt].log.read_text()
+        await move(cluster, "q", hurt)
+        for name in "abc":
+            if name != hurt:
+                await cluster.kill(name)
+                await cluster.start(name)
+        assert await asyncio.to_thread(consume, cluster, hurt, "q", COUNT) == list(range(COUNT))
+        await cluster.kill(hurt)
+        await cluster.start(hurt)
+        assert asides(cluster, hurt) == [aside], "it is set aside once"
+
+
+async def test_a_journal_that_was_cut_off(tmp_path: Path) -> None:
+    async with cluster_of_three(tmp_path) as cluster:
+        await asyncio.to_thread(publish, cluster, "a", "q", 0, COUNT)
+        _, hurt = await other_than_owner(cluster, "q")
+        await cluster.stop(hurt)
+        cut_off(last_segment(cluster, hurt))
+        await cluster.start(hurt)
+        assert len(asides(cluster, hurt)) == 1
+        await move(cluster, "q", hurt)
+        assert await asyncio.to_thread(consume, cluster, hurt, "q", COUNT) == list(range(COUNT))
+
+
+async def test_an_index_that_is_no_index(tmp_path: Path) -> None:
+    async with cluster_of_three(tmp_path) as cluster:
+        await asyncio.to_thread(publish, cluster, "a", "q", 0, COUNT)
+        _, hurt = await other_than_owner(cluster, "q")
+        await cluster.stop(hurt)
+        index = cluster.data_dir(hurt) / "journal" / "index" / "data.mdb"
+        assert index.exists()
+        index.write_bytes(b"\xa5" * 8192 + index.read_bytes()[8192:])
+        await cluster.start(hurt)
+        assert len(asides(cluster, hurt)) == 1
+        await move(cluster, "q", hurt)
+        assert await asyncio.to_thread(consume, cluster, hurt, "q", COUNT) == list(range(COUNT))
+
+
+async def test_found_while_it_runs(tmp_path: Path) -> None:
+    """A record that the owner has to read again: consumers get all of it, from another member."""
+    async with cluster_of_three(tmp_path) as cluster:
+        await asyncio.to_thread(publish, cluster, "a", "q", 0, COUNT)
+        owner, other = await other_than_owner(cluster, "q")
+        await cluster.stop(owner)  # with a last checkpoint: the next start reads no message
+        flip_a_bit(last_segment(cluster, owner))
+        await cluster.start(owner)
+        await move(cluster, "q", owner)
+        assert await asyncio.to_thread(consume, cluster, other, "q", COUNT) == list(range(COUNT))
+        await until(lambda: len(asides(cluster, owner)) == 1, "the damaged journal is set aside")
+        log = cluster.nodes[owner].log.read_text()
+        assert "cluster.journal_damaged" in log
+        assert "queue 'q'" in log
+
+
+async def test_the_only_copy_is_not_set_aside(tmp_path: Path) -> None:
+    async with cluster_of_three(tmp_path) as cluster:
+        await asyncio.to_thread(publish, cluster, "a", "lonely", 0, COUNT, **{"x-quorum-initial-group-size": 1})
+        hurt = await cluster.owner("lonely")
+        assert hurt is not None
+        await cluster.kill(hurt)
+        damaged = last_segment(cluster, hurt)
+        flip_a_bit(damaged)
+        before = damaged.read_bytes()
+        with pytest.raises(TrialError, match="queue 'lonely' in vhost '/'"):
+            await cluster.start(hurt)
+        assert asides(cluster, hurt) == []
+        assert last_segment(cluster, hurt).read_bytes() == before
