@@ -2,7 +2,9 @@
 
 Questions wait until the queue is open (`serving`), and those that count wait until all that was published before them
 is committed, at most COUNT_PATIENCE_MS: a client that publishes and asks sees its messages, one whose queue cannot
-commit is told what is committed. After a new attach a proxy asks again; what it had asked is forgotten.
+commit is told what is committed. After a new attach a proxy asks again; what it had asked is forgotten, but for purges,
+which are carried out once by one owner. (A new owner purges again: then the answer counts what was left.) The message
+of a get whose answer was lost is held by nobody, returns to its place, and is the next one that is got.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 COUNT_PATIENCE_MS: Final = 1000
 DELETE_MS: Final = 3000
 """So long a queue that may be deleted waits for its deletion."""
+PURGES_MAX: Final = 256
+"""So many purges of one node are remembered."""
 NEEDS_NO_COMMIT: Final = -2
 """A mark that is always durable."""
 
@@ -55,6 +59,10 @@ class Asking:
 
     def ask(self, attachment: Attachment, ask: Ask) -> None:
         ring = self._serving.queue.ring
+        if ask.request in attachment.purged:  # it was carried out, and the answer was lost with a link
+            self._purges.append((attachment, ask, *attachment.purged[ask.request]))
+            self._serving.touch()
+            return
         due_ms = self._serving.host.now_ms + COUNT_PATIENCE_MS
         self._asked.append(Asked(attachment, ask, ring.next_seq if ring.journaled else 0, due_ms))
         self._serving.touch()
@@ -88,6 +96,9 @@ class Asking:
             count = queue.ring.purge()
             mark = queue.commits if count and queue.ring.needs_write else NEEDS_NO_COMMIT
             self._purges.append((attachment, ask, count, mark))
+            attachment.purged[ask.request] = count, mark
+            if len(attachment.purged) > PURGES_MAX:
+                del attachment.purged[next(iter(attachment.purged))]
             return
         if ask.what == ASK_TOUCH:
             queue.last_used_ms = now_ms

@@ -91,7 +91,7 @@ class Attachment:
 
     __slots__ = (
         "_commits", "_settled", "accepted", "attached", "gen", "holder", "incarnation", "members", "next_number",
-        "node", "producer", "published", "refused", "serving", "settlement", "told_published", "told_settled",
+        "node", "producer", "published", "purged", "refused", "serving", "settlement", "told_published", "told_settled",
         "unsettled",
     )  # fmt: skip
 
@@ -113,6 +113,7 @@ class Attachment:
         self._settled = 0
         self.told_settled = 0
         self.unsettled: deque[tuple[int, int]] = deque()  # (id, mark of the commit that it waits for)
+        self.purged: dict[int, tuple[int, int]] = {}  # request: (count, mark of the commit that it waits for)
         self._commits: deque[tuple[int, Ticket]] = deque()  # (mark, who waits) of transactions
 
     def renew(self, gen: int, next_number: int) -> None:

@@ -82,6 +82,12 @@ class Line:
         room = min(room, self.channel_room - len(self.surplus))
         return max(self.granted, self.came + max(0, room))
 
+    @property
+    def rests(self) -> bool:
+        """Nothing but a delivery, or a new limit, can change what its owner should hear of it."""
+        ledger = self.subscription.credit.ledger
+        return self.told and not self.held and ledger.flowing and ledger.out.writable and not ledger.prefetch
+
     def owes_credit(self, upto: int) -> bool:
         """Whether the owner should hear of the new credit now: when at most half of it is left."""
         return upto > self.granted and self.granted - self.came <= (upto - self.came) // 2

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from broker.proxy.attaching import attaches
 from broker.proxy.host import ProxyHost
 from broker.proxy.line import Line
 from broker.proxy.messages import (
     Answer,
-    Attach,
     Attached,
     AttachedQueue,
     Cancelled,
@@ -45,8 +45,6 @@ RETRY_MS: Final = 500
 """So long an owner may take to answer an Attach."""
 PAUSE_MS: Final = 20
 """Before the next Attach to an owner that does not know of the last one, lest the two run in a circle."""
-QUEUES_MAX: Final = 1024
-"""In one partial Attach."""
 
 
 class Proxies:
@@ -230,7 +228,11 @@ class Proxies:
             queue.detach()
             if queue.speaks():
                 listed.append(self._ask(queue, now_ms))
-        self.host.send(owner, Attach(self.incarnation, self.host.applied_index, tuple(listed)))
+        self._attach(owner, listed, complete=True)
+
+    def _attach(self, owner: str, listed: list[AttachedQueue], complete: bool) -> None:
+        for attach in attaches(self.incarnation, self.host.applied_index, listed, complete):
+            self.host.send(owner, attach)
 
     def _attach_some(self, now_ms: int) -> None:
         due: dict[NodeId, list[ProxyQueue]] = {}
@@ -242,13 +244,11 @@ class Proxies:
             if owner is not None and owner in self._linked:  # otherwise it attaches when there is an owner, or a link
                 due.setdefault(owner, []).append(queue)
         for node, queues in due.items():
-            for start in range(0, len(queues), QUEUES_MAX):
-                listed: list[AttachedQueue] = []
-                for queue in queues[start : start + QUEUES_MAX]:
-                    queue.detach()
-                    listed.append(self._ask(queue, now_ms))
-                attach = Attach(self.incarnation, self.host.applied_index, tuple(listed), partial=True)
-                self.host.send(node, attach)
+            listed: list[AttachedQueue] = []
+            for queue in queues:
+                queue.detach()
+                listed.append(self._ask(queue, now_ms))
+            self._attach(node, listed, complete=False)
 
     def _ask(self, queue: ProxyQueue, now_ms: int) -> AttachedQueue:
         self._asked.pop(queue, None)

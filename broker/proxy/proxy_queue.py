@@ -68,8 +68,8 @@ class ProxyQueue:
     """The face (`broker.queues.face`) of one queue at this node."""
 
     __slots__ = (
-        "_backlog", "_by_subscription", "_cancels", "_lines", "_questions", "_settlements", "attached", "deleted",
-        "entity", "gen", "node", "outbox", "ready", "ring", "settings",
+        "_backlog", "_busy", "_by_subscription", "_cancels", "_lines", "_questions", "_settlements", "attached",
+        "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: Proxies) -> None:
@@ -84,6 +84,7 @@ class ProxyQueue:
         self.outbox: Outbox | None = None
         """To the present owner; None: there is none."""
         self._lines: dict[int, Line] = {}
+        self._busy: dict[Line, None] = {}  # those whose credit may change without a delivery
         self._by_subscription: dict[Subscription, Line] = {}
         self._cancels: list[int] = []  # consumers whose end the owner does not know in this attachment
         self._backlog = Backlog()
@@ -137,6 +138,7 @@ class ProxyQueue:
             return
         line = Line(self.node.next_consumer(), subscription, now_ms, then)
         self._lines[line.number] = self._by_subscription[subscription] = line
+        self._busy[line] = None
         self.ring.mark()
 
     def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
@@ -144,9 +146,16 @@ class ProxyQueue:
         if line is not None:
             self._end(line)
 
+    def limits_changed(self, subscription: Subscription) -> None:
+        line = self._by_subscription.get(subscription)
+        if line is not None:
+            self._busy[line] = None
+            self.ring.mark()
+
     def _end(self, line: Line) -> None:
         """What waits for the channel returns; what the channel holds stays there."""
         del self._lines[line.number], self._by_subscription[line.subscription]
+        self._busy.pop(line, None)
         self.node.relieved(line)
         line.subscription.credit.active = False
         if line.told:
@@ -282,13 +291,15 @@ class ProxyQueue:
         self._settlements.detached()
         self._questions.detached()
         self._cancels.clear()
+        self._busy.update(dict.fromkeys(self._lines.values()))
         for line in self._lines.values():
             line.attach()
 
     def attachment(self) -> AttachedQueue:
         """All that this node has to do with the queue, for a new attachment (`detach` came before).
 
-        A consumer whose first answer is awaited is not listed: it asks again once the attachment stands.
+        A consumer whose first answer is awaited is no fact yet: it asks with the attachment, so that an owner that has
+        taken it does not think it gone (an auto-delete queue would end), and one that is new judges all of them alike.
         """
         self.gather()
         return AttachedQueue(
@@ -299,6 +310,7 @@ class ProxyQueue:
             outstanding=tuple(self.outstanding()),
             settlements=self._settlements.tell(everything=True),
             next_number=self._backlog.next_number,
+            asking=tuple(line.head() for line in self._lines.values() if line.then is not None),
         )
 
     def on_attached(self, message: Attached) -> None:
@@ -318,7 +330,7 @@ class ProxyQueue:
         self.ring.marked = False
         if self.deleted:
             return
-        for line in tuple(self._lines.values()):
+        for line in tuple(self._busy):
             if line.surplus:
                 self._pour(line, now_ms)
         outbox = self.outbox
@@ -338,7 +350,7 @@ class ProxyQueue:
         for consumer in self._cancels:  # before the new ones: one of them may have been exclusive
             outbox.say(Cancel(queue_id, epoch, gen, consumer))
         self._cancels.clear()
-        for line in self._lines.values():
+        for line in self._busy:
             if not line.told:
                 outbox.say(Consume(queue_id, epoch, gen, line.head()))
         for ask in self._questions.tell(queue_id, epoch, gen, self._backlog.next_to_send):
@@ -346,13 +358,15 @@ class ProxyQueue:
         self._grant(outbox)
 
     def _grant(self, outbox: Outbox) -> None:
-        for line in self._lines.values():
+        for line in tuple(self._busy):
             upto = line.upto()
             if line.owes_credit(upto):
                 line.granted = upto
                 outbox.grant((self.entity.queue_id, self.gen, line.number, upto, line.held))
             if line.subscription.credit.ledger.prefetch:
                 self.node.shares(line, self)
+            if line.rests:
+                del self._busy[line]
 
     # -- what the owner says ----------------------------------------------------------------------------------
 
@@ -409,6 +423,7 @@ class ProxyQueue:
                 self._settlements.add(seq_of(record), SETTLE_REQUEUE)
             self.ring.mark()
             return
+        self._busy[line] = None
         if not line.surplus and not line.subscription.credit.ledger.prefetch:
             line.measure(self._receive(line, data, now_ms), len(data))
             line.check_credit()
@@ -472,6 +487,7 @@ class ProxyQueue:
     def _clear(self, refused: bool) -> None:
         lines, self._lines = self._lines, {}
         self._by_subscription.clear()
+        self._busy.clear()
         for line in lines.values():
             self.node.relieved(line)
             line.subscription.credit.active = False

@@ -184,8 +184,10 @@ class Serving:
                         self.queue.ring.adopt(first, last, attachment.holder)
             self._settle(attachment, settlement)
         self._hold_only(attachment, entry.outstanding)
-        self._list(attachment, entry.consumers)
+        self._list(attachment, entry.consumers, entry.asking)
         self.host.send(node, Attached(self.queue_id, self.epoch, entry.gen, attachment.accepted))
+        for head in entry.asking:
+            self.consume(attachment, Consume(self.queue_id, self.epoch, entry.gen, head))
         if attachment.published < attachment.accepted:
             ticket = attachment.ticket(attachment.accepted)
             self.queue.promise(ticket)
@@ -217,8 +219,11 @@ class Serving:
         for first, last in ranges:
             ring.adopt(first, last, holder)
 
-    def _list(self, attachment: Attachment, heads: tuple[ConsumerHead, ...]) -> None:
-        """Those that stay keep their places; new ones come before old ones go, or a queue might think itself unused."""
+    def _list(
+        self, attachment: Attachment, heads: tuple[ConsumerHead, ...], asking: tuple[ConsumerHead, ...] = ()
+    ) -> None:
+        """Those that stay keep their places; new ones come before old ones go, or a queue might think itself unused.
+        Who asks stays if the answer was lost."""
         listed = {head.consumer: head for head in heads}
         for number, head in listed.items():
             member = attachment.members.get(number)
@@ -226,6 +231,10 @@ class Serving:
                 self._enlist(attachment, head)
             else:
                 member.renew(head)
+        for head in asking:
+            if head.consumer in attachment.members:
+                attachment.members[head.consumer].renew(head)
+                listed[head.consumer] = head
         for number in [number for number in attachment.members if number not in listed]:
             self.cancel(attachment, number)
 

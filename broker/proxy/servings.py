@@ -176,7 +176,7 @@ class Servings:
     def _attach(self, peer: str, message: Attach, _: memoryview) -> None:
         if self._alive.get(peer) != message.incarnation:
             return  # of a start that is over
-        listed: dict[int, None] = {}
+        listed: dict[int, None] = dict.fromkeys(message.before)
         for entry in message.queues:
             listed[entry.queue_id] = None
             serving = self.queues.get(entry.queue_id)

@@ -98,6 +98,9 @@ class QueueFace(Protocol):
     def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
         """The consumer is gone; what it holds stays with its channel."""
 
+    def limits_changed(self, subscription: Subscription) -> None:
+        """basic.qos: it may hold more or fewer messages from now on."""
+
     def get(self, now_ms: int, then: Callable[[Taken | None], None]) -> None:
         """The head, unacknowledged, or None; `ready` counts what is left when `then` is called."""
 

@@ -343,6 +343,9 @@ class Queue:
             self._ended = True
             self.host.end(self)
 
+    def limits_changed(self, subscription: Subscription) -> None:
+        subscription.credit.ring.mark()
+
     def get(self, now_ms: int, then: Callable[[Taken | None], None], credit: Any = None) -> None:
         """basic.get: calls `then` with the head, UNACKED, or None; later when the head must be loaded first.
 

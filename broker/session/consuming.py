@@ -80,7 +80,7 @@ def _qos(channel: Channel, method: methods.BasicQos) -> None:
     if method.global_qos:
         channel.ledger.prefetch = method.prefetch_count
         for subscription in channel.consumers.values():
-            subscription.queue.ring.mark()
+            subscription.queue.limits_changed(subscription)
     else:
         # amqp-rules 5.5: applies to new consumers
         channel.prefetch = method.prefetch_count
@@ -89,7 +89,7 @@ def _qos(channel: Channel, method: methods.BasicQos) -> None:
             # exist are meant as well: so Celery raises its limit for each task that waits for its time.
             for subscription in channel.consumers.values():
                 subscription.credit.prefetch = method.prefetch_count
-                subscription.queue.ring.mark()
+                subscription.queue.limits_changed(subscription)
     channel.send(methods.BasicQosOk())
 
 

@@ -226,11 +226,13 @@ class Stage:
     def attach(
         self, node: str, *, consumers: Sequence[ConsumerHead] = (), outstanding: Sequence[Range] = (),
         settlements: Sequence[Settlement] = (), next_number: int = 1, partial: bool = False, index: int | None = None,
+        asking: Sequence[ConsumerHead] = (),
     ) -> int:  # fmt: skip
         """Returns the gen."""
         self.gens[node] += 1
         entry = AttachedQueue(
-            QUEUE_ID, self.epoch, self.gens[node], tuple(consumers), tuple(outstanding), tuple(settlements), next_number
+            QUEUE_ID, self.epoch, self.gens[node], tuple(consumers), tuple(outstanding), tuple(settlements),
+            next_number, tuple(asking),
         )  # fmt: skip
         self.receive(
             node, Attach(self.incarnations[node], self.index if index is None else index, (entry,), partial)

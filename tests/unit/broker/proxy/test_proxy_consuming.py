@@ -59,10 +59,11 @@ def test_a_consumer_is_told_once_attached_and_accepted_by_the_owner() -> None:
     answers: list[str] = []
     pair.queue.subscribe(subscription(pair, channel), 5, answers.append)
     pair.turn()
-    assert pair.attach().consumers == (), "a consumer that was not accepted is no fact yet"
-    (consume,) = pair.heard(Consume)
-    head = consume.head
-    assert (consume.gen, head.tag, head.order, head.upto, head.held) == (pair.gen, "c", 5, WINDOW_FIRST, 0)
+    attach = pair.attach()
+    assert attach.consumers == (), "a consumer that was not accepted is no fact yet"
+    (head,) = attach.asking
+    assert (head.tag, head.order, head.upto, head.held) == ("c", 5, WINDOW_FIRST, 0)
+    assert pair.heard(Consume) == []
     assert answers == []
     pair.say(Consuming(7, pair.gen, head.consumer))
     assert answers == [""]
@@ -74,31 +75,44 @@ def test_a_refused_consumer() -> None:
     answers: list[str] = []
     pair.queue.subscribe(subscription(pair, channel), 5, answers.append)
     pair.turn()
-    pair.attach()
-    (consume,) = pair.heard(Consume)
-    pair.say(Consuming(7, pair.gen, consume.head.consumer, "in exclusive use"))
+    (head,) = pair.attach().asking
+    pair.say(Consuming(7, pair.gen, head.consumer, "in exclusive use"))
     assert answers == [EXCLUSIVE]
     assert pair.all() == [], "the owner need not be told that it is gone"
 
 
-def test_a_consume_whose_answer_was_lost_is_said_again() -> None:
+def test_a_consume_whose_answer_was_lost_is_said_again_with_the_attach() -> None:
     pair = Pair()
-    channel = Channel()
+    pair.consume(Channel(), "first")
     answers: list[str] = []
-    pair.queue.subscribe(subscription(pair, channel), 5, answers.append)
+    pair.queue.subscribe(subscription(pair, Channel()), 5, answers.append)
     pair.turn()
-    pair.attach()
-    (first,) = pair.heard(Consume)
+    (consume,) = pair.heard(Consume)
     old = pair.gen
     pair.cut()
     pair.link()
-    assert pair.attach().consumers == ()
-    (again,) = pair.heard(Consume)
-    assert again.head == first.head
-    pair.say(Consuming(7, old, first.head.consumer))
+    attach = pair.attach()
+    assert ([head.tag for head in attach.consumers], attach.asking) == (["first"], (consume.head,))
+    assert pair.heard(Consume) == []
+    pair.say(Consuming(7, old, consume.head.consumer))
     assert answers == []
-    pair.say(Consuming(7, pair.gen, first.head.consumer))
+    pair.say(Consuming(7, pair.gen, consume.head.consumer))
     assert answers == [""]
+
+
+def test_a_turn_looks_at_consumers_to_which_something_happened() -> None:
+    pair = Pair()
+    channels = [Channel() for _ in range(100)]
+    numbers = [pair.consume(channel, f"c{place}", prefetch=5)[1] for place, channel in enumerate(channels)]
+    pair.turn()
+    assert len(pair.queue._busy) == 0
+    pair.deliver(numbers[3], 1, 2, 3)
+    assert [line.number for line in pair.queue._busy] == [numbers[3]]
+    ack(pair, channels[3], 2, multiple=True)
+    assert len(pair.queue._busy) == 1, "it holds one"
+    assert grants(pair)[-1] == (7, 1)
+    ack(pair, channels[3], 3)
+    assert len(pair.queue._busy) == 0
 
 
 def test_a_consumer_that_left_before_it_was_told_leaves_no_trace() -> None:

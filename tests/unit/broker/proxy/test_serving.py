@@ -15,6 +15,7 @@ from broker.proxy.messages import (
     SETTLE_REQUEUE,
     SETTLE_REQUEUE_COUNTED,
     Answer,
+    Attach,
     Attached,
     Consuming,
     Deliver,
@@ -677,3 +678,62 @@ def test_a_transient_queue_serves_other_nodes_without_epochs() -> None:
     assert [said.id for said in stage.said("b", Settled)] == [1]
     stage.fail("b")
     assert stage.ring.ready == 1
+
+
+def test_a_purge_whose_answer_was_lost_is_not_carried_out_again() -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.publish("b", 1, b"1", b"2")
+    stage.commit()
+    stage.ask("b", 1, ASK_PURGE)
+    stage.commit()
+    assert stage.said("b", Answer)[-1].count == 2
+    stage.attach("b", next_number=3)
+    stage.publish("b", 3, b"3")
+    stage.commit()
+    stage.ask("b", 1, ASK_PURGE)
+    stage.commit()
+    assert stage.said("b", Answer)[-1].count == 2
+    assert stage.ring.ready == 1
+    stage.ask("b", 2, ASK_PURGE)
+    stage.commit()
+    assert stage.said("b", Answer)[-1].count == 1
+
+
+def test_a_consumer_whose_answer_was_lost_keeps_an_auto_delete_queue() -> None:
+    stage = Stage(auto_delete=True)
+    stage.attach("b")
+    stage.consume("b", head(1))
+    stage.commit()
+    gen = stage.attach("b", asking=(head(1),))
+    stage.commit()
+    assert stage.said("b", Consuming)[-1] == Consuming(QUEUE_ID, gen, 1)
+    assert (stage.ended, len(stage.queue.subscriptions)) == ([], 1)
+    stage.fail_over({"a": 1, "b": 1})
+    stage.attach("b", asking=(head(1),))
+    assert stage.said("b", Consuming) == []
+    stage.nothing("a")
+    assert stage.said("b", Consuming)[-1].refused == ""
+    stage.commit()
+    assert (stage.ended, len(stage.queue.subscriptions)) == ([], 1)
+
+
+def test_of_two_exclusive_consumers_that_ask_a_new_owner_one_is_taken() -> None:
+    stage = Stage(attached=False)
+    stage.attach("b", asking=(head(1, exclusive=True),))
+    stage.attach("c", asking=(head(1, exclusive=True),))
+    stage.nothing("a")
+    assert [stage.said(node, Consuming)[-1].refused == "" for node in "bc"] == [True, False]
+
+
+def test_an_attach_in_several_frames_is_a_complete_one() -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.consume("b", head(1, upto=1))
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    stage.attach("b", consumers=(head(1, upto=1),), outstanding=((1, 1),), next_number=2, partial=True)
+    stage.receive("b", Attach(1, stage.index, (), before=(QUEUE_ID,)))
+    assert (stage.ring.unacked, len(stage.queue.subscriptions)) == (1, 1)
+    stage.receive("b", Attach(1, stage.index, ()))
+    assert (stage.ring.unacked, len(stage.queue.subscriptions)) == (0, 0)
