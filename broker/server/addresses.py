@@ -9,13 +9,18 @@ a member is in the wiring log, but that may have to be fetched from one of them 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from broker.server.endings import Unstarted
 from broker.server.identity import WrongIdentity, write_durably
+from broker.server.listener import Address
 
 FORMAT: Final = 1
 NAME: Final = "members"
+WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - to be recognised
+"""Hosts to listen at, not to dial."""
 
 
 def remembered(directory: Path) -> dict[str, str]:
@@ -33,3 +38,22 @@ def remembered(directory: Path) -> dict[str, str]:
 def remember(directory: Path, members: dict[str, str]) -> None:
     """Raises OSError."""
     write_durably(directory / NAME, json.dumps({"format": FORMAT, "members": dict(sorted(members.items()))}))
+
+
+def own_address(name: str, listen: Address, peers: Sequence[tuple[str, str, bool]], before: Mapping[str, str]) -> str:
+    """What the others are told: as --peers says, else --cluster, unless that one is no address to dial.
+
+    Raises Unstarted.
+    """
+    own = next(where for peer, where, _ in peers if peer == name)
+    if own == str(listen) and listen.host in WILDCARDS:
+        if name not in before:
+            raise Unstarted(f"--cluster {listen} is no address that others can dial: name one, or use --peers")
+        return before[name]
+    return own
+
+
+def dialable(urls: Sequence[str], address: str) -> tuple[str, ...]:
+    """Clients cannot connect to a wildcard: they are told the host at which other nodes reach this one."""
+    host = address.rpartition(":")[0]
+    return tuple(url.replace("//0.0.0.0:", f"//{host}:").replace("//[::]:", f"//{host}:") for url in urls)

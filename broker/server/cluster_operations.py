@@ -25,6 +25,7 @@ from cluster import commands as c
 from cluster.balance import rebalance, waits_for
 from cluster.entities import Member, Queue
 from cluster.ids import NodeId, QueueId
+from cluster.state import Applied
 
 if TYPE_CHECKING:
     from broker.server.cluster_shell import ClusterShell
@@ -36,6 +37,8 @@ LOOK_S: Final = 0.01
 COUNTS_S: Final = 2.0
 DRAIN_S: Final = 60.0
 MOVES_AT_ONCE: Final = 32
+RETIRE_S: Final = 15.0
+ABDICATE_S: Final = 5.0
 
 
 def _cluster(shell: NodeShell) -> ClusterShell:
@@ -263,12 +266,27 @@ async def _leave_self(shell: NodeShell, cluster: ClusterShell, accept_loss: bool
     await _order_drained(cluster, True)
     await cluster.hand_over_all(DRAIN_S, thoroughly=True)
     shell.turn_clients_away()
-    applied = await cluster.forgotten(accept_loss)
+    applied = await _forgotten(shell, cluster, accept_loss)
     if applied.error is not None:
         await _order_drained(cluster, False)
         raise Refused(_about_loss(applied.error.text))
     shell.loop.call_soon(shell.retired.set)  # the answer goes out first
     return {}
+
+
+async def _forgotten(shell: NodeShell, cluster: ClusterShell, accept_loss: bool) -> Applied:
+    """This node is taken out of the map. If it was, it stays until the others do without its vote."""
+    cluster.leaving = True
+    applied = await cluster.ordered(c.ForgetNode(node=NodeId(cluster.name), accept_loss=accept_loss))
+    if applied.error is not None:
+        cluster.leaving = False
+        return applied
+    end_s = shell.loop.time() + RETIRE_S
+    while cluster.name in cluster.raft.voters and shell.loop.time() < end_s and not shell.ended.done():
+        if cluster.raft.is_leader:
+            cluster.raft.abdicate(ABDICATE_S)  # a leader never removes itself
+        await asyncio.sleep(LOOK_S)
+    return applied
 
 
 def _about_loss(text: str) -> str:

@@ -22,7 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.server.addresses import remember, remembered
+from broker.server.addresses import dialable, own_address, remember, remembered
+from broker.server.catching_up import NOTHING, CatchingUp
 from broker.server.damage import is_marked, mark, names_of, only_copies, unmark
 from broker.server.endings import Restart, Unstarted
 from broker.server.handing_over import hand_over_all
@@ -53,26 +54,19 @@ from cluster.raft.raft_log import RaftLog
 from cluster.state import Applied, ClusterMap
 
 if TYPE_CHECKING:
-    from journal.errors import DamagedJournal
     from broker.node.core import Node
     from broker.server.log import NodeLog
     from broker.server.options import ClusterOptions
     from broker.server.shell import NodeShell
+    from journal.errors import DamagedJournal
 
 RAFT_TICK_S: Final = 0.02
 PART_TICK_S: Final = 0.05
 TELL_S: Final = 5.0
 LEADER_S: Final = 1.0
-LOOK_S: Final = 0.5
-UNWANTED_S: Final = 3.0
-"""A node that starts gives up when after so long all who answer have refused it."""
 EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
-RETIRE_S: Final = 15.0
-ABDICATE_S: Final = 5.0
 SILENT_MS_MAX: Final = 10_000
 """A data link on which not even its neighbours are told for so long is dead, whatever the kernel says."""
-NOTHING: Final = c.DeleteParameter(vhost="", component="clusterbroker", name="nothing")
-"""A command that changes nothing: who hears of it has applied everything before it."""
 
 
 class ClusterShell:
@@ -101,7 +95,10 @@ class ClusterShell:
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._submitted_s: float | None = None
         self._closed = False
-        self._reached: dict[str, str] = {}
+        self.reached: dict[str, str] = {}
+        """Cluster addresses of those who are linked, or shall be."""
+        self._remembered: dict[str, str] = {}
+        self._catching_up = CatchingUp(self, shell)
         self._voters: tuple[NodeId, ...] = ()
         self._admission = Admission(
             lambda: self.raft.map,
@@ -117,8 +114,8 @@ class ClusterShell:
         options = self._options
         secret = find_secret(options.secret_file)
         founders = [Founder(NodeId(name), where, witness) for name, where, witness in options.peers]
-        before = remembered(self._directory)
-        own = self._own_address(before)
+        before = self._remembered = remembered(self._directory)
+        own = own_address(self.name, options.listen, options.peers, before)
         cluster_id = secret.founded_by(f"{name}={where}" for name, where, _ in options.peers)
         identity = identity_of(self._directory, self.name, cluster_id)
         disk = FileDisk(self._directory / "raft")
@@ -135,38 +132,28 @@ class ClusterShell:
             on_restored=self._restored,
             on_leader=self._led,
             on_leading=self._leads,
-            say=partial(self._say, "raft"),
+            say=partial(self.say, "raft"),
         )
         self.raft.listen(self._applied)
         linked = LinkIdentity(
             self.name, identity.cluster_id, self.raft.session, identity.disk_id, uuid.uuid4().hex, VERSION
         )
         self.mesh = Mesh(linked, node_credentials(secret, self.name, self._directory), self)
+        known_members = {str(member.name): member.address for member in self.raft.map.members()}
+        # the others do not know an address that is new, so they cannot dial it
+        self.mesh.dial_all = bool(before) and before.get(self.name) != own
+        self.reach(before or known_members or {name: where for name, where, _ in options.peers})
         await self.mesh.listen(options.listen.host, options.listen.port)
         await self.heart.open(options.listen.host, self.mesh.port)
         self._address = own
         self._disk_id = identity.disk_id
-        known_members = {str(member.name): member.address for member in self.raft.map.members()}
-        # the others do not know an address that is new, so they cannot dial it
-        self.mesh.dial_all = bool(before) and before.get(self.name) != own
-        self._reach(before or known_members or {name: where for name, where, _ in options.peers})
         self._raft_tick()
-        await self._caught_up()
+        await self._catching_up.wait()
         known = self.raft.map.member(NodeId(self.name))
         if known is None:
             raise Unstarted(f"'{self.name}' is no member of this cluster: {EMPTY}")
         self.incarnation = max(self.raft.session, known.incarnation + 1)
         self._members()
-
-    def _own_address(self, before: dict[str, str]) -> str:
-        """What the others are told: as --peers says, else --cluster, unless that one is no address to dial."""
-        listen = self._options.listen
-        own = next(where for name, where, _ in self._options.peers if name == self.name)
-        if own == str(listen) and listen.host in ("0.0.0.0", "::"):  # noqa: S104 - that is what is looked for
-            if self.name not in before:
-                raise Unstarted(f"--cluster {listen} is no address that others can dial: name one, or use --peers")
-            return before[self.name]
-        return own
 
     def _format(self, disk: FileDisk, identity: Identity, founders: list[Founder], own: str) -> None:
         name = NodeId(self.name)
@@ -188,52 +175,6 @@ class ClusterShell:
         else:
             raft_identity.found(disk, name, identity.disk_id, founders)
 
-    async def _caught_up(self) -> None:
-        """Waits until a command that changes nothing has come back."""
-        done = self._loop.create_future()
-
-        def told(applied: Applied) -> None:
-            if not done.done():
-                done.set_result(not isinstance(applied.error, Unavailable))
-
-        began_s = said_s = self._loop.time()
-        while True:
-            self.raft.propose(NOTHING, told)
-            while not done.done():
-                self.waits = self._waits_for()
-                await asyncio.wait((done, self._shell.ended), timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-                if self._shell.ended.done():
-                    raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
-                if not done.done() and self._loop.time() - said_s >= TELL_S:
-                    said_s = self._loop.time()
-                    self._say("waits", self._waits_for())
-                if not done.done() and self._loop.time() - began_s >= UNWANTED_S:
-                    await self._give_up_if_unwanted()
-            if done.result():
-                return
-            done = self._loop.create_future()
-
-    async def _give_up_if_unwanted(self) -> None:
-        """Nobody is linked, and all who answer do not want this node: waiting would not help. Raises Unstarted."""
-        peers = [name for name in self._reached if name != self.name]
-        if any(self.mesh.session(peer, CONTROL) is not None for peer in peers):
-            return
-        for peer in peers:
-            why = self.mesh.objection(peer) or await self.mesh.distrust(peer)
-            if why is not None and not any(self.mesh.session(other, CONTROL) is not None for other in peers):
-                raise Unstarted(f"{peer} at {self._reached[peer]}: {why}")
-
-    def _waits_for(self) -> str:
-        missing = self.raft.waiting_for
-        if missing:
-            return f"to be founded the cluster needs {', '.join(missing)}{self._troubles(missing)}"
-        peers = [name for name in self._reached if name != self.name]
-        return f"for a majority of the members{self._troubles(peers)}"
-
-    def _troubles(self, peers: Any) -> str:
-        lines = [f"{peer}: {why}" for peer in peers if (why := self.mesh.trouble(peer))]
-        return f" ({'; '.join(lines)})" if lines else ""
-
     # -- the node ---------------------------------------------------------------------------------------------
 
     def _lost_copies(self) -> tuple[QueueId, ...]:
@@ -241,7 +182,7 @@ class ClusterShell:
             return ()
         aside = self._shell.storage.aside
         copies = tuple(queue.queue_id for queue in self.raft.map.replicas_of(NodeId(self.name)))
-        self._say("rebuilds", f"{len(copies)} copies from other members; the damaged journal is {aside or 'set aside'}")
+        self.say("rebuilds", f"{len(copies)} copies from other members; the damaged journal is {aside or 'set aside'}")
         return copies
 
     async def join_node(self, node: Node, amqp: tuple[str, ...]) -> None:
@@ -266,7 +207,7 @@ class ClusterShell:
             disk_id=self._disk_id,
             incarnation=Incarnation(self.incarnation),
             address=self._address,
-            amqp=self._options.advertised_amqp or self._dialable(amqp),
+            amqp=self._options.advertised_amqp or dialable(amqp, self._address),
             damaged=self._lost_copies(),
         )
         applied = await self.ordered(command)
@@ -277,7 +218,7 @@ class ClusterShell:
             self._shell.turn_clients_away()
         if awaited := waits_for(self.raft.map):
             names = ", ".join(f"{name} ({count} queues)" for name, count in awaited.items())
-            self._say("waits", f"queues have no owner, for only these may have all their messages: {names}", "warning")
+            self.say("waits", f"queues have no owner, for only these may have all their messages: {names}", "warning")
         self.waits = "for the leader to hear its beats: is UDP open between the nodes?"
         leased = asyncio.Event()
         self._leased = leased.set
@@ -288,23 +229,6 @@ class ClusterShell:
         waiting.cancel()
         if self._shell.ended.done():
             raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
-
-    async def _heard_by_leader(self) -> None:
-        """Waits until the leader answers datagrams of this node: else it would be failed and begin again, for ever.
-        A name that was never here finds out as a member."""
-        known = self.raft.map.member(NodeId(self.name))
-        if known is None or not known.incarnation:
-            return
-        heard: asyncio.Future[None] = self._loop.create_future()
-        self.heart.ask(lambda: heard.set_result(None))
-        while not heard.done():
-            await asyncio.wait((heard, self._shell.ended), timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
-            if self._shell.ended.done():
-                raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
-            if not heard.done():
-                leader = self.raft.leader or "a leader"
-                self.waits = f"for {leader} to answer its datagrams: let UDP pass between the cluster ports, both ways"
-                self._say("waits", self.waits, level="warning")
 
     async def give_up_copies(self, damage: DamagedJournal) -> Exception:
         """The journal is damaged: why this node ends. It begins again and rebuilds its copies, if all have others."""
@@ -329,12 +253,24 @@ class ClusterShell:
         self._log.say("error", "cluster.journal_damaged", why=str(damage), copies=len(command.damaged))
         return Restart("its journal is damaged: it is set aside, and the copies are rebuilt from the other members'")
 
-    _leased: Callable[[], object] = staticmethod(lambda: None)
+    async def _heard_by_leader(self) -> None:
+        """Waits until the leader answers datagrams of this node: else it would be failed and begin again, for ever.
+        A name that was never here finds out as a member."""
+        known = self.raft.map.member(NodeId(self.name))
+        if known is None or not known.incarnation:
+            return
+        heard: asyncio.Future[None] = self._loop.create_future()
+        self.heart.ask(lambda: heard.set_result(None))
+        while not heard.done():
+            await asyncio.wait((heard, self._shell.ended), timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
+            if self._shell.ended.done():
+                raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
+            if not heard.done():
+                leader = self.raft.leader or "a leader"
+                self.waits = f"for {leader} to answer its datagrams: let UDP pass between the cluster ports, both ways"
+                self.say("waits", self.waits, level="warning")
 
-    def _dialable(self, urls: tuple[str, ...]) -> tuple[str, ...]:
-        """Clients cannot connect to a wildcard: they are told the host at which other nodes reach this one."""
-        host = self._address.rpartition(":")[0]
-        return tuple(url.replace("//0.0.0.0:", f"//{host}:").replace("//[::]:", f"//{host}:") for url in urls)
+    _leased: Callable[[], object] = staticmethod(lambda: None)
 
     @property
     def draining(self) -> bool:
@@ -381,20 +317,6 @@ class ClusterShell:
             return 0, 0
         return await hand_over_all(self._shell, timeout_s, thoroughly)
 
-    async def forgotten(self, accept_loss: bool) -> Applied:
-        """This node is taken out of the map. If it was, it stays until the others do without its vote."""
-        self.leaving = True
-        applied = await self.ordered(c.ForgetNode(node=NodeId(self.name), accept_loss=accept_loss))
-        if applied.error is not None:
-            self.leaving = False
-            return applied
-        end_s = self._loop.time() + RETIRE_S
-        while self.name in self.raft.voters and self._loop.time() < end_s and not self._shell.ended.done():
-            if self.raft.is_leader:
-                self.raft.abdicate(ABDICATE_S)  # a leader never removes itself
-            await asyncio.sleep(RAFT_TICK_S)
-        return applied
-
     async def say_goodbye(self, timeout_s: float) -> None:
         """A clean end: the others need not find out."""
         self.leaving = True
@@ -406,7 +328,7 @@ class ClusterShell:
         try:
             await asyncio.wait_for(done.wait(), timeout_s)
         except TimeoutError:
-            self._say("leaving", "the others were not told in time: they will find out")
+            self.say("leaving", "the others were not told in time: they will find out")
 
     async def close(self) -> None:
         """Ends links, beats and the wiring log. May be called again."""
@@ -437,6 +359,7 @@ class ClusterShell:
             self._shell.fail(error)
 
     def _follow(self, applied: Applied) -> None:
+        self._catching_up.applied(applied)
         members = False
         for change in applied.changes:
             if isinstance(change, MemberChanged):
@@ -471,7 +394,7 @@ class ClusterShell:
 
     def _members(self) -> None:
         members = self.raft.map.members()
-        if self.incarnation:
+        if self.incarnation or self.raft.is_leader:
             self.heart.set_members(
                 {
                     m.name: HeartMember(self._options.dial.get(m.name, m.address), m.incarnation, m.alive)
@@ -482,13 +405,15 @@ class ClusterShell:
         if members:
             peers = {str(member.name): member.address for member in members}
             # who is no member any more must still hear that its vote is not needed
-            late = {name: where for name, where in self._reached.items() if NodeId(name) in self.raft.voters}
-            if peers != self._reached and self.name in peers:
+            late = {name: where for name, where in self.reached.items() if NodeId(name) in self.raft.voters}
+            if peers != self._remembered and self.name in peers:
+                self._remembered = peers
                 remember(self._directory, peers)
-            self._reach({**late, **peers})
+            self.reach({**late, **peers})
 
-    def _reach(self, peers: dict[str, str]) -> None:
-        self._reached = peers
+    def reach(self, peers: dict[str, str]) -> None:
+        """Dials these, and nobody else."""
+        self.reached = peers
         peers = {name: self._options.dial.get(name, where) for name, where in peers.items() if name != self.name}
         self.mesh.set_peers(peers)
 
@@ -500,11 +425,12 @@ class ClusterShell:
         self._shell.fail(Restart(why))
 
     def _led(self, leader: NodeId | None, term: int) -> None:
-        self._say("leader", f"{leader or 'nobody'} leads, term {term}", level="debug")
+        self.say("leader", f"{leader or 'nobody'} leads, term {term}", level="debug")
         self.heart.stepped_down()
 
     def _leads(self, term: int) -> None:
         """Not when all members have applied that: one that is dead never will, until this leader says so."""
+        self._members()
         self.heart.elected(term)
         self._leader_duties()
 
@@ -537,7 +463,7 @@ class ClusterShell:
                 old.cancel()
             self._timers[name] = self._loop.call_later(delay_s, what)
 
-    def _say(self, event: str, text: str, level: str = "info") -> None:
+    def say(self, event: str, text: str, level: str = "info") -> None:
         self._log.say(level, f"cluster.{event}", text=text)
 
     # -- links (MeshEvents) -----------------------------------------------------------------------------------
@@ -552,7 +478,7 @@ class ClusterShell:
             self._shell.schedule()
 
     def on_unlinked(self, peer: str, channel: str, session: int, why: str) -> None:
-        self._say("unlinked", f"{peer} ({channel}): {why}")
+        self.say("unlinked", f"{peer} ({channel}): {why}")
         if channel == CONTROL:
             self.raft.unlinked(NodeId(peer))
         elif self._data_links.get(peer) == session:
@@ -617,7 +543,7 @@ class ClusterShell:
             self._shell.schedule()
 
     def on_cluster(self, cluster: str) -> None:
-        self._say("cluster", cluster)
+        self.say("cluster", cluster)
 
     def on_refused(self, who: str, line: str, untold: int) -> None:
         self._log.say("warning", "cluster.refused", peer=who, why=line, untold=untold)
@@ -646,7 +572,7 @@ class ClusterShell:
 
     def on_lease(self, state: LeaseState) -> None:
         leased = state is LeaseState.LEASED
-        self._say("lease", state.name.lower(), level="info" if leased else "warning")
+        self.say("lease", state.name.lower(), level="info" if leased else "warning")
         if self._node is not None and self._node.part is not None:
             self._node.part.lease(leased)
             self._shell.lease_changed(leased)
@@ -656,7 +582,19 @@ class ClusterShell:
             self._begin_again("this node was without a majority for too long")
 
     def on_suspected(self, peer: str, suspected: bool) -> None:
-        self._say("suspected" if suspected else "heard", peer)
+        self.say("suspected" if suspected else "heard", peer)
 
     def on_overdue(self, peer: str, incarnation: int) -> None:
+        """Whose process is back and not yet registered is failed after those who are away: the last one to be failed
+        is left as the one that may own a queue, and that should be one that is here."""
+        if self._is_back(peer, incarnation):
+            alive = [member.name for member in self.raft.map.alive_members() if member.name not in (peer, self.name)]
+            if any(self.mesh.session(name, CONTROL) is None for name in alive):
+                return
         self._fail_member(peer, incarnation)
+
+    def _is_back(self, peer: str, incarnation: int) -> bool:
+        if peer == self.name:
+            return not self.registered
+        hello = self.mesh.hello(peer)
+        return hello is not None and hello.incarnation > incarnation

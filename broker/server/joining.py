@@ -112,9 +112,12 @@ class _Asking:
                 return self._cluster, answer
         except TimeoutError:
             raise Unjoined(f"{to} did not answer within {ANSWER_S:g} s: ask another member") from None
-        except (OSError, ssl.SSLError) as error:
+        except ConnectionRefusedError:
+            raise Unjoined(f"no member listens at {to}: give the cluster address of one that runs") from None
+        except OSError as error:
             raise Unjoined(f"cannot speak to a member at {to}: {lost_line(error)}") from None
         finally:
+            self._done.cancel()
             link.end("the question is answered", b"")
 
     def greeting(self, link: Link, channel: str) -> Hello:  # noqa: ARG002

@@ -81,6 +81,7 @@ class Client:
         self.lost = asyncio.Event()
         self.why = ""
         self.blocked = False
+        self.server_properties: Table = {}
         self.on_confirm: Callable[[bool, int, bool], None] = _nothing
         self.on_deliver: Callable[[Delivery], None] = _nothing
         self._reader = reader
@@ -114,7 +115,9 @@ class Client:
         self._writer.write(b"AMQP\x00\x00\x09\x01")
         started = self._expected()
         self._tasks.append(asyncio.create_task(self._read()))
-        await started
+        start = await started
+        if isinstance(start, m.ConnectionStart):
+            self.server_properties = start.server_properties
         response = b"\0" + where.user.encode() + b"\0" + where.password.encode()
         properties: Table = {"product": "clusterbroker trial", "capabilities": _CAPABILITIES}
         tune = await self._call(m.ConnectionStartOk(properties, "PLAIN", response), 0)

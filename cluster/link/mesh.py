@@ -196,24 +196,6 @@ class Mesh:
         in vain. None: a link stood since, or nobody answers."""
         return self._objections.get(peer)
 
-    async def distrust(self, peer: str) -> str | None:
-        """Why a peer's certificate is not trusted here; None: it is, or nobody answers. For who is dialled, and so is
-        not told whose connections failed."""
-        address = self._peers.get(peer)
-        if address is None:
-            return None
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                transport, _ = await self._loop.create_connection(
-                    asyncio.Protocol, *split_address(address), ssl=self._credentials.client
-                )
-        except ssl.SSLError as error:
-            return lost_line(error)
-        except OSError:
-            return None
-        transport.abort()
-        return None
-
     def drop(self, peer: str, why: str = "dropped") -> None:
         """End its links; what waits is lost. `on_unlinked` is told before this returns. It is dialled again."""
         for channel in CHANNELS:

@@ -8,6 +8,7 @@ waits to be sent is bounded, the oldest goes first.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -43,8 +44,9 @@ class Datagrams:
             where = await resolve(host or "0.0.0.0", port)  # noqa: S104 - the operator asked for all
             stream = await asyncio_dgram.bind(where)
         except OSError as error:
+            why = error.strerror or "the port is in use, or the address is not of this machine"
             raise OSError(
-                error.errno, f"cannot listen for beats on {host or '*'}:{port} (UDP): {error.strerror or error}"
+                error.errno or errno.EADDRINUSE, f"cannot listen for beats on {host or '*'}:{port} (UDP): {why}"
             ) from error
         with suppress(OSError, AttributeError):
             stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)

@@ -1,0 +1,92 @@
+"""A start until the node's map is what the others have (waits).
+
+The node proposes a command that changes nothing; when it has been applied here, so has everything before it. Until
+then it waits for links and for a majority, says every few seconds for what, and gives up when waiting is of no use:
+nobody is linked, and all who answer refuse it (another secret or cluster, a name that is taken, a forgotten member).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from broker.server.endings import Unstarted
+from cluster import commands as c
+from cluster.errors import Unavailable
+from cluster.link.hello import CONTROL
+from cluster.state import Applied
+
+if TYPE_CHECKING:
+    from broker.server.cluster_shell import ClusterShell
+    from broker.server.shell import NodeShell
+
+LOOK_S: Final = 0.5
+TELL_S: Final = 5.0
+DIAL_ALL_S: Final = 1.5
+UNWANTED_S: Final = 4.0
+NOTHING: Final = c.DeleteParameter(vhost="", component="clusterbroker", name="nothing")
+"""A command that changes nothing: who hears of it has applied everything before it."""
+
+
+class CatchingUp:
+    """One start of one node."""
+
+    def __init__(self, cluster: ClusterShell, shell: NodeShell) -> None:
+        self._cluster = cluster
+        self._shell = shell
+        self._command = NOTHING
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def applied(self, applied: Applied) -> None:
+        """A command was applied here."""
+        if applied.command == self._command and not self._done.done():
+            self._done.set_result(None)
+
+    async def wait(self) -> None:
+        """Returns when the map is current. Raises Unstarted, or what ended the node meanwhile."""
+        self._command = replace(NOTHING, name=f"{self._cluster.name} {self._cluster.raft.session}")
+        done = self._done
+
+        def told(applied: Applied) -> None:
+            # applied here is enough: a member that is dead applies nothing, and is failed only by and by
+            if isinstance(applied.error, Unavailable) and not done.done():
+                self._cluster.raft.propose(self._command, told)
+
+        began_s = said_s = self._shell.loop.time()
+        self._cluster.raft.propose(self._command, told)
+        while not done.done():
+            self._cluster.waits = self._waits_for()
+            await asyncio.wait((done, self._shell.ended), timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            if self._shell.ended.done():
+                raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
+            if not done.done() and self._shell.loop.time() - said_s >= TELL_S:
+                said_s = self._shell.loop.time()
+                self._cluster.say("waits", self._waits_for())
+            if not done.done():
+                self._give_up_if_unwanted(self._shell.loop.time() - began_s)
+
+    def _give_up_if_unwanted(self, waited_s: float) -> None:
+        """Nobody is linked, and all who answer do not want this node: waiting would not help. Raises Unstarted."""
+        peers = [name for name in self._cluster.reached if name != self._cluster.name]
+        if any(self._cluster.mesh.session(peer, CONTROL) is not None for peer in peers):
+            return
+        if waited_s >= DIAL_ALL_S and not self._cluster.mesh.dial_all:
+            self._cluster.mesh.dial_all = True  # nobody dials this node: perhaps they have another address of it
+            self._cluster.reach(self._cluster.reached)
+        objections = {peer: why for peer in peers if (why := self._cluster.mesh.objection(peer)) is not None}
+        if waited_s >= UNWANTED_S and objections:
+            peer, why = min(objections.items())
+            raise Unstarted(f"{peer} at {self._cluster.reached[peer]}: {why}")
+
+    def _waits_for(self) -> str:
+        missing = self._cluster.raft.waiting_for
+        if missing:
+            return f"to be founded the cluster needs {', '.join(missing)}{self._troubles(missing)}"
+        peers = [name for name in self._cluster.reached if name != self._cluster.name]
+        return f"for a majority of the members{self._troubles(peers)}"
+
+    def _troubles(self, peers: Any) -> str:
+        lines = [f"{peer}: {why}" for peer in peers if (why := self._cluster.mesh.trouble(peer))]
+        return f" ({'; '.join(lines)})" if lines else ""
