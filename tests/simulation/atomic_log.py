@@ -56,6 +56,8 @@ class AtomicLog:
     def elect(self, silence_s: float) -> None:
         """The leader is lost, and another one elected: who beat when is forgotten."""
         self.deaf_until_s = self.world.schedule.now_s + silence_s
+        for name in self.world.sites:
+            self.world.network.reset(CONTROL, name, NAME)
         self.granter.stepped_down()
         self.world.schedule.after(silence_s, self._elected)
 
@@ -75,6 +77,10 @@ class AtomicLog:
             for command in reconfigurations(self.map):
                 self.commit(command)
         self._announce()
+
+    def cut_off(self, name: str) -> None:
+        """From the log."""
+        self.world.network.part(name, NAME, (CONTROL,))
 
     def condemn(self, name: str, incarnation: int) -> None:
         """Somebody knows for certain that this process is dead."""
@@ -165,6 +171,9 @@ class AtomicWiring:
         self._numbers = 0
         self._pending: dict[int, tuple[c.AnyCommand, Callable[[Applied], None] | None, float, float]] = {}
         self._waiting: list[tuple[int, Callable[[Applied], None], Applied]] = []
+
+    def stop(self, crash: bool) -> None:
+        """The process ends; what it applied it knows again, crash or not."""
 
     def start(self) -> None:
         """A new process: nothing of what the old one proposed is awaited."""

@@ -9,8 +9,7 @@ from cluster import commands as c
 from cluster.ids import NodeId
 from cluster.state import Applied
 from replication.messages import SyncOffer, SyncWant
-from tests.simulation.atomic_log import NAME
-from tests.simulation.network import CONTROL, DATA
+from tests.simulation.network import DATA
 from tests.simulation.site import Site
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ class Faults:
         names = self._names()
         for other in (*names[1:],):
             self.world.network.part(names[0], other)
-        self.world.network.part(names[0], NAME)
+        self.world.control.cut_off(names[0])
         return True
 
     def halves(self) -> bool:
@@ -115,7 +114,8 @@ class Faults:
         for one in few:
             for other in most:
                 self.world.network.part(one, other)
-            self.world.network.part(one, NAME)
+            if not self.world.raft:
+                self.world.control.cut_off(one)
         return True
 
     def ring(self) -> bool:
@@ -134,7 +134,7 @@ class Faults:
         return True
 
     def control_only(self) -> bool:
-        self.world.network.part(self._names()[0], NAME, (CONTROL,))
+        self.world.control.cut_off(self._names()[0])
         return True
 
     def reset(self) -> bool:
@@ -204,8 +204,6 @@ class Faults:
     def elect(self) -> bool:
         """The wiring log's leader is lost."""
         self.world.control.elect(self.rng.uniform(0.3, 1.5))
-        for name in self.world.sites:
-            self.world.network.reset(CONTROL, name, NAME)
         return True
 
     def hand_over(self) -> bool:
@@ -284,7 +282,7 @@ class Faults:
         chosen, self._then_cut = self._then_cut == owner, None
         if not site.up or not (chosen or self._aimed("cut_after_in_sync")):
             return
-        self.world.network.part(owner, NAME, (CONTROL,))
+        self.world.control.cut_off(owner)
         for name in sorted(added):
             if self.rng.random() < 0.7:
                 self.world.network.part(owner, name)

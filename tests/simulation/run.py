@@ -38,10 +38,13 @@ def run(
     seconds: float = 20.0,
     only: tuple[str, ...] = (),
     nodes: int | None = None,
+    raft: bool | None = None,
     tamper: Callable[[World], object] | None = None,
 ) -> Report:
-    """Raises Failure. `only`: the faults that may happen; `tamper` sees the world before it turns."""
-    world = World(seed, nodes)
+    """Raises Failure. `raft`: by the real wiring log, or by an atomic one; None: by Raft in every fourth seed.
+
+    `only`: the faults that may happen; `tamper` sees the world before it turns."""
+    world = World(seed, nodes, seed % 4 == 0 if raft is None else raft)
     try:
         if tamper is not None:
             tamper(world)

@@ -153,6 +153,7 @@ class Site:
             return
         self.up = False
         self._end()
+        self.wiring.stop(crash=True)
         kept = self.world.schedule.rng.randrange(self.journal.unsynced + 1)
         self.journal.crash(kept if self.world.schedule.rng.random() < 0.5 else 0)
         self.world.died(self, self.incarnation)
@@ -173,6 +174,7 @@ class Site:
         """The cluster has declared this process dead, or it lost its lease for too long: it starts anew as it is."""
         self.world.schedule.counts["fenced"] += 1
         self._end()
+        self.wiring.stop(crash=False)
         self.journal.crash(self.journal.unsynced)
         self.starts += 1
         self._begin()
@@ -224,7 +226,7 @@ class Site:
 
     def _linked(self, channel: str, peer: str, session: int) -> None:
         if channel == CONTROL:
-            self.wiring.linked() if peer.startswith("~") else self.wiring.peer_linked(peer)
+            self.wiring.linked() if peer.startswith("~") else self.wiring.peer_linked(peer, session)
             return
         self._unlink(peer)
         self.data_links[peer] = session
@@ -250,7 +252,10 @@ class Site:
 
     def _arrived(self, channel: str, peer: str, session: int, message: Any) -> None:
         if channel == CONTROL:
-            self.wiring.received(message) if peer.startswith("~") else self.wiring.peer_received(peer, message)
+            if peer.startswith("~"):
+                self.wiring.received(message)
+            else:
+                self.wiring.peer_received(peer, session, message)
             return
         link = self.readers.get(peer)
         if link is None or link[0] != session or self.node is None or self.data_links.get(peer) != session:
@@ -292,7 +297,7 @@ class Site:
             return
         member = self.wiring.map.member(NodeId(self.name))
         if member is None:
-            self.world.schedule.after(0.2, self.do, self.life, self.wiring.linked)
+            self.world.schedule.after(0.2, self.do, self.life, self.caught_up)  # it joins
             return
         self.incarnation = max(self.starts, member.incarnation + 1)
         options = NodeOptions(name=self.name, incarnation=self.incarnation)

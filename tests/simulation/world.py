@@ -22,6 +22,7 @@ from tests.simulation.clients import (
     Transactor,
 )
 from tests.simulation.network import CONTROL, DATA, Network
+from tests.simulation.raft_wiring import RaftControl, RaftWiring
 from tests.simulation.schedule import Schedule
 from tests.simulation.site import Site
 from tests.simulation.workload import FEATURES, PLAIN, Kind
@@ -34,7 +35,7 @@ UNEXPECTED = (501, 502, 503, 504, 505, 530, 540, 541)
 class World:
     """One run. `quiet`: publishers say nothing new, consumers take everything."""
 
-    def __init__(self, seed: int, nodes: int | None = None) -> None:
+    def __init__(self, seed: int, nodes: int | None = None, raft: bool = False) -> None:
         self.schedule = Schedule(seed)
         rng = self.schedule.rng
         self.network = Network(self.schedule)
@@ -51,37 +52,54 @@ class World:
         self.reviews: list[Callable[[Applied], None]] = []
         self.on_sent: Callable[[Site, str, Any], None] = lambda _site, _peer, _head: None
         self.checkers = Checkers(self)
-        self.control = AtomicLog(self)
-        self.network.ends[NAME] = self.control
+        self.raft = raft
         self.sites: dict[str, Site] = {}
         self.started = False
-        count = nodes or rng.choice((3, 3, 3, 4, 5))
-        for name in FOUNDERS[:count]:
-            self.add(name)
-        self.control.commit(c.PutUser(name="guest", password_hash="guest", hash_algorithm="scrypt"))
-        self.control.commit(c.SetPermission(user="guest", vhost="/", configure=".*", write=".*", read=".*"))
+        founders = FOUNDERS[: nodes or rng.choice((3, 3, 3, 4, 5))]
+        self.control: Any = RaftControl(self, list(founders)) if raft else AtomicLog(self)
+        if not raft:
+            self.network.ends[NAME] = self.control
+        for name in founders:
+            self._place(name)
+            if not raft:
+                self.control.commit(c.AddMember(name=NodeId(name), address=f"{name}:1"))
         for site in self.sites.values():
             site.start()
+        self._first_user()
         self.actors.append(Declarer(self))
+
+    def _first_user(self) -> None:
+        if not self.started:
+            self.control.commit(c.PutUser(name="guest", password_hash="guest", hash_algorithm="scrypt"))
+            self.control.commit(c.SetPermission(user="guest", vhost="/", configure=".*", write=".*", read=".*"))
+            self.schedule.after(2.0, self._first_user)
 
     def add(self, name: str) -> Site:
         """A new member."""
+        site = self._place(name)
+        self.control.commit(c.AddMember(name=NodeId(name), address=f"{name}:1"))
+        return site
+
+    def _place(self, name: str) -> Site:
         site = Site(self, name)
         site.wiring = self.new_wiring(site)
         self.network.ends[name] = site
         for other in self.sites:
             self.network.pair(DATA, name, other)
-        self.network.pair(CONTROL, name, NAME)
+            if self.raft:
+                self.network.pair(CONTROL, name, other)
+        if not self.raft:
+            self.network.pair(CONTROL, name, NAME)
         self.sites[name] = site
-        self.control.commit(c.AddMember(name=NodeId(name), address=f"{name}:1"))
         return site
 
-    def new_wiring(self, site: Site) -> AtomicWiring:
-        return AtomicWiring(site, self.control)
+    def new_wiring(self, site: Site) -> Any:
+        return RaftWiring(site, self.control) if self.raft else AtomicWiring(site, self.control)
 
     @property
     def newest_map(self) -> ClusterMap:
-        return self.control.map
+        newest: ClusterMap = self.control.map
+        return newest
 
     # -- what may be expected of a queue
 
@@ -140,11 +158,11 @@ class World:
             self.schedule.after(0.06 + self.schedule.rng.random() * 0.1, self._refused, site, incarnation)
 
     def _refused(self, site: Site, incarnation: int) -> None:
-        if not site.up:
+        if not site.up and incarnation:
             self.control.condemn(site.name, incarnation)
 
     def closed(self, actor: Actor, said: Any) -> None:
-        if said.reply_code in UNEXPECTED:
+        if said.reply_code in UNEXPECTED and self.started:  # before, the user may not be there yet
             raise Violation(f"clients: {actor.name} is closed with {said.reply_code} {said.reply_text}")
 
     def reviewed(self, applied: Applied) -> None:

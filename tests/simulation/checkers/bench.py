@@ -82,8 +82,9 @@ class Checkers:
             left = {seq for seq in _seqs(record) if committed.get(seq, (0, b""))[0] <= record.epoch}
             gone.update(left)
             self.history.settled_ever[record.queue_id].update(left)
-        elif record.kind == ENQ and committed.get(record.seq, (record.epoch, b""))[0] < record.epoch:
+        elif record.kind == ENQ and record.seq in gone and committed.get(record.seq, (0, b""))[0] < record.epoch:
             gone.discard(record.seq)
+            committed.pop(record.seq, None)
 
     def committed(self, site: Site, queue_id: int) -> None:
         """The owner calls its group of this queue committed."""

@@ -1,0 +1,297 @@
+"""The wiring by the real RaftLog: one at each node, over the control links, with a disk of its own.
+
+What no node knows is known here: `RaftControl.map` is the fold of every command that any node has applied.
+Beats go to every node over the control channel; the leader answers them after a quorum round, as the Heart does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cluster import commands as c
+from cluster.balance import reconfigurations
+from cluster.errors import Unavailable
+from cluster.ids import Incarnation, NodeId
+from cluster.liveness.lease import Grant, LeaseGranter
+from cluster.raft import identity
+from cluster.raft.messages import encode
+from cluster.raft.raft_log import RaftLog
+from cluster.state import Applied, ClusterMap
+from tests.simulation.checkers import Violation
+from tests.simulation.network import CONTROL
+from tests.simulation.raft.sim_disk import SimDisk
+
+if TYPE_CHECKING:
+    from tests.simulation.site import Site
+    from tests.simulation.world import World
+
+NOTHING = c.ClearPermission(user="", vhost="")
+RAFT_TICK_S = 0.03
+LEADER_S = 1.0
+HOLD_S = 0.5
+
+
+class RaftControl:
+    """What a run knows and does about the wiring as a whole."""
+
+    def __init__(self, world: World, founders: list[str]) -> None:
+        self.world = world
+        self.founders = [identity.Founder(NodeId(name), f"{name}:1") for name in founders]
+        self.map: ClusterMap = identity.founders_map(self.founders)
+        self.snapshot_every = world.schedule.rng.choice((60, 400))
+        self.before_commit: Callable[[c.AnyCommand], bool] = lambda _command: False
+
+    def ordered(self, applied: Applied) -> None:
+        """Some node has applied it; the first time it is new to everybody."""
+        if applied.index > self.map.applied:
+            self.world.checkers.ordered(self.map.apply(applied.index, applied.command))
+
+    def commit(self, command: c.AnyCommand) -> None:
+        """An operator orders something, through any node."""
+        sites = [site for site in self.world.sites.values() if site.up and site.wiring.log is not None]
+        if sites:
+            site = self.world.schedule.rng.choice(sites)
+            site.do(site.life, site.wiring.propose, command, None)
+
+    def leader(self) -> Site | None:
+        leading = [s for s in self.world.sites.values() if s.up and s.wiring.log is not None and s.wiring.log.is_leader]
+        return max(leading, key=lambda site: int(site.wiring.log.term)) if leading else None
+
+    def condemn(self, name: str, incarnation: int) -> None:
+        """The port of a process refuses: everybody who looks knows that it is gone."""
+        for site in self.world.sites.values():
+            if site.name != name:
+                site.do(site.life, site.wiring.peer_gone, name, incarnation)
+
+    def elect(self, silence_s: float) -> None:
+        """The leader stands still."""
+        leader = self.leader()
+        if leader is not None:
+            leader.pause(silence_s)
+
+    def cut_off(self, name: str) -> None:
+        for other in self.world.sites:
+            self.world.network.part(name, other, (CONTROL,))
+
+
+class RaftWiring:
+    """One node's log and leases."""
+
+    def __init__(self, site: Site, control: RaftControl) -> None:
+        self.site = site
+        self.control = control
+        self.disk = SimDisk(f"{site.name}.{site.disks}", site.world.schedule.rng)
+        name = NodeId(site.name)
+        if site.disks == 1 and any(founder.name == name for founder in control.founders):
+            identity.found(self.disk, name, site.disk_id, control.founders)
+        else:
+            identity.join(self.disk, name, site.disk_id)
+        self.log: RaftLog | None = None
+        self.granter = LeaseGranter()
+        self._leads = 0
+        self._peers: dict[str, int] = {}
+
+    @property
+    def map(self) -> Any:
+        return self.log.map if self.log is not None else ClusterMap()
+
+    # -- the process
+
+    def stop(self, crash: bool) -> None:
+        log, self.log = self.log, None
+        self._peers.clear()
+        if log is not None and not crash:
+            log.close()
+        elif crash:
+            self.disk.crash()
+
+    def start(self) -> None:
+        site, schedule, life = self.site, self.site.world.schedule, self.site.life
+        self.granter = LeaseGranter()
+        self._leads = 0
+
+        def soon(call: Callable[[], object]) -> None:
+            schedule.after(0.0001, self._run, life, call)
+
+        def failed(error: Exception) -> None:
+            raise Violation(f"raft: {site.name} stops: {error}")
+
+        self.log = RaftLog(
+            self.disk,
+            now_s=site.boot_s(),
+            chance=schedule.rng.random,
+            send=lambda peer, head: self._send(peer, encode(head)),
+            call_soon=soon,
+            on_failure=failed,
+            on_restored=lambda _map: schedule.after(0, site.do, life, self._restored),
+            on_leader=self._led,
+            snapshot_every=self.control.snapshot_every,
+        )
+        self.log.listen(self._applied)
+        schedule.after(RAFT_TICK_S, self._tick, life)
+        self._catch_up()
+
+    def _run(self, life: int, call: Callable[[], object]) -> None:
+        self.site.do(life, self._call, call)
+
+    def _call(self, call: Callable[[], object]) -> None:
+        call()
+        self._advanced()
+
+    def _catch_up(self) -> None:
+        """Waits until a command that changes nothing has come back."""
+        assert self.log is not None, "it was just opened"
+        life = self.site.life
+
+        def told(applied: Applied) -> None:
+            if isinstance(applied.error, Unavailable):
+                self.site.world.schedule.after(0.1, self.site.do, life, self._catch_up)
+            else:
+                self.site.world.schedule.after(0, self.site.do, life, self.site.caught_up)
+
+        self.log.propose(NOTHING, told)
+
+    def _restored(self) -> None:
+        if self.site.node is not None:
+            self.site.world.schedule.counts["restored"] += 1
+            self.site.begin_again()
+
+    def _tick(self, life: int) -> None:
+        if life == self.site.life and self.site.up:
+            self.site.world.schedule.after(RAFT_TICK_S, self._tick, life)
+            self.site.do(life, self._ticked)
+
+    def _ticked(self) -> None:
+        assert self.log is not None, "a process that runs has a log"
+        self.log.tick(self.site.boot_s())
+        self._advanced()
+
+    # -- what the site calls
+
+    def propose(self, command: c.AnyCommand, done: Callable[[Applied], None] | None = None) -> None:
+        self.site.world.schedule.after(0, self._offer, self.site.life, command, done)
+
+    def _offer(self, life: int, command: c.AnyCommand, done: Callable[[Applied], None] | None) -> None:
+        """Apart from the turn that proposes: a fault may end the process here."""
+        if life != self.site.life:
+            return
+        if self.control.before_commit(command):
+            self.site.world.schedule.after(HOLD_S, self._offer, life, command, done)
+        else:
+            self.site.do(life, self._propose, command, done)
+
+    def _propose(self, command: c.AnyCommand, done: Callable[[Applied], None] | None) -> None:
+        assert self.log is not None, "a process that runs has a log"
+        self.log.propose(command, done)
+
+    def beat(self, incarnation: int, seq: int) -> None:
+        assert self.log is not None, "who beats has a log"
+        message = ("beat", incarnation, seq, int(self.log.map.applied))
+        for peer in self._peers:
+            self._send(peer, message)
+        self._beaten(self.site.name, incarnation, seq, int(self.log.map.applied))
+
+    def tick(self) -> None:
+        """Each 50 ms."""
+        log, now_s = self.log, self.site.boot_s()
+        assert log is not None, "a process that runs has a log"
+        if not self._leads:
+            return
+        self.granter.committed(int(log.map.applied), now_s)
+        self.granter.set_members({m.name: m.incarnation for m in log.map.alive_members()}, now_s)
+        if self.site._beats % 2 == 0:
+            for name, incarnation in self.granter.tick(now_s):
+                self._fail(name, incarnation)
+        if self.site._beats % int(LEADER_S / 0.05) == 0 and self.site.node is not None and self.site.part.registered:
+            for command in reconfigurations(log.map):
+                self.propose(command)
+
+    def _fail(self, name: str, incarnation: int) -> None:
+        self.propose(c.FailNode(node=NodeId(name), incarnation=Incarnation(incarnation)))
+
+    def peer_gone(self, name: str, incarnation: int) -> None:
+        if self.log is None:
+            return
+        self.log.peer_gone(NodeId(name))
+        if self._leads:
+            self.granter.condemn(name, incarnation)
+            self._fail(name, incarnation)
+
+    # -- links
+
+    def _send(self, peer: str, message: Any) -> None:
+        network = self.site.world.network
+        if network.sessions.get((CONTROL, self.site.name, peer)) == self._peers.get(peer):
+            network.send(CONTROL, self.site.name, peer, message)
+
+    def peer_linked(self, peer: str, session: int) -> None:
+        self.peer_unlinked(peer, self._peers.get(peer, 0))
+        self._peers[peer] = session
+        if self.log is not None:
+            self.log.linked(NodeId(peer))
+
+    def peer_unlinked(self, peer: str, session: int) -> None:
+        if self._peers.get(peer) == session:
+            del self._peers[peer]
+            if self.log is not None:
+                self.log.unlinked(NodeId(peer))
+
+    def peer_received(self, peer: str, session: int, message: Any) -> None:
+        if self._peers.get(peer) != session or self.log is None:
+            return
+        if isinstance(message, bytes):
+            self.site.world.schedule.traced(message)
+            self.log.received(NodeId(peer), message)
+            self._advanced()
+        elif message[0] == "beat":
+            self._beaten(peer, *message[1:])
+        else:
+            self.site.granted(message[1], message[2])
+
+    def _beaten(self, peer: str, incarnation: int, seq: int, applied: int) -> None:
+        log = self.log
+        if not self._leads or log is None:
+            return
+        self.granter.beat(Grant(peer, incarnation, seq), applied, self.site.boot_s())
+        number = self.granter.round_wanted(self.site.boot_s())
+        if number is not None:
+            log.quorum_round(lambda: self._round_done(number))
+
+    def _round_done(self, number: int) -> None:
+        for grant in self.granter.round_done(number, self.site.boot_s()):
+            if grant.name == self.site.name:
+                self.site.granted(grant.incarnation, grant.seq)
+            else:
+                self._send(grant.name, ("grant", grant.incarnation, grant.seq))
+
+    def _led(self, leader: NodeId | None, term: int) -> None:
+        self._leads = 0
+        self.granter.stepped_down()
+        if leader != self.site.name or self.log is None:
+            return
+        log, life = self.log, self.site.life
+
+        def told(_: Applied) -> None:
+            if self.log is log and self.site.life == life and log.is_leader and log.term == term:
+                self._leads = term
+                now_s = self.site.boot_s()
+                self.granter.set_members({m.name: m.incarnation for m in log.map.alive_members()}, now_s)
+                self.granter.elected(term, now_s)
+                self.site.world.schedule.counts["terms"] += 1
+
+        self.site.world.schedule.after(0, self._run, life, lambda: log.propose(NOTHING, told))
+
+    # -- the log
+
+    _moved = False
+
+    def _applied(self, applied: Applied) -> None:
+        self.control.ordered(applied)
+        self.site.applied(applied)
+        self._moved = True
+
+    def _advanced(self) -> None:
+        if self._moved:
+            self._moved = False
+            self.site.advanced()
