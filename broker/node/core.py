@@ -20,28 +20,28 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from broker.amqp import properties as codec
-from broker.amqp.codec import make_message
 from broker.amqp.errors import AmqpError
+from broker.node.dead_letters import DeadLetters
+from broker.node.log import Log, Silence
 from broker.node.options import NodeOptions
 from broker.node.vhost import VirtualHost
-from broker.queues.deadletter import Reason, dead_letter_keys, death, is_cycle
+from broker.node.wants import Check
+from broker.node.wants import Group as Group
+from broker.node.wants import Load as Load
+from broker.queues.deadletter import Reason
 from broker.queues.face import QueueFace
-from broker.queues.producers import dead_letter_producer
 from broker.queues.queue import Queue
 from broker.queues.ring import Location, Ring
 from broker.queues.ticket import Ticket
 from broker.routing.binding import Binding, Destination
-from broker.routing.carbon_copy import copy_keys
 from cluster import changes
 from cluster.commands import AnyCommand, DeclareQueue, DeleteQueue, RemoveConnection
 from cluster.entities import Binding as BindingEntity
 from cluster.entities import Queue as QueueEntity
-from cluster.entities import User
 from cluster.errors import Unavailable
 from cluster.ids import Incarnation, NodeId
 from cluster.queue_settings import QueueSettings
@@ -61,63 +61,6 @@ PATIENCE_BYTES_PER_MS = 64 << 10
 """More than this published (64 MB/s) is worth sparing the disk."""
 
 Done = Callable[[Applied], None]
-
-
-class Load(NamedTuple):
-    """Messages that a queue wants back from the journal; `then` gets them, without it the queue does."""
-
-    queue_id: int
-    name: str
-    locations: Sequence[Location]
-    then: Callable[[Sequence[Message]], None]
-    wanted: Callable[[], bool]
-    """Whether the queue still lives here: damage that nobody reads does not matter."""
-
-
-class Group(NamedTuple):
-    """A group commit under way: what `group_committed` needs to know of it."""
-
-    number: int
-    queues: list[tuple[Queue, int]]
-    """(queue, watermark it reaches) of queues that need no other copy."""
-    replicated: list[int]
-    """Queue ids whose commit waits for other copies as well."""
-    sync: bool
-    """Whether somebody waits for the disk, not only for the write."""
-
-
-class Check(NamedTuple):
-    """A password to verify, slowly and in the same time whether the user exists or not: `then(ok)` on the loop."""
-
-    user: User | None
-    password: bytes
-    then: Callable[[bool], None]
-
-
-class Log(Protocol):
-    """Where the node tells what clients did wrong; never secrets, never message bodies."""
-
-    def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
-        """A channel or connection was closed with an error."""
-
-    def cut(self, peer: str, user: str, why: str) -> None:
-        """A connection was dropped without a close."""
-
-    def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
-        """A login was refused."""
-
-
-class Silence:
-    """A Log that says nothing."""
-
-    def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
-        pass
-
-    def cut(self, peer: str, user: str, why: str) -> None:
-        pass
-
-    def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
-        pass
 
 
 class ReplyTarget(Protocol):
@@ -170,8 +113,7 @@ class Node:
         self._group_in_flight = False
         self._group_count = 0
         self._undivided = False
-        self._dying: deque[tuple[Queue, Message, Reason]] = deque()
-        self._burying = False
+        self._dead_letters = DeadLetters(self)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
         self._rate_bytes = 0
@@ -430,72 +372,13 @@ class Node:
         self.propose(command, done)
 
     def dead_letter(self, queue: Queue, message: Message, reason: Reason) -> None:
-        """Publishes the message to the queue's dead-letter exchange.
-
-        Asking a target whether it takes the copy may kill another message: chains of queues must not nest.
-        """
+        """Publishes the message to the queue's dead-letter exchange."""
         self._undivided = True
-        self._dying.append((queue, message, reason))
-        if self._burying:
-            return
-        self._burying = True
-        try:
-            while self._dying:
-                self._bury(*self._dying.popleft())
-        finally:
-            self._burying = False
-
-    def _bury(self, queue: Queue, message: Message, reason: Reason) -> None:
-        """amqp-rules 5.6. A missing exchange, no route and a cycle drop the message silently."""
-        copy, targets = self._dead_copy(queue, message, reason) or (message, [])
-        for target in targets:
-            if not target.rejects or target.accepts(copy, self.now_ms):
-                target.inherit(copy)
-                self.unwritten_bytes += copy.size if target.ring.journaled else 0
+        self._dead_letters.publish(queue, message, reason)
 
     def bury(self, queue: Queue, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
-        """A dead letter of a replicated queue: each target takes it once, under the queue's name and this number."""
-        found = self._dead_copy(queue, message, reason)
-        if found is None:
-            return False
-        copy, targets = found
-        producer = dead_letter_producer(queue.entity.queue_id)
-        for target in targets:
-            if target.rejects and not target.accepts(copy, self.now_ms):
-                ticket.rejected = True
-                continue
-            target.publish_named(producer, number, copy, ticket, self.now_ms)
-            self.unwritten_bytes += copy.size if target.ring.journaled else 0
-        return True
-
-    def _dead_copy(self, queue: Queue, message: Message, reason: Reason) -> tuple[Message, list[QueueFace]] | None:
-        """What is published when a queue gives a message up, and to whom: nobody, when it would go in a circle.
-
-        None: there is no such exchange, or no route.
-        """
-        settings = queue.settings
-        vhost = self.vhosts.get(queue.entity.vhost)
-        if vhost is None or settings.dead_letter_exchange is None:
-            return None
-        properties = codec.decode(message.header)
-        keys = [message.routing_key.decode()]
-        copies, blind = copy_keys(properties.headers, "CC"), copy_keys(properties.headers, "BCC")
-        forced = settings.dead_letter_routing_key
-        dead = death(
-            properties, queue.name, reason, message.exchange.decode(), [*keys, *copies], self.now_ms // 1000,
-            key_replaced=forced is not None,
-        )  # fmt: skip
-        keys = list(dead_letter_keys(forced, keys, copies, blind))
-        exchange = settings.dead_letter_exchange
-        route = vhost.router.route(
-            exchange, keys[0], lambda: dead.headers, keys[1:], lambda name: getattr(dead, name, None)
-        )
-        if not route.targets:
-            return None
-        targets = [target for target in route.targets if not is_cycle(dead.headers, target.name)]
-        copy = make_message(short(exchange) + short(keys[0]), codec.encode(dead), message.body, self.now_ms)
-        assert isinstance(copy, Message), "a message that was accepted once is accepted again"
-        return copy, targets
+        """A dead letter of a replicated queue, which each target takes once. False: there is no target."""
+        return self._dead_letters.bury(queue, message, reason, number, ticket)
 
     # -- the turn ---------------------------------------------------------------------------------------------
 
@@ -699,11 +582,3 @@ def _priorities(settings: QueueSettings) -> int:
 def _binding(entity: BindingEntity) -> Binding:
     destination = Destination(entity.destination, entity.destination_kind == "exchange")
     return Binding(entity.source, destination, entity.routing_key, entity.arguments)
-
-
-def short(name: str) -> bytes:
-    """A short string on the wire."""
-    raw = name.encode()
-    if len(raw) > 255:  # a dead-letter routing key is an argument, and those may be longer than what is cut to here
-        raw = raw[:255].decode(errors="ignore").encode()
-    return bytes((len(raw),)) + raw

@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.node.core import Log, Node
+from broker.node.core import Node
+from broker.node.log import Log
 from broker.server.damage import set_aside
 from broker.server.options import ServerOptions
 from broker.server.recovery import Recovery

@@ -1,0 +1,103 @@
+"""What becomes of a message that its queue gives up: a copy for each queue that the dead-letter exchange finds."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from broker.amqp import properties as codec
+from broker.amqp.codec import make_message
+from broker.queues.deadletter import Reason, dead_letter_keys, death, is_cycle
+from broker.queues.face import QueueFace
+from broker.queues.producers import dead_letter_producer
+from broker.queues.queue import Queue
+from broker.queues.ticket import Ticket
+from broker.routing.carbon_copy import copy_keys
+from journal.record import Message
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+
+class DeadLetters:
+    """Of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._dying: deque[tuple[Queue, Message, Reason]] = deque()
+        self._burying = False
+
+    def publish(self, queue: Queue, message: Message, reason: Reason) -> None:
+        """Publishes the message to the queue's dead-letter exchange.
+
+        Asking a target whether it takes the copy may kill another message: chains of queues must not nest.
+        """
+        self._dying.append((queue, message, reason))
+        if self._burying:
+            return
+        self._burying = True
+        try:
+            while self._dying:
+                self._bury(*self._dying.popleft())
+        finally:
+            self._burying = False
+
+    def _bury(self, queue: Queue, message: Message, reason: Reason) -> None:
+        """amqp-rules 5.6. A missing exchange, no route and a cycle drop the message silently."""
+        copy, targets = self._dead_copy(queue, message, reason) or (message, [])
+        for target in targets:
+            if not target.rejects or target.accepts(copy, self._node.now_ms):
+                target.inherit(copy)
+                self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
+
+    def bury(self, queue: Queue, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
+        """A dead letter of a replicated queue: each target takes it once, under the queue's name and this number."""
+        found = self._dead_copy(queue, message, reason)
+        if found is None:
+            return False
+        copy, targets = found
+        producer = dead_letter_producer(queue.entity.queue_id)
+        for target in targets:
+            if target.rejects and not target.accepts(copy, self._node.now_ms):
+                ticket.rejected = True
+                continue
+            target.publish_named(producer, number, copy, ticket, self._node.now_ms)
+            self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
+        return True
+
+    def _dead_copy(self, queue: Queue, message: Message, reason: Reason) -> tuple[Message, list[QueueFace]] | None:
+        """What is published when a queue gives a message up, and to whom: nobody, when it would go in a circle.
+
+        None: there is no such exchange, or no route.
+        """
+        settings = queue.settings
+        vhost = self._node.vhosts.get(queue.entity.vhost)
+        if vhost is None or settings.dead_letter_exchange is None:
+            return None
+        properties = codec.decode(message.header)
+        keys = [message.routing_key.decode()]
+        copies, blind = copy_keys(properties.headers, "CC"), copy_keys(properties.headers, "BCC")
+        forced = settings.dead_letter_routing_key
+        dead = death(
+            properties, queue.name, reason, message.exchange.decode(), [*keys, *copies], self._node.now_ms // 1000,
+            key_replaced=forced is not None,
+        )  # fmt: skip
+        keys = list(dead_letter_keys(forced, keys, copies, blind))
+        exchange = settings.dead_letter_exchange
+        route = vhost.router.route(
+            exchange, keys[0], lambda: dead.headers, keys[1:], lambda name: getattr(dead, name, None)
+        )
+        if not route.targets:
+            return None
+        targets = [target for target in route.targets if not is_cycle(dead.headers, target.name)]
+        copy = make_message(short(exchange) + short(keys[0]), codec.encode(dead), message.body, self._node.now_ms)
+        assert isinstance(copy, Message), "a message that was accepted once is accepted again"
+        return copy, targets
+
+
+def short(name: str) -> bytes:
+    """A short string on the wire."""
+    raw = name.encode()
+    if len(raw) > 255:  # a dead-letter routing key is an argument, and those may be longer than what is cut to here
+        raw = raw[:255].decode(errors="ignore").encode()
+    return bytes((len(raw),)) + raw

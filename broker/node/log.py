@@ -1,0 +1,33 @@
+"""Where a node tells what clients did wrong."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from broker.amqp.errors import AmqpError
+
+
+class Log(Protocol):
+    """Where the node tells what clients did wrong; never secrets, never message bodies."""
+
+    def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
+        """A channel or connection was closed with an error."""
+
+    def cut(self, peer: str, user: str, why: str) -> None:
+        """A connection was dropped without a close."""
+
+    def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
+        """A login was refused."""
+
+
+class Silence:
+    """A Log that says nothing."""
+
+    def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
+        pass
+
+    def cut(self, peer: str, user: str, why: str) -> None:
+        pass
+
+    def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
+        pass
