@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.amqp import methods
-from broker.trial.client import Client, ClientLost
 from broker.trial.faults import Nemesis, Step, mount_small_disk, unmount
 from broker.trial.load import Load, LoadPlan
-from broker.trial.nodes import LocalCluster, TrialError
+from broker.trial.nodes import LocalCluster
 from broker.trial.rounds import Trial, run_rounds
 
 SMALL_DISK_MIB = 192
-
-
-@cache
-def no_cluster() -> str:
-    """Why three nodes do not make a cluster; "" when they do: what one declares, another one knows."""
-
-    async def probe(directory: Path) -> str:
-        cluster = LocalCluster(directory)
-        try:
-            await cluster.begin()
-            one = await Client.open(cluster.target("a"))
-            other = await Client.open(cluster.target("b"))
-            await one.call(methods.QueueDeclare(queue="probe", durable=True), 10)
-            await other.call(methods.QueueDeclare(queue="probe", passive=True), 10)
-        except (TrialError, ClientLost) as error:
-            return str(error)
-        finally:
-            await cluster.end()
-        return ""
-
-    with tempfile.TemporaryDirectory(prefix="clusterbroker-probe-") as directory:
-        return asyncio.run(probe(Path(directory)))
-
-
-@pytest.fixture(scope="module")
-def needs_cluster() -> None:
-    """Skips while three nodes are not one broker."""
-    if why := no_cluster():
-        pytest.skip(f"three nodes do not make a cluster yet: {why}")
 
 
 @dataclass(slots=True)
