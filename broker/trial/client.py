@@ -137,12 +137,14 @@ class Client:
             self.abandon(f"no answer to {type(method).__name__} in {timeout_s:g} s")
             raise ClientLost(self.why) from None
 
-    def publish(self, queue: str, body: bytes, headers: Table | None = None) -> int:
-        """Publishes a persistent message through the default exchange; its number in the confirm sequence."""
+    def publish(self, queue: str, body: bytes, headers: Table | None = None, exchange: str = "") -> int:
+        """Publishes a persistent message, through the default exchange; its number in the confirm sequence."""
         properties = encode(Properties(headers=headers or None, delivery_mode=2))
         header = struct.pack(">HHQ", CLASS_ID, 0, len(body)) + properties
         self._write(
-            _frame(1, 1, m.encode(m.BasicPublish(routing_key=queue))) + _frame(2, 1, header) + _frame(3, 1, body)
+            _frame(1, 1, m.encode(m.BasicPublish(exchange=exchange, routing_key=queue)))
+            + _frame(2, 1, header)
+            + _frame(3, 1, body)
         )
         self._published += 1
         return self._published
