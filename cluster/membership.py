@@ -280,7 +280,8 @@ class Membership(ClusterView):
                     f"{proposer.incarnation}: that is no member that is alive and holds messages"
                 )
             return replace(queue, replicas=(proposer.owner,), in_sync=(proposer.owner,))
-        local = proposer.owner if self.effective(queue).leader_locator == "client-local" else None
+        settings = self.effective(queue)
+        local = proposer.owner if settings.leader_locator == "client-local" else None
         found = place(self._members, self.wanted_replicas(queue), local=local)
         placed = replace(
             queue,
@@ -288,6 +289,7 @@ class Membership(ClusterView):
             incarnation=found.owner.incarnation,
             replicas=found.replicas,
             in_sync=found.in_sync,
+            volatile=settings.durability == "memory",
         )
         ownership.check(placed)
         return placed

@@ -169,6 +169,7 @@ class Topology:
             in_sync=self._shared(queue.in_sync),
             eligible=self._shared(queue.eligible),
             version=queue.version,
+            volatile=queue.volatile,
         )
         self.queues[held.name] = held
         return held

@@ -222,7 +222,7 @@ class ClusterView:
         """What a queue's effective settings say about its copies."""
         settings = self.effective(queue)
         wanted = 1 if queue.transient else max(1, min(settings.replicas or REPLICAS_DEFAULT, self._members.storing))
-        return Terms(wanted, settings.min_in_sync, settings.durability == "memory")
+        return Terms(wanted, settings.min_in_sync, queue.volatile)
 
     def _living(self, ids: list[QueueId]) -> Iterator[Queue]:
         for queue_id in ids:

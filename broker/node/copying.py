@@ -25,7 +25,7 @@ from replication.backup import Backup, Replica
 from replication.messages import Range
 from replication.primary import Primary
 from replication.store import RecordMaker
-from replication.sync import contains
+from replication.sync import contains, shorten
 
 if TYPE_CHECKING:
     from broker.node.core import Node
@@ -98,6 +98,7 @@ class Copying:
         entity = queue.entity
         self.backup.stop(entity.queue_id)
         self._flights.pop(entity.queue_id, None)
+        shorten(queue.ring.epochs, queue.ring.committed)  # nothing is committed yet: that is the first that lives
         self.primary.take_over(
             entity, queue.ring, min_in_sync, self._node.now_ms, after_group, volatile=queue.ring.volatile
         )
@@ -136,7 +137,7 @@ class Copying:
         upto = ring.write(target)
         self._flights[queue_id] = Flight(0, upto)
         self._spans.append((queue_id, target, start, target.size))
-        return not ring.volatile and queue.settings.durability == "fsync"
+        return not ring.volatile and queue.settings.durability != "disk"
 
     def cut(self, group: int, now_ms: int) -> list[int]:
         """The group is complete: its records go to the other copies. The queues that are in it."""
@@ -166,7 +167,7 @@ class Copying:
             ring.fold(records, writer.segment, writer.append(records))
             for epoch, first_seq in epochs or ():
                 writer.begin_epoch(queue_id, epoch, first_seq)
-                ring.restore_epoch(epoch, first_seq)
+            self._replace_epochs(ring, epochs or ())
             self._node.touched[ring] = None
         self.backup.folded(group)
         return bool(pending)
@@ -316,12 +317,18 @@ class Copying:
         ring = self.replicas[queue_id]
         if ring.volatile:
             ring.fold(records, VOLATILE_SEGMENT, 0)
-            for epoch, first_seq in epochs or ():
-                ring.restore_epoch(epoch, first_seq)
+            self._replace_epochs(ring, epochs or ())
             return self._durable
         self._unfolded[queue_id] = None
         self._put(Pending(queue_id, records, epochs))
         return self._node.newest_group + 1
+
+    @staticmethod
+    def _replace_epochs(ring: Ring, epochs: Sequence[tuple[int, int]]) -> None:
+        if epochs:
+            ring.epochs.clear()
+        for epoch, first_seq in epochs:
+            ring.restore_epoch(epoch, first_seq)
 
     def _put(self, pending: Pending) -> None:
         self._pending.append(pending)

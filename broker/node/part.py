@@ -120,9 +120,9 @@ class Part:
         settings = node.map.effective(entity)
         face = self.proxies.add(entity, settings, Ring(entity.queue_id, agenda=node.agenda, proxy=True))
         node.add_face(entity, face)
-        if ring is not None and self._holds(entity):
+        if ring is not None and self._holds(entity) and not entity.volatile:
             self.copying.replicas[entity.queue_id] = ring
-        elif ring is not None:  # it ceased to be a replica while this node was down
+        elif ring is not None:  # it ceased to be a replica while this node was down, or never was on the disk
             node.forget_ring(ring)
         self._assume(entity, declared=True)
 
@@ -226,7 +226,7 @@ class Part:
 
     def _new_replica(self, entity: QueueEntity) -> Ring:
         ring = self.node.new_ring(entity, replica=True)
-        ring.volatile = self.node.use is None or self.node.map.effective(entity).durability == "memory"
+        ring.volatile = self.node.use is None or entity.volatile
         return ring
 
     def _take_over(self, entity: QueueEntity, declared: bool) -> None:
@@ -252,7 +252,8 @@ class Part:
         queue.ring.marked = False
         queue.ring.step_down()
         queue.ring.owner = None
-        node.touched[queue.ring] = None
+        if not queue.ring.volatile:
+            node.touched[queue.ring] = None
         self.copying.keep(queue.ring)
         self._told("owner.ended", entity, queue.ring.epoch)
 

@@ -280,13 +280,13 @@ class Copies:
         if applied.ok and isinstance(command, c.RegisterNode):
             for (node, queue_id), _ in list(self.held.items()):
                 queue = map_.queue_by_id(queue_id)
-                memory = queue is not None and map_.effective(queue).durability == "memory"
+                memory = queue is not None and queue.volatile
                 other_disk = disks.get(node, "") not in {"", command.disk_id}
                 if node == command.node and (memory or other_disk or queue_id in command.damaged):
                     self.held[node, queue_id] = 0
         if applied.ok and isinstance(command, c.FailNode) and applied.result:
             for queue in map_.queues():
-                if map_.effective(queue).durability == "memory":
+                if queue.volatile:
                     self.held[command.node, queue.queue_id] = 0
         for queue in map_.queues():
             was = before.get(queue.queue_id)
@@ -314,9 +314,9 @@ class Copies:
         if isinstance(command, c.ForceOwner) and command.queue_id == queue.queue_id:
             return True
         if isinstance(command, c.ForgetNode) and was.replicas == (command.node,):
-            return command.accept_loss or map_.effective(queue).durability == "memory"
+            return command.accept_loss or queue.volatile
         nobody_left = all(self.held.get((node, queue.queue_id), 0) == 0 for node in was.in_sync + was.eligible)
-        return map_.effective(queue).durability == "memory" and nobody_left
+        return queue.volatile and nobody_left
 
     def check(self, queue: Queue) -> None:
         for node in queue.in_sync + queue.eligible:

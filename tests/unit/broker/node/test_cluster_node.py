@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.amqp import methods as m
+from cluster import commands as c
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Content, bodies
 
@@ -151,3 +152,32 @@ def test_an_owner_tells_who_leaves_the_in_sync_set_and_who_is_back() -> None:
         ("replica.out_of_sync", away, 1),
         ("replica.in_sync", away, 1),
     ]
+
+
+def test_what_a_copy_means_does_not_change_with_a_policy() -> None:
+    """A queue that was declared in memory stays there; one that was declared on the disk stays on the disk."""
+    cluster = Cluster("a", "b", "c")
+
+    def policy(durability: str) -> None:
+        definition = {"durability": durability}
+        cluster.order(c.PutPolicy(vhost="/", name="p", pattern="d", apply_to="queues", definition=definition))
+        cluster.turn()
+
+    alice = cluster["a"].client()
+    alice.declare("disk")
+    policy("memory")
+    alice.declare("d-memory")
+    alice.ask(m.ConfirmSelect())
+    alice.publish("", "disk", b"1")
+    policy("fsync")
+    alice.publish("", "disk", b"2")
+    alice.publish("", "d-memory", b"3")
+    for name in "abc":
+        cluster.kill(name)
+    for name in "abc":
+        cluster.restart(name)
+    cluster.wait(3000)
+    reader = cluster["b"].client()
+    assert bodies(reader.consume("disk", "one")) == [b"1", b"2"]
+    assert bodies(reader.consume("d-memory", "two")) == []
+    assert (cluster.queue("disk").volatile, cluster.queue("d-memory").volatile) == (False, True)
