@@ -904,6 +904,32 @@ def verify_records(data, uint64_t queue_id, uint32_t epoch) -> int:
     return count
 
 
+def enqueued(data) -> tuple:
+    """What a proved span enqueues: ([(first seq, last seq)], how many); see record_pure.enqueued."""
+    cdef Py_buffer view
+    cdef record_view record
+    cdef list ranges = []
+    cdef uint64_t first = 0, last = 0
+    cdef int64_t count = 0
+    record.next = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        while next_record(<const uint8_t *>view.buf, view.len, &record, False):
+            if record.kind != ENQ:
+                continue
+            if count == 0 or record.seq != last + 1:
+                if count:
+                    ranges.append((first, last))
+                first = record.seq
+            last = record.seq
+            count += 1
+    finally:
+        PyBuffer_Release(&view)
+    if count:
+        ranges.append((first, last))
+    return ranges, count
+
+
 def read_records(data) -> list:
     """(seq, message, delivery count, redelivered) of each ENQ record of a span; see record_pure.read_records."""
     cdef Py_buffer view

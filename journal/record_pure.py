@@ -295,6 +295,22 @@ def verify_records(data: Bytes, queue_id: int, epoch: int) -> int:
     return count
 
 
+def enqueued(data: Bytes) -> tuple[list[tuple[int, int]], int]:
+    """What a span that `verify_records` has passed enqueues: ranges of seqs in the order of the records, neighbours
+    made one, and how many records that are."""
+    ranges: list[tuple[int, int]] = []
+    count = 0
+    for at, _ in _spans(data):
+        _, _, kind, _, _, _, _, _, seq = RECORD_HEADER.unpack_from(data, at)
+        if kind == ENQ:
+            count += 1
+            if ranges and seq == ranges[-1][1] + 1:
+                ranges[-1] = (ranges[-1][0], seq)
+            else:
+                ranges.append((seq, seq))
+    return ranges, count
+
+
 class RecordBuffer:
     """ENQ records on their way to another node. `size_max` is what its filler should stop at, in bytes."""
 

@@ -12,12 +12,13 @@ backup does not have; what came later it has from Appends.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from .copies import Copy, Owned, Peer, State
 from .messages import Range, SyncBucket, SyncOffer, SyncWant
 from .messages import ReplicationMessage as Message
-from .sync import below, contains, merged, subtract
+from .sync import below, merged, subtract
 
 ACTIVE_MAX: Final = 256
 LARGE_BUCKETS: Final = 16
@@ -30,9 +31,6 @@ OWED_BYTES_MAX: Final = 64 << 20
 OWED_BYTES_LOW: Final = 8 << 20
 """With more than this, no sync begins that nobody waits for."""
 
-Bodies = Sequence[tuple[int, bytes]]
-"""(seq, its ENQ record), ascending."""
-
 
 class Sender(Protocol):
     """What this room needs of the node."""
@@ -40,10 +38,10 @@ class Sender(Protocol):
     def send(self, peer: str, head: Message, payload: Sequence[bytes | memoryview] = ()) -> object:
         """To the peer over its present link; dropped when there is none."""
 
-    def load(self, queue_id: int, seqs: Sequence[Range], bytes_max: int, then: Callable[[Bodies | None], None]) -> None:
+    def load(self, queue_id: int, seqs: Sequence[Range], bytes_max: int, then: Callable[[bytes], None]) -> None:
         """Calls `then`, now or later, with the ENQ records of the seqs in ascending order: as many as fit into
-        `bytes_max`, at least one if any of them still lives. Those that have left meanwhile are left out. Each record
-        carries the epoch that gave the seq. None: they cannot be read."""
+        `bytes_max`, at least one if any of them still lives. What lives no more at the moment of the call is left out.
+        Each record carries the epoch that gave the seq. Not called when they cannot be read."""
 
 
 class Offers:
@@ -130,21 +128,19 @@ class Offers:
         queue = self._owned[want.queue_id]
         missing = subtract(below(queue.store.emitted_live(want.bucket), copy.next_seq), merged(want.have))
         if not missing:
-            self._answer(peer.name, want, ())
+            self._answer(peer.name, want, b"")
             return
-        self._host.load(want.queue_id, missing, BODIES_BYTES_MAX, lambda bodies: self._loaded(peer.name, want, bodies))
+        self._host.load(want.queue_id, missing, BODIES_BYTES_MAX, partial(self._loaded, peer.name, want))
 
-    def _loaded(self, node: str, want: SyncWant, bodies: Bodies | None) -> None:
+    def _loaded(self, node: str, want: SyncWant, records: bytes) -> None:
         queue = self._owned.get(want.queue_id)
         copy = None if queue is None else queue.copies.get(node)
         if copy is None or copy.state is not State.SYNCING or copy.sync != want.sync:
             return  # superseded while the disk was reading
-        if bodies is not None:  # a record that cannot be read is the node's to deal with: the sync stands still
-            self._answer(node, want, bodies)
+        self._answer(node, want, records)
 
-    def _answer(self, node: str, want: SyncWant, bodies: Bodies) -> None:
+    def _answer(self, node: str, want: SyncWant, records: bytes) -> None:
         store = self._owned[want.queue_id].store
-        live = store.emitted_live(want.bucket)
         self._host.send(
             node,
             SyncBucket(
@@ -152,9 +148,9 @@ class Offers:
                 want.epoch,
                 want.sync,
                 want.bucket,
-                tuple(live),
+                tuple(store.emitted_live(want.bucket)),
                 tuple(store.emitted_counts(want.bucket)),
                 tuple(store.emitted_dead(want.bucket)),
             ),
-            [record for seq, record in bodies if contains(live, seq)],
+            [records],
         )

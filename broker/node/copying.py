@@ -11,16 +11,14 @@ gets its place on the disk and is folded into the replica's ring. Its mark is th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.node.records import seqs_of
 from broker.queues.queue import Queue
-from broker.queues.ring import BUCKET_SEQS, Location, Ring
+from broker.queues.ring import BUCKET_SEQS, Ring
 from cluster.commands import ChangeInSync, InSyncProposal, TransferOwner
 from cluster.ids import Epoch, Incarnation, NodeId, QueueId
 from cluster.state import Applied
-from journal.record import DamagedRecord, GroupWriter, Message, RecordBuffer, verify_records
+from journal.record import DamagedRecord, GroupWriter, Message, RecordBuffer, enqueued, verify_records
 from replication.backup import Backup, Replica
 from replication.messages import Range
 from replication.primary import Primary
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from replication.messages import ReplicationMessage
 
 Bytes = bytes | memoryview
-Bodies = Sequence[tuple[int, bytes]]
 VOLATILE_SEGMENT: Final = 0
 
 
@@ -249,41 +246,19 @@ class Copying:
         if queue is not None and queue.ring.needs_write:
             self._node.write(queue)
 
-    def load(self, queue_id: int, seqs: Sequence[Range], bytes_max: int, then: Callable[[Bodies | None], None]) -> None:
+    def load(self, queue_id: int, seqs: Sequence[Range], bytes_max: int, then: Callable[[bytes], None]) -> None:
         queue = self._node.queues[queue_id]
         ring = queue.ring
-        absent: list[Location] = []
-        wanted: list[int] = []
-        size = 0
-        for seq in chain.from_iterable(range(first, last + 1) for first, last in seqs):
-            location = ring.location(seq)
-            size += location[3]
-            if wanted and size > bytes_max:
-                break
-            wanted.append(seq)
-            if ring.message(seq) is None:
-                absent.append(location)
+        wanted, absent = ring.copies_of(seqs, bytes_max)
 
         def loaded(messages: Sequence[Message]) -> None:
             found = {location[0]: message for location, message in zip(absent, messages, strict=True)}
-            then(self._encoded(ring, wanted, found))
+            then(ring.encode_emitted(wanted, found))
 
         if absent:
             self._node.fetch(queue, absent, loaded)
         else:
-            then(self._encoded(ring, wanted, {}))
-
-    def _encoded(self, ring: Ring, seqs: Sequence[int], found: dict[int, Message]) -> Bodies:
-        """Each record carries the epoch that gave its seq. What left while it was read is left out."""
-        live = [part for bucket in sorted({seq // BUCKET_SEQS for seq in seqs}) for part in ring.emitted_live(bucket)]
-        buffer = RecordBuffer()
-        bodies: list[tuple[int, bytes]] = []
-        for seq in seqs:
-            message = found.get(seq)
-            if contains(live, seq) and (message is not None or (message := ring.message(seq)) is not None):
-                buffer.enqueue(ring.queue_id, ring.epoch_of(seq), seq, message, ring.delivery_count(seq), False)
-                bodies.append((seq, buffer.take()))
-        return bodies
+            loaded(())
 
     # -- Backup -----------------------------------------------------------------------------------------------
 
@@ -306,8 +281,8 @@ class Copying:
             count = verify_records(records, queue_id, self._epoch(queue_id))
         except DamagedRecord:
             return None
-        seqs = [(seq, seq) for seq in seqs_of(records)]
-        return seqs if len(seqs) == count else None
+        ranges, messages = enqueued(records)
+        return ranges if messages == count else None
 
     def _epoch(self, queue_id: int) -> int:
         entity = self._node.map.queue_by_id(QueueId(queue_id))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from journal.layout import ENQ, RECORD_HEADER
 from journal.record import GroupWriter
 from replication.messages import Range
 
@@ -36,13 +35,3 @@ class Records:
 
     def produced(self, queue_id: int, epoch: int, producer: bytes, upto: int) -> bytes:
         return _record(lambda writer: writer.produced(queue_id, epoch, producer, upto))
-
-
-def seqs_of(records: bytes | memoryview) -> Iterator[int]:
-    """The seqs of the ENQ records of a span that `verify_records` has passed."""
-    at = 0
-    while at < len(records):
-        length, _, kind, _, _, _, _, _, seq = RECORD_HEADER.unpack_from(records, at)
-        if kind == ENQ:
-            yield seq
-        at += (length + 7) & ~7

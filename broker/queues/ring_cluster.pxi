@@ -302,6 +302,41 @@ cdef class Ring(LocalRing):
     def live(self, uint64_t bucket) -> list:
         return self.emitted_live(bucket)
 
+    def copies_of(self, ranges, uint64_t bytes_max) -> tuple:
+        """Seqs out of `ranges` until `bytes_max` is reached, at least one; and the locations of those on disk only."""
+        cdef list seqs = [], absent = []
+        cdef uint64_t seq, last, size = 0
+        cdef slot *s
+        for begin, end in ranges:
+            seq, last = begin, end
+            while seq <= last:
+                s = self.known(seq)
+                size += s.length
+                if seqs and size > bytes_max:
+                    return seqs, absent
+                seqs.append(seq)
+                if not in_memory(s):
+                    absent.append((seq, s.segment, s.offset, s.length))
+                seq += 1
+        return seqs, absent
+
+    def encode_emitted(self, seqs, dict found not None) -> bytes:
+        """ENQ records of those seqs that live in the emitted state, out of memory or `found`; each with the epoch that
+        gave its seq. What left meanwhile is left out."""
+        cdef RecordBuffer buffer = RecordBuffer()
+        cdef uint64_t seq
+        cdef block *place
+        cdef slot *s
+        for seq in seqs:
+            place = self.find_block(seq >> 8)
+            s = NULL if place == NULL else &place.slots[seq & 255]
+            if s == NULL or not self.is_emitted(s, seq):
+                continue
+            message = <object><PyObject *>s.message if in_memory(s) else found.get(seq)
+            if message is not None:
+                buffer.put(self.queue_id, self.epoch_of(seq), seq, <Message?>message, s.delivery_count, False)
+        return buffer.take()
+
     def emitted_counts(self, uint64_t bucket) -> list:
         """(seq, delivery count) where it is not 0."""
         return [(seq, count) for seq, count, _ in self.emitted_of(bucket) if count]

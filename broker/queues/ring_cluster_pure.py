@@ -27,13 +27,14 @@ from broker.queues.ring_local_pure import (
     SETTLED,
     UNACKED,
     LocalRing,
+    Location,
     _joined,
     _Slot,
 )
 from journal.layout import CUT, ENQ, EPO, PRD, REQ, RSV, RUN_LENGTH, SET
 from journal.layout import DEAD as DEAD_RECORD
 from journal.queue_state import PRODUCERS_OWN, QueueState
-from journal.record_pure import DamagedRecord, Record, read_records, scan_span, verify_records
+from journal.record_pure import DamagedRecord, Message, Record, RecordBuffer, read_records, scan_span, verify_records
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -230,6 +231,32 @@ class Ring(LocalRing):
 
     def emitted_live(self, bucket: int) -> list[Range]:
         return _ranges(seq for seq, _, _ in self._emitted_of(bucket))
+
+    def copies_of(self, ranges: Iterable[Range], bytes_max: int) -> tuple[list[int], list[Location]]:
+        """Seqs out of `ranges` until `bytes_max` is reached, at least one; and the locations of those on disk only."""
+        seqs: list[int] = []
+        absent: list[Location] = []
+        size = 0
+        for seq in (seq for first, last in ranges for seq in range(first, last + 1)):
+            location = self.location(seq)
+            size += location[3]
+            if seqs and size > bytes_max:
+                break
+            seqs.append(seq)
+            if self.message(seq) is None:
+                absent.append(location)
+        return seqs, absent
+
+    def encode_emitted(self, seqs: Iterable[int], found: dict[int, Message]) -> bytes:
+        """ENQ records of those seqs that live in the emitted state, out of memory or `found`; each with the epoch that
+        gave its seq. What left meanwhile is left out."""
+        live = {seq for seq, _, _ in self._emitted()}
+        buffer = RecordBuffer()
+        for seq in seqs:
+            message = (self.message(seq) or found.get(seq)) if seq in live else None
+            if message is not None:
+                buffer.enqueue(self.queue_id, self.epoch_of(seq), seq, message, self.delivery_count(seq), False)
+        return buffer.take()
 
     def emitted_counts(self, bucket: int) -> list[tuple[int, int]]:
         """(seq, delivery count) where it is not 0."""

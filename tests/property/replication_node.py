@@ -235,9 +235,9 @@ class Node:
             for seq in sync.seqs_of(seqs):
                 if seq in ring.live and size < LOAD_BYTES:
                     token, epoch, _, _ = ring.live[seq]
-                    bodies.append((seq, pack(("ENQ", seq, epoch, token, 0))))
-                    size += len(bodies[-1][1])
-            then(bodies)
+                    bodies.append(pack(("ENQ", seq, epoch, token, 0)))
+                    size += len(bodies[-1])
+            then(b"".join(bodies))
             self.turn()
 
         if self.world.random.random() < 0.3:

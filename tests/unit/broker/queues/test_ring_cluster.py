@@ -324,6 +324,37 @@ def test_a_volatile_ring_keeps_its_bodies_and_no_place_on_the_disk(half: Any) ->
         copy.volatile = False
 
 
+def test_a_copy_is_sent_what_still_lives_of_the_seqs_it_lacks(half: Any) -> None:
+    ring = owner(half, 30)
+    ring.reserve()
+    flush(half, ring)
+    flush(half, ring)
+    size = sum(ring.location(seq)[3] for seq in (2, 3, 4, 10, 11))
+    wanted, absent = ring.copies_of([(2, 4), (10, 30)], size)
+    assert (wanted, absent) == ([2, 3, 4, 10, 11], [])
+    assert ring.copies_of([(7, 9)], 0) == ([7], []), "one at least"
+    half.module.dispatch(ring, [taker(half, ring, limit=3)], 0)
+    ring.requeue_held(2, 2, 1, True)
+    ring.settle_held(3, 3, 1)
+    flush(half, ring)
+    records = ring.encode_emitted(wanted, {})
+    counts = [(seq, count) for seq, _, count, _ in half.record.read_records(records)]
+    assert counts == [(2, 1), (4, 0), (10, 0), (11, 0)]
+    assert half.record.verify_records(records, ring.queue_id, ring.epoch) == 4
+    assert half.record.enqueued(records) == ([(2, 2), (4, 4), (10, 11)], 4)
+
+
+def test_bodies_that_are_on_disk_only_are_asked_for(half: Any) -> None:
+    ring = owner(half, 5)
+    copy = replica(half)
+    ring.reserve()
+    flush(half, ring, copy)
+    wanted, absent = copy.copies_of([(1, 5)], 1 << 20)
+    assert (wanted, absent) == ([1, 2, 3, 4, 5], [copy.location(seq) for seq in wanted])
+    found = dict(zip(wanted, half.messages(5)[:4], strict=False))
+    assert seqs(half, copy.encode_emitted(wanted, found)) == [1, 2, 3, 4]
+
+
 # -- replicas -------------------------------------------------------------------------------------------------------
 
 
