@@ -96,6 +96,7 @@ class _Relay:
         self._there = wires.directions[pair]
         self._back = wires.directions[pair[1], pair[0]]
         self._target = (LOOPBACK, wires.ports[pair[1]])
+        self._taken = tuple(wires.ports.values())
         self._server: asyncio.Server | None = None
         self._udp: _Datagrams | None = None
         self._writers: dict[asyncio.StreamWriter, None] = {}
@@ -107,6 +108,8 @@ class _Relay:
             with socket.socket() as probe:
                 probe.bind((LOOPBACK, 0))
                 self.port = probe.getsockname()[1]
+            if self.port in self._taken:  # a node that is not started yet: the relay would dial itself
+                continue
             try:
                 _, self._udp = await loop.create_datagram_endpoint(
                     lambda: _Datagrams(self._target, self._there), local_addr=(LOOPBACK, self.port)
