@@ -128,7 +128,7 @@ class Site:
     @property
     def accepting(self) -> bool:
         """Clients may connect."""
-        return self.up and self.node is not None and self.paused_until_s is None and self.part.registered
+        return self.up and self.node is not None and self.paused_until_s is None and self.leased()
 
     def start(self) -> None:
         if self.up:
@@ -356,7 +356,9 @@ class Site:
 
     def _lease(self) -> None:
         if self.node is not None:
-            self.part.lease(self.leased())
+            leased = self.leased()
+            self.part.lease(leased)
+            self.node.set_alarm("minority", not leased)
 
     # -- turns
 

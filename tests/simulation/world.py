@@ -77,8 +77,14 @@ class World:
     def add(self, name: str) -> Site:
         """A new member."""
         site = self._place(name)
-        self.control.commit(c.AddMember(name=NodeId(name), address=f"{name}:1"))
+        self._admit(name)
         return site
+
+    def _admit(self, name: str) -> None:
+        """An operator asks until it is done."""
+        if self.newest_map.member(NodeId(name)) is None:
+            self.control.commit(c.AddMember(name=NodeId(name), address=f"{name}:1"))
+            self.schedule.after(2.0, self._admit, name)
 
     def _place(self, name: str) -> Site:
         site = Site(self, name)
