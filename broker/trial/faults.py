@@ -12,7 +12,8 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import Iterable
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,17 +36,23 @@ class Kind(StrEnum):
     STOP = "SIGTERM"
     BLINK = "SIGSTOP, shorter than a lease"
     FREEZE = "SIGSTOP, longer than a lease"
+    STORM = "killed and started over and over"
     FULL_DISK = "full disk"
     ISOLATE = "cut off from all others"
     DEAF = "hears nothing from the others"
     MUTE = "is heard by no other"
     PAIR = "cut off from one other"
+    APART = "all cut off from each other"
+    ALONE = "cut off while another one is killed"
     DELAY = "slow network"
     RESET = "connections reset"
 
 
-PROCESS_FAULTS: Final = (Kind.KILL, Kind.KILL_TWO, Kind.KILL_ALL, Kind.STOP, Kind.BLINK, Kind.FREEZE)
-NETWORK_FAULTS: Final = (Kind.ISOLATE, Kind.DEAF, Kind.MUTE, Kind.PAIR, Kind.DELAY, Kind.RESET)
+PROCESS_FAULTS: Final = (Kind.KILL, Kind.KILL_TWO, Kind.KILL_ALL, Kind.STOP, Kind.BLINK, Kind.FREEZE, Kind.STORM)
+NETWORK_FAULTS: Final = (
+    Kind.ISOLATE, Kind.DEAF, Kind.MUTE, Kind.PAIR, Kind.APART, Kind.ALONE, Kind.DELAY, Kind.RESET,
+)  # fmt: skip
+STORM_PAUSE_S: Final = (0.05, 0.8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +82,11 @@ def plan(chance: random.Random, names: list[str], kinds: tuple[Kind, ...], steps
     return steps
 
 
-def directions(kind: Kind, node: str, names: Iterable[str], chance: random.Random) -> list[Pair]:
+def directions(kind: Kind, node: str, names: Sequence[str], chance: random.Random) -> list[Pair]:
     """Which directions a network fault at a node is about."""
     others = [name for name in names if name != node]
+    if kind is Kind.APART:
+        return [(one, other) for one in names for other in names if one != other]
     if kind is Kind.PAIR:
         others = [chance.choice(others)]
     outward, inward = [(node, other) for other in others], [(other, node) for other in others]
@@ -124,6 +133,8 @@ class Nemesis:
                 self._down.append(name)
             await asyncio.sleep(step.lasts_s)
             await self._start_again()
+        elif step.kind is Kind.STORM:
+            await self._storm(step.lasts_s, chance)
         elif step.kind in (Kind.BLINK, Kind.FREEZE):
             self.cluster.signal(node, signal.SIGSTOP)
             self._frozen.append(node)
@@ -143,8 +154,26 @@ class Nemesis:
                 wires.delay(pairs, chance.uniform(0.01, 0.3))
             else:
                 wires.cut(pairs)
+            if step.kind is Kind.ALONE:
+                other = chance.choice([name for name in names if name != node])
+                await self.cluster.kill(other)
+                self._down.append(other)
             await asyncio.sleep(step.lasts_s)
             wires.heal()
+            await self._start_again()
+
+    async def _storm(self, lasts_s: float, chance: random.Random) -> None:
+        """Nodes are killed at any moment of their start, or soon after it."""
+        end_s = time.monotonic() + lasts_s
+        starting: list[asyncio.Task[None]] = []
+        while time.monotonic() < end_s:
+            name = chance.choice(self.cluster.names)
+            await self.cluster.kill(name)
+            starting.append(asyncio.create_task(self.cluster.start(name)))
+            await asyncio.sleep(chance.uniform(*STORM_PAUSE_S))
+        await asyncio.gather(*starting, return_exceptions=True)  # those of nodes that were killed again have failed
+        self._down += [name for name in self.cluster.names if self.cluster.pid(name) is None]
+        await self._start_again()
 
     async def _start_again(self) -> None:
         """All that are down, at once: after a power cut they wait for each other."""

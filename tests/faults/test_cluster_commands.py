@@ -30,7 +30,7 @@ def test_demo() -> None:
 
 
 def test_chaos() -> None:
-    code, verdict = call("chaos", "--rounds", "1", "--seed", "288")
+    code, verdict = call("chaos", "--rounds", "1", "--seed", "706")
     assert code == 0, verdict
     assert verdict.startswith("chaos passed: 1 rounds, ")
 

@@ -34,6 +34,7 @@ def test_every_kind_comes_and_half_aim_at_the_owner() -> None:
         (Kind.ISOLATE, [("a", "b"), ("a", "c"), ("b", "a"), ("c", "a")]),
         (Kind.DEAF, [("b", "a"), ("c", "a")]),
         (Kind.MUTE, [("a", "b"), ("a", "c")]),
+        (Kind.APART, [("a", "b"), ("a", "c"), ("b", "a"), ("b", "c"), ("c", "a"), ("c", "b")]),
     ],
 )
 def test_directions(kind: Kind, pairs: list[tuple[str, str]]) -> None:
