@@ -73,7 +73,7 @@ async def test_each_subscriber_is_told_once_of_each_change(fleet: Fleet) -> None
     await until(lambda: lasting.events() == drained and fleeting.events() == drained, "both hear of the drain")
     client = await fleet.client("a")
     client.publish("", b"nonsense", exchange="amq.failover")
-    with pytest.raises(ClientLost, match="cannot publish to internal exchange 'amq.failover'"):
+    with pytest.raises(ClientLost, match="cannot publish to internal exchange"):
         await client.call(methods.ExchangeDelete(exchange="amq.failover"), 10)
     client = await fleet.client("a")
     with pytest.raises(ClientLost, match="deletion of system exchange"):

@@ -573,3 +573,18 @@ def test_a_new_leader_begins_before_the_dead_one_is_declared_dead() -> None:
     cluster.pass_time(0.1)
     assert leading[1:] == [cluster.leader.term]
     assert cluster.leader.barrier_index < cluster.leader.applied
+
+
+def test_a_leader_that_abdicates_is_followed_by_another_one_and_keeps_its_vote() -> None:
+    cluster = founded()
+    first = cluster.leader
+    term = first.term
+    first.abdicate(5.0)
+    cluster.settle()
+    assert not first.is_leader
+    cluster.until(lambda: any(log.is_leader for log in cluster.logs.values()))
+    assert cluster.leader is not first
+    assert cluster.leader.term > term
+    cluster.until(lambda: first.leader == cluster.leader.name)
+    assert first.voters == cluster.leader.voters
+    assert cluster.do(first.name, c.AddVhost(name="behind")).ok
