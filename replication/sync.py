@@ -89,6 +89,14 @@ def _first(entry: tuple[int, int]) -> int:
     return entry[1]
 
 
+def shorten(epochs: list[tuple[int, int]], oldest: int) -> None:
+    """Takes out what says nothing any more when no seq before `oldest` lives: a queue that changes hands all the time
+    would have a table that grows for ever. Two replicas may differ in it: below such a table nothing lives at its
+    owner, and what lives there at the other is foreign, or is missed in its bucket."""
+    known = max(1, bisect_right(epochs, oldest, key=_first))
+    del epochs[: known - 1]
+
+
 def foreign(own: Epochs, own_next: int, owner: Epochs, owner_next: int) -> list[Range]:
     """The seqs of a replica (all below `own_next`) whose messages, if any, are not the owner's of the same seq."""
     bounds = sorted({1, owner_next, own_next, *(first for _, first in own), *(first for _, first in owner)})

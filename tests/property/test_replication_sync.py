@@ -48,15 +48,22 @@ def table(history: list[int], known: set[int]) -> list[tuple[int, int]]:
     return sorted(first.items())
 
 
-@given(histories(), st.data())
-def test_foreign_seqs_are_those_of_another_epoch(both: tuple[list[int], list[int]], data: st.DataObject) -> None:
-    """With exact tables, and of the seqs that left a record also with vague ones."""
+@given(histories(), st.booleans(), st.booleans(), st.data())
+def test_foreign_seqs_are_those_of_another_epoch(
+    both: tuple[list[int], list[int]], owner_short: bool, own_short: bool, data: st.DataObject
+) -> None:
+    """With exact tables, and of the seqs that left a record also with vague ones, shortened by either or not."""
     owner, own = both
     alive = {
         where: data.draw(st.sets(st.integers(1, len(history)))) if history else set()
         for where, history in (("owner", owner), ("own", own))
     }
-    alien = sync.foreign(table(own, alive["own"]), len(own) + 1, table(owner, alive["owner"]), len(owner) + 1)
+    own_table, owner_table = table(own, alive["own"]), table(owner, alive["owner"])
+    if own_short:
+        sync.shorten(own_table, min(alive["own"], default=len(own) + 1))
+    if owner_short:
+        sync.shorten(owner_table, min(alive["owner"], default=len(owner) + 1))
+    alien = sync.foreign(own_table, len(own) + 1, owner_table, len(owner) + 1)
     for seq in alive["own"]:
         same = seq <= len(owner) and owner[seq - 1] == own[seq - 1]
         if not same and (seq in alive["owner"] or seq > len(owner)):

@@ -103,3 +103,33 @@ def test_a_group_that_is_longer_than_a_frame_ends_nobody() -> None:
     cluster.kill("a")
     cluster.wait(1000)
     assert [len(found) for found in bodies(cluster["b"].client().consume("q", no_ack=True))].count(15 << 20) == 6
+
+
+def test_a_queue_that_changes_hands_all_the_time_remembers_few_epochs() -> None:
+    """Every offer of a sync carries the table of epochs, and every replica writes it down."""
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local")
+    queue_id = cluster.queue("q").queue_id
+
+    def pass_on() -> list[int]:
+        owner = cluster.queue("q").owner
+        alice.publish("", "q", b"x")
+        assert cluster[owner].node.part.hand_over(queue_id, "b" if owner == "a" else "a")
+        cluster.wait(100)
+        assert cluster.queue("q").owner != owner
+        nodes = [cluster[name].node for name in "abc"]
+        rings = [node.part.copying.replicas.get(queue_id) or node.queues[queue_id].ring for node in nodes]
+        return [len(ring.epochs) for ring in rings]
+
+    grown = [pass_on() for _ in range(10)]
+    assert grown[-1] == [11, 11, 11]  # the first message is still there
+    assert len(bodies(alice.consume("q", no_ack=True))) == 10
+    alice.say(m.BasicCancel("ctag"))
+    assert pass_on() == [2, 2, 2]  # of the message that was just published, and the new one
+    for name in "abc":
+        cluster.kill(name)
+    for name in "cba":
+        cluster.restart(name)
+    cluster.wait(3000)
+    assert bodies(cluster["a"].client().consume("q")) == [b"x"]
