@@ -23,7 +23,7 @@ from .encoding import (
 if TYPE_CHECKING:
     from .wire import Connection
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 15.0
 QUIET_S = 0.12
 ANY = "any method"
 

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 from pathlib import Path
 
+from broker.server.admin import ask
 from broker.trial.nodes import LocalCluster
 
 from .target import Clusterbroker, Target
@@ -49,7 +50,14 @@ class ClusterTarget(Clusterbroker):
             self._command_at(self.cluster.data_dir(name), *words)
 
     def set_alarm(self, kind: str, on: bool) -> None:
-        self._everywhere("alarm", "set" if on else "clear", kind)
+        for name in self.cluster.names:
+            self._set_alarm_at(name, kind, on)
+
+    def set_alarm_at_one_node(self, kind: str, on: bool) -> None:
+        self._set_alarm_at("a", kind, on)
+
+    def _set_alarm_at(self, name: str, kind: str, on: bool) -> None:
+        ask(self.cluster.data_dir(name), {"do": "alarm.set", "name": kind, "raised": on})
 
     def set_consumers_per_channel_max(self, limit: int | None) -> None:
         self._everywhere("limit", "consumers-per-channel", str(limit or 0))

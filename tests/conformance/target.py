@@ -83,6 +83,10 @@ class Target:
         """Raise or clear the `memory` or `disk` alarm at once."""
         raise HookMissing("set_alarm")
 
+    def set_alarm_at_one_node(self, kind: str, on: bool) -> None:
+        """The same, at one of several nodes."""
+        raise HookMissing("several nodes")
+
     def set_consumers_per_channel_max(self, limit: int | None) -> None:
         raise HookMissing("set_consumers_per_channel_max")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 
 from .conftest import Connect
-from .marks import not_on_one_node, rule
+from .marks import rule
 from .target import HookMissing, Target
 from .wire import Connection, eventually
 
@@ -72,5 +72,18 @@ def test_a_client_without_the_capability_is_slowed_but_not_told(connect: Connect
 
 
 @rule("5.2/blocked-cluster-wide")
-@not_on_one_node("the alarm must be another node's")
-def test_an_alarm_blocks_publishers_of_every_node() -> None: ...
+def test_an_alarm_blocks_publishers_of_every_node(connect: Connect, alarms: Target, name: Callable[[str], str]) -> None:
+    """Those who publish to the node's queues: six of them are spread over all nodes."""
+    channel, exchange = connect().channel(), name("everywhere")
+    channel.exchange_declare(exchange, "fanout")
+    for _ in range(6):
+        queue = name("q")
+        channel.queue_declare(queue, durable=True)
+        channel.queue_bind(queue, exchange, "")
+    publishers = [connect() for _ in range(3)]
+    alarms.set_alarm_at_one_node("memory", True)
+    for publisher in publishers:
+        publisher.publish_until_blocked(publisher.channel(), exchange, "", b"x")
+    alarms.set_alarm_at_one_node("memory", False)
+    for publisher in publishers:
+        publisher.wait(lambda one=publisher: len(one.blocked) == 2, "connection.unblocked")  # type: ignore[misc]
