@@ -291,6 +291,7 @@ def test_who_sends_more_than_its_window_loses_the_link() -> None:
     net.wait(1000)
     number = net["a"].links["b"][0]
     net["b"].held["a"] = WINDOW_BYTES
+    net["a"].send_direct("c", Relayed("a", "b", number), (HEADER.pack(60 << 20, 0, 0),))  # the first of a long frame
     for _ in range(WINDOW_BYTES // PIECE_BYTES + 2):
         net["a"].send_direct("c", Relayed("a", "b", number), (bytes(PIECE_BYTES),))
     net.run()
