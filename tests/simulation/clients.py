@@ -134,6 +134,7 @@ class Declarer(Actor):
             return
         asked: list[Any] = [m.ExchangeDeclare(exchange="fan", type="fanout", durable=True)]
         asked.append(m.ExchangeDeclare(exchange="heads", type="headers", durable=True))
+        asked.append(m.ExchangeDeclare(exchange="news", type="direct", durable=True))
         asked += [m.QueueDeclare(queue=k.name, durable=True, arguments=k.arguments) for k in self.world.kinds.values()]
         asked += [m.QueueBind(queue=name, exchange="fan") for name in ("q1", "q2")]
         asked.append(m.QueueBind(queue="q0", exchange="heads", arguments={"x-match": "all", "to": "q0"}))
@@ -168,7 +169,7 @@ class Publisher(Actor):
         self._open.clear()
         self._unheard.clear()
         socket.say(m.ConfirmSelect())
-        self.after(self.rng.random() * 0.1, self._go, socket)
+        self.after(self.rng.random() * self.rng.choice((0.1, 0.1, 4)), self._go, socket)
 
     def ended(self) -> None:
         self._unheard.clear()
@@ -478,3 +479,38 @@ class Churner(Actor):
         self._awaited -= 1
         if self._awaited == 0:
             self.after(self.rng.random() * 0.8, self._go, self.socket)
+
+
+class Pioneer(Actor):
+    """Declares and binds new queues; as soon as that is answered, everybody may publish to them through any node."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._made = 0
+        self._awaited = ""
+        super().__init__(world, name)
+
+    @property
+    def waits(self) -> str:
+        return "a declaration" if self._awaited else ""
+
+    def opened(self, socket: Socket) -> None:
+        self.after(0.1, self._go, socket)
+
+    def ended(self) -> None:
+        self._awaited = ""
+
+    def _go(self, socket: Socket) -> None:
+        if self.socket is not socket or self.world.quiet or self._made >= 4:
+            return
+        self._awaited = f"new{self._made}"
+        self._made += 1
+        socket.say(
+            m.QueueDeclare(queue=self._awaited, durable=True, arguments={}),
+            m.QueueBind(queue=self._awaited, exchange="news", routing_key=self._awaited),
+        )
+
+    def method(self, channel: int, said: Any) -> None:
+        if isinstance(said, m.QueueBindOk):
+            name, self._awaited = self._awaited, ""
+            self.world.settled(name)
+            self.after(self.rng.random() * 6, self._go, self.socket)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from cluster import commands as c
@@ -16,6 +17,7 @@ from tests.simulation.clients import (
     Consumer,
     Declarer,
     NamedPublisher,
+    Pioneer,
     Poller,
     Publisher,
     Transaction,
@@ -45,9 +47,10 @@ class World:
         self.actors: list[Actor] = []
         self.transactions: list[Transaction] = []
         features = [name for name in FEATURES if rng.random() < 0.3]
-        self.kinds: dict[str, Kind] = {
-            kind.name: kind for kind in (*PLAIN, *(kind for name in features for kind in FEATURES[name]))
-        }
+        kinds = [*PLAIN, *(kind for name in features for kind in FEATURES[name])]
+        if rng.random() < 0.2:  # owners may go on alone
+            kinds = [replace(kind, arguments={**kind.arguments, "x-min-in-sync": 1}) for kind in kinds]
+        self.kinds: dict[str, Kind] = {kind.name: kind for kind in kinds}
         self.dead_letters = [(k.name, k.dead_letters_to) for k in self.kinds.values() if k.dead_letters_to]
         self.reviews: list[Callable[[Applied], None]] = []
         self.on_sent: Callable[[Site, str, Any], None] = lambda _site, _peer, _head: None
@@ -143,6 +146,16 @@ class World:
                 self._consumer(kind, number)
         if rng.random() < 0.4:
             actors.append(Churner(self, "churn"))
+        if rng.random() < 0.5:
+            actors.append(Pioneer(self, "pioneer"))
+
+    def settled(self, name: str) -> None:
+        """A queue was declared and bound while the cluster works, and its client has been told."""
+        kind = self.kinds[name] = Kind(name)
+        for actor in self.actors:
+            if isinstance(actor, Publisher) and not isinstance(actor, NamedPublisher):
+                actor.routes += [("news", name, {}, (name,)), ("", name, {}, (name,))]
+        self._consumer(kind, 0)
 
     def _consumer(self, kind: Kind, number: int) -> None:
         rng = self.schedule.rng
