@@ -30,6 +30,7 @@ from broker.proxy.messages import (
 )
 from broker.proxy.parts import check_parts
 from broker.proxy.serving import Serving
+from broker.queues.producers import forget_proxies
 from broker.queues.queue import Queue
 from journal.record import verify_records
 from replication.errors import BadMessage
@@ -109,6 +110,8 @@ class Servings:
         self.end(queue_id)
         if queue.ring.replicated:
             queue.begin_epoch(self.host.now_ms)
+            if alive:
+                forget_proxies(queue.ring, alive)
         serving = Serving(queue, self.host, self._touch, granted_index, alive, synced, self._leased)
         self.queues[queue_id] = serving
         return serving

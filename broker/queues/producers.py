@@ -20,6 +20,7 @@ Bounds: NAMED_MAX clients per queue, the one that was silent for longest goes; D
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 from broker.queues.ring import Ring
@@ -43,6 +44,13 @@ def dead_letter_producer(queue_id: int) -> bytes:
 def proxy_producer(node: str, incarnation: int) -> bytes:
     """The key of a proxy."""
     return b"n" + f"{node}/{incarnation}".encode()
+
+
+def forget_proxies(ring: Ring, alive: Mapping[str, int]) -> None:
+    """Takes out the proxies of starts that are over: an owner that dies cannot say that its own one is gone."""
+    known = {proxy_producer(node, incarnation) for node, incarnation in alive.items()}
+    for producer in [name for name in ring.producers if name[:1] == b"n" and name not in known]:
+        ring.produced(producer, 0)
 
 
 class Producers:

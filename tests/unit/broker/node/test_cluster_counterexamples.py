@@ -133,3 +133,23 @@ def test_a_queue_that_changes_hands_all_the_time_remembers_few_epochs() -> None:
         cluster.restart(name)
     cluster.wait(3000)
     assert bodies(cluster["a"].client().consume("q")) == [b"x"]
+
+
+def test_a_queue_forgets_the_numbers_of_nodes_whose_start_is_over() -> None:
+    """Also of its former owner, who cannot say it."""
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    queue_id = cluster.queue("q").queue_id
+    for _ in range(3):
+        for name in "abc":
+            cluster[name].client().publish("", "q", b"x")
+        for name in "abc":
+            cluster.kill(name)
+        for name in "cba":
+            cluster.restart(name)
+        cluster.wait(3000)
+    for name in "abc":
+        cluster[name].client().publish("", "q", b"x")
+    nodes = [cluster[name].node for name in "abc"]
+    rings = [node.part.copying.replicas.get(queue_id) or node.queues[queue_id].ring for node in nodes]
+    assert [sorted(ring.producers) for ring in rings] == [[b"na/4", b"nb/4", b"nc/4"]] * 3
