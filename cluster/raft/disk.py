@@ -1,16 +1,24 @@
 """The files of a Raft log, behind a port: names in one directory, appended to, synced, or replaced as a whole.
 
 The simulation has another one, which forgets what was not synced.
+
+A file that is appended to has space ahead of its end, as zeros, so that a disk that others have filled does not end the
+node at once: it goes on following the wiring log while its alarm is raised. Who reads the file after a crash finds the
+zeros behind the last batch, like a write that was torn, and cuts them off.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from cluster.errors import DiskFailed, DiskFull
+
+AHEAD_BYTES: Final = 1 << 20
+"""Between a half of it and the whole is kept free ahead of a file's end."""
 
 
 class Disk(Protocol):
@@ -46,7 +54,7 @@ class FileDisk:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._open: dict[str, int] = {}
+        self._open: dict[str, _File] = {}
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -69,23 +77,21 @@ class FileDisk:
     def append(self, name: str, data: bytes | bytearray) -> None:
         """See Disk."""
         try:
-            _write(self._descriptor(name), data)
+            self._file(name).append(data)
         except OSError as error:
             raise self._failure(error, f"{name} cannot be written") from error
 
     def sync(self, name: str) -> None:
         """See Disk."""
         try:
-            os.fdatasync(self._descriptor(name))
+            os.fdatasync(self._file(name).descriptor)
         except OSError as error:
             raise self._failure(error, f"{name} cannot be synced") from error
 
     def truncate(self, name: str, size: int) -> None:
         """See Disk."""
         try:
-            descriptor = self._descriptor(name)
-            os.ftruncate(descriptor, size)
-            os.fsync(descriptor)
+            self._file(name).truncate(size)
         except OSError as error:
             raise self._failure(error, f"{name} cannot be cut") from error
 
@@ -108,15 +114,17 @@ class FileDisk:
     def close(self) -> None:
         """See Disk."""
         for name in sorted(self._open):
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._open[name].descriptor, self._open[name].end)
             self._forget(name)
 
-    def _descriptor(self, name: str) -> int:
-        descriptor = self._open.get(name)
-        if descriptor is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            descriptor = self._open[name] = os.open(self._directory / name, flags, 0o600)
+    def _file(self, name: str) -> _File:
+        file = self._open.get(name)
+        if file is None:
+            descriptor = os.open(self._directory / name, os.O_WRONLY | os.O_CREAT, 0o600)
+            file = self._open[name] = _File(descriptor)
             self._sync_directory()
-        return descriptor
+        return file
 
     def _sync_directory(self) -> None:
         descriptor = os.open(self._directory, os.O_RDONLY)
@@ -127,13 +135,44 @@ class FileDisk:
 
     def _forget(self, name: str) -> None:
         """Close a descriptor that no longer stands for the name."""
-        descriptor = self._open.pop(name, None)
-        if descriptor is not None:
-            os.close(descriptor)
+        file = self._open.pop(name, None)
+        if file is not None:
+            os.close(file.descriptor)
 
     def _failure(self, error: OSError, what: str) -> DiskFailed | DiskFull:
         text = f"{self._directory}: {what} ({error.strerror}); the node must stop"
         return DiskFull(text) if error.errno in (errno.ENOSPC, errno.EDQUOT) else DiskFailed(text)
+
+
+class _File:
+    """One that is appended to. `end`: what was appended ends there; the file may be longer."""
+
+    __slots__ = ("_size", "descriptor", "end")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.end = self._size = os.fstat(descriptor).st_size
+
+    def append(self, data: bytes | bytearray) -> None:
+        if self._size < self.end + len(data) + AHEAD_BYTES // 2:
+            self._go_ahead(self.end + len(data) + AHEAD_BYTES)
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self.descriptor, view, self.end)
+            self.end += written
+            view = view[written:]
+        self._size = max(self._size, self.end)
+
+    def _go_ahead(self, size: int) -> None:
+        if hasattr(os, "posix_fallocate"):  # not on macOS, which does without
+            with contextlib.suppress(OSError):  # a full disk: what there is must do
+                os.posix_fallocate(self.descriptor, self.end, size - self.end)
+            self._size = os.fstat(self.descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.descriptor, size)
+        os.fsync(self.descriptor)
+        self.end = self._size = size
 
 
 def _write(descriptor: int, data: bytes | bytearray) -> None:

@@ -7,18 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import DamagedLog
-from cluster.raft.disk import FileDisk
+from cluster.raft.disk import AHEAD_BYTES, FileDisk
 from cluster.raft.journal import FILE, NO_OP, Journal
 from tests.simulation.raft.sim_disk import SimDisk
 
 
 def filled(directory: Path, entries: int = 5) -> Journal:
     """Every entry in a batch of its own."""
-    journal = Journal(FileDisk(directory))
+    disk = FileDisk(directory)
+    journal = Journal(disk)
     journal.align((NO_OP, 2, 0), (NO_OP, 3, 0))
     for index in range(4, 4 + entries):
         journal.add(b"\x00entry %d" % index, index, 1)
         journal.sync()
+    disk.close()
     return journal
 
 
@@ -62,6 +64,22 @@ def test_a_torn_end_is_cut(tmp_path: Path, lost: int) -> None:
     again.add(b"\x00other", 8, 2)
     again.sync()
     assert Journal(FileDisk(tmp_path))[-1] == (b"\x00other", 8, 2)
+
+
+def test_space_ahead_of_the_end_is_no_part_of_the_log(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path)
+    journal = Journal(disk)
+    journal.align((NO_OP, 2, 0), (NO_OP, 3, 0))
+    journal.add(b"\x00entry", 4, 1)
+    journal.sync()
+    whole = (tmp_path / FILE).read_bytes()
+    assert len(whole) > AHEAD_BYTES
+    assert whole.endswith(bytes(AHEAD_BYTES // 2))
+    again = Journal(FileDisk(tmp_path))
+    assert again[:] == journal[:]
+    again.add(b"\x00next", 5, 1)
+    again.sync()
+    assert Journal(FileDisk(tmp_path))[-1] == (b"\x00next", 5, 1)
 
 
 def test_damage_below_what_was_durable_refuses_to_start(tmp_path: Path) -> None:
