@@ -737,3 +737,14 @@ def test_an_attach_in_several_frames_is_a_complete_one() -> None:
     assert (stage.ring.unacked, len(stage.queue.subscriptions)) == (1, 1)
     stage.receive("b", Attach(1, stage.index, ()))
     assert (stage.ring.unacked, len(stage.queue.subscriptions)) == (0, 0)
+
+
+def test_the_active_consumer_stays_active_when_its_answer_is_lost() -> None:
+    stage = Stage(single_active_consumer=True)
+    for node in "bc":
+        stage.attach(node)
+        stage.consume(node, head(1, upto=1))
+    stage.attach("b", asking=(head(1, upto=1),))
+    stage.publish("c", 1, b"1")
+    stage.commit()
+    assert (stage.bodies_at("b"), stage.bodies_at("c")) == ([b"1"], [])
