@@ -11,6 +11,7 @@ import pytest
 
 from broker.proxy.proxies import Proxies
 from broker.proxy.proxy_queue import ProxyQueue
+from broker.queues.face import CommitPart
 from broker.queues.ring import Ring
 from broker.queues.subscription import Subscription
 from broker.queues.ticket import Ticket
@@ -148,3 +149,41 @@ def test_publishes_are_answered_and_deliveries_settled_whatever_breaks(seed: int
     assert (world.stage.ring.ready, world.stage.ring.unacked) == (0, 0)
     assert world.acked >= published - refused
     assert not any(node.ring.unacked for node in world.nodes.values())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_transactions_that_pass_tokens_on_keep_their_number(seed: int) -> None:
+    """Each commit takes one token and puts one: half a commit would lose a token or make one."""
+    chance = random.Random(seed)
+    world = World()
+    tokens = 20
+    for number in range(1, tokens + 1):
+        world.publish(chance.choice(EVERYBODY), number)
+    for node in world.nodes.values():
+        node.consume(prefetch=chance.choice((0, 2, 5)))
+    committed = 0
+    answers: list[bool] = []
+
+    def pass_on(node: Node, outcome: str) -> int:
+        entries = node.channel.ledger.collect(0, True) or []
+        for _, _, seq in entries:
+            part = CommitPart()
+            part.publishes.append(([message(b"token", time_ms=world.stage.now_ms)], None))
+            part.settles.append((seq, outcome))
+            ticket = Ticket(1, 1, lambda done: answers.append(done.rejected))
+            node.queue.commit(part, ticket, world.stage.now_ms)
+            ticket.pass_()
+        return len(entries)
+
+    for _ in range(60):
+        committed += pass_on(world.nodes[chance.choice(EVERYBODY)], chance.choice(("ack", "reject")))
+        world.run(chance.randrange(3))
+        happens = chance.random()
+        if happens < 0.15:
+            world.cut(chance.choice(EVERYBODY))
+        elif happens < 0.25:
+            world.fail_over()
+    world.run(60)
+    assert committed > 50
+    assert answers == [False] * committed
+    assert world.stage.ring.ready + world.stage.ring.unacked == tokens
