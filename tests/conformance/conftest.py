@@ -1,7 +1,7 @@
 """Fixtures of the conformance suite.
 
 CONFORMANCE_URL unset        every test runs twice: against our node, and against a cluster of three, whose nodes the
-                             connections take in turn
+                             connections take in turn (but for ONE_NODE, what a connection and its node do alone)
 CONFORMANCE_CLUSTER=1        our node alone
 CONFORMANCE_CLUSTER=3        the cluster alone
 CONFORMANCE_CLUSTER=a|b|c    the cluster, with all connections to that node
@@ -28,6 +28,7 @@ from .wire import Channel, Connection
 Connect = Callable[..., Connection]
 RUN = f"{os.getpid():x}{time.time_ns() // 1_000_000 % 1_000_000:x}"
 _numbers = itertools.count(1)
+ONE_NODE = ("test_bad_input.py", "test_handshake.py", "test_liveness.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     oracle = os.environ.get("CONFORMANCE_URL") == "rabbitmq" or bool(os.environ.get("CONFORMANCE_ORACLE"))
+    if not os.environ.get("CONFORMANCE_URL") and not os.environ.get("CONFORMANCE_CLUSTER"):
+        items[:] = [item for item in items if item.path.name not in ONE_NODE or "[cluster" not in item.name]
     for item in items:
         mark = item.get_closest_marker("differs_from_rabbitmq_3_10")
         if mark is None or not oracle:
