@@ -8,7 +8,7 @@ from cluster.raft import guards
 from cluster.raft import messages as m
 from cluster.raft.core import Core
 from cluster.raft.snapshots import PIECE_BYTES
-from tests.unit.cluster.raft.raft_group import Group
+from tests.unit.cluster.raft.raft_group import Group, Member
 
 
 def entries(count: int) -> list[bytes]:
@@ -147,6 +147,20 @@ def test_a_vote_is_counted_once_and_only_from_voters() -> None:
     assert not core.leads
     core.received("c", m.Vote(core.term))
     assert core.leads
+
+
+def test_who_has_given_its_vote_does_not_stand_at_once_against_who_got_it() -> None:
+    voter = Member("b", ("a", "b", "c"))
+    for peer in ("a", "c"):
+        voter.core.linked(peer)
+    voter.turn()
+    voter.core.leader_gone(1)
+    last = voter.core.journal[-1]
+    voter.core.received("c", m.AskVote(voter.core.term + 1, last[1], last[2]))
+    voter.core.tick(1.035)  # when it would have stood itself
+    assert [type(message) for _, message in voter.turn()] == [m.Vote]
+    voter.core.tick(1.08)
+    assert {type(message) for _, message in voter.turn()} == {m.PreVote}, "nobody has won"
 
 
 def test_a_learner_gets_a_snapshot_and_then_entries_and_is_not_counted() -> None:
