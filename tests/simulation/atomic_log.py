@@ -93,7 +93,7 @@ class AtomicLog:
         self.log.append((stored, origin, life, number))
         now_s = self.world.schedule.now_s
         applied = self.map.apply(LogIndex(len(self.log)), stored)
-        alive = {member.name: member.incarnation for member in self.map.alive_members()}
+        alive: dict[str, int] = {member.name: member.incarnation for member in self.map.alive_members()}
         self.granter.set_members(alive, now_s)
         self.granter.committed(len(self.log), now_s)
         self.world.checkers.ordered(applied)

@@ -261,7 +261,7 @@ class Faults:
         if isinstance(command, c.ChangeInSync):
             self._in_sync_changed(applied)
         elif isinstance(command, c.FailNode | c.RegisterNode | c.TransferOwner):
-            owners = sorted({change.queue.owner for change in applied.changes if _elects(change)})
+            owners = sorted({owner for change in applied.changes if (owner := _elected(change))})
             for owner in owners:
                 site = self.world.sites[owner]
                 if self._aimed("slow_at_election"):
@@ -346,5 +346,5 @@ class Faults:
         return True
 
 
-def _elects(change: Any) -> bool:
-    return type(change).__name__ == "OwnerChanged" and change.queue.owner is not None
+def _elected(change: Any) -> str:
+    return str(change.queue.owner or "") if type(change).__name__ == "OwnerChanged" else ""

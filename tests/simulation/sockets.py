@@ -50,7 +50,7 @@ class Socket:
     def hello(self, channels: int = 1) -> None:
         """The handshake and the channels, all in one go."""
         out = self.writing
-        out.method(0, m.encode(m.ConnectionStartOk({"capabilities": CAPABILITIES}, "PLAIN", b"\0guest\0guest")))
+        out.method(0, m.encode(m.ConnectionStartOk({"capabilities": {**CAPABILITIES}}, "PLAIN", b"\0guest\0guest")))
         out.method(0, m.encode(m.ConnectionTuneOk(2047, FRAME_BYTES, 0)))
         out.method(0, m.encode(m.ConnectionOpen("/")))
         for number in range(1, channels + 1):

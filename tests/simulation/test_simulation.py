@@ -44,7 +44,7 @@ def test_one_seed_is_one_story_in_every_process() -> None:
 
 def test_a_failure_names_its_seed() -> None:
     with pytest.raises(Failure, match=r"^seed 7 at 0\.000 s: KeyError 'here'$"):
-        run(7, tamper=lambda _: {}["here"])
+        run(7, tamper=lambda world: world.kinds["here"])
 
 
 @pytest.mark.parametrize("name", QUICKLY_FOUND)

@@ -11,19 +11,10 @@ from cluster.ids import NodeId
 from cluster.state import Applied, ClusterMap
 from tests.simulation.atomic_log import NAME, AtomicLog, AtomicWiring
 from tests.simulation.checkers import Checkers, Violation
-from tests.simulation.clients import (
-    Actor,
-    Churner,
-    Consumer,
-    Declarer,
-    NamedPublisher,
-    Pioneer,
-    Poller,
-    Publisher,
-    Transaction,
-    Transactor,
-)
+from tests.simulation.clients import Actor, Churner, Declarer, Pioneer
+from tests.simulation.consumers import Consumer, Poller
 from tests.simulation.network import CONTROL, DATA, Network
+from tests.simulation.publishers import NamedPublisher, Publisher, Route, Transaction, Transactor
 from tests.simulation.raft_wiring import RaftControl, RaftWiring
 from tests.simulation.schedule import Schedule
 from tests.simulation.site import Site
@@ -60,7 +51,7 @@ class World:
         self.started = False
         founders = FOUNDERS[: nodes or rng.choice((3, 3, 3, 4, 5))]
         self.control: Any = RaftControl(self, list(founders)) if raft else AtomicLog(self)
-        if not raft:
+        if isinstance(self.control, AtomicLog):
             self.network.ends[NAME] = self.control
         for name in founders:
             self._place(name)
@@ -132,8 +123,8 @@ class World:
             return
         self.started = True
         rng, actors = self.schedule.rng, self.actors
-        plain = [("", name, {}, (name,)) for name in self.kinds if name not in ("dst", "late")]
-        wide = [("fan", "", {}, ("q1", "q2")), ("heads", "", {"to": "q0"}, ("q0",))]
+        plain: list[Route] = [("", name, {}, (name,)) for name in self.kinds if name not in ("dst", "late")]
+        wide: list[Route] = [("fan", "", {}, ("q1", "q2")), ("heads", "", {"to": "q0"}, ("q0",))]
         actors.append(Publisher(self, "p1", [*plain, *wide]))
         actors.append(Publisher(self, "p2", [("", "q0", {}, ("q0",)), ("fan", "", {}, ("q1", "q2"))]))
         actors.append(NamedPublisher(self, "n1", [("", "q0", {}, ("q0",)), ("fan", "", {}, ("q1", "q2"))]))

@@ -4,6 +4,7 @@ Sites and sockets tell what happens (`Checkers`), `History` remembers it once fo
 at the events that concern it. A violation ends the run.
 """
 
-from tests.simulation.checkers.bench import Checkers, Violation
+from tests.simulation.checkers.bench import Checkers
+from tests.simulation.checkers.history import Violation
 
 __all__ = ["Checkers", "Violation"]

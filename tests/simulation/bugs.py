@@ -1,0 +1,394 @@
+"""Bugs that are put into the real code from outside, each of which the simulation must find (see mutations.py).
+
+Rings are patched in their pure half (CLUSTERBROKER_PURE=1): it is the specification, and the compiled one cannot be
+patched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A bug. `pure`: it is in the ring; `only`: the faults that are aimed at it, all if empty."""
+
+    put_in: Callable[[], None]
+    row: str
+    """As security-and-faults.md has it, or what it is."""
+    pure: bool = False
+    only: tuple[str, ...] = ()
+    nodes: int | None = None
+
+
+MUTATIONS: dict[str, Mutation] = {}
+
+
+def mutation(row: str, **more: Any) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(put_in: Callable[[], None]) -> Callable[[], None]:
+        MUTATIONS[put_in.__name__] = Mutation(put_in, row, **more)
+        return put_in
+
+    return add
+
+
+def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    setattr(owner, name, make(getattr(owner, name)))
+
+
+# -- leases and maps
+
+
+@mutation("dispatch without lease / early fail-over")
+def early_fail_over() -> None:
+    from cluster.liveness.lease import LeaseGranter, LeaseOptions
+
+    hasty = LeaseOptions()
+    object.__setattr__(hasty, "grace_s", 0.5)
+
+    def make(init: Any) -> Any:
+        return lambda self, _options=None: init(self, hasty)
+
+    patch(LeaseGranter, "__init__", make)
+
+
+@mutation("dispatch without lease / early fail-over (the gate before the socket)")
+def no_gate() -> None:
+    from cluster.liveness.lease import LeaseKeeper
+
+    def make(leased: Any) -> Any:
+        return lambda self, now: self.lease_until > 0
+
+    patch(LeaseKeeper, "leased", make)
+
+
+@mutation("wiped node re-added (B18)", only=("kill", "pause", "wipe_newcomer", "reset"))
+def any_incarnation() -> None:
+    from cluster.members import Members
+
+    def make(is_life: Any) -> Any:
+        def anybody(self: Any, name: str, incarnation: int) -> bool:
+            member = self.get(name)
+            return member is not None and member.alive
+
+        return anybody
+
+    patch(Members, "is_life", make)
+
+
+# -- the owner's side of replication
+
+
+@mutation("commits below min_isr (no ELR rule)")
+def below_the_minimum() -> None:
+    from replication.primary import Primary
+
+    def make(committable: Any) -> Any:
+        def lax(self: Any, owned: Any, group: int) -> bool:
+            kept, owned.min_in_sync = owned.min_in_sync, 1
+            try:
+                return bool(committable(self, owned, group))
+            finally:
+                owned.min_in_sync = kept
+
+        return lax
+
+    patch(Primary, "_committable", make)
+
+
+@mutation("ISR shrink used before it is committed")
+def early_shrink() -> None:
+    from replication.primary import Primary
+
+    def make(wish: Any) -> Any:
+        def used(self: Any, owned: Any, now_ms: int) -> Any:
+            found = wish(self, owned, now_ms)
+            kept = tuple(node for node in owned.in_sync if node in found)
+            if len(kept) < len(owned.in_sync):
+                owned.in_sync = kept
+            return found
+
+        return used
+
+    patch(Primary, "_wish", make)
+
+
+@mutation("catch-up replica added while behind")
+def added_while_behind() -> None:
+    from replication.copies import Copy
+
+    def make(_: Any) -> Any:
+        return lambda self, _group: self.follows
+
+    patch(Copy, "has_all_before", make)
+
+
+@mutation("pending expansion ignored (trap 5)")
+def expansion_ignored() -> None:
+    from replication.copies import Owned
+
+    def make(_: Any) -> Any:
+        return lambda self: self.in_sync
+
+    patch(Owned, "waits_for", make)
+
+
+@mutation("pending expansion cleared by unrelated entry")
+def expansion_cleared() -> None:
+    from broker.node.part import Part
+
+    def make(members: Any) -> Any:
+        def cleared(self: Any) -> None:
+            for owned in self.copying.primary._owned.values():
+                owned.added.clear()
+            members(self)
+
+        return cleared
+
+    patch(Part, "_members", make)
+
+
+@mutation("acknowledgements of an earlier link count")
+def stale_links_count() -> None:
+    from replication.primary import Primary
+
+    def make(unlinked: Any) -> Any:
+        def kept(self: Any, peer: str, now_ms: int) -> None:
+            it = self._peer(peer)
+            if it.linked:
+                it.linked, it.since_ms = False, now_ms
+                it.owed.clear()
+                it.owed_bytes = 0
+                for copy in it.queues.values():
+                    copy.owed_first = copy.owed_last = 0
+
+        return kept
+
+    patch(Primary, "unlinked", make)
+
+
+# -- the backup's side
+
+
+@mutation("ack before fsync")
+def ack_before_fsync() -> None:
+    from replication.backup import Backup
+
+    def make(answer: Any) -> Any:
+        def hasty(self: Any, link: Any) -> None:
+            kept, self._durable = self._durable, 1 << 60
+            answer(self, link)
+            self._durable = kept
+
+        return hasty
+
+    patch(Backup, "_answer", make)
+
+
+@mutation("stale durable index after truncation (B1)")
+def stale_durable() -> None:
+    from replication.backup import Backup
+    from replication.messages import SyncDone
+
+    def make(answer: Any) -> Any:
+        def stale(self: Any, link: Any) -> None:
+            for one in link.answers:
+                if isinstance(one.to, SyncDone):
+                    one.mark = 0
+            answer(self, link)
+
+        return stale
+
+    patch(Backup, "_answer", make)
+
+
+@mutation("truncation of a foreign suffix left out")
+def nothing_foreign() -> None:
+    import msgspec
+
+    from replication.backup import Backup
+
+    def make(begin: Any) -> Any:
+        def kept(self: Any, link: Any, following: Any, offer: Any) -> None:
+            store = self._store(offer.queue_id)
+            begin(self, link, following, msgspec.structs.replace(offer, epochs=tuple(store.epochs)))
+
+        return kept
+
+    patch(Backup, "_begin", make)
+
+
+@mutation("a half sync is elected")
+def never_atomic() -> None:
+    from replication.backup import Backup
+
+    def make(put: Any) -> Any:
+        def at_once(self: Any, following: Any, data: Any, epochs: Any = None) -> int:
+            following.atomic = False
+            return int(put(self, following, data, epochs))
+
+        return at_once
+
+    patch(Backup, "_put", make)
+
+
+# -- proxies and owners
+
+
+@mutation("no publish dedup")
+def no_dedup() -> None:
+    from broker.proxy.attachment import Attachment
+
+    def make(init: Any) -> Any:
+        def forgetful(self: Any, *arguments: Any) -> None:
+            init(self, *arguments)
+            self.accepted = 0
+
+        return forgetful
+
+    patch(Attachment, "__init__", make)
+
+
+@mutation("no attach generation")
+def no_generation() -> None:
+    import msgspec
+
+    from broker.proxy.proxy_queue import ProxyQueue
+    from broker.proxy.serving import Serving
+
+    def on_deliver(deliver: Any) -> Any:
+        return lambda self, epoch, gen, *rest: deliver(self, epoch, self.gen, *rest)
+
+    def attachment(find: Any) -> Any:
+        def lax(self: Any, node: str, gen: int) -> Any:
+            known = self._attachments.get(node)
+            return find(self, node, gen if known is None else known.gen)
+
+        return lax
+
+    def on_attached(attached: Any) -> Any:
+        return lambda self, message: attached(self, msgspec.structs.replace(message, gen=self.gen))
+
+    patch(ProxyQueue, "on_deliver", on_deliver)
+    patch(ProxyQueue, "on_attached", on_attached)
+    patch(Serving, "attachment", attachment)
+
+
+@mutation("dispatch before all proxies attached")
+def no_barrier() -> None:
+    from broker.proxy.serving import Serving
+
+    Serving.open = property(  # type: ignore[assignment,method-assign]
+        lambda self: self._synced and self.leased and self.frozen_until_ms is None
+    )
+
+
+@mutation("settle accepted from a former holder", only=("control_only", "pause", "cut_one", "heal"))
+def anybody_settles() -> None:
+    from broker.proxy.messages import SETTLE_ACK
+    from broker.proxy.serving import HOLDERS_MAX
+    from broker.proxy.servings import Servings
+
+    def make(settle: Any) -> Any:
+        def lax(self: Any, peer: str, message: Any, payload: Any) -> None:
+            settle(self, peer, message, payload)
+            serving = self._serving(message.queue_id, message.epoch)
+            for settlement in message.settlements if serving is not None else ():
+                if settlement.outcome == SETTLE_ACK:
+                    for first, last in settlement.ranges:
+                        for holder in range(1, HOLDERS_MAX + 1):
+                            serving.queue.ring.settle_held(first, last, holder)
+
+        return lax
+
+    patch(Servings, "_settle", make)
+
+
+@mutation("a delivery that was dropped forces no new attach (B3)")
+def dropped_and_forgotten() -> None:
+    from broker.proxy.proxies import Proxies
+
+    def make(regained: Any) -> Any:
+        return lambda self, node: self._linked.update({node: None})
+
+    patch(Proxies, "linked", make)
+
+
+@mutation("publishes that came while the queue was frozen are not asked for again, and the gap is skipped (B2)")
+def gaps_are_skipped() -> None:
+    from broker.proxy.attachment import Attachment
+    from broker.proxy.serving import Serving
+
+    def follows(_: Any) -> Any:
+        return lambda self, first: first > self.accepted
+
+    def thaw(_: Any) -> Any:
+        def silent(self: Any) -> None:
+            self.frozen_until_ms = None
+            self._gate()
+
+        return silent
+
+    patch(Attachment, "follows", follows)
+    patch(Serving, "thaw", thaw)
+
+
+@mutation("a frame is looked at before its wiring index is applied")
+def no_index() -> None:
+    from broker.node.hub import Hub
+
+    def make(received: Any) -> Any:
+        return lambda self, peer, index, head, payload: received(self, peer, 0, head, payload)
+
+    patch(Hub, "received", make)
+
+
+# -- the ring
+
+
+@mutation("redelivered watermark not reserved", pure=True)
+def not_reserved() -> None:
+    from broker.queues.ring_local_pure import HEAD_NOT_RESERVED, HEAD_OK, LocalRing
+
+    def head(look: Any) -> Any:
+        def lax(self: Any, now_ms: int) -> int:
+            found = look(self, now_ms)
+            return HEAD_OK if found == HEAD_NOT_RESERVED else int(found)
+
+        return lax
+
+    patch(LocalRing, "head", head)
+    patch(LocalRing, "_reserve_past", lambda _: lambda self, seq: None)
+
+
+@mutation("redelivered: only what is committed of the watermark counts", pure=True)
+def forgets_reserved() -> None:
+    from broker.queues.ring_pure import Ring
+
+    def make(take_over: Any) -> Any:
+        def forgetful(self: Any, epoch: int) -> None:
+            kept, self.reserved = self.reserved, 0
+            self._reserved_written = 0
+            take_over(self, epoch)
+            self.next_seq = max(self.next_seq, kept + 1)
+
+        return forgetful
+
+    patch(Ring, "take_over", make)
+
+
+@mutation("handed out before it is committed", pure=True)
+def not_committed() -> None:
+    from broker.queues.ring_local_pure import LocalRing
+
+    def make(commit: Any) -> Any:
+        def early(self: Any, data: Any, *rest: Any) -> Any:
+            found = commit(self, data, *rest)
+            self.committed = self._unwritten
+            return found
+
+        return early
+
+    patch(LocalRing, "write", make)
