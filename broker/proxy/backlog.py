@@ -125,8 +125,9 @@ class Backlog:
             self._sent.append(entry)
 
     def send(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
-        """Hands over as much as the owner's window allows."""
-        while self._waiting and outbox.open:
+        """Hands over as much as the owner's window allows, which all its queues share. One that has nothing under way
+        may send one publish all the same: others may fill the window for as long as they cannot commit."""
+        while self._waiting and (outbox.open or not (self._sent or outbox.shut)):
             if self._waiting[0].named is not None:
                 self._send_named(outbox, queue_id, epoch, gen)
                 continue
@@ -135,7 +136,7 @@ class Backlog:
                 continue
             buffer = RecordBuffer()
             first = number = max(self._waiting[0].first, self._accepted + 1)
-            while self._waiting and outbox.open and buffer.size < PART_BYTES_MAX:
+            while self._waiting and (outbox.open or number == first) and buffer.size < PART_BYTES_MAX:
                 entry = self._waiting[0]
                 if entry.named is not None or entry.commit is not None:
                     break

@@ -375,6 +375,8 @@ class ProxyQueue:
             return
         assert self.outbox is not None, "an attachment has an owner"
         self.node.gave(self._backlog.published(message.upto, message.refused, self.outbox))
+        if self._backlog.next_to_send < self._backlog.next_number:
+            self.ring.mark()
 
     def on_consuming(self, message: Consuming) -> None:
         line = self._lines.get(message.consumer)

@@ -153,3 +153,20 @@ def test_a_queue_forgets_the_numbers_of_nodes_whose_start_is_over() -> None:
     nodes = [cluster[name].node for name in "abc"]
     rings = [node.part.copying.replicas.get(queue_id) or node.queues[queue_id].ring for node in nodes]
     assert [sorted(ring.producers) for ring in rings] == [[b"na/4", b"nb/4", b"nc/4"]] * 3
+
+
+def test_a_queue_that_cannot_commit_does_not_stop_the_publishers_of_others() -> None:
+    """All queues of one owner share the window to it, and one of them may have filled it for a long time."""
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("stuck", x_queue_leader_locator="client-local", x_min_in_sync=3)
+    alice.declare("q", x_queue_leader_locator="client-local")
+    cluster.kill("c")
+    cluster.wait(3000)
+    cluster["b"].client().publish("", "stuck", *[bytes(2 << 20)] * 9)
+    writer = cluster["b"].client()
+    writer.ask(m.ConfirmSelect())
+    heard = writer.publish("", "q", *[bytes(1 << 20)] * 4)
+    cluster.wait(500)
+    assert [*heard, *writer.hear()][-1] == m.BasicAck(4, True)
+    assert alice.ask(m.QueueDeclare(queue="q", passive=True)).message_count == 4

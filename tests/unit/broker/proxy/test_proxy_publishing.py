@@ -220,8 +220,13 @@ def test_the_window_is_the_owners_and_not_the_queues(monkeypatch: pytest.MonkeyP
         publish(pair, bytes(6000), queue_id=queue_id)
         pair.turn()
         pair.attach(queue=pair.proxies.queues[queue_id])
-    assert [head.parts[0][0] for head in pair.heard(Publish)] == [], "taken by `attach`"
+    assert [head.parts[0][0] for head in pair.heard(Publish)] == [8], "a queue with nothing under way sends one"
+    publish(pair, bytes(6000), queue_id=8)
+    pair.turn()
+    assert pair.heard(Publish) == []
     pair.say(Published(7, pair.gen, 1))
+    assert pair.heard(Publish) == [], "the other's is under way still"
+    pair.say(Published(8, pair.gen, 1))
     (head,) = pair.heard(Publish)
     assert head.parts[0][0] == 8
     pair.cut()
