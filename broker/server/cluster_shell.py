@@ -66,6 +66,8 @@ TELL_S: Final = 5.0
 LEADER_S: Final = 1.0
 EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
 SILENT_MS_MAX: Final = 10_000
+FAREWELL_S: Final = 2.0
+"""So long a member that was forgotten keeps its links: it has to hear of it, and a reset link loses what it holds."""
 """A data link on which not even its neighbours are told for so long is dead, whatever the kernel says."""
 
 
@@ -92,6 +94,7 @@ class ClusterShell:
         self._node: Node | None = None
         self._data_links: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._departed: dict[str, float] = {}  # when members were forgotten
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._submitted_s: float | None = None
         self._closed = False
@@ -367,6 +370,8 @@ class ClusterShell:
                 self._member(change.member)
             elif isinstance(change, MemberForgotten):
                 members = True
+                self._departed[change.name] = self._loop.time()
+                self._again("farewell", FAREWELL_S + PART_TICK_S, self._members)
                 if change.name == self.name:
                     self.registered = False
                 # who catches up may read of an earlier life
@@ -404,8 +409,13 @@ class ClusterShell:
             )
         if members:
             peers = {str(member.name): member.address for member in members}
-            # who is no member any more must still hear that its vote is not needed
-            late = {name: where for name, where in self.reached.items() if NodeId(name) in self.raft.voters}
+            # who is no member any more must still hear of it, and that its vote is not needed
+            heard_s = self._loop.time() - FAREWELL_S
+            late = {
+                name: where
+                for name, where in self.reached.items()
+                if NodeId(name) in self.raft.voters or self._departed.get(name, heard_s) > heard_s
+            }
             if peers != self._remembered and self.name in peers:
                 self._remembered = peers
                 remember(self._directory, peers)
