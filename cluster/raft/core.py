@@ -377,7 +377,7 @@ class Core(SyncObj):  # type: ignore[misc]
         request = {"last_log_index": message.last_index, "last_log_term": message.last_term}
         self._pass(peer, {"type": "request_vote", "term": message.term, **request})
         if self.term == message.term and self.journal.getVotedForNodeId() == peer:
-            self._pre_votes = None
+            self._pre_votes, self._campaign = None, False
             self._rest()  # a vote is worth nothing if its giver stands against who got it
 
     def _received_vote(self, peer: str, message: m.Vote) -> None:

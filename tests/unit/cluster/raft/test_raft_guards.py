@@ -155,11 +155,15 @@ def test_who_has_given_its_vote_does_not_stand_at_once_against_who_got_it() -> N
         voter.core.linked(peer)
     voter.turn()
     voter.core.leader_gone(1)
-    last = voter.core.journal[-1]
-    voter.core.received("c", m.AskVote(voter.core.term + 1, last[1], last[2]))
-    voter.core.tick(1.035)  # when it would have stood itself
+    term, last = voter.core.term + 1, voter.core.journal[-1]
+    voter.core.tick(1.03)
+    assert {type(message) for _, message in voter.turn()} == {m.PreVote}
+    voter.core.received("a", m.PreVoted(term, True, term - 1))  # it may campaign, but
+    voter.core.received("c", m.AskVote(term, last[1], last[2]))  # another one was first
     assert [type(message) for _, message in voter.turn()] == [m.Vote]
-    voter.core.tick(1.08)
+    voter.core.tick(1.05)
+    assert (voter.turn(), voter.core.term) == ([], term)
+    voter.core.tick(1.1)
     assert {type(message) for _, message in voter.turn()} == {m.PreVote}, "nobody has won"
 
 
