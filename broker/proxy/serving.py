@@ -23,28 +23,22 @@ from typing import TYPE_CHECKING, Final
 
 from broker.proxy.asking import Asking
 from broker.proxy.attachment import Attachment, RemoteSubscription
+from broker.proxy.intake import Intake
 from broker.proxy.messages import (
-    SETTLE_ACK,
-    SETTLE_REJECT,
-    SETTLE_REQUEUE_COUNTED,
     Attached,
     AttachedQueue,
-    Commit,
     Consume,
     ConsumerHead,
     Consuming,
     Detach,
-    NamedPublish,
     Published,
     Range,
     Settled,
-    Settlement,
 )
 from broker.proxy.residence import Residence
 from broker.queues.face import EXCLUSIVE
 from broker.queues.queue import Queue
-from broker.queues.ticket import Ticket
-from journal.record import Message, read_records
+from journal.record import read_records
 
 if TYPE_CHECKING:
     from broker.proxy.servings import ServingHost
@@ -77,6 +71,7 @@ class Serving:
         self._free_holders = list(range(HOLDERS_MAX, 0, -1))
         self._consumes: deque[tuple[Attachment, Consume]] = deque()  # they wait for everybody's consumers
         self.asking = Asking(self)
+        self.intake = Intake(self)
         self._residence = Residence(self)
         queue.listener = self.touch
         self._gate()
@@ -182,7 +177,7 @@ class Serving:
                 for first, last in settlement.ranges:
                     if settlement.id > attachment.settlement:
                         self.queue.ring.adopt(first, last, attachment.holder)
-            self._settle(attachment, settlement)
+            self.intake.settle_one(attachment, settlement)
         self._hold_only(attachment, entry.outstanding)
         self._list(attachment, entry.consumers, entry.asking)
         self.host.send(node, Attached(self.queue_id, self.epoch, entry.gen, attachment.accepted))
@@ -321,142 +316,6 @@ class Serving:
         if member is not None:
             member.grant(upto, held)
             self.queue.ring.mark()
-
-    # -- publishes ------------------------------------------------------------------------------------------------
-
-    def publish(self, attachment: Attachment, first: int, count: int, records: memoryview) -> None:
-        if not self._next(attachment, first, first + count - 1):
-            return
-        queue = self.queue
-        last = first + count - 1
-        self.host.published(len(records))
-        if queue.rejects:
-            for number, (_, message, _, _) in enumerate(read_records(records), first):
-                if not self._take_one(attachment, number, message):
-                    return
-            return
-        if attachment.refused is not None:
-            return
-        ticket = attachment.ticket(last)
-        taken = queue.publish_records(records, ticket, self.host.now_ms)
-        assert taken == count, f"a Publish of {count} messages holds {taken}"
-        self._accepted(attachment, last, ticket)
-
-    def publish_named(self, attachment: Attachment, named: NamedPublish, records: memoryview) -> None:
-        if not self._next(attachment, named.number, named.number):
-            return
-        queue = self.queue
-        ((_, message, _, _),) = read_records(records)
-        self.host.published(len(records))
-        known = queue.producers.knows(named.producer, named.sequence)
-        if queue.rejects and not known and not queue.accepts(message, self.host.now_ms):
-            attachment.refuse(named.number)
-            self.touch()
-            return
-        if attachment.refused is not None:
-            return
-        ticket = attachment.ticket(named.number)
-        queue.publish_named(named.producer, named.sequence, message, ticket, self.host.now_ms)
-        self._accepted(attachment, named.number, ticket)
-
-    def commit(self, attachment: Attachment, commit: Commit, records: memoryview) -> None:
-        """A transaction's part: everything in the next group, or nothing if one message finds no room."""
-        last = commit.first + commit.count - 1
-        if not self._next(attachment, commit.first, last):
-            return
-        queue, now_ms = self.queue, self.host.now_ms
-        self.host.published(len(records))
-        named = {number: (producer, sequence) for number, producer, sequence in commit.named}
-        numbered = [(number, m) for number, (_, m, _, _) in enumerate(read_records(records), commit.first)]
-        new = [m for number, m in numbered if number not in named or not queue.knows(*named[number])]
-        if not queue.takes(new, now_ms):
-            for number, _ in numbered:
-                attachment.refuse(number)
-            self.touch()
-            return
-        if attachment.refused is not None:
-            return
-        ticket = attachment.ticket(last)
-        if named:
-            for number, message in numbered:
-                if number in named:
-                    queue.publish_named(*named[number], message, ticket, now_ms)
-                else:
-                    queue.publish((message,), ticket, now_ms)
-        else:
-            queue.publish_records(records, ticket, now_ms)
-        changed = sum([self._carry_out(attachment, outcome, ranges) for outcome, ranges in commit.settlements])
-        if changed and queue.ring.needs_write:
-            attachment.until_durable(ticket)
-        self._accepted(attachment, last, ticket)
-        queue.ring.mark()
-
-    def _next(self, attachment: Attachment, first: int, last: int) -> bool:
-        """Whether these numbers are to be taken. What is here already is answered by `Published` when it is due."""
-        if last <= attachment.accepted:
-            return False
-        if attachment.refused is not None:
-            return first == attachment.last + 1
-        if not attachment.follows(first):
-            self.detach(attachment, "gap")
-            return False
-        return True
-
-    def _take_one(self, attachment: Attachment, number: int, message: Message) -> bool:
-        """Takes a message that the queue may refuse; False: those behind it wait for the next attach."""
-        queue = self.queue
-        accepts = queue.accepts(message, self.host.now_ms)
-        if not accepts:
-            attachment.refuse(number)
-            self.touch()
-            return True
-        if attachment.refused is not None:
-            return False
-        ticket = attachment.ticket(number)
-        queue.publish((message,), ticket, self.host.now_ms)
-        self._accepted(attachment, number, ticket)
-        return True
-
-    def _accepted(self, attachment: Attachment, last: int, ticket: Ticket) -> None:
-        attachment.accepted = last
-        self.queue.ring.produced(attachment.producer, last)
-        ticket.pass_()
-
-    # -- settlements ----------------------------------------------------------------------------------------------
-
-    def settle(self, attachment: Attachment, settlements: tuple[Settlement, ...]) -> None:
-        for settlement in settlements:
-            self._settle(attachment, settlement)
-        self.queue.ring.mark()
-        self.touch()
-
-    def _settle(self, attachment: Attachment, settlement: Settlement) -> None:
-        if settlement.id <= attachment.settlement:
-            return  # told again, and applied before
-        queue, ring = self.queue, self.queue.ring
-        changed = self._carry_out(attachment, settlement.outcome, settlement.ranges)
-        attachment.settlement = settlement.id
-        if changed and ring.needs_write:
-            attachment.unsettled.append((settlement.id, queue.commits))
-        elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
-            attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))
-
-    def _carry_out(self, attachment: Attachment, outcome: int, ranges: tuple[Range, ...]) -> int:
-        """How many of these messages its node held, and the log must hear of."""
-        queue, ring, holder = self.queue, self.queue.ring, attachment.holder
-        changed = 0
-        for first, last in ranges:
-            if outcome == SETTLE_ACK:
-                changed += ring.settle_held(first, last, holder)
-                continue
-            counted = outcome == SETTLE_REQUEUE_COUNTED
-            for seq in ring.take_held(first, last, holder):
-                changed += outcome == SETTLE_REJECT or counted
-                if outcome == SETTLE_REJECT:
-                    queue.reject(seq)
-                else:
-                    queue.requeue(seq, counted)
-        return changed
 
     # -- the turn -------------------------------------------------------------------------------------------------
 

@@ -210,7 +210,7 @@ class Servings:
             serving = self._serving(queue_id, epoch)
             attachment = serving.attachment(peer, gen) if serving is not None else None
             if serving is not None and attachment is not None:
-                serving.publish(attachment, first, count, records)
+                serving.intake.publish(attachment, first, count, records)
 
     def _publish_named(self, peer: str, message: NamedPublish, payload: memoryview) -> None:
         if verify_records(payload, message.queue_id, EPOCH_MAX) != 1:
@@ -218,7 +218,7 @@ class Servings:
         serving = self._serving(message.queue_id, message.epoch)
         attachment = serving.attachment(peer, message.gen) if serving is not None else None
         if serving is not None and attachment is not None:
-            serving.publish_named(attachment, message, payload)
+            serving.intake.publish_named(attachment, message, payload)
 
     def _commit(self, peer: str, message: Commit, payload: memoryview) -> None:
         if (found := verify_records(payload, message.queue_id, EPOCH_MAX)) != message.count:
@@ -229,7 +229,7 @@ class Servings:
         serving = self._serving(message.queue_id, message.epoch)
         attachment = serving.attachment(peer, message.gen) if serving is not None else None
         if serving is not None and attachment is not None:
-            serving.commit(attachment, message, payload)
+            serving.intake.commit(attachment, message, payload)
 
     def _consume(self, peer: str, message: Consume, _: memoryview) -> None:
         serving = self._serving(message.queue_id, message.epoch)
@@ -254,7 +254,7 @@ class Servings:
         serving = self._serving(message.queue_id, message.epoch)
         attachment = serving.attachment(peer, message.gen) if serving is not None else None
         if serving is not None and attachment is not None:
-            serving.settle(attachment, message.settlements)
+            serving.intake.settle(attachment, message.settlements)
 
     def _ask(self, peer: str, message: Ask, _: memoryview) -> None:
         serving = self._serving(message.queue_id, message.epoch)
