@@ -19,9 +19,8 @@ import pika
 import pytest
 
 from broker.trial.nodes import LocalCluster, TrialError
-from tests.faults.cluster_trial import needs_cluster  # noqa: F401
 
-pytestmark = [pytest.mark.usefixtures("needs_cluster"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.timeout(200)]
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 400
 BODY = 3000
