@@ -20,11 +20,13 @@ from typing import Any, Final
 
 from broker.queues.annotation import Annotation
 from broker.queues.burial import Burial
+from broker.queues.committing import carry_out
 from broker.queues.deadletter import Reason
 from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
 from broker.queues.host import Host
 from broker.queues.limits import exceeds
 from broker.queues.producers import HAD_CONSUMERS, Producers
+from broker.queues.retries import retry_delay_ms
 from broker.queues.ring import (
     HEAD_EXPIRED,
     HEAD_NONE,
@@ -42,9 +44,6 @@ from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
 from journal.layout import HAS_BCC
 from journal.record import Message
-
-DELAYED_RETRY_MIN_MS: Final = 1000
-"""For a queue that wants delayed retries and does not say of what length."""
 
 LOAD_AHEAD: Final = 2048
 LOAD_AHEAD_MAX: Final = 16384
@@ -242,7 +241,7 @@ class Queue:
             return
         if self.ring.annotates_redelivered:
             self._annotation.count(seq)
-        delay_ms = self._delay_ms(seq, counted)
+        delay_ms = retry_delay_ms(self.settings, self.ring.delivery_count(seq), counted)
         if delay_ms:
             if self._delayed is None:
                 self._delayed = []
@@ -250,17 +249,6 @@ class Queue:
             self.ring.mark()
         else:
             self.ring.requeue(seq, counted)
-
-    def _delay_ms(self, seq: int, counted: bool) -> int:
-        """Delayed retry (RabbitMQ 4.3): min(least x delivery count, most) for the kind of return it is asked for."""
-        settings = self.settings
-        wanted = {"disabled": False, "all": True, "failed": counted, "returned": not counted}
-        if not wanted[settings.delayed_retry_type]:
-            return 0
-        least = settings.delayed_retry_min_ms or DELAYED_RETRY_MIN_MS
-        most = settings.delayed_retry_max_ms
-        delay_ms = least * max(1, self.ring.delivery_count(seq) + counted)
-        return delay_ms if most is None else min(delay_ms, most)
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         """The message of a basic.get as `dispatch` would show it."""
@@ -275,26 +263,8 @@ class Queue:
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         """All that happens here stands in the node's next group, which the node's barrier waits for."""
-        if self.deleted:
-            return
-        new = [m for messages, named in part.publishes if named is None or not self.knows(*named) for m in messages]
-        if not self.takes(new, now_ms):
-            ticket.rejected = True
-            for seq, _ in part.settles:
-                self.requeue(seq, False)
-            return
-        for messages, named in part.publishes:
-            if named is None:
-                self.publish(messages, ticket, now_ms)
-            else:
-                self.publish_named(*named, messages[0], ticket, now_ms)
-        for seq, outcome in part.settles:
-            if outcome == "ack":
-                self.settle(seq, held=True)
-            elif outcome == "requeue":
-                self.requeue(seq, False)
-            else:
-                self.reject(seq)
+        if not self.deleted:
+            carry_out(self, part, ticket, now_ms)
 
     def _expire(self, now_ms: int) -> bool:
         """Whether something was given up."""

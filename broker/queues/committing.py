@@ -1,0 +1,33 @@
+"""A transaction's part in one queue: all of it happens, or none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.queues.face import CommitPart
+from broker.queues.ticket import Ticket
+
+if TYPE_CHECKING:
+    from broker.queues.queue import Queue
+
+
+def carry_out(queue: Queue, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
+    """Publishes and settles within one turn. What the queue refuses is refused whole, and the deliveries return."""
+    new = [m for messages, named in part.publishes if named is None or not queue.knows(*named) for m in messages]
+    if not queue.takes(new, now_ms):
+        ticket.rejected = True
+        for seq, _ in part.settles:
+            queue.requeue(seq, False)
+        return
+    for messages, named in part.publishes:
+        if named is None:
+            queue.publish(messages, ticket, now_ms)
+        else:
+            queue.publish_named(*named, messages[0], ticket, now_ms)
+    for seq, outcome in part.settles:
+        if outcome == "ack":
+            queue.settle(seq, held=True)
+        elif outcome == "requeue":
+            queue.requeue(seq, False)
+        else:
+            queue.reject(seq)

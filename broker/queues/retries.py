@@ -1,0 +1,21 @@
+"""How long a message that came back waits before it is handed out again (RabbitMQ 4.3's delayed retry)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cluster.queue_settings import QueueSettings
+
+DELAYED_RETRY_MIN_MS: Final = 1000
+"""For a queue that wants delayed retries and does not say of what length."""
+
+
+def retry_delay_ms(settings: QueueSettings, delivery_count: int, counted: bool) -> int:
+    """min(least x delivery count, most) for the kind of return it is asked for, else 0."""
+    wanted = {"disabled": False, "all": True, "failed": counted, "returned": not counted}
+    if not wanted[settings.delayed_retry_type]:
+        return 0
+    least = settings.delayed_retry_min_ms or DELAYED_RETRY_MIN_MS
+    most = settings.delayed_retry_max_ms
+    delay_ms = least * max(1, delivery_count + counted)
+    return delay_ms if most is None else min(delay_ms, most)
