@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -90,6 +90,8 @@ class Node:
         self.reply_targets: dict[str, ReplyTarget] = {}
         self.replies: Replies | None = None  # the way to requesters at other nodes
         self.alarms: dict[str, None] = {}
+        self.congested: Mapping[Any, None] = {}
+        """Queues elsewhere that have too much uncommitted: who publishes to them waits."""
         self.alarms_elsewhere: dict[str, tuple[str, ...]] = {}
         """Of other nodes, which own queues that clients of this node publish to."""
         self.part: Part | None = None

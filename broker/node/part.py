@@ -65,6 +65,7 @@ class Part:
         self.hub = Hub(self.name, lambda: node.map.applied)
         self.copying = Copying(node, self.hub, self.name, Records())
         self.proxies = Proxies(self, node.options.incarnation)
+        node.congested = self.proxies.congested
         self.servings = Servings(self)
         self.copying.freezing = self._freezing
         self.copying.synced = self.servings.synced
@@ -383,6 +384,10 @@ class Part:
 
     def flow_changed(self) -> None:
         self.node.review_throttle()
+
+    def relieved(self, queue: object) -> None:
+        for connection in self.node.connections.values():
+            connection.relieved(queue)
 
     def room(self, node: str) -> int:
         if node == self.name:

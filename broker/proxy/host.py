@@ -26,3 +26,6 @@ class ProxyHost(Protocol):
 
     def flow_changed(self) -> None:
         """`Proxies.unacknowledged_bytes` has changed: publishers may have to wait, or may go on."""
+
+    def relieved(self, queue: object) -> None:
+        """A queue is congested no more: whoever waits to publish to it may go on."""

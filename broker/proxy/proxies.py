@@ -41,6 +41,8 @@ from cluster.entities import Queue as QueueEntity
 from cluster.ids import NodeId
 from cluster.queue_settings import QueueSettings
 
+QUEUE_BYTES_MAX: Final = 8 << 20
+"""With more than this not committed a queue is congested: whoever publishes to it waits until half of it is."""
 RETRY_MS: Final = 500
 """So long an owner may take to answer an Attach."""
 PAUSE_MS: Final = 20
@@ -48,13 +50,15 @@ PAUSE_MS: Final = 20
 
 
 class Proxies:
-    """The client side of one node. `unacknowledged_bytes`: publishes that no owner has called committed yet."""
+    """The client side of one node. `unacknowledged_bytes`: publishes that no owner has called committed yet, but for
+    those in `congested` queues."""
 
     def __init__(self, host: ProxyHost, incarnation: int) -> None:
         self.host = host
         self.incarnation = incarnation
         self.queues: dict[int, ProxyQueue] = {}
         self.unacknowledged_bytes = 0
+        self.congested: dict[ProxyQueue, None] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._owned: dict[str, dict[int, ProxyQueue]] = {}
         self._linked: dict[str, None] = {}
@@ -167,17 +171,29 @@ class Proxies:
     def relieved(self, line: Line) -> None:
         self._shared.pop(line, None)
 
-    def took(self, size: int) -> None:
-        self.unacknowledged_bytes += size
-        self.host.flow_changed()
+    def took(self, queue: ProxyQueue, size: int) -> None:
+        self._weigh(queue, size)
 
-    def gave(self, size: int) -> None:
-        if not size:
-            return
-        self.unacknowledged_bytes -= size
+    def gave(self, queue: ProxyQueue, size: int) -> None:
+        if size:
+            self._weigh(queue, -size)
+            self._go_on()
+
+    def _weigh(self, queue: ProxyQueue, size: int) -> None:
+        """So many bytes came to a queue's backlog, or left it. What a congested queue holds is the affair of those
+        who publish to it; all else together slows down everybody."""
+        if queue in self.congested:
+            if queue.backlog_bytes <= QUEUE_BYTES_MAX // 2:
+                del self.congested[queue]
+                self.unacknowledged_bytes += queue.backlog_bytes
+                self.host.relieved(queue)
+        elif queue.backlog_bytes > QUEUE_BYTES_MAX:
+            self.congested[queue] = None
+            self.unacknowledged_bytes -= queue.backlog_bytes - size
+        else:
+            self.unacknowledged_bytes += size
         assert self.unacknowledged_bytes >= 0, "what is acknowledged was published"
         self.host.flow_changed()
-        self._go_on()
 
     def alarmed(self, owner: str, raised: bool) -> None:
         """An owner has a resource alarm, or is well again: its queues' publishes wait meanwhile."""

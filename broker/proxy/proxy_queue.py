@@ -100,6 +100,11 @@ class ProxyQueue:
     def name(self) -> str:
         return self.entity.name
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Of publishes that its owner has not called committed."""
+        return self._backlog.size
+
     # -- publishing -------------------------------------------------------------------------------------------
 
     @property
@@ -114,14 +119,14 @@ class ProxyQueue:
 
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         if messages and not self.deleted:
-            self.node.took(self._backlog.publish(messages, ticket))
+            self.node.took(self, self._backlog.publish(messages, ticket))
             self.ring.mark()
 
     def publish_named(
         self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
     ) -> None:
         if not self.deleted:
-            self.node.took(self._backlog.publish((message,), ticket, (producer, sequence)))
+            self.node.took(self, self._backlog.publish((message,), ticket, (producer, sequence)))
             self.ring.mark()
 
     def knows(self, producer: bytes, sequence: int) -> bool:
@@ -234,7 +239,7 @@ class ProxyQueue:
             self.ring.mark()
 
         settlements = [(outcome, joined((seq, seq) for seq in some)) for outcome, some in seqs.items()]
-        self.node.took(self._backlog.publish(messages, ticket, commit=Committing(settlements, named, answered)))
+        self.node.took(self, self._backlog.publish(messages, ticket, commit=Committing(settlements, named, answered)))
 
     # -- the queue as a whole ---------------------------------------------------------------------------------
 
@@ -353,7 +358,9 @@ class ProxyQueue:
         for line in self._busy:
             if not line.told:
                 outbox.say(Consume(queue_id, epoch, gen, line.head()))
-        for ask in self._questions.tell(queue_id, epoch, gen, self._backlog.next_to_send):
+        # who publishes and then asks, counts his own, unless the owner has an alarm: that may last
+        sent = self._backlog.next_number if outbox.shut else self._backlog.next_to_send
+        for ask in self._questions.tell(queue_id, epoch, gen, sent):
             outbox.say(ask)
         self._grant(outbox)
 
@@ -374,7 +381,7 @@ class ProxyQueue:
         if message.gen != self.gen or not self.attached:
             return
         assert self.outbox is not None, "an attachment has an owner"
-        self.node.gave(self._backlog.published(message.upto, message.refused, self.outbox))
+        self.node.gave(self, self._backlog.published(message.upto, message.refused, self.outbox))
         if self._backlog.next_to_send < self._backlog.next_number:
             self.ring.mark()
 
@@ -494,7 +501,7 @@ class ProxyQueue:
             self.node.relieved(line)
             line.subscription.credit.active = False
             self._cancel(line)
-        self.node.gave(self._backlog.drop(self.outbox, refused))
+        self.node.gave(self, self._backlog.drop(self.outbox, refused))
         self.gather()
         self.ring.forget(self._settlements.drop(refused))
         nothing = Answer(self.entity.queue_id, self.gen, 0)

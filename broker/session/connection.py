@@ -65,7 +65,7 @@ class Connection:
     """
 
     __slots__ = (
-        "_blocked_told", "_closed_at_ms", "_fed", "_held", "_last_heard_ms", "_last_sent_ms",
+        "_blocked_told", "_closed_at_ms", "_congested", "_fed", "_held", "_last_heard_ms", "_last_sent_ms",
         "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
         "ending", "exclusive_queues", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms", "out",
         "parked_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "state", "user", "vhost",
@@ -100,6 +100,7 @@ class Connection:
         self.opened_at_ms = now_ms
         self.paused_since_ms = 0
         self._blocked_told = False
+        self._congested: dict[QueueFace, None] = {}  # queues with too much uncommitted to which it has published
         self._fed: dict[str, None] = {}  # nodes with an alarm to whose queues it has published
         self._closed_at_ms = 0
         self._last_heard_ms = self._last_sent_ms = now_ms
@@ -390,6 +391,15 @@ class Connection:
                 self._fed[owner] = None
                 self.alarmed()
 
+    def waits_for(self, queue: QueueFace) -> None:
+        """It publishes to a queue that has too much uncommitted: it is read again when the queue is relieved."""
+        self._congested[queue] = None
+        self.review_reading()
+
+    def relieved(self, queue: object) -> None:
+        if self._congested and self._congested.pop(queue, self) is None:  # type: ignore[call-overload]
+            self.review_reading()
+
     @property
     def _alarms(self) -> list[str]:
         """Those for which this connection has to wait."""
@@ -400,7 +410,7 @@ class Connection:
 
     def review_reading(self) -> None:
         """Whether the socket should be read: not while blocked, checked, behind, or deaf itself."""
-        blocked = self.publishes and (bool(self._alarms) or self.node.throttled)
+        blocked = self.publishes and (bool(self._alarms) or self.node.throttled or bool(self._congested))
         reading = (
             not (blocked and self.state is State.OPEN)
             and self.state is not State.CHECKING

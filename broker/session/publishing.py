@@ -218,6 +218,10 @@ def depart(channel: Channel, route: Route[QueueFace], messages: Sequence[Message
         node.sending[channel.connection] = None
     if node.alarms_elsewhere:
         channel.connection.feeds(route.targets)
+    if node.congested:
+        for queue in route.targets:
+            if queue in node.congested:
+                channel.connection.waits_for(queue)
 
 
 def _send_named(queue: QueueFace, message: Message, ticket: Ticket | None, named: Named, now_ms: int) -> None:

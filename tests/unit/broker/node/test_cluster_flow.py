@@ -1,0 +1,33 @@
+"""Who waits for whom when a queue cannot commit: those who publish to it, and nobody else."""
+
+from __future__ import annotations
+
+from broker.amqp import methods as m
+from broker.proxy.proxies import QUEUE_BYTES_MAX
+from tests.unit.broker.node.node_cluster import Cluster
+from tests.unit.broker.session.harness import bodies
+
+BODY = bytes(1 << 20)
+
+
+def test_a_queue_that_cannot_commit_stops_its_own_publishers_only() -> None:
+    cluster = Cluster("a", "b", "c", unwritten_bytes_max=16 << 20)
+    cluster["a"].client().declare("stuck", x_queue_leader_locator="client-local", x_min_in_sync=3)
+    cluster["b"].client().declare("free", x_queue_leader_locator="client-local")
+    cluster.kill("c")
+    stuck, free = cluster["b"].client(), cluster["b"].client()
+    free.ask(m.ConfirmSelect())
+    for _ in range(40):
+        stuck.publish("", "stuck", BODY)
+    proxies = cluster["b"].node.part.proxies  # type: ignore[union-attr]
+    assert not stuck.connection.reading, "its bytes wait in its socket"
+    held = next(iter(proxies.congested)).backlog_bytes
+    assert QUEUE_BYTES_MAX < held <= QUEUE_BYTES_MAX + 3 * len(BODY)
+    assert free.publish("", "free", b"x") == [m.BasicAck(1, True)]
+    cluster.restart("c")
+    cluster.wait(3000)
+    assert stuck.connection.reading
+    assert not proxies.congested
+    assert proxies.unacknowledged_bytes == 0
+    reader = cluster["a"].client()
+    assert len(bodies(reader.consume("stuck", no_ack=True))) == 40
