@@ -134,6 +134,7 @@ def _quiet_collector() -> None:
     """What lives now lives on; messages are no containers. The collector need not look so often."""
     import gc
 
+    gc.unfreeze()  # a node that begins again leaves its former self behind
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import socket
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
 
+from broker.cli.start import _quiet_collector
 from broker.server.admin import ask
 
 
@@ -200,3 +203,21 @@ def test_the_start_imports_neither_pydantic_nor_rich_nor_structlog() -> None:
         "print([m for m in ('pydantic', 'pydantic_settings', 'rich', 'structlog', 'pyarrow') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_what_a_node_leaves_behind_when_it_begins_again_is_collected() -> None:
+    class Former:
+        def __init__(self) -> None:
+            self.itself = self
+
+    threshold = gc.get_threshold()
+    try:
+        former = Former()
+        gone = weakref.ref(former)
+        _quiet_collector()
+        del former
+        _quiet_collector()
+        assert gone() is None
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
