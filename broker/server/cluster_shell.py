@@ -24,18 +24,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.server.addresses import dialable, own_address, remember, remembered
 from broker.server.catching_up import NOTHING, CatchingUp
-from broker.server.damage import is_marked, mark, names_of, only_copies, unmark
+from broker.server.damage import copies_of, given_up, is_marked, unmark
 from broker.server.endings import Restart, Unstarted
 from broker.server.handing_over import hand_over_all
 from broker.server.identity import Identity, identity_of
 from broker.server.joining import Admission
+from broker.server.probes import Probes
 from broker.version import VERSION
 from cluster import commands as c
 from cluster.balance import reconfigurations, waits_for
 from cluster.changes import MemberChanged, MemberForgotten
 from cluster.entities import Member
 from cluster.errors import Unavailable
-from cluster.ids import Incarnation, NodeId, QueueId
+from cluster.ids import Incarnation, NodeId
 from cluster.link.certificates import node_credentials
 from cluster.link.frames import encode
 from cluster.link.hello import CONTROL, DATA, Hello
@@ -66,9 +67,9 @@ TELL_S: Final = 5.0
 LEADER_S: Final = 1.0
 EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
 SILENT_MS_MAX: Final = 10_000
+"""A data link on which not even its neighbours are told for so long is dead, whatever the kernel says."""
 FAREWELL_S: Final = 2.0
 """So long a member that was forgotten keeps its links: it has to hear of it, and a reset link loses what it holds."""
-"""A data link on which not even its neighbours are told for so long is dead, whatever the kernel says."""
 
 
 class ClusterShell:
@@ -95,7 +96,7 @@ class ClusterShell:
         self._data_links: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._departed: dict[str, float] = {}  # when members were forgotten
-        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._probes = Probes(self)
         self._submitted_s: float | None = None
         self._closed = False
         self.reached: dict[str, str] = {}
@@ -180,14 +181,6 @@ class ClusterShell:
 
     # -- the node ---------------------------------------------------------------------------------------------
 
-    def _lost_copies(self) -> tuple[QueueId, ...]:
-        if not is_marked(self._directory):
-            return ()
-        aside = self._shell.storage.aside
-        copies = tuple(queue.queue_id for queue in self.raft.map.replicas_of(NodeId(self.name)))
-        self.say("rebuilds", f"{len(copies)} copies from other members; the damaged journal is {aside or 'set aside'}")
-        return copies
-
     async def join_node(self, node: Node, amqp: tuple[str, ...]) -> None:
         """The node is recovered: registers it, and returns when it may speak to clients."""
         self._node = node
@@ -211,11 +204,14 @@ class ClusterShell:
             incarnation=Incarnation(self.incarnation),
             address=self._address,
             amqp=self._options.advertised_amqp or dialable(amqp, self._address),
-            damaged=self._lost_copies(),
+            damaged=copies_of(self.raft.map, self.name) if is_marked(self._directory) else (),
         )
         applied = await self.ordered(command)
         if applied.error is not None:
             raise Unstarted(applied.error.text)
+        if command.damaged:
+            aside = self._shell.storage.aside or "set aside"
+            self.say("rebuilds", f"{len(command.damaged)} copies from other members; the damaged journal is {aside}")
         unmark(self._directory)
         if self.draining:
             self._shell.turn_clients_away()
@@ -242,19 +238,14 @@ class ClusterShell:
             disk_id=self._disk_id,
             incarnation=Incarnation(max(self.incarnation, known.incarnation) + 1),
             address=self._address,
-            damaged=tuple(queue.queue_id for queue in self.raft.map.replicas_of(NodeId(self.name))),
+            damaged=copies_of(self.raft.map, self.name),
             spare_last=True,
         )
         applied = await self.ordered(command)
-        if applied.error is not None:
-            only = only_copies(self.raft.map, self.name)
-            return Unstarted(
-                f"{damage}. Of {len(only)} queues this may be the only copy, so it is not rebuilt from others: "
-                f"{names_of(only) or applied.error.text}. See docs/operating-a-cluster.md, 'A damaged journal'"
-            )
-        mark(self._directory, str(damage))
-        self._log.say("error", "cluster.journal_damaged", why=str(damage), copies=len(command.damaged))
-        return Restart("its journal is damaged: it is set aside, and the copies are rebuilt from the other members'")
+        ending = given_up(self._directory, damage, applied, self.raft.map, self.name)
+        if isinstance(ending, Restart):
+            self._log.say("error", "cluster.journal_damaged", why=str(damage), copies=len(command.damaged))
+        return ending
 
     async def _heard_by_leader(self) -> None:
         """Waits until the leader answers datagrams of this node: else it would be failed and begin again, for ever.
@@ -340,8 +331,7 @@ class ClusterShell:
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
-        for task in self._probes.values():
-            task.cancel()
+        self._probes.close()
         self._admission.close()
         if hasattr(self, "heart"):
             await self.heart.close()
@@ -496,32 +486,13 @@ class ClusterShell:
             if self._node is not None and self._node.part is not None:
                 self._node.part.unlinked(peer)
                 self._shell.schedule()
-        if peer not in self._probes and not self._closed:
-            self._probes[peer] = self._loop.create_task(self._probe(peer))
+        if not self._closed:
+            self._probes.begin(peer)
 
-    async def _probe(self, peer: str) -> None:
-        try:
-            member = self.raft.map.member(NodeId(peer))
-            if await self.mesh.probe(peer) != "refused":
-                return
-            self.raft.peer_gone(NodeId(peer))
-            if member is None or not member.alive:
-                return
-            while not self._closed:
-                now = self.raft.map.member(NodeId(peer))
-                if now is None or not now.alive or now.incarnation != member.incarnation or self._linked(peer):
-                    return
-                if self.raft.is_leader:
-                    self._fail_member(peer, member.incarnation)
-                    return
-                await asyncio.sleep(RAFT_TICK_S)  # another one leads, or an election is under way
-        finally:
-            del self._probes[peer]
-
-    def _linked(self, peer: str) -> bool:
+    def has_data_link(self, peer: str) -> bool:
         return peer in self._data_links
 
-    def _fail_member(self, peer: str, incarnation: int) -> None:
+    def fail_member(self, peer: str, incarnation: int) -> None:
         self.heart.condemn(peer, incarnation)
         self.raft.propose_in_term(c.FailNode(node=NodeId(peer), incarnation=Incarnation(incarnation)))
 
@@ -601,7 +572,7 @@ class ClusterShell:
             alive = [member.name for member in self.raft.map.alive_members() if member.name not in (peer, self.name)]
             if any(self.mesh.session(name, CONTROL) is None for name in alive):
                 return
-        self._fail_member(peer, incarnation)
+        self.fail_member(peer, incarnation)
 
     def _is_back(self, peer: str, incarnation: int) -> bool:
         if peer == self.name:
