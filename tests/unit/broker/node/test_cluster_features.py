@@ -362,6 +362,7 @@ def test_an_owners_alarm_blocks_those_who_publish_to_its_queues() -> None:
     assert writer.publish("", "q", b"waits") == []
     assert writer.hear(0) == [m.ConnectionBlocked("low on memory at node a")]
     assert elsewhere.publish("", "other", b"goes on") == [m.BasicAck(2, True)]
+    assert count(cluster, "q", "c") == 0, "questions do not wait behind what waits"
     assert reader.say() == []
     cluster["a"].node.set_alarm("memory", False)
     assert writer.say() == [m.BasicAck(1, True)]
