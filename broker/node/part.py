@@ -330,7 +330,7 @@ class Part:
         return self.hub.turn() or served
 
     def tick(self, now_ms: int) -> None:
-        """To be called at `next_wake_ms`, and every 50 ms."""
+        """To be called every 50 ms. What is due between two calls (`next_wake_ms`) is done by `turn`."""
         self.relay.tick(now_ms)
         self.copying.primary.tick(now_ms)
         self.hub.tick(now_ms)

@@ -22,7 +22,7 @@ from typing import Final
 from broker.proxy.messages import Commit, NamedPublish, Range
 from broker.proxy.outbox import Outbox
 from broker.queues.ticket import Ticket
-from journal.record import Message, RecordBuffer
+from journal.record import Message, RecordBuffer, size_of
 
 PART_BYTES_MAX: Final = 1 << 20
 """An entry that would make a part longer than this begins a new one."""
@@ -60,7 +60,7 @@ class Entry:
         self.ticket = ticket
         self.named = named
         self.commit = commit
-        self.size = sum(message.size for message in messages)
+        self.size = size_of(messages)
         self.refused = False
 
     def answer(self) -> None:
