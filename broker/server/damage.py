@@ -19,11 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from broker.server.endings import Restart, Unstarted
 from broker.server.identity import write_durably
 from cluster.entities import Queue
 from cluster.errors import queue_text
-from cluster.ids import NodeId
+from cluster.ids import NodeId, QueueId
+from cluster.state import Applied
 from cluster.view import ClusterView
+from journal.errors import DamagedJournal
 
 NAMES_MAX: Final = 5
 LOST: Final = "journal.lost"
@@ -41,6 +44,24 @@ def names_of(queues: Sequence[Queue]) -> str:
     names = ", ".join(queue_text(queue.vhost, queue.name) for queue in queues[:NAMES_MAX])
     more = len(queues) - NAMES_MAX
     return f"{names} and {more} more" if more > 0 else names
+
+
+def copies_of(map_: ClusterView, node: str) -> tuple[QueueId, ...]:
+    """All queues of which this node holds a copy."""
+    return tuple(queue.queue_id for queue in map_.replicas_of(NodeId(node)))
+
+
+def given_up(directory: Path, damage: DamagedJournal, applied: Applied, map_: ClusterView, node: str) -> Exception:
+    """What ends this node, after it asked to give up its copies: it begins again, with its journal marked as lost, or
+    it says of which queues it may have the only copy."""
+    if applied.error is not None:
+        only = only_copies(map_, node)
+        return Unstarted(
+            f"{damage}. Of {len(only)} queues this may be the only copy, so it is not rebuilt from others: "
+            f"{names_of(only) or applied.error.text}. See docs/operating-a-cluster.md, 'A damaged journal'"
+        )
+    mark(directory, str(damage))
+    return Restart("its journal is damaged: it is set aside, and the copies are rebuilt from the other members'")
 
 
 def mark(directory: Path, why: str) -> None:
