@@ -77,6 +77,7 @@ async def _torment(console: Console, directory: Path, rounds: int, seed: int, co
             consumers=3 * len(QUEUE_KINDS),
             rate_per_s=rate,
             kinds=PUBLISHER_KINDS,
+            committing=5,
             extras=QUEUE_KINDS,
         )
         load = Load(plan, seed)

@@ -70,6 +70,8 @@ class LoadPlan:
     arguments: Table = field(default_factory=lambda: {"x-queue-type": "quorum"})
     kinds: tuple[str, ...] = (CONFIRMS,)
     """of publishers: the first is of the first kind, and so on, over and over"""
+    committing: int = 0
+    """every so many-th consumer acknowledges in transactions; 0: none does"""
     extras: tuple[Table, ...] = ({},)
     """more arguments of the first queue, of the second, and so on, over and over"""
 
@@ -351,6 +353,7 @@ class _Consumer(_Session):
     def __init__(self, load: Load, number: int) -> None:
         super().__init__(load, "consumer", number)
         self.kind = KINDS[number // load.plan.queues % len(KINDS)]
+        self.commits = load.plan.committing > 0 and number % load.plan.committing == load.plan.committing - 1
         self.held: deque[tuple[float, int, int, int]] = deque()
         """(acknowledge at, tag, publisher, number)"""
 
@@ -361,6 +364,8 @@ class _Consumer(_Session):
         load = self.load
         queue = load.plan.queue(self.number)
         kind = load.random.choice(("push", "get")) if self.kind == "either" else self.kind
+        if self.commits:
+            await client.call(m.TxSelect())
         if kind == "push":
             client.on_deliver = self._take
             await client.call(m.BasicQos(prefetch_count=load.plan.prefetch))
@@ -370,9 +375,9 @@ class _Consumer(_Session):
                 got = await client.call(m.BasicGet(queue=queue))
                 if isinstance(got, Delivery):
                     self._take(got)
-                    self._acknowledge(client)
+                    await self._acknowledge(client)
                     continue
-            self._acknowledge(client)
+            await self._acknowledge(client)
             await asyncio.sleep(TICK_S)
 
     def _take(self, delivery: Delivery) -> None:
@@ -385,7 +390,7 @@ class _Consumer(_Session):
         self.load.last_delivery_s = at_s
         self.held.append((at_s + self.load.random.random() * self.load.plan.hold_s, delivery.tag, *which))
 
-    def _acknowledge(self, client: Client) -> None:
+    async def _acknowledge(self, client: Client) -> None:
         now_s = time.monotonic()
         last = 0
         while self.held and self.held[0][0] <= now_s:
@@ -393,3 +398,5 @@ class _Consumer(_Session):
             self.load.history.add(now_s, What.ACKNOWLEDGED, self.name, self.session, publisher, number)
         if last:
             client.acknowledge(last, multiple=True)
+            if self.commits:
+                await client.call(m.TxCommit())
