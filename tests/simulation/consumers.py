@@ -25,7 +25,7 @@ class Consumer(Actor):
         self.no_ack = no_ack
         self.rejects = rejects
         self.priority = priority
-        self.slow_s = world.schedule.rng.choice((0.01, 0.05, 0.2))
+        self.slow_s = world.schedule.rng.choice((0.01, 0.05, 0.2, 2.0))
         self._have: dict[int, bytes] = {}
         self._consuming = False
         super().__init__(world, name)

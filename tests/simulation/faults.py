@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RANDOM = (
     *("kill",) * 4, *("pause",) * 2, *("cut_one",) * 3, *("hand_over",) * 3, *("reset",) * 2, "halves", "halves",
     "ring", "one_way", "control_only", "control_only", "kill_all", "slow_disk", "slow_disk", "stuck_disk",
-    "failing_disk", "full_disk", "lose_disk", "clock", "elect", "drain", "join", "heal",
+    "failing_disk", "full_disk", "lose_disk", "clock", "elect", "drain", "join", "leave", "heal",
 )  # fmt: skip
 DIRECTED = (
     "cut_after_in_sync", "wipe_newcomer", "slow_at_election", "kill_in_hand_over", "kill_settler", "drop_attached",
@@ -220,11 +220,15 @@ class Faults:
         return True
 
     def drain(self) -> bool:
+        return self._drain() is not None
+
+    def _drain(self) -> str | None:
+        """A member owns nothing for a while; its name."""
         if any(member.draining for member in self.world.newest_map.members()):
-            return False
+            return None
         site = self._one()
         if site is None or site.node is None:
-            return False
+            return None
         self.world.control.commit(c.DrainNode(node=NodeId(site.name)))
         for queue in self.world.newest_map.queues("/"):
             if queue.owner == site.name:
@@ -232,7 +236,7 @@ class Faults:
                 if others:
                     site.do(site.life, site.part.hand_over, queue.queue_id, self.rng.choice(others))
         self.schedule.after(self.rng.uniform(1, 4), self._undrain, site.name)
-        return True
+        return site.name
 
     def _undrain(self, name: str) -> None:
         member = self.world.newest_map.member(NodeId(name))
@@ -245,6 +249,18 @@ class Faults:
         self.world.add(chr(ord("f") + len(self.world.sites))).start()
         return True
 
+    def leave(self) -> bool:
+        """A member is drained, and forgotten when it owns nothing any more."""
+        name = self._drain() if len(self.world.sites) > 3 else None
+        if name is None:
+            return False
+        self.schedule.after(self.rng.uniform(0.5, 0.9), self._forget, name)
+        return True
+
+    def _forget(self, name: str) -> None:
+        if self.active and len(self.world.sites) > 3:
+            self.world.control.commit(c.ForgetNode(node=NodeId(name)))
+
     # -- aimed
 
     def _aimed(self, name: str) -> bool:
@@ -255,6 +271,8 @@ class Faults:
 
     def _reviewed(self, applied: Applied) -> None:
         """A command is in the log, and no node knows it yet."""
+        if isinstance(applied.command, c.ForgetNode) and applied.ok:
+            self.world.dismiss(applied.command.node)
         if not self.active or not applied.changes:
             return
         command = applied.command
@@ -278,9 +296,9 @@ class Faults:
         added = {name for proposal in applied.command.changes for name in proposal.in_sync}  # type: ignore[union-attr]
         owner = applied.command.node  # type: ignore[union-attr]
         added.discard(owner)
-        site = self.world.sites[owner]
+        site = self.world.sites.get(owner)
         chosen, self._then_cut = self._then_cut == owner, None
-        if not site.up or not (chosen or self._aimed("cut_after_in_sync")):
+        if site is None or not site.up or not (chosen or self._aimed("cut_after_in_sync")):
             return
         self.world.control.cut_off(owner)
         for name in sorted(added):
@@ -297,8 +315,9 @@ class Faults:
         if isinstance(command, c.ChangeInSync):
             return self._wipe_newcomer(command) or self._come_between(command)
         if isinstance(command, c.TransferOwner) and self._aimed("kill_in_hand_over"):
-            site = self.world.sites[self.rng.choice((command.node, command.to))]
-            self._kill_if_up(site)
+            site = self.world.sites.get(self.rng.choice((command.node, command.to)))
+            if site is not None:
+                self._kill_if_up(site)
             return self.rng.random() < 0.5
         return False
 
@@ -308,8 +327,8 @@ class Faults:
             if queue is None:
                 continue
             for name in proposal.in_sync:
-                site = self.world.sites[name]
-                if name in queue.in_sync or not site.up or not self._may_lose(site):
+                site = self.world.sites.get(name)
+                if site is None or name in queue.in_sync or not site.up or not self._may_lose(site):
                     continue
                 if self._aimed("wipe_newcomer"):
                     site.kill()
@@ -329,7 +348,7 @@ class Faults:
             if self.rng.random() < 0.002 and self._aimed("kill_settler"):
                 self.schedule.after(self.rng.random() * 0.004, self._kill_if_up, site)
         elif isinstance(head, SyncOffer | SyncWant) and self.rng.random() < 0.02 and self._aimed("kill_in_sync"):
-            victim = self.world.sites[self.rng.choice((site.name, peer))]
+            victim = self.world.sites.get(self.rng.choice((site.name, peer)), site)
             self.schedule.after(self.rng.random() * 0.01, self._kill_if_up, victim)
 
     def _come_between(self, command: c.ChangeInSync) -> bool:

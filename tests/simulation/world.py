@@ -93,6 +93,12 @@ class World:
         self.sites[name] = site
         return site
 
+    def dismiss(self, name: str) -> None:
+        """It is no member any more: somebody switches it off, and what it holds is of no use."""
+        site = self.sites.pop(name)
+        self.schedule.counts["left"] += 1
+        self.schedule.after(self.schedule.rng.random(), site.kill)
+
     def new_wiring(self, site: Site) -> Any:
         return RaftWiring(site, self.control) if self.raft else AtomicWiring(site, self.control)
 

@@ -71,6 +71,26 @@ class I10FirstHandOver(Checker):
         )
 
 
+class I11HeldIsHeld(Checker):
+    """What a leased, live node's live consumer holds leaves by that consumer's word alone."""
+
+    def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
+        name = self.history.queue_name(queue_id)
+        if not self.world.keeps_all(name) or not self.world.acknowledged(name):
+            return
+        bodies = self.history.committed[queue_id]
+        for record in records:
+            for first, last in record.ranges if record.kind == SET else ():
+                for seq in range(first, last + 1):
+                    body = bodies.get(seq, (0, b""))[1]
+                    for other in self.history.holders[name].get(body, ()):
+                        live = not other.closed and other.site.life == other.life and other.site.up
+                        self.require(
+                            not live or not other.site.leased(),
+                            f"{seq} {body!r} of {name} left while {other.actor.name} at {other.site.name} holds it",
+                        )
+
+
 class I12GoneIsGone(Checker):
     """No hand-over after a committed SET."""
 
