@@ -9,7 +9,6 @@
     |   |-- PreconditionFailed    kind "precondition_failed"  inequivalent or invalid arguments      (AMQP 406)
     |   |-- AlreadyExists         kind "already_exists"       a name that must be new is taken       (AMQP 406)
     |   |-- InUse                 kind "in_use"               if-unused and something uses it        (AMQP 406)
-    |   |-- NotEmpty              kind "not_empty"            if-empty and something is in it        (AMQP 406)
     |   `-- LimitReached          kind "limit"                a configured limit of a vhost or user  (AMQP 406)
     |-- Unavailable           kind "unavailable"; nobody's fault; not deterministic, never recorded in the log; the
     |   |                     command was not applied, one may retry
@@ -103,13 +102,6 @@ class InUse(WiringError):
     kind = "in_use"
 
 
-class NotEmpty(WiringError):
-    """Deletion was asked for an empty queue only, and it holds messages."""
-
-    __slots__ = ()
-    kind = "not_empty"
-
-
 class LimitReached(WiringError):
     """One more would be more than an administrator allowed."""
 
@@ -186,13 +178,3 @@ def queue_locked(vhost: str, name: str) -> ResourceLocked:
         f"cannot obtain exclusive access to locked {queue_text(vhost, name)}. It could be originally declared on "
         "another connection or the exclusive property value does not match that of the original declaration."
     )
-
-
-def queue_in_use(vhost: str, name: str) -> InUse:
-    """406 `queue 'q' in vhost '/' in use`, for the queue's owner, who alone knows its consumers."""
-    return InUse(f"{queue_text(vhost, name)} in use")
-
-
-def queue_not_empty(vhost: str, name: str) -> NotEmpty:
-    """406 `queue 'q' in vhost '/' not empty`, for the queue's owner, who alone knows its messages."""
-    return NotEmpty(f"{queue_text(vhost, name)} not empty")

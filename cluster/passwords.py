@@ -24,7 +24,6 @@ from typing import Any, Final
 SCRYPT: Final = "scrypt"
 SHA256: Final = "rabbit_password_hashing_sha256"
 SHA512: Final = "rabbit_password_hashing_sha512"
-ALGORITHMS: Final = (SCRYPT, SHA256, SHA512)
 
 COST_DEFAULT: Final = 14
 """Base-2 logarithm of scrypt's n; memory is 1 KiB x 2^cost (16 MiB)."""

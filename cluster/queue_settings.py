@@ -193,9 +193,6 @@ RULES: Final[tuple[Rule, ...]] = (
 ARGUMENT_RULES: Final = {rule.argument: rule for rule in RULES if rule.argument is not None}
 POLICY_RULES: Final = {rule.key: rule for rule in RULES if rule.key is not None}
 
-Source = tuple[str, Mapping[str, Any]]
-"""(name for explanations, definition by policy key)."""
-
 
 def resolve(
     arguments: Mapping[str, Any],

@@ -349,7 +349,6 @@ _REFUSALS: Final[dict[str, Callable[[str], AmqpError]]] = {
     "precondition_failed": precondition_failed,
     "already_exists": precondition_failed,
     "in_use": precondition_failed,
-    "not_empty": precondition_failed,
     "limit": precondition_failed,
     "unavailable": resource_error,
 }

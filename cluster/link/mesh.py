@@ -156,10 +156,6 @@ class Mesh:
                 if (own < name or self.dial_all) and (name, channel) not in self._dialling:
                     self._dialling[name, channel] = self._loop.create_task(self._dial(name, channel))
 
-    def set_incarnation(self, incarnation: int) -> None:
-        """This node was registered anew; links that stand stay."""
-        self._identity = replace(self._identity, incarnation=incarnation)
-
     def send(self, peer: str, channel: str, frames: bytes | Iterable[bytes]) -> bool:
         """Frames in order, over the link that stands; False: there is none, nothing is sent."""
         link = self._links.get((peer, channel))
