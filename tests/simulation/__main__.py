@@ -26,15 +26,18 @@ def main() -> int:
     counts: Counter[str] = Counter()
     failures = done = 0
     for seed in range(arguments.seed, arguments.seed + arguments.count):
-        done += 1
         try:
             report = run(seed, seconds=arguments.seconds, only=only, raft=raft)
         except Failure as failure:
             print(failure, flush=True)
             failures += 1
+            done += 1
             if not arguments.keep_on:
                 break
             continue
+        except KeyboardInterrupt:  # what was done until now counts
+            break
+        done += 1
         simulated_s += report.simulated_s
         events += report.events
         counts.update(report.counts)
