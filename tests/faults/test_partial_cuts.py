@@ -15,9 +15,8 @@ from broker.server.admin import ask
 from broker.trial.client import Client, ClientLost
 from broker.trial.nodes import LocalCluster
 from broker.trial.relay import Wires
-from tests.faults.cluster_trial import needs_cluster  # noqa: F401
 
-pytestmark = [pytest.mark.usefixtures("needs_cluster"), pytest.mark.timeout(200)]
+pytestmark = pytest.mark.timeout(200)
 
 
 class Cut:
