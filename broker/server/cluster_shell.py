@@ -29,6 +29,7 @@ from broker.server.endings import Restart, Unstarted
 from broker.server.handing_over import hand_over_all
 from broker.server.identity import Identity, identity_of
 from broker.server.joining import Admission
+from broker.server.probes import Probes
 from broker.version import VERSION
 from cluster import commands as c
 from cluster.balance import reconfigurations, waits_for
@@ -66,9 +67,9 @@ TELL_S: Final = 5.0
 LEADER_S: Final = 1.0
 EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
 SILENT_MS_MAX: Final = 10_000
+"""A data link on which not even its neighbours are told for so long is dead, whatever the kernel says."""
 FAREWELL_S: Final = 2.0
 """So long a member that was forgotten keeps its links: it has to hear of it, and a reset link loses what it holds."""
-"""A data link on which not even its neighbours are told for so long is dead, whatever the kernel says."""
 
 
 class ClusterShell:
@@ -95,7 +96,7 @@ class ClusterShell:
         self._data_links: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._departed: dict[str, float] = {}  # when members were forgotten
-        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._probes = Probes(self)
         self._submitted_s: float | None = None
         self._closed = False
         self.reached: dict[str, str] = {}
@@ -330,8 +331,7 @@ class ClusterShell:
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
-        for task in self._probes.values():
-            task.cancel()
+        self._probes.close()
         self._admission.close()
         if hasattr(self, "heart"):
             await self.heart.close()
@@ -486,32 +486,13 @@ class ClusterShell:
             if self._node is not None and self._node.part is not None:
                 self._node.part.unlinked(peer)
                 self._shell.schedule()
-        if peer not in self._probes and not self._closed:
-            self._probes[peer] = self._loop.create_task(self._probe(peer))
+        if not self._closed:
+            self._probes.begin(peer)
 
-    async def _probe(self, peer: str) -> None:
-        try:
-            member = self.raft.map.member(NodeId(peer))
-            if await self.mesh.probe(peer) != "refused":
-                return
-            self.raft.peer_gone(NodeId(peer))
-            if member is None or not member.alive:
-                return
-            while not self._closed:
-                now = self.raft.map.member(NodeId(peer))
-                if now is None or not now.alive or now.incarnation != member.incarnation or self._linked(peer):
-                    return
-                if self.raft.is_leader:
-                    self._fail_member(peer, member.incarnation)
-                    return
-                await asyncio.sleep(RAFT_TICK_S)  # another one leads, or an election is under way
-        finally:
-            del self._probes[peer]
-
-    def _linked(self, peer: str) -> bool:
+    def has_data_link(self, peer: str) -> bool:
         return peer in self._data_links
 
-    def _fail_member(self, peer: str, incarnation: int) -> None:
+    def fail_member(self, peer: str, incarnation: int) -> None:
         self.heart.condemn(peer, incarnation)
         self.raft.propose_in_term(c.FailNode(node=NodeId(peer), incarnation=Incarnation(incarnation)))
 
@@ -591,7 +572,7 @@ class ClusterShell:
             alive = [member.name for member in self.raft.map.alive_members() if member.name not in (peer, self.name)]
             if any(self.mesh.session(name, CONTROL) is None for name in alive):
                 return
-        self._fail_member(peer, incarnation)
+        self.fail_member(peer, incarnation)
 
     def _is_back(self, peer: str, incarnation: int) -> bool:
         if peer == self.name:
