@@ -12,6 +12,8 @@ import pytest
 
 from tests.property.node_crash import live_for
 
+pytestmark = pytest.mark.campaign
+
 SECONDS = float(os.environ.get("CLUSTERBROKER_CRASH_SECONDS", "12"))
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.property.proxy_world import World
 
+pytestmark = pytest.mark.campaign
+
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_breaks_each_message_has_one_life(seed: int) -> None:

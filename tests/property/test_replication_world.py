@@ -10,6 +10,8 @@ import pytest
 from tests.property.replication_mutations import MUTATIONS
 from tests.property.replication_world import live, seeds_until_found
 
+pytestmark = pytest.mark.campaign
+
 LIVES_MAX = 40
 """In so many lives from seed 1 every bug shows; most do in the first few."""
 

@@ -19,6 +19,7 @@ SEEDS = (2, 9, 12, 17, 30, 80)
 """They failed once: what was wrong is in the history, and the cases below say it."""
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", SEEDS)
 def test_old_failures(seed: int) -> None:
     report = run(seed, seconds=8.0)

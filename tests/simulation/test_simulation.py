@@ -13,6 +13,8 @@ import pytest
 from tests.simulation import mutations
 from tests.simulation.run import Failure, run
 
+pytestmark = pytest.mark.campaign
+
 BUDGET_S = 20.0
 ROOT = Path(__file__).parents[2]
 QUICKLY_FOUND = ("ack_before_fsync", "early_shrink", "no_dedup", "added_while_behind")

@@ -22,6 +22,8 @@ from tests.simulation.raft.checkers import Violation
 from tests.simulation.raft.run import Faults, run
 from tests.simulation.raft.world import World, observe_journals
 
+pytestmark = pytest.mark.campaign
+
 BUDGET_S = 8.0
 NAMED = {
     2011: "a process that dies in its disk while all is healed",
