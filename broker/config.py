@@ -283,7 +283,7 @@ def _members(peers: str) -> dict[str, tuple[str, bool]]:
 
 
 def _named(text: str, between: str, setting: str) -> dict[str, str]:
-    """"NAME@HOST:PORT,NAME@HOST:PORT" as a table."""
+    """The table that `NAME@HOST:PORT,NAME@HOST:PORT` says."""
     found: dict[str, str] = {}
     for entry in filter(None, map(str.strip, text.split(","))):
         name, sign, where = entry.partition(between)

@@ -126,9 +126,7 @@ def test_lying_fields_behind_good_checksums(group: list[tuple[Any, ...]], data: 
 
 
 @given(st.lists(calls, max_size=6), st.data())
-def test_spans_are_the_same_and_refused_alike(
-    group: list[tuple[Any, ...]], data: st.DataObject
-) -> None:
+def test_spans_are_the_same_and_refused_alike(group: list[tuple[Any, ...]], data: st.DataObject) -> None:
     spans = []
     for half in HALVES:
         writer = half.GroupWriter(5, 64)
