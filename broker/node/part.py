@@ -32,6 +32,7 @@ from broker.proxy.replies import Replies, Target
 from broker.proxy.servings import Servings
 from broker.queues.queue import Queue
 from broker.queues.ring import Ring
+from broker.session.connection import MINORITY
 from cluster.changes import InSyncChanged, MemberChanged, MemberForgotten, OwnerChanged, ReplicasChanged
 from cluster.entities import Member
 from cluster.entities import Queue as QueueEntity
@@ -309,6 +310,7 @@ class Part:
         if leased == self.leased:
             return
         self.leased = leased
+        self.node.set_alarm(MINORITY, not leased)
         self.servings.lease(leased)
         if leased:
             self.proxies.lease_regained()

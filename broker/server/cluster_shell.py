@@ -556,7 +556,7 @@ class ClusterShell:
         self.say("lease", state.name.lower(), level="info" if leased else "warning")
         if self._node is not None and self._node.part is not None:
             self._node.part.lease(leased)
-            self._shell.lease_changed(leased)
+            self._shell.lease_changed()
         if leased:
             self._leased()
         elif state is LeaseState.FENCED and not self.leaving:

@@ -43,6 +43,8 @@ HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 FRAME_MIN_BYTES: Final = 8192
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 TICK_MS: Final = 250
+MINORITY: Final = "minority"
+"""The alarm of a node without a lease."""
 """Half of the time between two ticks: a heartbeat is rather early than late."""
 PARKED_BYTES_MAX: Final = 1 << 20
 """Of events that wait in parked channels; then the socket is not read. An event counts at least 1 KiB."""
@@ -409,8 +411,13 @@ class Connection:
         return [*self.node.alarms, *(f"{name} at node {at}" for at in self._fed for name in elsewhere.get(at, ()))]
 
     def review_reading(self) -> None:
-        """Whether the socket should be read: not while blocked, checked, behind, or deaf itself."""
-        blocked = self.publishes and (bool(self._alarms) or self.node.throttled or bool(self._congested))
+        """Whether the socket should be read: not while blocked, checked, behind, or deaf itself.
+
+        Without a majority nobody is: what a client says would be carried out by wiring that may be of the past.
+        """
+        blocked = MINORITY in self.node.alarms or (
+            self.publishes and (bool(self._alarms) or self.node.throttled or bool(self._congested))
+        )
         reading = (
             not (blocked and self.state is State.OPEN)
             and self.state is not State.CHECKING

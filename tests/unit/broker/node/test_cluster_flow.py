@@ -31,3 +31,20 @@ def test_a_queue_that_cannot_commit_stops_its_own_publishers_only() -> None:
     assert proxies.unacknowledged_bytes == 0
     reader = cluster["a"].client()
     assert len(bodies(reader.consume("stuck", no_ack=True))) == 40
+
+
+def test_a_node_without_a_lease_listens_to_nobody() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    fresh = cluster["b"].client()
+    part = cluster["b"].node.part
+    assert part is not None
+    part.lease(False)
+    cluster.turn()
+    assert not fresh.connection.reading, "it has never published, and is not read either"
+    assert fresh.publish("", "q", b"x") == []
+    part.lease(True)
+    cluster.turn()
+    assert fresh.connection.reading
+    cluster.wait(1000)
+    assert cluster["c"].client().ask(m.QueueDeclare(queue="q", passive=True)).message_count == 1
