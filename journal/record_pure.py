@@ -270,6 +270,15 @@ def _sealed(data: bytes) -> bytes:
     return bytes(sealed)
 
 
+def _proved(data: Bytes) -> Iterator[tuple[int, Record]]:
+    """The records of a span that nobody has looked at: each has a right checksum, and zeros up to the next one."""
+    for at, end in _spans(data):
+        record = _scan_record(data, at, end, 0)
+        if any(data[at + record.length : end]):
+            raise DamagedRecord(at, "a record's padding is not zero")
+        yield at, record
+
+
 def scan_span(data: Bytes) -> list[Record]:
     """The records of a span that `verify_records` has passed; offsets count from its start."""
     return [_scan_record(data, at, end, 0) for at, end in _spans(data)]
@@ -282,10 +291,7 @@ def verify_records(data: Bytes, queue_id: int, epoch: int) -> int:
     not above `epoch`.
     """
     count = 0
-    for at, end in _spans(data):
-        record = _scan_record(data, at, end, 0)
-        if any(data[at + record.length : end]):
-            raise DamagedRecord(at, "a record's padding is not zero")
+    for at, record in _proved(data):
         if record.seq > SEQ_MAX:
             raise DamagedRecord(at, f"seq {record.seq} is beyond any queue")
         if record.queue_id != queue_id or record.epoch > epoch:
@@ -363,8 +369,7 @@ def read_records(data: Bytes) -> list[tuple[int, Message, int, bool]]:
     Raises DamagedRecord; also for a record of another kind.
     """
     found = []
-    for at, end in _spans(data):
-        record = _scan_record(data, at, end, 0)
+    for at, record in _proved(data):
         if record.kind != ENQ:
             raise DamagedRecord(at, f"an ENQ record is expected, not {KIND_NAMES[record.kind]}")
         message = _message(data, at, record, record.flags & ~REDELIVERED_BIT)
