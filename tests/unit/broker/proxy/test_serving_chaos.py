@@ -277,6 +277,7 @@ class Chaos:
         assert self.confirmed <= set(self.bodies), "what was confirmed was handed out"
 
 
+@pytest.mark.campaign
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9))
 def test_clients_see_each_message_as_they_should(seed: int) -> None:

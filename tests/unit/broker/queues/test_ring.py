@@ -627,7 +627,7 @@ def test_a_deleted_queue_gives_its_segments_back_and_passes_late_answers_over(ha
 
 def test_every_message_is_let_go(half: Any) -> None:
     """References balance on every way out of the ring, and when the ring itself goes."""
-    messages = half.messages(600)
+    messages = half.messages(200)
     before = [sys.getrefcount(message) for message in messages]
     for way in ("settle", "purge", "destroy", "drop", "page out", "held"):
         ring = half.ring(journaled=True)

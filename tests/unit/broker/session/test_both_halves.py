@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[4]
 FILES = ("session", "node", "queues/test_queue.py", "queues/test_subscription.py")
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(not COMPILED, reason="this process runs the halves in plain Python itself")
 def test_the_halves_in_plain_python_say_the_same() -> None:
     done = subprocess.run(
