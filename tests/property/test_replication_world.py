@@ -27,4 +27,6 @@ def test_a_life_with_faults_breaks_no_invariant(seed: int) -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_bug_is_found(mutation: str) -> None:
-    assert seeds_until_found(mutation, FIRST.get(mutation, 1), LIVES_MAX), f"{mutation} lived {LIVES_MAX} lives and was not noticed"
+    assert seeds_until_found(mutation, FIRST.get(mutation, 1), LIVES_MAX), (
+        f"{mutation} lived {LIVES_MAX} lives and was not noticed"
+    )
