@@ -65,6 +65,13 @@ def answer(half: Any, data: bytes, at: int, base: int) -> tuple[Any, ...]:
         return ("damaged", *damage.args)
 
 
+def proof(half: Any, span: bytes) -> object:
+    try:
+        return half.verify_records(span, 1, 9)
+    except record_pure.DamagedRecord as damage:
+        return damage.args
+
+
 def fields(message: Any) -> tuple[Any, ...]:
     names = ("address", "payload", "header_length", "flags", "priority", "time_ms", "ttl_ms", "size")
     return tuple(getattr(message, name) for name in names)
@@ -137,7 +144,9 @@ def test_spans_are_the_same_and_refused_alike(group: list[tuple[Any, ...]], data
             getattr(writer, name)(*arguments)
         spans.append(writer.span(start, writer.size))
     assert spans[0] == spans[1]
-    assert [half.verify_records(spans[0], 1, 9) for half in HALVES] == [len(group)] * 2
+    pure, fast = (proof(half, spans[0]) for half in HALVES)
+    assert pure == fast
+    assert pure == len(group) or "is beyond any queue" in str(pure), "seqs are the only numbers with a limit"
     noisy = bytearray(spans[0])
     if noisy:
         at = data.draw(st.integers(0, len(noisy) - 1))
