@@ -271,11 +271,14 @@ def _sealed(data: bytes) -> bytes:
 
 
 def _proved(data: Bytes) -> Iterator[tuple[int, Record]]:
-    """The records of a span that nobody has looked at: each has a right checksum, and zeros up to the next one."""
+    """The records of a span that nobody has looked at: each has a right checksum, zeros up to the next one, and a
+    seq up to SEQ_MAX."""
     for at, end in _spans(data):
         record = _scan_record(data, at, end, 0)
         if any(data[at + record.length : end]):
             raise DamagedRecord(at, "a record's padding is not zero")
+        if record.seq > SEQ_MAX:
+            raise DamagedRecord(at, f"seq {record.seq} is beyond any queue")
         yield at, record
 
 
@@ -292,8 +295,6 @@ def verify_records(data: Bytes, queue_id: int, epoch: int) -> int:
     """
     count = 0
     for at, record in _proved(data):
-        if record.seq > SEQ_MAX:
-            raise DamagedRecord(at, f"seq {record.seq} is beyond any queue")
         if record.queue_id != queue_id or record.epoch > epoch:
             what = f"a record of queue {record.queue_id}, epoch {record.epoch}: not of queue {queue_id}, epoch {epoch}"
             raise DamagedRecord(at, what)
