@@ -13,7 +13,7 @@ def test_the_token_goes_round_the_nodes_that_have_consumers() -> None:
     for reader in readers.values():
         reader.consume("q", no_ack=True)
     writer = cluster["a"].client()
-    owners, heard = [], {name: 0 for name in "abc"}
+    owners, heard = [], dict.fromkeys("abc", 0)
     for round_ in range(40):
         writer.publish("", "q", b"%d" % round_)
         cluster.wait(100)
