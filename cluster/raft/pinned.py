@@ -9,15 +9,21 @@ entered was told last, so cores in one process, each with a time of its own, do 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import pysyncobj
-import pysyncobj.version
-from pysyncobj import SyncObj, SyncObjConf, syncobj
-from pysyncobj.node import Node
-from pysyncobj.transport import Transport
+_INET_NTOP = socket.inet_ntop
+
+import pysyncobj  # noqa: E402
+import pysyncobj.version  # noqa: E402
+from pysyncobj import SyncObj, SyncObjConf, syncobj  # noqa: E402
+from pysyncobj.node import Node  # noqa: E402
+from pysyncobj.transport import Transport  # noqa: E402
+
+# The library puts a function for Windows in its place, everywhere, and on all systems; it fails on all others.
+socket.inet_ntop = _INET_NTOP
 
 PINNED: Final = "0.3.17"
 _METHODS: Final = """
