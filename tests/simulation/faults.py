@@ -258,8 +258,16 @@ class Faults:
         return True
 
     def _forget(self, name: str) -> None:
-        if self.active and len(self.world.sites) > 3:
-            self.world.control.commit(c.ForgetNode(node=NodeId(name)))
+        site = self.world.sites.get(name)
+        if not self.active or len(self.world.sites) <= 3 or site is None or not site.accepting:
+            return
+        site.do(site.life, site.turn_clients_away)
+        self.world.control.commit(c.ForgetNode(node=NodeId(name)))
+        self.schedule.after(2.0, self._stayed, site)
+
+    def _stayed(self, site: Site) -> None:
+        """It was refused if the member is still there."""
+        site.retiring = False
 
     # -- aimed
 

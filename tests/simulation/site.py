@@ -73,6 +73,7 @@ class Site:
         self.keeper = LeaseKeeper()
         self.log = Silent()
         self.sockets: dict[Connection, Socket] = {}
+        self.retiring = False
         self.readers: dict[str, tuple[int, FrameReader]] = {}
         self.data_links: dict[str, int] = {}
         self.wiring: Any = None
@@ -128,7 +129,13 @@ class Site:
     @property
     def accepting(self) -> bool:
         """Clients may connect."""
-        return self.up and self.node is not None and self.paused_until_s is None and self.leased()
+        return self.up and self.node is not None and self.paused_until_s is None and self.leased() and not self.retiring
+
+    def turn_clients_away(self) -> None:
+        """As `clusterbroker leave` does before the member is forgotten: nobody here holds a message any more."""
+        self.retiring = True
+        for socket in tuple(self.sockets.values()):
+            socket.turned_away()
 
     def start(self) -> None:
         if self.up:

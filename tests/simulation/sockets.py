@@ -76,6 +76,11 @@ class Socket:
             self.closed = True
             self.site.do(self.life, self._lost)
 
+    def turned_away(self) -> None:
+        """The node closes it."""
+        self.cut()
+        self._lost()
+
     def _lost(self) -> None:
         if self.site.sockets.pop(self.connection, None) is not None:
             self.connection.lost(self.site.now_ms())
