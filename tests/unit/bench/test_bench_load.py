@@ -43,6 +43,7 @@ class FakeBroker:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         self.consumer: socket.socket | None = None
+        self.consumes = threading.Event()
         self.published: list[bytes] = []
         self.confirms = confirms
         threading.Thread(target=self._accept, daemon=True).start()
@@ -79,13 +80,15 @@ class FakeBroker:
         elif which == (50, 10):
             peer.sendall(method(1, 50, 11, payload[6 : 7 + payload[6]] + bytes(8)))
         elif which == (60, 20):
-            self.consumer = peer
             peer.sendall(method(1, 60, 21, b"\x01c"))
+            self.consumer = peer
+            self.consumes.set()
         elif which in PLAIN_ANSWERS:
             peer.sendall(PLAIN_ANSWERS[which])
 
     def _let_loose(self, publisher: socket.socket) -> None:
-        assert self.consumer is not None, "the generator's consumer comes before its publisher"
+        assert self.consumes.wait(20), "the generator's consumer comes, before its publisher or after"
+        assert self.consumer is not None, "who consumes is known"
         out = b""
         for tag, (content, again) in enumerate(self.mischief([(m, False) for m in self.published]), self.tags_from):
             out += method(1, 60, 60, b"\x01c" + struct.pack(">QB", tag, again) + b"\x00\x04load") + content
