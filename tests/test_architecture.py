@@ -55,6 +55,7 @@ SHELLS = {
     "cluster/local_log.py": "the wiring log's writer thread",
     "cluster/log_store.py": "the wiring log's LMDB",
     "cluster/raft/disk.py": "the wiring log's files in a cluster",
+    "cluster/raft/pinned.py": "puts back what the Raft library replaces in the socket module",
     "cluster/passwords.py": "salts come from the system",
     "journal/build.py": "CLUSTERBROKER_PURE asks for the twins",
     "journal/check.py": "reads a journal that may be moving, and looks again",
