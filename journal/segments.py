@@ -33,6 +33,7 @@ PIECE_BYTES = 4 << 20
 
 
 def sync_directory(path: Path) -> None:
+    """Names that were made, changed or removed in it outlive a crash from now on. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

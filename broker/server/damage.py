@@ -13,7 +13,6 @@ What was set aside is never deleted by a node: `clusterbroker journal` can look 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from cluster.ids import NodeId, QueueId
 from cluster.state import Applied
 from cluster.view import ClusterView
 from journal.errors import DamagedJournal
+from journal.segments import sync_directory
 
 NAMES_MAX: Final = 5
 LOST: Final = "journal.lost"
@@ -91,15 +91,7 @@ def _begin_rebuilt(directory: Path) -> None:
     fresh.mkdir(mode=0o750, exist_ok=True)
     write_durably(fresh / REBUILT, "its copies come from the other members\n")
     fresh.rename(directory / "journal")
-    _sync(directory)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(directory)
 
 
 def is_marked(directory: Path) -> bool:
@@ -111,5 +103,5 @@ def unmark(directory: Path) -> None:
     """The cluster knows that the copies here are lost: what comes into them from now on counts."""
     if is_marked(directory):
         (directory / LOST).unlink()
-        _sync(directory)
+        sync_directory(directory)
     (directory / "journal" / REBUILT).unlink(missing_ok=True)

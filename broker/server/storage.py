@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from broker.node.core import Node
 from broker.node.log import Log
 from broker.server.damage import set_aside
+from broker.server.identity import write_durably
 from broker.server.options import ServerOptions
 from broker.server.recovery import Recovery
 from cluster.errors import LogFailure
@@ -47,17 +48,7 @@ def next_start(directory: Path) -> int:
         count = 1
     except ValueError as error:
         raise ValueError(f"{path} should hold a number: {error}") from error
-    fresh = path.with_suffix(".new")
-    with open(fresh, "w", encoding="ascii") as file:
-        file.write(str(count))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_durably(path, str(count))
     return count
 
 

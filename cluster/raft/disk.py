@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cluster.errors import DiskFailed, DiskFull
+from journal.segments import sync_directory
 
 AHEAD_BYTES: Final = 1 << 20
 """Between a half of it and the whole is kept free ahead of a file's end."""
@@ -106,7 +107,7 @@ class FileDisk:
             finally:
                 os.close(descriptor)
             new.rename(self._directory / name)
-            self._sync_directory()
+            sync_directory(self._directory)
         except OSError as error:
             raise self._failure(error, f"{name} cannot be replaced") from error
         self._forget(name)
@@ -123,15 +124,8 @@ class FileDisk:
         if file is None:
             descriptor = os.open(self._directory / name, os.O_WRONLY | os.O_CREAT, 0o600)
             file = self._open[name] = _File(descriptor)
-            self._sync_directory()
+            sync_directory(self._directory)
         return file
-
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def _forget(self, name: str) -> None:
         """Close a descriptor that no longer stands for the name."""
