@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from bench import generator
 from bench.clusters import NAMES, Cluster, OurCluster
 from bench.generator import GeneratorError, LoadResult
-from bench.scenarios import Measurement
+from bench.scenarios import Measurement, Scenario
 from bench.workloads import Kind, Load, Scale, Workload
 
 CALM_S = 2.0
@@ -292,7 +292,7 @@ def _rotating(cluster: Cluster, workload: Workload, scale: Scale) -> Measurement
     return measured
 
 
-SCENARIOS: dict[Kind, Callable[[Cluster, Workload, Scale], Measurement]] = {
+SCENARIOS: dict[Kind, Scenario[Cluster]] = {
     Kind.CLUSTER_LOAD: _load,
     Kind.KILLS: _kills,
     Kind.FREEZES: _freezes,
@@ -301,11 +301,3 @@ SCENARIOS: dict[Kind, Callable[[Cluster, Workload, Scale], Measurement]] = {
     Kind.MOVES: _moves,
     Kind.ROTATING: _rotating,
 }
-
-
-def measure(cluster: Cluster, workload: Workload, scale: Scale) -> Measurement:
-    """Carries one workload out; nodes or a generator that fail become a fault of the run."""
-    try:
-        return SCENARIOS[workload.kind](cluster, workload, scale)
-    except Exception as error:  # whatever went wrong belongs into the report beside the other rows
-        return Measurement(faults=[f"{type(error).__name__}: {error}".strip()])

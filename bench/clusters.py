@@ -18,8 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.servers import RABBITMQ_PROGRAMS, OurNode, RabbitMqNode, Server, ServerError, free_port
+from bench.servers import RABBITMQ_PROGRAMS, OurNode, PortMapper, RabbitMqNode, Server, ServerError
 from broker.trial.event_log import OWNER_BEGAN, REPLICA_IN_SYNC, Line, read_log
+from broker.trial.nodes import free_port
 
 NAMES = ("a", "b", "c")
 ANSWER_TIMEOUT_S = 60
@@ -62,6 +63,10 @@ class Cluster(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kills the nodes and removes their directory."""
         for node in self.nodes:
             node.send(signal.SIGCONT)
             node.kill()
@@ -147,13 +152,10 @@ class OurCluster(Cluster):
 class _RabbitMember(RabbitMqNode):
     """A member; the mapper and the cookie belong to the cluster."""
 
-    def __init__(self, directory: Path, member: str, mapper_port: int, config: str) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, member: str, mapper: PortMapper, config: str) -> None:
+        super().__init__(directory, mapper)
         self.member = f"{member}@localhost"
-        self._mapper_port, self._config = mapper_port, config
-
-    def start(self) -> object:  # type: ignore[override]
-        return Server.start(self)
+        self._config = config
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         argv, environment = super()._command()
@@ -184,21 +186,18 @@ class RabbitMqCluster(Cluster):
         cookie = directory / ".erlang.cookie"
         cookie.write_text(secrets.token_hex(16))
         cookie.chmod(0o400)
-        self._mapper_port = free_port()
-        tag = self._mapper_port  # nodes of two clusters of one machine must not meet
+        self._mapper = PortMapper()
+        tag = self._mapper.port  # nodes of two clusters of one machine must not meet
         members = [f"{name}{tag}" for name in NAMES]
         lines = ["cluster_formation.peer_discovery_backend = classic_config"]
         lines += [f"cluster_formation.classic_config.nodes.{i + 1} = {m}@localhost" for i, m in enumerate(members)]
         self.members = [
-            _RabbitMember(directory / name, member, self._mapper_port, "\n".join(lines) + "\n")
+            _RabbitMember(directory / name, member, self._mapper, "\n".join(lines) + "\n")
             for name, member in zip(NAMES, members, strict=True)
         ]
         self.nodes = list(self.members)
-        self._mapper: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        argv = ["epmd", "-address", "127.0.0.1", "-port", str(self._mapper_port)]
-        self._mapper = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for member in self.members:  # the others find the first one; at once they might each found a cluster
             member.start()
             member.await_rejoined()
@@ -237,13 +236,10 @@ class RabbitMqCluster(Cluster):
                 return index
         raise ServerError(f"RabbitMQ names no leader for {queue}: {leader!r}")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        if self._mapper is not None:
-            self._mapper.kill()
-            self._mapper.wait()
+    def close(self) -> None:
+        """As Cluster.close; the port mapper goes with the nodes."""
+        super().close()
+        self._mapper.end()
 
 
 def _start_together(nodes: list[Server]) -> None:

@@ -58,11 +58,11 @@ def run_once(plan: Plan, kind: type[Server], workload: Workload) -> Measurement:
     try:
         if workload.kind in cluster_scenarios.SCENARIOS:
             with CLUSTERS[kind.name](directory) as cluster:
-                measured = cluster_scenarios.measure(cluster, workload, plan.scale)
+                measured = scenarios.measure(cluster_scenarios.SCENARIOS, cluster, workload, plan.scale)
                 plan.versions[cluster.name] = cluster.version
                 return measured
         with kind(directory) as server:
-            measured = scenarios.measure(server, workload, plan.scale)
+            measured = scenarios.measure(scenarios.SCENARIOS, server, workload, plan.scale)
             plan.versions[server.name] = server.version
             return measured
     finally:

@@ -10,10 +10,10 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from bench import generator
 from bench.generator import GeneratorError, LoadResult
@@ -220,7 +220,9 @@ def _cold_start(server: Server, _workload: Workload, scale: Scale) -> Measuremen
     return Measurement(figures={"start_s": statistics.median(taken)})
 
 
-SCENARIOS: dict[Kind, Callable[[Server, Workload, Scale], Measurement]] = {
+Measured = TypeVar("Measured")
+Scenario = Callable[[Measured, Workload, Scale], Measurement]
+SCENARIOS: dict[Kind, Scenario[Server]] = {
     Kind.LOAD: _load,
     Kind.BACKLOG: _backlog,
     Kind.RESTART: _restart,
@@ -230,9 +232,11 @@ SCENARIOS: dict[Kind, Callable[[Server, Workload, Scale], Measurement]] = {
 }
 
 
-def measure(server: Server, workload: Workload, scale: Scale) -> Measurement:
-    """Carries one workload out; a broker or generator that fails becomes a fault of the run."""
+def measure(
+    scenarios: Mapping[Kind, Scenario[Measured]], on: Measured, workload: Workload, scale: Scale
+) -> Measurement:
+    """Carries one workload out; a broker (or a cluster) or generator that fails becomes a fault of the run."""
     try:
-        return SCENARIOS[workload.kind](server, workload, scale)
+        return scenarios[workload.kind](on, workload, scale)
     except Exception as error:  # whatever went wrong belongs into the report beside the other rows
         return Measurement(faults=[f"{type(error).__name__}: {error}".strip()])

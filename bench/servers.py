@@ -25,6 +25,7 @@ from typing import IO, Self
 import psutil
 
 from bench.generator import compiled
+from broker.trial.nodes import free_port
 
 START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 120
@@ -53,14 +54,6 @@ class Memory:
     """all resident pages, those of mapped files included"""
     anonymous_bytes: int
     """resident pages that belong to no file: what a memory limit cannot get back from the page cache"""
-
-
-def free_port() -> int:
-    """A loopback port that nobody listened on a moment ago."""
-    with socket.socket() as probe_socket:
-        probe_socket.bind(("127.0.0.1", 0))
-        port: int = probe_socket.getsockname()[1]
-        return port
 
 
 def greeting(port: int, timeout_s: float = 10) -> bytes | None:
@@ -230,6 +223,10 @@ class Server(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kills the broker and removes its directory."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -255,15 +252,35 @@ class OurNode(Server):
         return [*program, "start", *where], dict(os.environ)
 
 
+class PortMapper:
+    """An epmd of our own: RabbitMQ would leave a daemon behind, and meet other nodes of the machine."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it unless it runs."""
+        if self._process is None:
+            argv = ["epmd", "-address", "127.0.0.1", "-port", str(self.port)]
+            self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
 class RabbitMqNode(Server):
     """A private RabbitMQ node with its defaults, except that nothing listens beyond loopback."""
 
     name = "rabbitmq"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, mapper: PortMapper | None = None) -> None:
         super().__init__(directory)
-        self._mapper_port, self._distribution_port = free_port(), free_port()
-        self._mapper: subprocess.Popen[bytes] | None = None
+        self._distribution_port = free_port()
+        self._mapper = mapper or PortMapper()
 
     @staticmethod
     def program() -> str | None:
@@ -272,9 +289,7 @@ class RabbitMqNode(Server):
 
     def start(self) -> StartTimes:
         """As Server.start; the port mapper is started first so that no daemon is left behind."""
-        if self._mapper is None:
-            argv = ["epmd", "-address", "127.0.0.1", "-port", str(self._mapper_port)]
-            self._mapper = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._mapper.start()
         return super().start()
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
@@ -287,7 +302,7 @@ class RabbitMqNode(Server):
         settings = {
             "HOME": self.directory,  # the cookie is made here
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": self._mapper_port,
+            "ERL_EPMD_PORT": self._mapper.port,
             "RABBITMQ_NODENAME": f"bench{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": self.port,
@@ -307,13 +322,10 @@ class RabbitMqNode(Server):
         # the script is a shell around the emulator, which alone knows how to end in order
         return [process for process in tree if process.name().startswith("beam")] or tree[:1]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        if self._mapper is not None:
-            self._mapper.kill()
-            self._mapper.wait()
+    def close(self) -> None:
+        """As Server.close; the port mapper goes with the node."""
+        super().close()
+        self._mapper.end()
 
 
 class RelayNode(Server):

@@ -65,6 +65,20 @@ def free_port() -> int:
             return port
 
 
+def environment(secret: Path) -> dict[str, str]:
+    """What a node of a trial inherits: nothing of the caller's own settings, small segments, logs as JSON lines."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("CLUSTERBROKER_")}
+    pure = {key: value for key, value in os.environ.items() if key == "CLUSTERBROKER_PURE"}
+    own = {
+        "PYTHONUNBUFFERED": "1",
+        "CLUSTERBROKER_SECRET_FILE": str(secret),
+        "CLUSTERBROKER_LOG__FORMAT": "json",
+        "CLUSTERBROKER_JOURNAL__SEGMENT_BYTES": "8MiB",
+        "CLUSTERBROKER_ALARMS__DISK_FREE_BYTES": "8MiB",
+    }
+    return inherited | pure | own
+
+
 class Node:
     """One process and its directory."""
 
@@ -170,18 +184,8 @@ class LocalCluster:
             await node.ready()
 
     def _environment(self, name: str) -> dict[str, str]:
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("CLUSTERBROKER_")}
-        pure = {key: value for key, value in os.environ.items() if key == "CLUSTERBROKER_PURE"}
-        own = {
-            "PYTHONUNBUFFERED": "1",
-            "CLUSTERBROKER_SECRET_FILE": str(self._secret),
-            "CLUSTERBROKER_LOG__FORMAT": "json",
-            "CLUSTERBROKER_JOURNAL__SEGMENT_BYTES": "8MiB",
-            "CLUSTERBROKER_ALARMS__DISK_FREE_BYTES": "8MiB",
-        }
-        if self.wires is not None:
-            own["CLUSTERBROKER_CLUSTER_DIAL"] = self.wires.dial_of(name)
-        return inherited | pure | own
+        dial = {} if self.wires is None else {"CLUSTERBROKER_CLUSTER_DIAL": self.wires.dial_of(name)}
+        return environment(self._secret) | dial
 
     async def start(self, name: str) -> None:
         """Starts a node again and waits until it is ready. Raises TrialError."""

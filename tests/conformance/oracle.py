@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from broker.trial.nodes import free_port
 
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 START_TIMEOUT_S = 90.0
@@ -28,14 +29,6 @@ log.file.level = warning
 vm_memory_high_watermark.absolute = 2GB
 disk_free_limit.absolute = 50MB
 """
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def installed() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import shutil
 import signal
@@ -17,7 +16,7 @@ from typing import Any
 from broker.amqp import methods
 from broker.server.admin import ask
 from broker.trial.client import Client, Delivery, Target
-from broker.trial.nodes import LOOPBACK, Node, free_port
+from broker.trial.nodes import LOOPBACK, Node, environment, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 40.0
@@ -49,20 +48,8 @@ class Fleet:
             words.append(f"{bare}@{self.at(bare)}{slash}{role}")
         return ",".join(words)
 
-    def environment(self) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("CLUSTERBROKER_")}
-        pure = {key: value for key, value in os.environ.items() if key == "CLUSTERBROKER_PURE"}
-        own = {
-            "PYTHONUNBUFFERED": "1",
-            "CLUSTERBROKER_SECRET_FILE": str(self.secret),
-            "CLUSTERBROKER_LOG__FORMAT": "json",
-            "CLUSTERBROKER_JOURNAL__SEGMENT_BYTES": "8MiB",
-            "CLUSTERBROKER_ALARMS__DISK_FREE_BYTES": "8MiB",
-        }
-        return kept | pure | own
-
-    def launch(self, name: str, *words: str, **environment: str) -> Node:
-        """Starts a process with these flags besides name, data directory and AMQP address."""
+    def launch(self, name: str, *words: str, **settings: str) -> Node:
+        """Starts a process with these flags (and variables) besides name, data directory and AMQP address."""
         node = self.node(name)
         assert not node.running, "a node is started once"
         node.directory.mkdir(parents=True, exist_ok=True)
@@ -71,7 +58,7 @@ class Fleet:
         with open(node.directory / "node.out", "wb") as out, open(node.log, "ab") as log:
             node.process = subprocess.Popen(
                 line, stdout=out, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT,
-                env=self.environment() | environment, start_new_session=True,
+                env=environment(self.secret) | settings, start_new_session=True,
             )  # fmt: skip
         return node
 
@@ -121,7 +108,7 @@ class Fleet:
         line = [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(self.node(name).data_dir)]
         done = await asyncio.to_thread(
             subprocess.run, line, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
-            env=self.environment(),
+            env=environment(self.secret),
         )  # fmt: skip
         return done.returncode, done.stdout.strip(), done.stderr.strip()
 

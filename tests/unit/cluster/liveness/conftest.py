@@ -1,18 +1,5 @@
-"""Beats run on uvloop, as in the node."""
+"""Beats run on uvloop, as in the node and as the tests of links do."""
 
-from __future__ import annotations
+from tests.unit.cluster.link.conftest import event_loop_policy, pytest_collection_modifyitems
 
-import asyncio
-
-import pytest
-import uvloop
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        item.add_marker(pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning"))
-
-
-@pytest.fixture
-def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    return uvloop.EventLoopPolicy()
+__all__ = ["event_loop_policy", "pytest_collection_modifyitems"]
