@@ -1068,10 +1068,14 @@ cdef class LocalRing:
         self.copied = 0
         reset(&self.copies)
         self.write_new(writer, min(upto, self.next_seq) if upto else self.next_seq)
-        if self.dying:
+        if self.unsaid and PRODUCERS_OWN in self.unsaid:
+            number = self.unsaid.pop(PRODUCERS_OWN)
             for dead_seq in self.dying:
-                writer.put_dead(self.queue_id, self.epoch, dead_seq, self.known_state.dead[dead_seq])
+                mark = self.known_state.dead[dead_seq]
+                writer.put_dead(self.queue_id, self.epoch, dead_seq, mark)
+                number = mark >> 8
             self.dying.clear()
+            self.known_state.produced(PRODUCERS_OWN, number)
         if self.settled.n:
             join_ranges(&self.settled)
             writer.put_settle(self.queue_id, self.epoch, self.settled.at, self.settled.n // 2, 0)
@@ -1098,8 +1102,7 @@ cdef class LocalRing:
             self.buried.clear()
         if self.unsaid:
             for producer in self.unsaid:
-                if producer != PRODUCERS_OWN:
-                    writer.produced(self.queue_id, self.epoch, producer, self.known_state.producers.get(producer, 0))
+                writer.produced(self.queue_id, self.epoch, producer, self.known_state.producers.get(producer, 0))
             self.unsaid.clear()
         return self.unwritten
 

@@ -486,9 +486,8 @@ class LocalRing:
             self._moves.append((seq, writer.segment, offset, slot.length))
         self._rewrites.clear()
         self._write_new(writer, min(upto, self.next_seq) if upto else self.next_seq)
-        for seq in self._dying:
-            writer.dead(self.queue_id, self.epoch, seq, self.state.dead[seq])
-        self._dying = {}
+        if PRODUCERS_OWN in self._produced:
+            self._write_dead(writer)
         if self._settled:
             self._settled = _joined(self._settled)
             writer.settle(self.queue_id, self.epoch, [(first, last) for first, last in self._settled])
@@ -503,10 +502,19 @@ class LocalRing:
         self._counted_from = {}
         self._buried = {}
         for producer in self._produced:
-            if producer != PRODUCERS_OWN:
-                writer.produced(self.queue_id, self.epoch, producer, self.producers.get(producer, 0))
+            writer.produced(self.queue_id, self.epoch, producer, self.producers.get(producer, 0))
         self._produced = {}
         return self._unwritten
+
+    def _write_dead(self, writer: GroupWriter) -> None:
+        """DEAD records tell the numbers of the dead: one whose message has left before is told by none, and is free."""
+        number = self._produced.pop(PRODUCERS_OWN)
+        for seq in self._dying:
+            mark = self.state.dead[seq]
+            writer.dead(self.queue_id, self.epoch, seq, mark)
+            number = mark >> 8
+        self._dying = {}
+        self.state.produced(PRODUCERS_OWN, number)
 
     def _write_new(self, writer: GroupWriter, end: int) -> None:
         for seq in range(self._unwritten, end):

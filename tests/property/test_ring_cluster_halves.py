@@ -391,15 +391,21 @@ class RingCluster(RuleBasedStateMachine):
             for number, first in theirs.epochs:
                 span.begin_epoch(QUEUE_ID, number, first)
             span.reserve(QUEUE_ID, epoch, theirs.emitted_reserved())
-            for producer in sorted(set(mine.emitted_producers()) | set(theirs.emitted_producers())):
-                if not producer.startswith(b"\x00"):
-                    span.produced(QUEUE_ID, epoch, producer, theirs.emitted_producers().get(producer, 0))
+            said = theirs.emitted_producers()
+            for producer, upto in sorted(mine.emitted_producers().items()):
+                if said.get(producer, 0) < upto:
+                    span.produced(QUEUE_ID, epoch, producer, said.get(producer, 0))
             node.follow(span.span(start, span.size), epoch)
-            half.module.Ring.restore_produced(mine, b"\x00dead", theirs.emitted_producers().get(b"\x00dead", 0))
             digests, held = dict(theirs.emitted_buckets()), dict(mine.emitted_buckets())
             for bucket in sorted(set(digests) | set(held)):
                 if digests.get(bucket) != held.get(bucket):
                     sync_bucket(half, source, node, bucket, epoch)
+            span = half.record.GroupWriter(0, 0)
+            start = span.size
+            for producer, upto in sorted(said.items()):
+                if mine.emitted_producers().get(producer, 0) < upto:
+                    span.produced(QUEUE_ID, epoch, producer, upto)
+            node.follow(span.span(start, span.size), epoch)
             return mine.emitted_buckets()
 
         self.both(act)
@@ -499,10 +505,11 @@ def epoch_at(epochs: Any, seq: int) -> int | None:
 def sync_bucket(half: Half, source: Node, node: Node, bucket: int, epoch: int) -> None:
     theirs, mine = source.ring, node.ring
     wanted = {seq for first, last in theirs.emitted_live(bucket) for seq in range(first, last + 1)}
-    have = {seq for first, last in mine.live(bucket) for seq in range(first, last + 1)}
+    held = {seq for first, last in mine.live(bucket) for seq in range(first, last + 1)}
+    have = held - {seq for seq, _ in mine.emitted_dead(bucket)}  # a dead one may have to be revived, with its body
     span = half.record.GroupWriter(0, 0)
     start = span.size
-    for seq in sorted(have - wanted):
+    for seq in sorted(held - (have & wanted)):
         span.settle(QUEUE_ID, epoch, [(seq, seq)])
     counts = dict(theirs.emitted_counts(bucket))
     for seq in sorted(wanted - have):
@@ -520,3 +527,48 @@ def sync_bucket(half: Half, source: Node, node: Node, bucket: int, epoch: int) -
 
 RingCluster.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 test_ring_cluster = RingCluster.TestCase
+
+
+def a_cluster(**config: Any) -> RingCluster:
+    cluster = RingCluster()
+    cluster.start(**{"max_priority": 0, "resident_bytes_max": 0, "volatile": False, **config})
+    return cluster
+
+
+def test_a_number_that_no_dead_record_told_is_free_again() -> None:
+    """The message dies and leaves before a group has heard of it."""
+    cluster = a_cluster()
+    cluster.publish(count=1, priority=0, producer=0)
+    cluster.seldom(pick=5)
+    cluster.decide(count=1, how="die", pick=0)
+    cluster.bury(pick=0)
+    cluster.group(late=False)
+    cluster.publish(count=1, priority=0, producer=0)
+    cluster.seldom(pick=5)
+    cluster.decide(count=1, how="die", pick=0)
+    assert cluster.owners(lambda ring: ring.dead()) == [(2, 1, 3)]
+    cluster.group(late=False)
+
+
+def test_the_number_of_the_dead_comes_with_a_sync_and_stays() -> None:
+    cluster = a_cluster()
+    cluster.take_over(pick=0, lost=False, adopted=False, restarted=False)
+    cluster.publish(count=1, priority=0, producer=0)
+    cluster.seldom(pick=5)
+    cluster.decide(count=1, how="die", pick=0)
+    cluster.group(late=False)
+    cluster.bury(pick=0)
+    cluster.group(late=False)
+    cluster.sync(at=0)
+    cluster.restart(at=0)
+
+
+def test_a_sync_revives_what_died_at_a_former_owner_only() -> None:
+    cluster = a_cluster()
+    cluster.publish(count=1, priority=0, producer=0)
+    cluster.seldom(pick=5)
+    cluster.group(late=False)
+    cluster.decide(count=1, how="die", pick=0)
+    cluster.take_over(pick=0, lost=True, adopted=False, restarted=False)
+    cluster.sync(at=0)
+    assert cluster.both(lambda half: half.nodes[0].ring.dead()) == []

@@ -275,6 +275,20 @@ def test_a_message_dies_before_it_is_written(half: Any) -> None:
     assert ring.message(1) is not None
 
 
+def test_a_number_that_no_dead_record_told_is_free_again(half: Any) -> None:
+    ring, copy = owner(half, 4), replica(half)
+    flush(half, ring, copy)
+    one, other = ring.pop_head()[0], ring.pop_head()[0]
+    assert (ring.hold_dead(one, 1), ring.hold_dead(other, 1)) == (1, 2)
+    ring.settle(other)
+    assert flush(half, ring, copy).kinds == [DEAD, SET]
+    assert told(copy) == told(ring)
+    assert ring.emitted_producers() == copy.emitted_producers() == {PRODUCERS_OWN: 1}
+    assert ring.hold_dead(ring.pop_head()[0], 1) == 2
+    flush(half, ring, copy)
+    assert told(copy) == told(ring)
+
+
 def test_epochs_are_begun_once_and_told(half: Any) -> None:
     ring = half.ring(2, journaled=True)
     half.commit(ring)
