@@ -39,7 +39,7 @@ def desired(
 
 @dataclass(slots=True)
 class Pace:
-    """Whether a peer that was once too slow may be waited for again."""
+    """Whether a peer that was once too slow may be waited for again: not while `was_slow`."""
 
     was_slow: bool = False
     quick_since_ms: int = 0
@@ -54,8 +54,10 @@ class Pace:
         if took_ms > QUICK_MS:
             self.quick_since_ms = now_ms
 
-    def may_join(self, now_ms: int) -> bool:
-        """Whether it was quick for long enough; forgets the old lapse then."""
-        if self.was_slow and now_ms - self.quick_since_ms >= QUICK_FOR_MS:
-            self.was_slow = False
-        return not self.was_slow
+    def recovered(self, now_ms: int) -> bool:
+        """Whether it has now been quick for long enough: said once, and the old lapse is forgotten. All its queues
+        wait for that word, so only who tells all of them may ask."""
+        if not self.was_slow or now_ms - self.quick_since_ms < QUICK_FOR_MS:
+            return False
+        self.was_slow = False
+        return True

@@ -425,7 +425,7 @@ class Primary:
             for queue_id in peer.unsynced:
                 if now_ms - peer.queues[queue_id].progress_ms >= OWED_MS:
                     self._changed(self._owned[queue_id])
-            if peer.pace.was_slow and peer.pace.may_join(now_ms):
+            if peer.pace.recovered(now_ms):
                 for queue_id in peer.queues:
                     self._changed(self._owned[queue_id])
             self._offers.pump(peer, now_ms)
@@ -491,7 +491,7 @@ class Primary:
             stands_still = copy.state is not State.SYNCED and now_ms - copy.progress_ms >= OWED_MS
             if peer.bad or stands_still:
                 bad.append(node)
-            elif copy.has_all_before(owned.in_flight) and peer.pace.may_join(now_ms):
+            elif copy.has_all_before(owned.in_flight) and not peer.pace.was_slow:
                 ready.append(node)
         return desired(self._name, owned.replicas, owned.in_sync, owned.min_in_sync, bad, ready)
 

@@ -135,6 +135,31 @@ def test_a_member_that_owes_for_too_long_leaves(host: Host) -> None:
     assert [c.in_sync for c in host.changes] == [("a",)]
 
 
+def test_a_peer_that_is_quick_again_joins_for_all_its_queues(host: Host) -> None:
+    """Seed 277768354 of the simulation: one queue had looked at the peer first, and the others never heard."""
+    primary = owner(host, minimum=1)
+    other = {"queue_id": 2, "name": "other", "replicas": ("a", "b")}
+    primary.take_over(entity(**other), Ring(), 1, 1)
+    for peer, offer in host.take(SyncOffer):
+        primary.received(peer, SyncDone(offer.queue_id, 3, offer.sync), NOTHING, 1)
+    primary.group_cut(1, [(1, b"records"), (2, b"records")], 10)
+    primary.tick(1559)
+    primary.tick(1570)
+    assert [(c.queue_id, c.in_sync) for c in host.changes] == [(1, ("a",)), (2, ("a",))]
+    primary.received("b", AppendAck(1), NOTHING, 1580)
+    primary.entity_changed(entity(in_sync=("a",), replicas=("a", "b"), version=2), 1, 1590)
+    primary.entity_changed(entity(**other, in_sync=("a",), version=2), 1, 1590)
+    host.changes.clear()
+    for now_ms in (1650, 1660, 3550):  # the last one 30 ms too early
+        primary.tick(now_ms)
+    assert not host.changes
+    primary.entity_changed(entity(**other, in_sync=("a",), version=2), 1, 3582)
+    primary.tick(3590)
+    primary.tick(3600)
+    primary.tick(3605)
+    assert sorted((c.queue_id, c.in_sync) for c in host.changes) == [(1, ("a", "b")), (2, ("a", "b"))]
+
+
 def test_an_addition_that_cannot_succeed_is_cancelled_by_the_old_set(host: Host) -> None:
     primary = owner(host, synced="bc")
     primary.tick(100)
