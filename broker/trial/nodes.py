@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -27,6 +28,10 @@ from broker.trial.relay import LOOPBACK, Wires
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
+FIRST_PORT: Final = 15_000
+LAST_PORT: Final = 32_000
+"""Systems give ports above these to whoever asks for any (Linux: from 32768 on)."""
+_given: set[int] = set()
 
 
 class TrialError(Exception):
@@ -53,15 +58,21 @@ class Cluster(Protocol):
 
 
 def free_port() -> int:
-    """A port that is free on loopback, for TCP and for UDP."""
+    """A port that is free on loopback, for TCP and for UDP, and that this process is given once.
+
+    Nobody holds it until its node listens, or while that one is dead. So it is none of those that the system gives to
+    whoever does not care (a relay, a test's server, a client), nor one that was given before.
+    """
     while True:
+        port = FIRST_PORT + secrets.randbelow(LAST_PORT + 1 - FIRST_PORT)
         with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
-            tcp.bind((LOOPBACK, 0))
-            port: int = tcp.getsockname()[1]
             try:
+                tcp.bind((LOOPBACK, port))
                 udp.bind((LOOPBACK, port))
             except OSError:
                 continue
+        if port not in _given:
+            _given.add(port)
             return port
 
 
@@ -110,17 +121,13 @@ class Node:
                 words, stdout=out, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
             )
 
+    @property
+    def said_ready(self) -> bool:
+        return (self.directory / "node.out").read_text(errors="replace").splitlines()[-1:] == ["ready"]
+
     async def ready(self) -> None:
         """Waits for `ready`. Raises TrialError when the process ends or takes too long."""
-        assert self.process is not None, "it was launched"
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            if (self.directory / "node.out").read_text(errors="replace").splitlines()[-1:] == ["ready"]:
-                return
-            if self.process.poll() is not None:
-                raise TrialError(f"node {self.name} ended with {self.process.returncode}: {self.last_words()}")
-            await asyncio.sleep(0.02)
-        raise TrialError(f"node {self.name} was not ready in {START_TIMEOUT_S:g} s: {self.last_words()}")
+        await all_ready((self,))
 
     def last_words(self) -> str:
         """The end of its log, on one line."""
@@ -145,6 +152,24 @@ class Node:
             if time.monotonic() > deadline_s:
                 raise TrialError(f"node {self.name} did not end within {STOP_TIMEOUT_S:g} s of {number.name}")
             await asyncio.sleep(0.005)
+
+
+async def all_ready(nodes: Iterable[Node]) -> None:
+    """Waits until each has said `ready`. Raises TrialError when one ends, for the others may wait for it, or when it
+    takes too long."""
+    waiting = list(nodes)
+    everybody = tuple(waiting)
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while waiting := [node for node in waiting if not node.said_ready]:
+        for node in waiting:
+            assert node.process is not None, "it was launched"
+            if node.process.poll() is not None:
+                raise TrialError(f"node {node.name} ended with {node.process.returncode}: {node.last_words()}")
+        if time.monotonic() > deadline_s:
+            names = ", ".join(node.name for node in waiting)
+            said = "; ".join(f"{node.name}: {node.last_words()}" for node in everybody)
+            raise TrialError(f"not ready in {START_TIMEOUT_S:g} s: {names}. {said}")
+        await asyncio.sleep(0.02)
 
 
 class LocalCluster:
@@ -180,8 +205,7 @@ class LocalCluster:
             await self.wires.start()
         for node in self.nodes.values():
             node.launch(self._peers, self._environment(node.name))
-        for node in self.nodes.values():
-            await node.ready()
+        await all_ready(self.nodes.values())
 
     def _environment(self, name: str) -> dict[str, str]:
         dial = {} if self.wires is None else {"CLUSTERBROKER_CLUSTER_DIAL": self.wires.dial_of(name)}

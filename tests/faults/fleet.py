@@ -16,7 +16,7 @@ from typing import Any
 from broker.amqp import methods
 from broker.server.admin import ask
 from broker.trial.client import Client, Delivery, Target
-from broker.trial.nodes import LOOPBACK, Node, environment, free_port
+from broker.trial.nodes import LOOPBACK, Node, all_ready, environment, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 40.0
@@ -68,8 +68,7 @@ class Fleet:
             self.launch(name.partition("/")[0], "--peers", self.peers(*names))
 
     async def ready(self, *names: str) -> None:
-        for name in names:
-            await self.node(name).ready()
+        await all_ready([self.node(name) for name in names])
 
     async def refused(self, name: str) -> str:
         """The last line of a node that ends by itself, which it must with exit code 1."""
