@@ -8,10 +8,12 @@ nobody is linked, and all who answer refuse it (another secret or cluster, a nam
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from broker.server.awaiting import come
 from broker.server.endings import Unstarted
 from cluster import commands as c
 from cluster.errors import Unavailable
@@ -55,17 +57,19 @@ class CatchingUp:
                 self._cluster.raft.propose(self._command, told)
 
         began_s = said_s = self._shell.loop.time()
-        self._cluster.raft.propose(self._command, told)
-        while not done.done():
+
+        def look() -> None:
+            nonlocal said_s
+            now_s = self._shell.loop.time()
             self._cluster.waits = self._waits_for()
-            await asyncio.wait((done, self._shell.ended), timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-            if self._shell.ended.done():
-                raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
-            if not done.done() and self._shell.loop.time() - said_s >= TELL_S:
-                said_s = self._shell.loop.time()
-                self._cluster.say("waits", self._waits_for())
-            if not done.done():
-                self._give_up_if_unwanted(self._shell.loop.time() - began_s)
+            if now_s - said_s >= TELL_S:
+                said_s = now_s
+                self._cluster.say("waits", self._cluster.waits)
+            self._give_up_if_unwanted(now_s - began_s)
+
+        self._cluster.waits = self._waits_for()
+        self._cluster.raft.propose(self._command, told)
+        await come(done, self._shell.ended, look, LOOK_S)
 
     def _give_up_if_unwanted(self, waited_s: float) -> None:
         """Nobody is linked, and all who answer do not want this node: waiting would not help. Raises Unstarted."""
@@ -84,9 +88,12 @@ class CatchingUp:
         missing = self._cluster.raft.waiting_for
         if missing:
             return f"to be founded the cluster needs {', '.join(missing)}{self._troubles(missing)}"
-        peers = [name for name in self._cluster.reached if name != self._cluster.name]
-        return f"for a majority of the members{self._troubles(peers)}"
+        return f"for a majority of the members{self.troubles()}"
 
-    def _troubles(self, peers: Any) -> str:
+    def troubles(self) -> str:
+        """Why there are no links to some of the others, in brackets; nothing when no link failed."""
+        return self._troubles(name for name in self._cluster.reached if name != self._cluster.name)
+
+    def _troubles(self, peers: Iterable[str]) -> str:
         lines = [f"{peer}: {why}" for peer in peers if (why := self._cluster.mesh.trouble(peer))]
         return f" ({'; '.join(lines)})" if lines else ""

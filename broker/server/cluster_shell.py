@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.server.addresses import dialable, own_address, remember, remembered
+from broker.server.awaiting import come
 from broker.server.catching_up import NOTHING, CatchingUp
 from broker.server.damage import copies_of, given_up, is_marked, unmark
 from broker.server.endings import Restart, Unstarted
@@ -98,6 +99,7 @@ class ClusterShell:
         self._departed: dict[str, float] = {}  # when members were forgotten
         self._probes = Probes(self)
         self._submitted_s: float | None = None
+        self._leased: asyncio.Future[None] | None = None  # a start waits for the first lease
         self._closed = False
         self.reached: dict[str, str] = {}
         """Cluster addresses of those who are linked, or shall be."""
@@ -219,15 +221,10 @@ class ClusterShell:
             names = ", ".join(f"{name} ({count} queues)" for name, count in awaited.items())
             self.say("waits", f"queues have no owner, for only these may have all their messages: {names}", "warning")
         self.waits = "for the leader to hear its beats: is UDP open between the nodes?"
-        leased = asyncio.Event()
-        self._leased = leased.set
-        if self.heart.leased():
-            leased.set()
-        waiting = self._loop.create_task(leased.wait())
-        await asyncio.wait((waiting, self._shell.ended), return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if self._shell.ended.done():
-            raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
+        if not self.heart.leased():
+            self._leased = self._loop.create_future()
+            await come(self._leased, self._shell.ended, self._say_waits, TELL_S)
+        self.waits = "for a majority that takes note of its first user"
 
     async def give_up_copies(self, damage: DamagedJournal) -> Exception:
         """The journal is damaged: why this node ends. It begins again and rebuilds its copies, if all have others."""
@@ -255,16 +252,17 @@ class ClusterShell:
             return
         heard: asyncio.Future[None] = self._loop.create_future()
         self.heart.ask(lambda: heard.set_result(None))
-        while not heard.done():
-            await asyncio.wait((heard, self._shell.ended), timeout=TELL_S, return_when=asyncio.FIRST_COMPLETED)
-            if self._shell.ended.done():
-                raise self._shell.ended.result() or Unstarted("the node was stopped while it started")
-            if not heard.done():
-                leader = self.raft.leader or "a leader"
-                self.waits = f"for {leader} to answer its datagrams: let UDP pass between the cluster ports, both ways"
-                self.say("waits", self.waits, level="warning")
 
-    _leased: Callable[[], object] = staticmethod(lambda: None)
+        def look() -> None:
+            leader = self.raft.leader or "a leader"
+            self.waits = f"for {leader} to answer its datagrams: let UDP pass between the cluster ports, both ways"
+            self.say("waits", self.waits, level="warning")
+
+        await come(heard, self._shell.ended, look, TELL_S)
+
+    def _say_waits(self) -> None:
+        if not self._shell.started:
+            self.say("waits", f"{self.waits}{self._catching_up.troubles()}")
 
     @property
     def draining(self) -> bool:
@@ -277,14 +275,13 @@ class ClusterShell:
         await self.ordered(NOTHING)
 
     async def ordered(self, command: c.AnyCommand) -> Applied:
+        """The outcome, however long it is in coming; a start says meanwhile for what it waits."""
         while True:
             done: asyncio.Future[Applied] = self._loop.create_future()
             self.raft.propose(command, lambda applied, done=done: done.done() or done.set_result(applied))  # type: ignore[misc]
-            await asyncio.wait((done, self._shell.ended), return_when=asyncio.FIRST_COMPLETED)
-            if self._shell.ended.done():
-                raise self._shell.ended.result() or Unstarted("the node was stopped")
-            if not isinstance(done.result().error, Unavailable):
-                return done.result()
+            applied = await come(done, self._shell.ended, self._say_waits, TELL_S)
+            if not isinstance(applied.error, Unavailable):
+                return applied
 
     def exchange(self) -> None:
         """After a turn: frames to their links."""
@@ -557,9 +554,9 @@ class ClusterShell:
         if self._node is not None and self._node.part is not None:
             self._node.part.lease(leased)
             self._shell.lease_changed()
-        if leased:
-            self._leased()
-        elif state is LeaseState.FENCED and not self.leaving:
+        if leased and self._leased is not None and not self._leased.done():
+            self._leased.set_result(None)
+        if state is LeaseState.FENCED and not self.leaving:
             self._begin_again("this node was without a majority for too long")
 
     def on_suspected(self, peer: str, suspected: bool) -> None:

@@ -111,6 +111,11 @@ def raise_descriptor_limit() -> int:
     return hard
 
 
+def refused(protocol: str, where: Address, error: OSError) -> OSError:
+    """The error with the address in its text."""
+    return OSError(error.errno, f"cannot listen on {protocol} {where}: {error.strerror or error}")
+
+
 class Listener:
     """Listening sockets of one protocol ("amqp", "amqps")."""
 
@@ -129,7 +134,8 @@ class Listener:
         serve: Callable[[], asyncio.BaseProtocol],
         tls: ssl.SSLContext | None = None,
     ) -> Listener:
-        """Raises OSError with the address in its text when it cannot be had."""
+        """Takes the address, and accepts nobody before `listen`. Raises OSError with the address in its text when it
+        cannot be had."""
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(
@@ -140,10 +146,18 @@ class Listener:
                 ssl=tls,
                 ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
                 reuse_address=True,
+                start_serving=False,
             )
         except OSError as error:
-            raise OSError(error.errno, f"cannot listen on {protocol} {where}: {error.strerror or error}") from error
+            raise refused(protocol, where, error) from error
         return cls(protocol, server)
+
+    async def listen(self) -> None:
+        """Clients may come. Raises OSError: another process that began meanwhile may have been quicker."""
+        try:
+            await self._server.start_serving()
+        except OSError as error:
+            raise refused(self.protocol, self.addresses[0], error) from error
 
     def close(self) -> None:
         """Accepts no more; those who are connected stay."""

@@ -112,6 +112,11 @@ class NodeShell:
         try:
             self.credentials = Credentials(self.loop, self.schedule)
             self.alarms = Alarms(options.alarms, options.data_dir, self._alarm_changed)
+            for where in options.amqp:  # an address that cannot be had ends a start before others hear of it
+                self.listeners.append(await Listener.open("amqp", where, partial(Client, self)))
+            for where in options.amqps:
+                assert tls is not None, "the configuration wants certificates for amqps"
+                self.listeners.append(await Listener.open("amqps", where, partial(Client, self), tls))
             if options.cluster is not None:
                 from broker.server.cluster_shell import ClusterShell  # its imports would slow down every start
 
@@ -130,18 +135,16 @@ class NodeShell:
                 tls is not None and options.tls is not None and (options.tls.client_certificate != "none")
             )
             self.storage.wiring.listen(self._applied)
-            for where in options.amqp:
-                self.listeners.append(await Listener.open("amqp", where, partial(Client, self)))
-            for where in options.amqps:
-                assert tls is not None, "the configuration wants certificates for amqps"
-                self.listeners.append(await Listener.open("amqps", where, partial(Client, self), tls))
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
             await self._first_user()
             self._tick()
             self._check_alarms()
             await self._open_admin()
-            self._accepting = self.started = True
+            self._accepting = True
+            for listener in self.listeners:
+                await listener.listen()
+            self.started = True
         except BaseException:
             await self._close()
             raise
@@ -256,8 +259,10 @@ class NodeShell:
         else:
             stored = await asyncio.to_thread(hashed, password, cost=self.options.password_cost)
         self.credentials.remember(stored, SCRYPT, password.encode())
-        await self.propose(PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=("administrator",)))
-        await self.propose(SetPermission(user=name, vhost="/", configure=".*", write=".*", read=".*"))
+        # a member may have to wait for others, and without the user nobody could do anything about it
+        ordered = self.propose if self.cluster is None else self.cluster.ordered
+        await ordered(PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=("administrator",)))
+        await ordered(SetPermission(user=name, vhost="/", configure=".*", write=".*", read=".*"))
 
     async def propose(self, command: Any) -> Applied:
         """Orders a command and waits for its outcome."""

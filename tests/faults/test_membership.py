@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from broker.trial.client import ClientLost
+from broker.trial.relay import LOOPBACK
 from tests.faults.fleet import Fleet, until
 
 pytestmark = pytest.mark.timeout(240)
@@ -246,6 +247,20 @@ async def test_who_does_not_belong_is_refused_in_one_line(fleet: Fleet) -> None:
     # nothing of that did any harm
     assert await fleet.members("a") == before
     assert await fleet.consume("b", "q", len(BODIES)) == BODIES
+
+
+async def test_a_founder_that_cannot_start_is_waited_for(fleet: Fleet) -> None:
+    fleet.launch("a", "--peers", fleet.peers("a", "b"))
+    # its port for clients is taken: that ends it before anything is founded
+    with socket.create_server((LOOPBACK, fleet.node("b").amqp_port)):
+        fleet.launch("b", "--peers", fleet.peers("a", "b"))
+        assert "cannot listen on amqp" in await fleet.refused("b")
+    await until(
+        lambda: b"to be founded the cluster needs b" in fleet.node("a").log.read_bytes(), "a says for whom it waits"
+    )
+    assert b"cluster.unlinked" not in fleet.node("a").log.read_bytes()
+    fleet.launch("b", "--peers", fleet.peers("a", "b"))
+    await fleet.ready("a", "b")
 
 
 async def test_a_disk_of_another_cluster_is_refused(fleet: Fleet) -> None:
