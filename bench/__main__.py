@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -106,5 +105,4 @@ def _carry_out(plan: harness.Plan, console: Console, results: Path, quick: bool)
 
 
 if __name__ == "__main__":
-    sys.argv[0] = "python -m bench"
     typer.run(main)

@@ -12,6 +12,8 @@ from broker.cli.administration import DATA_DIR, AsJson, DataDir, Vhost, perform
 
 PATIENCE_S = 300.0
 """Of those who wait until queues have moved."""
+WIDTH_MAX = 2_000
+"""Columns of a table; it takes as many as it needs."""
 
 queues = typer.Typer(invoke_without_command=True, help="Queues, their owners and their copies.")
 
@@ -26,10 +28,10 @@ def show(rows: list[dict[str, Any]], as_json: bool) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in rows[0] if rows else ():
-        table.add_column(name.replace("_", " "), overflow="fold")
+        table.add_column(name.replace("_", " "), no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    Console(highlight=False).print(table)
+    Console(highlight=False, width=WIDTH_MAX).print(table)  # a narrow terminal breaks lines; no cell is cut or folded
 
 
 def _cell(value: Any) -> str:

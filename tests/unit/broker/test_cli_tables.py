@@ -1,0 +1,28 @@
+"""Tables of members and queues: a cell stays whole however narrow the terminal is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from broker.cli.membership import show
+
+ROW = {
+    "name": "a", "address": "one.example:5673", "amqp": ["amqp://one.example:5672"], "alive": True, "voter": True,
+    "leader": False, "draining": False, "witness": False, "owns": 3, "holds": 5, "trouble": None,
+}  # fmt: skip
+
+
+def test_no_cell_is_cut_or_folded(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    show([ROW, {**ROW, "name": "b", "trouble": "Connection refused, and again"}], False)
+    head, first, second = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head == list(ROW)
+    assert first == ["a", "one.example:5673", "amqp://one.example:5672", "yes", "yes", "no", "no", "no", "3", "5", "-"]
+    assert second[-4:] == ["Connection", "refused,", "and", "again"]
+
+
+def test_programs_get_json(capsys: pytest.CaptureFixture[str]) -> None:
+    show([ROW], True)
+    assert json.loads(capsys.readouterr().out) == [ROW]
