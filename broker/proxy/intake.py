@@ -98,7 +98,7 @@ class Intake:
                     queue.publish((message,), ticket, now_ms)
         else:
             queue.publish_records(records, ticket, now_ms)
-        changed = sum([self._carry_out(attachment, outcome, ranges) for outcome, ranges in commit.settlements])
+        changed = sum([self._carry_out(attachment, outcome, ranges, 0) for outcome, ranges in commit.settlements])
         if changed and queue.ring.needs_write:
             attachment.until_durable(ticket)
         self._accepted(attachment, last, ticket)
@@ -147,23 +147,27 @@ class Intake:
         if settlement.id <= attachment.settlement:
             return  # told again, and applied before
         queue, ring = self._serving.queue, self._serving.queue.ring
-        changed = self._carry_out(attachment, settlement.outcome, settlement.ranges)
+        changed = self._carry_out(attachment, settlement.outcome, settlement.ranges, settlement.count)
         attachment.settlement = settlement.id
         if changed and ring.needs_write:
             attachment.unsettled.append((settlement.id, queue.commits))
         elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
             attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))
 
-    def _carry_out(self, attachment: Attachment, outcome: int, ranges: tuple[Range, ...]) -> int:
-        """How many of these messages its node held, and the log must hear of."""
+    def _carry_out(self, attachment: Attachment, outcome: int, ranges: tuple[Range, ...], count: int) -> int:
+        """How many of these messages its node held, and the log must hear of.
+
+        A message that counts more deliveries than it came with was counted by an owner before, who died with the
+        answer: it returns as it is.
+        """
         queue, ring, holder = self._serving.queue, self._serving.queue.ring, attachment.holder
         changed = 0
         for first, last in ranges:
             if outcome == SETTLE_ACK:
                 changed += ring.settle_held(first, last, holder)
                 continue
-            counted = outcome == SETTLE_REQUEUE_COUNTED
             for seq in ring.take_held(first, last, holder):
+                counted = outcome == SETTLE_REQUEUE_COUNTED and ring.delivery_count(seq) <= count
                 changed += outcome == SETTLE_REJECT or counted
                 if outcome == SETTLE_REJECT:
                     queue.reject(seq)

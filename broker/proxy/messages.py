@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from cluster.link.fields import Producer, Signed, Term, Whole, check_ranges
+from cluster.link.fields import Producer, Short, Signed, Term, Whole, check_ranges
 from cluster.link.fields import Range as Range
 
 AlarmName = Literal["memory", "disk"]
@@ -54,6 +54,9 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     outcome: Annotated[int, msgspec.Meta(ge=0, le=3)]
     """SETTLE_*."""
     ranges: tuple[Range, ...]
+    count: Short = 0
+    """SETTLE_REQUEUE_COUNTED: the delivery count that the messages came with. Where it is higher now, an owner before
+    has carried the return out and could not say so."""
 
     def __post_init__(self) -> None:
         check_ranges(self.ranges)

@@ -177,7 +177,7 @@ class ProxyQueue:
             if payload:
                 seq, message, delivery_count, redelivered = read_records(payload)[0]
                 self._settlements.came_again((seq,))
-                if self.ring.hold(seq):
+                if self.ring.hold(seq, delivery_count):
                     taken = seq, message, redelivered, delivery_count
             then(taken)
 
@@ -198,8 +198,11 @@ class ProxyQueue:
         self._give_back(seq, SETTLE_REQUEUE_COUNTED if counted else SETTLE_REQUEUE)
 
     def _give_back(self, seq: int, outcome: int) -> None:
-        if not self.deleted and self.ring.release(seq):
-            self._settlements.add(seq, outcome)
+        if self.deleted:
+            return
+        count = self.ring.release(seq)
+        if count >= 0:
+            self._settlements.add(seq, outcome, count if outcome == SETTLE_REQUEUE_COUNTED else 0)
             self.ring.mark()
 
     def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
@@ -234,7 +237,7 @@ class ProxyQueue:
 
         def answered(refused: bool) -> None:
             for seq, _ in part.settles:
-                if not self.deleted and self.ring.release(seq) and refused:
+                if not self.deleted and self.ring.release(seq) >= 0 and refused:
                     self._settlements.add(seq, SETTLE_REQUEUE)
             self.ring.mark()
 

@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec.structs
+
 from broker.proxy.messages import SETTLE_ACK, SETTLE_REJECT, SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED, Range, Settlement
 from broker.queues.ticket import Ticket
 
 RANGES_MAX: Final = 4096
 """Ranges in one settlement."""
-_OUTCOMES: Final = (SETTLE_REJECT, SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED)
 
 
 class Settlements:
@@ -31,7 +32,7 @@ class Settlements:
     def __init__(self) -> None:
         self._next_id = 1
         self._told = 0  # the last id that the owner was told in this attachment
-        self._gathered: dict[int, list[int]] = {}  # outcome -> seqs
+        self._gathered: dict[tuple[int, int], list[int]] = {}  # outcome, delivery count -> seqs
         self._open: deque[Settlement] = deque()
         self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
         self._tickets: deque[tuple[int, Ticket]] = deque()
@@ -39,24 +40,21 @@ class Settlements:
     def __bool__(self) -> bool:
         return bool(self._open or self._gathered)
 
-    def add(self, seq: int, outcome: int) -> None:
-        """A delivery that is not acknowledged but rejected or returned."""
-        self._gathered.setdefault(outcome, []).append(seq)
+    def add(self, seq: int, outcome: int, count: int = 0) -> None:
+        """A delivery that is not acknowledged but rejected or returned; `count`: for how often it had been before."""
+        self._gathered.setdefault((outcome, count), []).append(seq)
 
     def gather(self, acknowledged: Sequence[Range]) -> None:
         """Makes settlements of all that came since the last call."""
         self._append(SETTLE_ACK, acknowledged)
-        if not self._gathered:
-            return
-        for outcome in _OUTCOMES:
-            seqs = self._gathered.pop(outcome, None)
-            if seqs is not None:
-                self._append(outcome, joined((seq, seq) for seq in seqs))
+        for (outcome, count), seqs in sorted(self._gathered.items()):
+            self._append(outcome, joined((seq, seq) for seq in seqs), count)
+        self._gathered.clear()
 
-    def _append(self, outcome: int, ranges: Sequence[Range]) -> None:
+    def _append(self, outcome: int, ranges: Sequence[Range], count: int = 0) -> None:
         for start in range(0, len(ranges), RANGES_MAX):
             part = tuple(ranges[start : start + RANGES_MAX])
-            self._open.append(Settlement(self._next_id, outcome, part))
+            self._open.append(Settlement(self._next_id, outcome, part, count))
             if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED):
                 for first, last in part:
                     self._returned.update(dict.fromkeys(range(first, last + 1), self._next_id))
@@ -83,7 +81,7 @@ class Settlements:
             for place, settlement in enumerate(self._open):
                 if settlement.id == struck:
                     ranges = _without(settlement.ranges, seq)
-                    self._open[place] = Settlement(settlement.id, settlement.outcome, ranges)
+                    self._open[place] = msgspec.structs.replace(settlement, ranges=ranges)
 
     # -- out
 

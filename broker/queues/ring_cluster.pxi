@@ -733,7 +733,7 @@ cdef class Ring(LocalRing):
                     push(&refused, r.seq)
                     push(&refused, r.seq)
                     continue
-                self.hold_seq(r.seq)
+                self.hold_seq(r.seq, r.delivery_count)
                 message = view_message(&r, message)
                 if no_ack:
                     tag = ledger.next_tag
@@ -752,7 +752,7 @@ cdef class Ring(LocalRing):
             drop(&refused)
             PyBuffer_Release(&view)
 
-    cdef bint hold_seq(self, uint64_t seq) except -1:
+    cdef bint hold_seq(self, uint64_t seq, uint16_t delivery_count) except -1:
         cdef block *place = self.find_block(seq >> 8)
         cdef slot *s
         if place == NULL:
@@ -762,15 +762,16 @@ cdef class Ring(LocalRing):
             return False
         s.bits = UNACKED | PERSIST | WRITTEN
         s.message = 1
+        s.delivery_count = delivery_count
         place.live += 1
         self.unacked += 1
         return True
 
-    def hold(self, uint64_t seq) -> bool:
-        """The message is outstanding here (basic.get); False when it was before."""
+    def hold(self, uint64_t seq, uint16_t delivery_count=0) -> bool:
+        """The message is outstanding here (basic.get), with that delivery count; False when it was before."""
         if not self.proxy:
             raise AssertionError("only a proxy holds without content")
-        return self.hold_seq(seq)
+        return self.hold_seq(seq, delivery_count)
 
     def take_settled(self) -> list:
         """What consumers have settled since the last call. `forget` it when the owner has answered."""
@@ -803,16 +804,18 @@ cdef class Ring(LocalRing):
             seq = stop
         return 0
 
-    def release(self, uint64_t seq) -> bool:
-        """An unacknowledged message is no more outstanding here; False when it was not."""
+    def release(self, uint64_t seq) -> int:
+        """An unacknowledged message is no more outstanding here; returns the delivery count that it came with, -1 when
+        it was not here."""
         cdef slot *s = self.find(seq)
+        cdef uint16_t delivery_count = s.delivery_count
         if not self.proxy:
             raise AssertionError("only a proxy releases")
         if s.bits & STATE != UNACKED:
-            return False
+            return -1
         self.clear(s)
         self.unacked -= 1
-        return True
+        return delivery_count
 
     def outstanding(self) -> list:
         cdef size_t i, k

@@ -488,13 +488,13 @@ class Ring(LocalRing):
         flowing = consumer.active and ledger.flowing
         refused: list[int] = []
         count = 0
-        for seq, message, _, redelivered in read_records(data):
+        for seq, message, delivery_count, redelivered in read_records(data):
             if seq in self._slots:
                 continue
             if not flowing:
                 refused.append(seq)
                 continue
-            self.hold(seq)
+            self.hold(seq, delivery_count)
             tag = ledger.skip() if consumer.no_ack else ledger.add(consumer, seq, now_ms)
             ledger.out.deliver(ledger.number, consumer.tag, tag, redelivered, message)
             consumer.delivered += 1
@@ -505,14 +505,15 @@ class Ring(LocalRing):
             self.mark()
         return count, _ranges(refused)
 
-    def hold(self, seq: int) -> bool:
-        """The message is outstanding here (basic.get); False when it was before."""
+    def hold(self, seq: int, delivery_count: int = 0) -> bool:
+        """The message is outstanding here (basic.get), with that delivery count; False when it was before."""
         assert self.proxy, "only a proxy holds without content"
         if seq in self._slots:
             return False
         slot = _Slot(None, 0, 0, True)
         slot.state = UNACKED
         slot.written = True
+        slot.delivery_count = delivery_count
         self._slots[seq] = slot
         self.unacked += 1
         return True
@@ -532,15 +533,16 @@ class Ring(LocalRing):
                 if self._slots[seq].state == SETTLED:
                     self._forget(seq)
 
-    def release(self, seq: int) -> bool:
-        """An unacknowledged message is no more outstanding here; False when it was not."""
+    def release(self, seq: int) -> int:
+        """An unacknowledged message is no more outstanding here; returns the delivery count that it came with, -1 when
+        it was not here."""
         assert self.proxy, "only a proxy releases"
         slot = self._slots.get(seq)
         if slot is None or slot.state != UNACKED:
-            return False
+            return -1
         self._forget(seq)
         self.unacked -= 1
-        return True
+        return slot.delivery_count
 
     def outstanding(self) -> list[Range]:
         assert self.proxy, "what is outstanding elsewhere is held"

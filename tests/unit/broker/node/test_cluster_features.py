@@ -157,6 +157,22 @@ def test_dead_letters_wait_for_a_target_that_has_no_owner() -> None:
     assert drained(cluster, "graves", "c") == [b"x"]
 
 
+def test_a_clients_failure_at_a_message_counts_once_though_the_answer_is_lost() -> None:
+    cluster = three()
+    declared(cluster, "q", "a", x_delivery_limit=1)
+    confirming(cluster, "b").publish("", "q", b"x")
+    reader = cluster["c"].client()
+    assert bodies(reader.consume("q")) == [b"x"]
+    reader._out.method(1, m.encode(m.BasicReject(1, True)))
+    reader.raw(reader._out.take())
+    drop_answers(cluster, "a", "c")
+    cluster.kill("a")
+    cluster.wait(2000)
+    assert bodies(reader.hear()) == [b"x"], "it may fail once more"
+    assert bodies(reader.say(m.BasicReject(2, True))) == []
+    assert count(cluster, "q") == 0
+
+
 # -- lengths
 
 

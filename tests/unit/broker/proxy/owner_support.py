@@ -110,6 +110,7 @@ class Stage:
             self.ring.begin_epoch(self.epoch)
         self.queue = Queue(self.entity, resolve(self.arguments, transient=self.transient), self.ring, self, self.now_ms)
         self.servings = Servings(self)
+        self.servings.lease(True)
         self.servings.members_changed(self.incarnations)
         self.serving = self.servings.begin(self.queue, self.epoch, self.index, alive, synced)
         self.turn()
@@ -256,8 +257,8 @@ class Stage:
     def credit(self, node: str, consumer: int, upto: int, held: int = 0) -> None:
         self.receive(node, Credit(((QUEUE_ID, self.gens[node], consumer, upto, held),)))
 
-    def settle(self, node: str, id: int, outcome: int, *ranges: Range) -> None:
-        self.receive(node, Settle(QUEUE_ID, self.epoch, self.gens[node], (Settlement(id, outcome, ranges),)))
+    def settle(self, node: str, id: int, outcome: int, *ranges: Range, count: int = 0) -> None:
+        self.receive(node, Settle(QUEUE_ID, self.epoch, self.gens[node], (Settlement(id, outcome, ranges, count),)))
 
     def ask(self, node: str, request: int, what: int, **more: bool) -> None:
         self.receive(node, Ask(QUEUE_ID, self.epoch, self.gens[node], request, what, **more))

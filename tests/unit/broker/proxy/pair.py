@@ -156,10 +156,10 @@ class Pair:
 
     def deliver(
         self, line: int, *seqs: int, body: bytes = b"body", redelivered: bool = False, gen: int | None = None,
-        queue: ProxyQueue | None = None,
+        queue: ProxyQueue | None = None, count: int = 0,
     ) -> None:  # fmt: skip
         queue = queue or self.queue
-        data = records(queue.entity.queue_id, *seqs, body=body, redelivered=redelivered)
+        data = records(queue.entity.queue_id, *seqs, body=body, redelivered=redelivered, count=count)
         part = (queue.entity.queue_id, queue.entity.epoch, queue.gen if gen is None else gen, line, len(data))
         self.say(Deliver((part,)), data)
 
@@ -185,10 +185,10 @@ class Pair:
         return subscription, consumer
 
 
-def records(queue_id: int, *seqs: int, body: bytes = b"body", redelivered: bool = False) -> bytes:
+def records(queue_id: int, *seqs: int, body: bytes = b"body", redelivered: bool = False, count: int = 0) -> bytes:
     buffer = RecordBuffer()
     for seq in seqs:
-        buffer.enqueue(queue_id, 1, seq, message(body), 0, redelivered)
+        buffer.enqueue(queue_id, 1, seq, message(body), count, redelivered)
     return buffer.take()
 
 

@@ -388,6 +388,31 @@ def test_what_was_returned_and_came_again_is_not_returned_twice() -> None:
     assert listed.settlements == (Settlement(1, SETTLE_REQUEUE, ((1, 1), (3, 3))),)
 
 
+def test_a_counted_return_says_the_delivery_count_that_the_message_came_with() -> None:
+    pair = Pair()
+    channel = Channel()
+    _, number = pair.consume(channel)
+    pair.deliver(number, 1, 2)
+    pair.deliver(number, 3, 4, 5, redelivered=True, count=2)
+    pair.all()
+    channel.ledger.collect(0, True)
+    for seq in (1, 3, 4):
+        pair.queue.requeue(seq, True)
+    for seq in (2, 5):
+        pair.queue.requeue(seq, False)
+    pair.turn()
+    ((settle),) = pair.heard(Settle)
+    assert settle.settlements == (
+        Settlement(1, SETTLE_REQUEUE, ((2, 2), (5, 5))),
+        Settlement(2, SETTLE_REQUEUE_COUNTED, ((1, 1),), 0),
+        Settlement(3, SETTLE_REQUEUE_COUNTED, ((3, 4),), 2),
+    )
+    pair.deliver(number, 3, redelivered=True, count=3)
+    pair.cut()
+    pair.link()
+    assert pair.attach().settlements[2] == Settlement(3, SETTLE_REQUEUE_COUNTED, ((4, 4),), 2)
+
+
 def test_a_new_epoch_lists_the_queue_even_when_it_has_nothing_to_say() -> None:
     pair = Pair(7, 8)
     for queue_id in (7, 8):

@@ -345,6 +345,26 @@ def test_a_reject_dies_and_a_counted_return_reaches_the_limit() -> None:
     assert [(number, reason) for number, reason, _, _ in stage.buried] == [(1, "rejected"), (2, "delivery_limit")]
 
 
+@pytest.mark.parametrize("heard", [True, False], ids=["written", "not-written"])
+def test_a_counted_return_that_is_told_again_counts_once(heard: bool) -> None:
+    """The owner dies with its `Settled`, or with the return itself."""
+    stage = handed_out(2)
+    stage.settle("b", 1, SETTLE_REQUEUE_COUNTED, (1, 2))
+    if heard:
+        stage.write_group()
+    stage.fail_over()
+    stage.nothing("a")
+    stage.nothing("c")
+    stage.attach("b", settlements=[Settlement(1, SETTLE_REQUEUE_COUNTED, ((1, 2),), 0)])
+    assert [stage.ring.delivery_count(seq) for seq in (1, 2)] == [1, 1]
+    assert (stage.ring.ready, stage.ring.unacked) == (2, 0)
+    stage.attach("b", consumers=[head()], settlements=[Settlement(1, SETTLE_REQUEUE_COUNTED, ((1, 2),), 0)])
+    stage.commit()
+    assert [seq for _, seq, _, _ in stage.delivered("b")] == [1, 2]
+    stage.settle("b", 2, SETTLE_REQUEUE_COUNTED, (1, 2), count=1)
+    assert [stage.ring.delivery_count(seq) for seq in (1, 2)] == [2, 2], "a client failed once more"
+
+
 def test_nothing_expires_or_is_dropped_while_it_may_be_in_a_clients_hands() -> None:
     stage = handed_out(3, message_ttl=10, max_length=1)
     stage.fail_over()

@@ -2,13 +2,14 @@
 
 Checked at every hand-over (replication.md 9): a message is with one client at most (I9), one that comes unflagged has
 never been handed out (I10), nobody gets what somebody holds (I11) or what is settled for good (I12), no publish is in
-the queue twice (I7). At the end, with everybody well again: each confirmed message was handed out (I6), the refused
-never were, and nothing is left that nobody can get (I18).
+the queue twice (I7), and a client's failure at it counts once. At the end, with everybody well again: each confirmed
+message was handed out (I6), the refused never were, and nothing is left that nobody can get (I18).
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ class Proxy:
         self.attached = False
         self.next_number = 1
         self.backlog: dict[int, bytes] = {}
-        self.held: dict[int, bytes] = {}
+        self.held: dict[int, tuple[bytes, int]] = {}
         self.settlements: list[Settlement] = []
         self.next_id = 1
         self.told = 0
@@ -88,8 +89,10 @@ class Proxy:
         self.say(Publish((part,)), data)
 
     def settle(self, seq: int, outcome: int) -> None:
-        del self.held[seq]
-        self.settlements.append(Settlement(self.next_id, outcome, ((seq, seq),)))
+        _, count = self.held.pop(seq)
+        if outcome == SETTLE_REQUEUE_COUNTED:
+            self.chaos.counted[seq] += 1
+        self.settlements.append(Settlement(self.next_id, outcome, ((seq, seq),), count))
         self.next_id += 1
         if self.attached:
             self.say(Settle(QUEUE_ID, self.chaos.stage.epoch, self.gen, (self.settlements[-1],)))
@@ -125,13 +128,13 @@ class Proxy:
             data, payload = payload[:size], payload[size:]
             if epoch != self.chaos.stage.epoch or gen != self.gen or not self.attached:
                 continue
-            for seq, got, _, redelivered in read_records(data):
-                self.chaos.handed(seq, got.body, redelivered)
-                self.held[seq] = got.body
+            for seq, got, count, redelivered in read_records(data):
+                self.chaos.handed(seq, got.body, redelivered, count)
+                self.held[seq] = got.body, count
                 self.received += 1
                 for place, one in enumerate(self.settlements):
                     if one.ranges == ((seq, seq),) and one.outcome != SETTLE_ACK:  # its return was carried out
-                        self.settlements[place] = Settlement(one.id, one.outcome, ())
+                        self.settlements[place] = Settlement(one.id, one.outcome, (), one.count)
 
 
 class Chaos:
@@ -145,6 +148,8 @@ class Chaos:
         self.seen: dict[int, bytes] = {}
         self.bodies: dict[bytes, int] = {}
         self.settled: set[int] = set()
+        self.counted: Counter[int] = Counter()
+        """How often clients have failed at each message."""
         self.confirmed: set[bytes] = set()
         self.refused: set[bytes] = set()
         self.count = 0
@@ -154,13 +159,14 @@ class Chaos:
 
     # -- what clients see
 
-    def handed(self, seq: int, body: bytes, redelivered: bool) -> None:
+    def handed(self, seq: int, body: bytes, redelivered: bool, count: int) -> None:
         assert all(seq not in proxy.held for proxy in self.proxies.values()), f"I9, I11: {seq} is held"
         assert seq not in self.settled, f"I12: {seq} was settled"
         assert redelivered or seq not in self.seen, f"I10: {seq} was handed out before"
         assert self.seen.setdefault(seq, body) == body, f"I2: {seq} is one message"
         assert self.bodies.setdefault(body, seq) == seq, f"I7: {body!r} is in the queue twice"
         assert body not in self.refused, f"a refused message was handed out: {body!r}"
+        assert count <= self.counted[seq], f"a return of {seq} was counted twice"
 
     # -- what happens
 

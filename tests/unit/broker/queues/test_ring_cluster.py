@@ -532,7 +532,7 @@ def test_a_proxy_hands_over_settles_and_forgets(half: Any) -> None:
     ring.forget([(5, 6), (900, 2**63)])
     assert ring.receive(consumer, deliver(half, 5), 10) == (1, [])
     ((_, _, seq),) = ledger.collect(3, False)
-    assert (seq, ring.release(7), ring.release(7), ring.unacked) == (7, True, False, 2)
+    assert (seq, ring.release(7), ring.release(7), ring.unacked) == (7, 0, -1, 2)
     assert ring.marked
 
 
@@ -581,6 +581,15 @@ def test_a_proxy_holds_what_was_fetched(half: Any) -> None:
         ring.write(half.record.GroupWriter(1, 0))
     with pytest.raises(AssertionError, match="only a proxy"):
         half.ring().release(1)
+
+
+def test_a_proxy_knows_the_delivery_count_that_a_message_came_with(half: Any) -> None:
+    ring = proxy(half)
+    out = half.record.RecordBuffer()
+    out.enqueue(7, 1, 5, half.message(b"5"), 3, True)
+    assert ring.receive(half.consumer(ring, half.ledger()), out.take(), 0) == (1, [])
+    ring.hold(300, 0xFFFF)
+    assert (ring.release(5), ring.release(300), ring.release(5), ring.unacked) == (3, 0xFFFF, -1, 0)
 
 
 def test_a_deleted_queue_of_either_role_keeps_nothing(half: Any) -> None:
