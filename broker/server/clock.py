@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable
 
 SLEW_DIVISOR = 10
+JUMP_NS = 1_000_000_000
+"""From here on a step of the wall clock is told."""
 
 
 class Clock:
     """`now_ms` may be called at any rate; `lead` about twice a second."""
 
-    __slots__ = ("_led_ns", "_monotonic_ns", "_offset_ns", "_wall_ns")
+    __slots__ = ("_error_ns", "_led_ns", "_monotonic_ns", "_offset_ns", "_wall_ns")
 
     def __init__(
         self,
@@ -28,15 +30,23 @@ class Clock:
         self._monotonic_ns = monotonic_ns
         self._led_ns = monotonic_ns()
         self._offset_ns = wall_ns() - self._led_ns
+        self._error_ns = 0
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
         return (self._monotonic_ns() + self._offset_ns) // 1_000_000
 
-    def lead(self) -> None:
-        """Moves towards the wall clock by at most a tenth of the time since the last call."""
+    def lead(self) -> float:
+        """Moves towards the wall clock by at most a tenth of the time since the last call.
+
+        Returns by how many seconds the wall clock has jumped since then, 0.0 for less than one.
+        """
         monotonic_ns = self._monotonic_ns()
         most_ns = (monotonic_ns - self._led_ns) // SLEW_DIVISOR
         error_ns = self._wall_ns() - (monotonic_ns + self._offset_ns)
         self._led_ns = monotonic_ns
-        self._offset_ns += max(-most_ns, min(most_ns, error_ns))
+        jumped_ns = error_ns - self._error_ns
+        step_ns = max(-most_ns, min(most_ns, error_ns))
+        self._offset_ns += step_ns
+        self._error_ns = error_ns - step_ns
+        return jumped_ns / 1e9 if abs(jumped_ns) >= JUMP_NS else 0.0

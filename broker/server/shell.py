@@ -57,6 +57,7 @@ TICK_SLICE = 500
 ORDER_ROUNDS_MAX = 16
 LAZY_S = 0.025
 """Acknowledgements alone wait so long for company: a flush of their own would take the disk from others."""
+JUMPED = "the wall clock was set, or the machine slept: this node's time follows by a tenth of the time that passes"
 GUEST_HASH = "$scrypt$ln=14,r=8,p=1$Y2x1c3RlcmJyb2tlci0wMA$ZnLafsfnVR9QKJnC/OhXEnONAR2QHZEcGvrP2rrTeVE"
 """Of the password that everybody knows, so it needs no salt of its own and a first start no 50 ms."""
 
@@ -511,7 +512,8 @@ class NodeShell:
 
     def _tick(self) -> None:
         """Heartbeats and deadlines of all connections, a slice at a time, so that many do not hold up the loop."""
-        self.clock.lead()
+        if jumped_s := self.clock.lead():
+            self.log.say("warning", "clock.jumped", by_s=round(jumped_s, 3), what=JUMPED)
         now_s = self.loop.time()
         for client in [client for client, end_s in self._lingering.items() if end_s <= now_s]:
             del self._lingering[client]

@@ -33,9 +33,11 @@ def test_a_clock_set_forward_is_followed_slowly() -> None:
     clock = clock_in(world)
     world.wall += 3600 * S
     before = clock.now_ms()
+    told = []
     for _ in range(10):
         world.pass_s(0.5)
-        clock.lead()
+        told.append(clock.lead())
+    assert told == [3600.0, *[0.0] * 9], "a jump is told once"
     assert 5_400 <= clock.now_ms() - before <= 5_600, "5 s passed, and a tenth of them on top"
 
 
@@ -44,9 +46,9 @@ def test_a_clock_set_back_never_makes_time_go_back() -> None:
     clock = clock_in(world)
     world.wall -= 60 * S
     last = clock.now_ms()
-    for _ in range(2000):
+    for number in range(2000):
         world.pass_s(0.5)
-        clock.lead()
+        assert clock.lead() == (0.0 if number else -60.0)
         assert clock.now_ms() > last
         last = clock.now_ms()
     assert abs(last - world.wall // 1_000_000) <= 1, "after 1,000 s it has caught up"
@@ -57,5 +59,5 @@ def test_an_error_of_a_millisecond_is_taken_back_at_once() -> None:
     clock = clock_in(world)
     world.wall += S // 1000
     world.pass_s(0.5)
-    clock.lead()
+    assert clock.lead() == 0.0
     assert clock.now_ms() == world.wall // 1_000_000

@@ -1,0 +1,113 @@
+"""The clocks of a cluster's machines jump: one line each tells of it, and nothing else happens."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import shutil
+import struct
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.faults.fleet import Fleet, until
+
+pytestmark = pytest.mark.timeout(240)
+BODIES = [b"message %d" % number for number in range(50)]
+SOURCE = Path(__file__).with_name("clock_shim.c")
+HOUR_S = 3600.0
+
+
+class Clocks:
+    """Those of one node, which is started with `environment`."""
+
+    def __init__(self, directory: Path, library: Path, name: str) -> None:
+        file = directory / f"clocks of {name}"
+        file.write_bytes(bytes(16))
+        with open(file, "r+b") as opened:
+            self._offsets = mmap.mmap(opened.fileno(), 16)
+        self.environment = {"LD_PRELOAD": str(library), "CLOCK_OFFSETS": str(file)}
+
+    def set(self, wall_s: float, boottime_s: float = 0.0) -> None:
+        """How far they are ahead of the machine's."""
+        self._offsets[:] = struct.pack("=qq", int(wall_s * 1e9), int(boottime_s * 1e9))
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    library = tmp_path / "clock_shim.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl"], check=True)
+    return library
+
+
+@pytest_asyncio.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    fleet = Fleet(tmp_path)
+    yield fleet
+    await fleet.kill_all()
+
+
+async def found(fleet: Fleet, library: Path, walls_s: dict[str, float]) -> dict[str, Clocks]:
+    """Three nodes whose wall clocks are so far ahead."""
+    clocks = {}
+    for name, wall_s in walls_s.items():
+        clocks[name] = Clocks(fleet.directory, library, name)
+        clocks[name].set(wall_s)
+        fleet.launch(name, "--peers", fleet.peers(*walls_s), **clocks[name].environment)
+    await fleet.ready(*walls_s)
+    return clocks
+
+
+def told(fleet: Fleet, name: str, event: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in fleet.node(name).log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == event]
+
+
+async def test_wall_clocks_jump(fleet: Fleet, library: Path) -> None:
+    clocks = await found(fleet, library, dict.fromkeys("abc", 0.0))
+    await fleet.publish("a", "q", BODIES)
+    await fleet.publish("a", "brief", BODIES, arguments={"x-message-ttl": 600_000})
+    for name, wall_s in (("a", HOUR_S), ("b", -HOUR_S), ("c", 24 * HOUR_S)):
+        clocks[name].set(wall_s)
+        lines = await until(lambda name=name: told(fleet, name, "clock.jumped"), f"{name} tells of its clock")
+        assert [round(line["by_s"]) for line in lines] == [wall_s]
+        await fleet.publish(name, "q", BODIES)
+    assert await fleet.consume("b", "q", 200) == BODIES * 4
+    for name in "abc":
+        assert (await fleet.queue(name, "brief"))["messages"] == len(BODIES), "nothing has expired"
+        assert [len(told(fleet, name, event)) for event in ("clock.jumped", "node.restarts")] == [1, 0]
+    rows = await fleet.members("a")
+    assert [(row["alive"], row["trouble"]) for row in rows.values()] == [(True, None)] * 3
+
+
+async def test_machines_sleep(fleet: Fleet, library: Path) -> None:
+    """CLOCK_BOOTTIME leaps by more than any lease, at the leader first: who slept blames nobody, and who slept for too
+    long begins again."""
+    clocks = await found(fleet, library, dict.fromkeys("abc", 0.0))
+    await fleet.publish("a", "q", BODIES)
+    leader = next(name for name, row in (await fleet.members("a")).items() if row["leader"])
+    for name in sorted("abc", key=lambda name: name != leader):
+        clocks[name].set(5.0, 5.0)
+        await until(lambda name=name: told(fleet, name, "clock.jumped"), f"{name} tells of its clock")
+        await until(lambda name=name: leased(fleet, name), f"{name} has its lease again")
+        await fleet.publish(name, "q", BODIES)
+    assert [told(fleet, name, "node.restarts") for name in "abc"] == [[], [], []]
+    clocks[leader].set(65.0, 65.0)
+    await until(lambda: len(told(fleet, leader, "node.ready")) == 2, "it begins again")
+    (line,) = told(fleet, leader, "node.restarts")
+    assert line["why"] == "this node was without a majority for too long"
+    assert await fleet.consume(leader, "q", 200) == BODIES * 4
+
+
+async def leased(fleet: Fleet, name: str) -> bool:
+    try:
+        return bool((await fleet.ask(name, "status")).get("lease") == "leased")
+    except AssertionError:
+        return False
