@@ -82,10 +82,10 @@ class Burial:
         self._open[dead.number] = dead
         self._due.append(dead)
 
-    @property
-    def wake_ms(self) -> int:
-        """When something is to be tried again; 0: nothing is."""
-        return min((dead.due_ms for dead in self._due if dead.due_ms), default=0)
+    def wake_ms(self, now_ms: int) -> int:
+        """When something is to be tried again; 0: nothing is. What a turn left though its time has come waits for an
+        answer, which brings the next turn."""
+        return min((dead.due_ms for dead in self._due if dead.due_ms > now_ms), default=0)
 
     def turn(self, now_ms: int) -> None:
         """Buries what is durable and due."""

@@ -516,8 +516,10 @@ class Queue:
             waiting.popleft()[1].pass_()
 
     def _schedule(self, now_ms: int) -> None:
+        """Asks for the turn that is due next. While the queue is paused most of it cannot be done, and to ask for a
+        time that is over would keep the node turning for nothing; the end of the pause brings a turn."""
         wake = 0
-        expiry = self.ring.head_expiry_ms()
+        expiry = -1 if self.paused else self.ring.head_expiry_ms()
         if expiry >= 0:
             wake = expiry + 1
         expires = self.settings.expires_ms
@@ -531,8 +533,9 @@ class Queue:
                 wake = min(wake, end) if wake else end
         if self._delayed:
             wake = min(wake, self._delayed[0][0]) if wake else self._delayed[0][0]
-        if self.burial is not None and self.burial.wake_ms:
-            wake = min(wake, self.burial.wake_ms) if wake else self.burial.wake_ms
+        again = self.burial.wake_ms(now_ms) if self.burial is not None and not self.paused else 0
+        if again:
+            wake = min(wake, again) if wake else again
         if wake:
             self.host.wake(self, wake)
 

@@ -80,6 +80,21 @@ def test_the_window_bounds_what_is_under_way() -> None:
     assert len(stage.buried) == 10
 
 
+def test_what_is_due_and_finds_no_room_waits_for_an_answer() -> None:
+    """It asked to be woken at a time that was over, and the node turned until there was room."""
+    stage = dying(WINDOW + 1, dead_letter_strategy="at-least-once")
+    stage.commit()
+    stage.buried[0][3].rejected = True
+    stage.buried.pop(0)[3].pass_()
+    stage.turn()
+    assert len(stage.buried) == WINDOW
+    stage.wakes.clear()
+    stage.turn(RETRY_FIRST_MS)
+    assert all(at_ms > stage.now_ms for at_ms in stage.wakes)
+    answer(stage)
+    assert numbers(stage) == [1]
+
+
 def test_without_a_route_it_is_dropped() -> None:
     stage = dying(1)
     stage.finds_targets = False
@@ -94,7 +109,7 @@ def test_at_least_once_tries_again_later_and_later() -> None:
     assert stage.queue.burial is not None
     waits = []
     for _ in range(8):
-        waits.append(stage.queue.burial.wake_ms - stage.now_ms)
+        waits.append(stage.queue.burial.wake_ms(stage.now_ms) - stage.now_ms)
         stage.turn(waits[-1])
     assert waits == [RETRY_FIRST_MS * 2**n for n in range(6)] + [RETRY_MAX_MS] * 2
     stage.finds_targets = True
