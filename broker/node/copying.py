@@ -50,23 +50,19 @@ class Pending(NamedTuple):
     epochs: tuple[tuple[int, int], ...] | None
 
 
-class Events:
-    """Where it is told how copies fare; the shell's log takes the place of this one, which says nothing."""
-
-    def replication(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        """ "caught_up", "fell_behind", "refused", "hand_over_failed", "damaged"."""
-
-
 class Copying:
-    """Host of a node's Primary and Backup."""
+    """Host of a node's Primary and Backup.
 
-    def __init__(self, node: Node, hub: Hub, name: str, records: RecordMaker) -> None:
+    told    how copies fare, for the log: (event, queue, node of the copy or heir, why)
+    """
+
+    def __init__(self, node: Node, hub: Hub, name: str, records: RecordMaker, registered: Callable[[], bool]) -> None:
+        """`registered()`: this incarnation is a member, alive in the map."""
         self._node = node
         self._hub = hub
         self._name = name
-        self.incarnation = 0
-        self.registered = False
-        self.events = Events()
+        self._registered = registered
+        self.told: Callable[[str, int, str, str], None] = lambda _event, _queue_id, _node, _why: None
         self.freezing: Callable[[int, bool], None] = lambda _queue_id, _frozen: None
         self.synced: Callable[[int], None] = lambda _queue_id: None
         self.primary = Primary(self, name)
@@ -199,12 +195,14 @@ class Copying:
         return self._hub.send(peer, head, payload)
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        self.events.replication(event, queue_id, node, detail)
+        self.told(event, queue_id, node, detail)
 
     # -- Primary ----------------------------------------------------------------------------------------------
 
     def change_in_sync(self, changes: tuple[InSyncProposal, ...], done: Callable[[], None]) -> None:
-        command = ChangeInSync(node=NodeId(self._name), incarnation=Incarnation(self.incarnation), changes=changes)
+        command = ChangeInSync(
+            node=NodeId(self._name), incarnation=Incarnation(self._node.options.incarnation), changes=changes
+        )
         self._node.propose(command, lambda _: done())
 
     def transfer_owner(self, queue_id: int, epoch: int, version: int, to: str, done: Callable[[bool], None]) -> None:
@@ -213,7 +211,7 @@ class Copying:
 
         command = TransferOwner(
             node=NodeId(self._name),
-            incarnation=Incarnation(self.incarnation),
+            incarnation=Incarnation(self._node.options.incarnation),
             queue_id=QueueId(queue_id),
             epoch=Epoch(epoch),
             version=version,
@@ -264,7 +262,7 @@ class Copying:
 
     def queue(self, queue_id: int) -> Replica | None:
         entity = self._node.map.queue_by_id(QueueId(queue_id))
-        if entity is None or not self.registered:
+        if entity is None or not self._registered():
             return None
         electable = self._name in entity.in_sync or self._name in entity.eligible
         return Replica(entity.owner, entity.epoch, self.replicas.get(queue_id), electable)

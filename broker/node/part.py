@@ -48,6 +48,14 @@ if TYPE_CHECKING:
 ROOM_BYTES: Final = 8 << 20
 """So much may wait for a peer's socket before deliveries to it are held back."""
 HAND_OVER_MS: Final = 3000
+COPIES_TOLD: Final = {
+    "caught_up": "replica.caught_up",
+    "fell_behind": "replica.fell_behind",
+    "refused": "replica.refused",
+    "damaged": "replica.damaged",
+    "hand_over_failed": "owner.hand_over_failed",
+}
+"""Events of replication, as the log has them."""
 
 
 class Part:
@@ -64,12 +72,13 @@ class Part:
         """This incarnation is a member, alive in the map."""
         self.leased = False
         self.hub = Hub(self.name, lambda: node.map.applied)
-        self.copying = Copying(node, self.hub, self.name, Records())
+        self.copying = Copying(node, self.hub, self.name, Records(), lambda: self.registered)
         self.proxies = Proxies(self, node.options.incarnation)
         node.congested = self.proxies.congested
         self.servings = Servings(self)
         self.copying.freezing = self._freezing
         self.copying.synced = self.servings.synced
+        self.copying.told = self._copy_told
         self.backlog: Callable[[str], int] = lambda _peer: 0
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
         self.relaying = Relaying(
@@ -172,8 +181,6 @@ class Part:
         member = change.member
         if member.name == self.name:
             self.registered = member.alive and member.incarnation == self.incarnation
-            self.copying.incarnation = member.incarnation
-            self.copying.registered = self.registered
         self._members()
 
     def member_forgotten(self, change: MemberForgotten) -> None:
@@ -259,13 +266,22 @@ class Part:
         self.copying.keep(queue.ring)
         self._told("owner.ended", entity, queue.ring.epoch)
 
-    def _told(self, event: str, entity: QueueEntity, epoch: int | None = None, node: str | None = None) -> None:
+    def _copy_told(self, event: str, queue_id: int, node: str, why: str) -> None:
+        entity = self.node.map.queue_by_id(QueueId(queue_id))
+        if entity is not None:  # else it was deleted meanwhile
+            self._told(COPIES_TOLD[event], entity, node=node, why=why)
+
+    def _told(
+        self, event: str, entity: QueueEntity, epoch: int | None = None, node: str | None = None, why: str = ""
+    ) -> None:
         facts: dict[str, Any] = {
             "queue": entity.name, "vhost": entity.vhost, "queue_id": entity.queue_id, "epoch": epoch or entity.epoch,
             "node": node or self.name,
         }  # fmt: skip
         if node is None:
             facts["incarnation"] = self.incarnation
+        if why:
+            facts["why"] = why
         self.tell(event, facts)
 
     def replicates(self, queue: Queue) -> bool:

@@ -13,8 +13,9 @@ turn of its queues it calls `turn`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from broker.proxy.attachment import Attachment
 from broker.proxy.messages import (
     Ask,
     Attach,
@@ -38,6 +39,13 @@ from replication.errors import BadMessage
 EPOCH_MAX: Final = 2**32 - 1
 FRAME_BYTES: Final = 1 << 20
 Payload = bytes | bytearray | memoryview
+
+
+class Found(NamedTuple):
+    """The queue of a frame, and its sender's attachment to it."""
+
+    serving: Serving
+    attachment: Attachment
 
 
 class ServingHost(Protocol):
@@ -73,7 +81,7 @@ class Servings:
         self.host = host
         self.queues: dict[int, Serving] = {}
         self._alive: dict[str, int] = {}
-        self._leased = True
+        self._leased = False
         self._touched: dict[Serving, None] = {}
         self._stalled: dict[Serving, None] = {}
         self._handlers: dict[type, Callable[[str, Any, memoryview], None]] = {
@@ -191,76 +199,65 @@ class Servings:
             if queue_id not in listed and serving.granted_index <= message.index:
                 serving.nothing(peer)
 
-    def _serving(self, queue_id: int, epoch: int) -> Serving | None:
+    def _found(self, peer: str, queue_id: int, epoch: int | None, gen: int) -> Found | None:
+        """Whom a frame concerns; None: nobody, it is dropped. With epoch None the gen alone tells its time, for a proxy
+        never uses one again."""
         serving = self.queues.get(queue_id)
-        return serving if serving is not None and serving.epoch == epoch else None
+        if serving is None or epoch not in (None, serving.epoch):
+            return None
+        attachment = serving.attachment(peer, gen)
+        return None if attachment is None else Found(serving, attachment)
 
     def _publish(self, peer: str, message: Publish, payload: memoryview) -> None:
         check_parts(message.parts, payload)
         if peer != self.host.name:
             at = 0
             for queue_id, _, _, _, count, size in message.parts:
-                if (found := verify_records(payload[at : at + size], queue_id, EPOCH_MAX)) != count or not count:
-                    raise BadMessage(f"{count} messages for queue {queue_id} are {found} records")
+                if (held := verify_records(payload[at : at + size], queue_id, EPOCH_MAX)) != count or not count:
+                    raise BadMessage(f"{count} messages for queue {queue_id} are {held} records")
                 at += size
         at = 0
         for queue_id, epoch, gen, first, count, size in message.parts:
             records = payload[at : at + size]
             at += size
-            serving = self._serving(queue_id, epoch)
-            attachment = serving.attachment(peer, gen) if serving is not None else None
-            if serving is not None and attachment is not None:
-                serving.intake.publish(attachment, first, count, records)
+            if (found := self._found(peer, queue_id, epoch, gen)) is not None:
+                found.serving.intake.publish(found.attachment, first, count, records)
 
     def _publish_named(self, peer: str, message: NamedPublish, payload: memoryview) -> None:
         if verify_records(payload, message.queue_id, EPOCH_MAX) != 1:
             raise BadMessage(f"a numbered publish to queue {message.queue_id} is not one record")
-        serving = self._serving(message.queue_id, message.epoch)
-        attachment = serving.attachment(peer, message.gen) if serving is not None else None
-        if serving is not None and attachment is not None:
-            serving.intake.publish_named(attachment, message, payload)
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            found.serving.intake.publish_named(found.attachment, message, payload)
 
     def _commit(self, peer: str, message: Commit, payload: memoryview) -> None:
-        if (found := verify_records(payload, message.queue_id, EPOCH_MAX)) != message.count:
-            raise BadMessage(f"a commit of {message.count} messages to queue {message.queue_id} holds {found} records")
+        if (held := verify_records(payload, message.queue_id, EPOCH_MAX)) != message.count:
+            raise BadMessage(f"a commit of {message.count} messages to queue {message.queue_id} holds {held} records")
         last = message.first + message.count - 1
         if not all(message.first <= number <= last for number, _, _ in message.named):
             raise BadMessage(f"a commit of publishes {message.first} to {last} names another one")
-        serving = self._serving(message.queue_id, message.epoch)
-        attachment = serving.attachment(peer, message.gen) if serving is not None else None
-        if serving is not None and attachment is not None:
-            serving.intake.commit(attachment, message, payload)
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            found.serving.intake.commit(found.attachment, message, payload)
 
     def _consume(self, peer: str, message: Consume, _: memoryview) -> None:
-        serving = self._serving(message.queue_id, message.epoch)
-        attachment = serving.attachment(peer, message.gen) if serving is not None else None
-        if serving is not None and attachment is not None:
-            serving.consume(attachment, message)
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            found.serving.consume(found.attachment, message)
 
     def _cancel(self, peer: str, message: Cancel, _: memoryview) -> None:
-        serving = self._serving(message.queue_id, message.epoch)
-        attachment = serving.attachment(peer, message.gen) if serving is not None else None
-        if serving is not None and attachment is not None:
-            serving.cancel(attachment, message.consumer)
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            found.serving.cancel(found.attachment, message.consumer)
 
     def _credit(self, peer: str, message: Credit, _: memoryview) -> None:
         for queue_id, gen, consumer, upto, held in message.grants:
-            serving = self.queues.get(queue_id)
-            attachment = serving.attachment(peer, gen) if serving is not None else None
-            if serving is not None and attachment is not None:
-                serving.credit(attachment, consumer, upto, held)
+            if (found := self._found(peer, queue_id, None, gen)) is not None:
+                found.serving.credit(found.attachment, consumer, upto, held)
 
     def _settle(self, peer: str, message: Settle, _: memoryview) -> None:
-        serving = self._serving(message.queue_id, message.epoch)
-        attachment = serving.attachment(peer, message.gen) if serving is not None else None
-        if serving is not None and attachment is not None:
-            serving.intake.settle(attachment, message.settlements)
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            found.serving.intake.settle(found.attachment, message.settlements)
 
     def _ask(self, peer: str, message: Ask, _: memoryview) -> None:
-        serving = self._serving(message.queue_id, message.epoch)
-        attachment = serving.attachment(peer, message.gen) if serving is not None else None
-        if serving is not None and attachment is not None:
-            serving.asking.ask(attachment, message)
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            found.serving.asking.ask(found.attachment, message)
 
     # -- the turn -------------------------------------------------------------------------------------------------
 

@@ -67,6 +67,14 @@ PART_TICK_S: Final = 0.05
 TELL_S: Final = 5.0
 LEADER_S: Final = 1.0
 EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
+TOLD_AS: Final = {
+    "replica.caught_up": "debug",
+    "replica.fell_behind": "warning",
+    "replica.refused": "warning",
+    "replica.damaged": "error",
+    "owner.hand_over_failed": "warning",
+}
+"""What a node's part tells is of level info, but for these. (Who has caught up is in sync at once, which is told.)"""
 SILENT_MS_MAX: Final = 10_000
 """A data link on which not even its neighbours are told for so long is dead, whatever the kernel says."""
 FAREWELL_S: Final = 2.0
@@ -189,7 +197,7 @@ class ClusterShell:
         part = node.part
         assert part is not None, "a member has a part"
         part.backlog = lambda peer: self.mesh.backlog(peer, DATA)
-        part.tell = lambda event, facts: self._log.say("info", event, **facts)
+        part.tell = lambda event, facts: self._log.say(TOLD_AS.get(event, "info"), event, **facts)
         part.hub.bad = self._bad_frame
         part.relaying.leads = lambda: self.raft.leader
         part.relaying.on_silent = self._silent

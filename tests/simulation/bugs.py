@@ -294,8 +294,9 @@ def anybody_settles() -> None:
     def make(settle: Any) -> Any:
         def lax(self: Any, peer: str, message: Any, payload: Any) -> None:
             settle(self, peer, message, payload)
-            serving = self._serving(message.queue_id, message.epoch)
-            for settlement in message.settlements if serving is not None else ():
+            serving = self.queues.get(message.queue_id)
+            known = serving is not None and serving.epoch == message.epoch
+            for settlement in message.settlements if known else ():
                 if settlement.outcome == SETTLE_ACK:
                     for first, last in settlement.ranges:
                         for holder in range(1, HOLDERS_MAX + 1):

@@ -48,3 +48,24 @@ def test_a_node_without_a_lease_listens_to_nobody() -> None:
     assert fresh.connection.reading
     cluster.wait(1000)
     assert cluster["c"].client().ask(m.QueueDeclare(queue="q", passive=True)).message_count == 1
+
+
+def test_the_log_hears_how_copies_fare() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q")
+    queue = cluster.queue("q")
+    owner = cluster[queue.owner]
+    away = next(name for name in "abc" if name != queue.owner)
+    cluster.kill(away)
+    cluster.restart(away)
+    cluster.wait(2000)
+    told = [facts for event, facts in owner.events if event == "replica.caught_up"]
+    assert told
+    assert told[-1] == {"queue": "q", "vhost": "/", "queue_id": queue.queue_id, "epoch": queue.epoch, "node": away}
+    assert owner.node.part is not None
+    to = next(name for name in "abc" if name not in (queue.owner, away))
+    cluster.kill(to, failed=False)
+    assert owner.node.part.hand_over(queue.queue_id, to)
+    cluster.wait(4000)
+    failed = [facts for event, facts in owner.events if event == "owner.hand_over_failed"]
+    assert [(facts["node"], facts["queue"], bool(facts["why"])) for facts in failed] == [(to, "q", True)]
