@@ -85,6 +85,24 @@ def test_messages_of_a_killed_nodes_clients_return_flagged() -> None:
     assert (again.body, again.method.redelivered) == (b"x", True)
 
 
+def test_an_owner_that_may_do_nothing_rests() -> None:
+    """Seed 2000002 of the simulation: a message expired while nobody might be told, and the node turned without end."""
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q", x_message_ttl=500)
+    owner = cluster[cluster.queue("q").owner]
+    writer = owner.client()
+    writer.ask(m.ConfirmSelect())
+    assert writer.publish("", "q", b"x") == [m.BasicAck(1, True)]
+    assert owner.node.part is not None
+    owner.node.part.lease(False)
+    cluster.wait(600)
+    assert owner.node.next_wake_ms is None
+    owner.node.part.lease(True)
+    cluster.wait(50)
+    ring = owner.node.queues[cluster.queue("q").queue_id].ring
+    assert (ring.ready, ring.unacked) == (0, 0)
+
+
 def test_all_nodes_killed_at_once_find_what_was_confirmed() -> None:
     cluster = Cluster("a", "b", "c")
     writer = cluster["b"].client()
