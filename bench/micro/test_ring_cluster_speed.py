@@ -49,7 +49,7 @@ def owner() -> Any:
 def committed() -> tuple[Any, Any]:
     ring = owner()
     for span in SPANS:
-        ring.append_records(span)
+        ring.append_records(span, 0)
     ring.reserve()
     ring.commit(ring.write(record.GroupWriter(1, 0)))
     taker = module.RemoteConsumer(ring, 1)
@@ -76,7 +76,7 @@ def measure(benchmark: Any, setup: Callable[[], Work], act: Callable[..., None])
 def test_append_records(benchmark: Any) -> None:
     def append(ring: Any) -> None:
         for span in SPANS:
-            ring.append_records(span)
+            ring.append_records(span, 0)
         assert ring.ready == MESSAGES
 
     measure(benchmark, lambda: ((owner(),), {}), append)

@@ -44,7 +44,7 @@ class Intake:
         last = first + count - 1
         self._serving.host.published(len(records))
         if queue.rejects:
-            for number, (_, message, _, _) in enumerate(read_records(records), first):
+            for number, message in enumerate(self._came(records), first):
                 if not self._take_one(attachment, number, message):
                     return
             return
@@ -59,7 +59,7 @@ class Intake:
         if not self._next(attachment, named.number, named.number):
             return
         queue = self._serving.queue
-        ((_, message, _, _),) = read_records(records)
+        (message,) = self._came(records)
         self._serving.host.published(len(records))
         known = queue.producers.knows(named.producer, named.sequence)
         if queue.rejects and not known and not queue.accepts(message, self._serving.host.now_ms):
@@ -80,7 +80,7 @@ class Intake:
         queue, now_ms = self._serving.queue, self._serving.host.now_ms
         self._serving.host.published(len(records))
         named = {number: (producer, sequence) for number, producer, sequence in commit.named}
-        numbered = [(number, m) for number, (_, m, _, _) in enumerate(read_records(records), commit.first)]
+        numbered = list(enumerate(self._came(records), commit.first))
         new = [m for number, m in numbered if number not in named or not queue.knows(*named[number])]
         if not queue.takes(new, now_ms):
             for number, _ in numbered:
@@ -103,6 +103,14 @@ class Intake:
             attachment.until_durable(ticket)
         self._accepted(attachment, last, ticket)
         queue.ring.mark()
+
+    def _came(self, records: memoryview) -> list[Message]:
+        """The messages of a frame. They live from now on, by the owner's clock: the sender's may show another time."""
+        now_ms = self._serving.host.now_ms
+        return [
+            Message(m.address, m.payload, m.header_length, m.flags, m.priority, now_ms, m.ttl_ms)
+            for _, m, _, _ in read_records(records)
+        ]
 
     def _next(self, attachment: Attachment, first: int, last: int) -> bool:
         """Whether these numbers are to be taken. What is here already is answered by `Published` when it is due."""

@@ -121,7 +121,7 @@ class Queue:
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
         """Appends the messages of ENQ records, which another node has sent, and holds the ticket; how many they are."""
-        _, count = self.ring.append_records(records)
+        _, count = self.ring.append_records(records, now_ms)
         self._published(ticket, now_ms)
         return count
 

@@ -46,7 +46,7 @@ cdef class Ring(LocalRing):
             raise DamagedRecord(strange, f"an ENQ record is expected, not {KIND_NAMES[kind]}")
         return 0
 
-    def append_records(self, data) -> tuple:
+    def append_records(self, data, int64_t now_ms) -> tuple:
         """Appends the messages of ENQ records from another node; see ring_cluster_pure."""
         cdef Py_buffer view
         cdef record_view record
@@ -57,6 +57,7 @@ cdef class Ring(LocalRing):
         try:
             self.verify_messages(<const uint8_t *>view.buf, view.len)
             while next_record(<const uint8_t *>view.buf, view.len, &record, False):
+                record.time_ms = now_ms
                 message = view_message(&record, message)
                 self.put(message)
         finally:

@@ -372,6 +372,7 @@ class NodeShell:
         if self.ended.done():
             return
         try:
+            self.node.now_ms = self.clock.now_ms()
             part.hub.received(peer, index, head, payload)
         except Exception as error:
             self.fail(error)

@@ -200,7 +200,7 @@ class RingCluster(RuleBasedStateMachine):
 
         def act(half: Half) -> Any:
             ring = half.nodes[self.owner].ring
-            answer = ring.append_records(half.records(first, count, priority))
+            answer = ring.append_records(half.records(first, count, priority), 1000 + first)
             ring.produced(b"p%d" % producer, self.published)
             return answer
 

@@ -193,24 +193,24 @@ def test_only_what_a_node_holds_is_settled_or_returned_for_it(half: Any) -> None
     assert (ring.held_by(254), ring.unacked) == (0, 16)
 
 
-def test_publishes_of_another_node_are_appended_as_they_stand(half: Any) -> None:
+def test_publishes_of_another_node_are_appended_with_the_time_of_this_one(half: Any) -> None:
     ring = owner(half)
     out = half.record.RecordBuffer()
     for number in (900, 901):
         out.enqueue(7, 0, number, half.message(b"%d" % number, time_ms=44, transient=True), 0, True)
     data = out.take()
-    assert ring.append_records(memoryview(data)) == (3, 2)
+    assert ring.append_records(memoryview(data), 55) == (3, 2)
     assert [(ring.message(seq).body, ring.message(seq).time_ms, ring.message(seq).flags) for seq in (1, 2)] == [
-        (b"900", 44, 0),
-        (b"901", 44, 0),
+        (b"900", 55, 0),
+        (b"901", 55, 0),
     ]
     for wrong in (data[:-8], data.replace(b"901", b"902"), flush(half, ring).span):
         with pytest.raises(DamagedRecord):
-            ring.append_records(wrong)
+            ring.append_records(wrong, 55)
     assert ring.next_seq == 3
     other = half.module.Ring(8)
     with pytest.raises(DamagedRecord, match="not of queue 8"):
-        other.append_records(data)
+        other.append_records(data, 55)
 
 
 def test_what_a_producer_was_told_stands_in_the_group_of_its_messages(half: Any) -> None:
