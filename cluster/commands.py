@@ -96,6 +96,8 @@ class DeleteQueue(Command, frozen=True, kw_only=True, tag="delete_queue"):
     vhost: str
     name: str
     queue_id: QueueId
+    epoch: Epoch = Epoch(0)
+    """In which its owner decided so: a later owner did not, and in a later epoch nothing happens. 0: nobody had to."""
 
 
 class Bind(Command, frozen=True, kw_only=True, tag="bind"):

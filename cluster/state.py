@@ -47,8 +47,9 @@ class Applied(msgspec.Struct, frozen=True):
 
     `result` by command: DeclareQueue the Queue, DeclareExchange the Exchange, Bind the Binding (each the
     existing one when it is equivalent; `changes` is empty then); deletions and Unbind whether the thing
-    existed; AddMember and RegisterNode the Member, FailNode whether it was alive; ChangeInSync the queue_ids
-    that were changed, TransferOwner, ForceOwner and MoveReplica the Queue as it is now; all else None.
+    existed, or was still the one that was meant; AddMember and RegisterNode the Member, FailNode whether
+    it was alive; ChangeInSync the queue_ids that were changed, TransferOwner, ForceOwner and MoveReplica
+    the Queue as it is now; all else None.
     """
 
     index: LogIndex
@@ -219,7 +220,7 @@ class ClusterMap(Membership):
 
     def _delete_queue(self, command: c.DeleteQueue, log: list[Change]) -> bool:
         queue = self._by_id.get(command.queue_id)
-        if queue is None:
+        if queue is None or command.epoch not in (0, queue.epoch):
             return False
         self._vhosts[queue.vhost].end_queue(queue, log)
         return True

@@ -364,7 +364,8 @@ class Node:
             heapq.heappush(self._wakes, (at_ms, self._wake_count, queue))
 
     def end(self, queue: Queue) -> None:
-        command = DeleteQueue(vhost=queue.entity.vhost, name=queue.name, queue_id=queue.entity.queue_id)
+        entity = queue.entity
+        command = DeleteQueue(vhost=entity.vhost, name=entity.name, queue_id=entity.queue_id, epoch=entity.epoch)
 
         def done(applied: Applied) -> None:
             if isinstance(applied.error, Unavailable) and not queue.deleted:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from broker.proxy.serving import Serving
 
 COUNT_PATIENCE_MS: Final = 1000
-DELETE_MS: Final = 3000
-"""So long a queue that may be deleted waits for its deletion."""
 PURGES_MAX: Final = 256
 """So many purges of one node are remembered."""
 NEEDS_NO_COMMIT: Final = -2
@@ -109,7 +107,7 @@ class Asking:
             refused = IN_USE if ask.if_unused and consumers else NOT_EMPTY if ask.if_empty and count else ""
         self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, count, consumers, refused))
         if ask.what == ASK_DELETE and not refused:
-            self._serving.freeze(now_ms + DELETE_MS)
+            self._serving.doom(now_ms)
 
     @property
     def _ready(self) -> int:

@@ -160,7 +160,7 @@ class Ask(ProxyMessage, frozen=True, tag=27):
 ASK_GET = 0
 ASK_COUNTS = 1
 ASK_PURGE = 2
-ASK_DELETE = 3  # may it be deleted? the owner stops taking until it is, or until 3 s have passed
+ASK_DELETE = 3  # may it be deleted? the owner takes nothing more until it is
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
 

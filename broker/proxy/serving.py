@@ -4,8 +4,11 @@
               ready may be in a client's hands. Nothing is handed out, expires, is dropped, purged or counted
     open      what nobody listed is ready again, flagged. It also takes that the first sync is complete, that the node
               has its lease, and that the queue is not frozen
-    frozen    a hand-over or a deletion is under way: nothing is handed out, and what comes is not looked at. `thaw`
-              asks everybody to attach again, so that nothing of it is lost
+    frozen    a hand-over is under way: nothing is handed out, and what comes is not looked at. `thaw` asks everybody to
+              attach again, so that nothing of it is lost
+    doomed    somebody was told that the queue may be deleted. It is frozen until it is: nothing may come into it that a
+              deletion, which may be long under way, would take with it. Who asked has DELETE_MS to order it, then its
+              owner does. A new owner, in the next epoch, knows nothing of it: what was ordered before is void there
 
 *Attach.* It replaces all that was known of its sender. Its settlements come first, then what it lists stays with it
 (READY -> UNACKED at its holder number), and what it held and does not list returns. The settlements of an epoch's first
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
     from broker.proxy.servings import ServingHost
 
 HOLDERS_MAX: Final = 254
+DELETE_MS: Final = 3000
+DELETE_AGAIN_MS: Final = 20_000
+"""By then the wiring log has given up what it could not order."""
 
 
 class Serving:
@@ -63,6 +69,7 @@ class Serving:
         self.host = host
         self.outgoing: dict[RemoteSubscription, None] = {}
         self.frozen_until_ms: int | None = None
+        self._doomed_ms: int | None = None  # when its owner orders the deletion
         self.leased = leased
         self._touch = touch
         self._synced = synced
@@ -89,8 +96,13 @@ class Serving:
         return sorted(self._missing)
 
     @property
+    def frozen(self) -> bool:
+        """What comes is not looked at."""
+        return self.frozen_until_ms is not None or self._doomed_ms is not None
+
+    @property
     def open(self) -> bool:
-        return not self._missing and self._synced and self.leased and self.frozen_until_ms is None
+        return not self._missing and self._synced and self.leased and not self.frozen
 
     def _gate(self) -> None:
         paused = not self.open
@@ -122,6 +134,12 @@ class Serving:
     def freeze(self, until_ms: int) -> None:
         self.frozen_until_ms = until_ms
         self.queue.host.wake(self.queue, until_ms)
+        self._gate()
+
+    def doom(self, now_ms: int) -> None:
+        """It will be deleted."""
+        self._doomed_ms = now_ms + DELETE_MS
+        self.queue.host.wake(self.queue, self._doomed_ms)
         self._gate()
 
     def thaw(self) -> None:
@@ -160,7 +178,7 @@ class Serving:
             # it never attached, or its start was declared over: it learns which from this answer or from the wiring
             self.host.send(node, Detach(self.queue_id, self.epoch, gen, "unknown"))
             return None
-        if not attachment.attached or attachment.gen != gen or self.frozen_until_ms is not None:
+        if not attachment.attached or attachment.gen != gen or self.frozen:
             return None
         return attachment
 
@@ -326,6 +344,11 @@ class Serving:
                 self.thaw()
             else:
                 self.queue.host.wake(self.queue, self.frozen_until_ms)
+        if self._doomed_ms is not None:
+            if now_ms >= self._doomed_ms:
+                self._doomed_ms = now_ms + DELETE_AGAIN_MS
+                self.queue.host.end(self.queue)
+            self.queue.host.wake(self.queue, self._doomed_ms)
         for attachment in self._attachments.values():
             if attachment.attached:
                 self._tell(attachment)

@@ -17,6 +17,7 @@ from broker.amqp.errors import access_refused, not_found, precondition_failed
 from broker.amqp.layout import Method
 from cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
 from cluster.entities import DestinationKind
+from cluster.ids import Epoch
 from cluster.state import Applied
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
@@ -250,7 +251,10 @@ def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
             channel.send(methods.QueueDeleteOk(0))
         return
     channel.check_exclusive(queue)
-    command = DeleteQueue(vhost=vhost.name, name=name, queue_id=queue.entity.queue_id)
+    conditional = method.if_unused or method.if_empty
+
+    def ask() -> None:
+        queue.begin_delete(method.if_unused, method.if_empty, channel.connection.node.now_ms, may)
 
     def may(refused: str, count: int) -> None:
         if not channel.awaits():
@@ -260,14 +264,20 @@ def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
             return
 
         def deleted(_: Applied) -> None:
+            if not queue.deleted:  # another owner took over meanwhile, and knows nothing of it
+                ask()
+                return
             if not method.nowait:
                 channel.send(methods.QueueDeleteOk(count))
             channel.resume()
 
+        entity = queue.entity
+        epoch = entity.epoch if conditional else Epoch(0)
+        command = DeleteQueue(vhost=vhost.name, name=name, queue_id=entity.queue_id, epoch=epoch)
         channel.propose(command, method, deleted)
 
     channel.park()
-    queue.begin_delete(method.if_unused, method.if_empty, channel.connection.node.now_ms, may)
+    ask()
 
 
 HANDLERS: Final[dict[type[Method], Callable[[Channel, Any], None]]] = {

@@ -15,7 +15,7 @@ from cluster import commands as c
 from cluster import snapshot
 from cluster.entities import Binding
 from cluster.errors import WiringError
-from cluster.ids import LOCAL_NODE, LogIndex, QueueId
+from cluster.ids import LOCAL_NODE, Epoch, LogIndex, QueueId
 from cluster.state import ClusterMap
 
 VHOSTS = st.sampled_from(["/", "v"])
@@ -79,7 +79,13 @@ COMMANDS: st.SearchStrategy[c.AnyCommand] = st.one_of(
         internal=FLAGS,
         arguments=ARGUMENTS,
     ),
-    st.builds(c.DeleteQueue, vhost=VHOSTS, name=QUEUES, queue_id=st.integers(1, 40).map(QueueId)),
+    st.builds(
+        c.DeleteQueue,
+        vhost=VHOSTS,
+        name=QUEUES,
+        queue_id=st.integers(1, 40).map(QueueId),
+        epoch=st.integers(0, 2).map(Epoch),
+    ),
     st.builds(c.DeleteExchange, vhost=VHOSTS, name=EXCHANGES, if_unused=FLAGS),
     st.builds(c.RemoveConnection, connection=st.sampled_from(["c1", "c2"])),
     st.builds(c.ForgetTransient, node=st.just(LOCAL_NODE), alone=FLAGS),

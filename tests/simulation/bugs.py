@@ -281,7 +281,7 @@ def no_barrier() -> None:
     from broker.proxy.serving import Serving
 
     Serving.open = property(  # type: ignore[assignment,method-assign]
-        lambda self: self._synced and self.leased and self.frozen_until_ms is None
+        lambda self: self._synced and self.leased and not self.frozen
     )
 
 

@@ -16,7 +16,7 @@ from cluster.errors import (
     ResourceLocked,
     WiringError,
 )
-from cluster.ids import LogIndex, NodeId, QueueId
+from cluster.ids import Epoch, LogIndex, NodeId, QueueId
 from cluster.state import Applied, ClusterMap
 
 
@@ -127,6 +127,16 @@ def test_a_redeclared_queue_has_another_id_and_is_not_hit_by_an_old_delete(world
     assert second.queue_id != first.queue_id
     assert world.do(c.DeleteQueue(vhost="/", name="q", queue_id=first.queue_id)) is False
     assert world.map.queue("/", "q") is second
+
+
+def test_a_deletion_that_an_owner_decided_is_void_in_another_epoch(world: World) -> None:
+    queue = world.queue("q")
+    for epoch in (queue.epoch + 1, queue.epoch - 1 or 99):
+        late = c.DeleteQueue(vhost="/", name="q", queue_id=queue.queue_id, epoch=Epoch(epoch))
+        assert world.do(late) is False
+    assert world.told == []
+    assert world.map.queue("/", "q") is queue
+    assert world.do(c.DeleteQueue(vhost="/", name="q", queue_id=queue.queue_id, epoch=queue.epoch)) is True
 
 
 def test_names_of_the_server(world: World) -> None:

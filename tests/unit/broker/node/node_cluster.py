@@ -226,7 +226,8 @@ class Cluster:
             for peer, frames in node.part.hub.take().items():
                 if (site.name, peer) in self.links:
                     self.links[site.name, peer].extend(frames)
-            moved = moved or node.busy or bool(node.proposals or node.sending or site.loads)
+            proposals = bool(node.proposals) and not site.wiring_waits
+            moved = moved or node.busy or proposals or bool(node.sending or site.loads)
             for client in tuple(site.clients.values()):
                 moved = client.deliver() or moved
         for (source, target), frames in tuple(self.links.items()):

@@ -624,20 +624,39 @@ def test_a_deletion_may_be_refused(flags: dict[str, bool], refused: str) -> None
     assert stage.serving.open
 
 
-def test_a_queue_that_may_be_deleted_takes_nothing_for_three_seconds() -> None:
+def test_a_queue_that_may_be_deleted_takes_nothing_until_it_is_and_its_owner_sees_to_that() -> None:
     stage = Stage()
-    gen = stage.attach("b", consumers=[head()])
+    stage.attach("b", consumers=[head()])
     stage.ask("b", 9, ASK_DELETE)
     stage.publish("b", 1, b"1")
     assert stage.ring.ready == 0
     stage.turn(2999)
-    assert stage.said("b", Detach) == []
+    assert stage.ended == []
     stage.turn(1)
-    assert stage.said("b", Detach) == [Detach(QUEUE_ID, 1, gen, "moving")]
-    stage.attach("b", consumers=[head()], next_number=2)
+    assert stage.ended == [stage.queue]
+    stage.turn(19_000)
+    stage.attach("c", next_number=2)
+    stage.publish("c", 1, b"1")
+    assert (stage.said("b", Detach), stage.ring.ready, stage.ended) == ([], 0, [stage.queue])
+    stage.turn(1000)  # the wiring log has given it up by now
+    assert stage.ended == [stage.queue, stage.queue]
+
+
+def test_a_queue_that_may_be_deleted_may_move_and_its_next_owner_takes_everything() -> None:
+    stage = Stage()
+    stage.attach("b")
+    stage.ask("b", 9, ASK_DELETE)
+    stage.servings.freeze(QUEUE_ID, stage.now_ms + 3000)
+    stage.servings.thaw(QUEUE_ID)
+    stage.attach("b", next_number=2)
+    stage.publish("b", 1, b"1")
+    assert stage.ring.ready == 0, "a hand-over that failed changes nothing"
+    stage.fail_over()
+    for node in ("a", "b", "c"):
+        stage.attach(node, next_number=2)
     stage.publish("b", 1, b"1")
     stage.commit()
-    assert stage.bodies_at("b") == [b"1"]
+    assert stage.ring.ready == 1
 
 
 # -- hand-over
