@@ -17,6 +17,10 @@ attach. `accepted` still stands before the refused numbers then. A proxy that ha
 has not sends them again, to be judged anew; and so does the next owner, if this one dies. The price is one attach for
 each turn in which something was refused; what came behind a refusal is sent twice.
 
+*Deaths* (overflow reject-publish-dlx) do stand in the log, with the message: `died` is the highest number that was
+refused so. What comes again up to it is refused without being judged, so it dies once. Numbers behind `accepted` and up
+to `died` were all refused. Their refusal is told when the death is committed.
+
 *Settlements* are applied in order, once each. `settled` is the last one of which every record is committed.
 """
 
@@ -26,9 +30,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from broker.proxy.messages import ConsumerHead
-from broker.queues.producers import proxy_producer
+from broker.queues.producers import proxy_producer, refused_producer
 from broker.queues.ring import RemoteConsumer
 from broker.queues.ticket import Ticket
+from journal.record import Message
 
 if TYPE_CHECKING:
     from broker.proxy.serving import Serving
@@ -90,9 +95,9 @@ class Attachment:
     """One start of one node, as the owner of a queue knows it."""
 
     __slots__ = (
-        "_commits", "_settled", "accepted", "attached", "gen", "holder", "incarnation", "members", "next_number",
-        "node", "producer", "published", "purged", "refused", "serving", "settlement", "told_published", "told_settled",
-        "unsettled",
+        "_commits", "_settled", "accepted", "attached", "died", "dying", "gen", "holder", "incarnation", "killer",
+        "members", "next_number", "node", "producer", "published", "purged", "refused", "serving", "settlement",
+        "told_published", "told_settled", "unsettled",
     )  # fmt: skip
 
     def __init__(self, serving: Serving, node: str, incarnation: int, holder: int) -> None:
@@ -105,6 +110,10 @@ class Attachment:
         self.attached = False
         self.members: dict[int, RemoteSubscription] = {}
         self.accepted = serving.queue.ring.producers.get(self.producer, 0)
+        self.killer = refused_producer(node, incarnation)
+        self.died = serving.queue.ring.producers.get(self.killer, 0)
+        self.dying = 0
+        """Refusals that wait for the commit of a death."""
         self.published = 0
         self.told_published = 0
         self.next_number = 1
@@ -148,6 +157,21 @@ class Attachment:
         first = number if self.refused is None else self.refused[0]
         assert self.refused is None or number == self.refused[1] + 1, "refused numbers are neighbours"
         self.refused = (first, number)
+        if number <= self.died:
+            self.dying += 1
+            ticket = Ticket(number, number, self._dead)
+            self.serving.queue.promise(ticket)
+            ticket.pass_()
+
+    def kill(self, number: int, message: Message) -> None:
+        """What is about to be refused dies for it."""
+        self.serving.queue.kill(message)
+        self.serving.queue.ring.produced(self.killer, number)
+        self.died = number
+
+    def _dead(self, _: Ticket) -> None:
+        self.dying -= 1
+        self.serving.touch()
 
     @property
     def last(self) -> int:

@@ -20,6 +20,7 @@ from broker.proxy.messages import (
     Range,
     Settlement,
 )
+from broker.queues.producers import is_dead_letter
 from broker.queues.ticket import Ticket
 from journal.record import Message, read_records
 
@@ -43,7 +44,7 @@ class Intake:
         queue = self._serving.queue
         last = first + count - 1
         self._serving.host.published(len(records))
-        if queue.rejects:
+        if queue.rejects or first <= attachment.died:
             for number, message in enumerate(self._came(records), first):
                 if not self._take_one(attachment, number, message):
                     return
@@ -62,14 +63,18 @@ class Intake:
         (message,) = self._came(records)
         self._serving.host.published(len(records))
         known = queue.producers.knows(named.producer, named.sequence)
-        if queue.rejects and not known and not queue.accepts(message, self._serving.host.now_ms):
-            attachment.refuse(named.number)
-            self._serving.touch()
+        letter = is_dead_letter(named.producer) and queue.kills
+        if not known and not letter and not self._accepts(attachment, named.number, message):
             return
         if attachment.refused is not None:
             return
         ticket = attachment.ticket(named.number)
-        queue.publish_named(named.producer, named.sequence, message, ticket, self._serving.host.now_ms)
+        if letter and not known and queue.rejects and not queue.has_room(self._serving.host.now_ms):
+            queue.producers.note(named.producer, named.sequence)
+            queue.kill(message)  # it was dead already, and goes on to the next targets: refused, it would come again
+            queue.promise(ticket)
+        else:
+            queue.publish_named(named.producer, named.sequence, message, ticket, self._serving.host.now_ms)
         self._accepted(attachment, named.number, ticket)
 
     def commit(self, attachment: Attachment, commit: Commit, records: memoryview) -> None:
@@ -82,7 +87,7 @@ class Intake:
         named = {number: (producer, sequence) for number, producer, sequence in commit.named}
         numbered = list(enumerate(self._came(records), commit.first))
         new = [m for number, m in numbered if number not in named or not queue.knows(*named[number])]
-        if not queue.takes(new, now_ms):
+        if last <= attachment.died or not queue.takes(new, now_ms):
             for number, _ in numbered:
                 attachment.refuse(number)
             self._serving.touch()
@@ -125,18 +130,27 @@ class Intake:
 
     def _take_one(self, attachment: Attachment, number: int, message: Message) -> bool:
         """Takes a message that the queue may refuse; False: those behind it wait for the next attach."""
-        queue = self._serving.queue
-        accepts = queue.accepts(message, self._serving.host.now_ms)
-        if not accepts:
-            attachment.refuse(number)
-            self._serving.touch()
+        if not self._accepts(attachment, number, message):
             return True
         if attachment.refused is not None:
             return False
+        queue = self._serving.queue
         ticket = attachment.ticket(number)
         queue.publish((message,), ticket, self._serving.host.now_ms)
         self._accepted(attachment, number, ticket)
         return True
+
+    def _accepts(self, attachment: Attachment, number: int, message: Message) -> bool:
+        """Whether there is room for the message; else it is refused."""
+        queue = self._serving.queue
+        if number > attachment.died:
+            if not queue.rejects or queue.has_room(self._serving.host.now_ms):
+                return True
+            if queue.kills:
+                attachment.kill(number, message)
+        attachment.refuse(number)
+        self._serving.touch()
+        return False
 
     def _accepted(self, attachment: Attachment, last: int, ticket: Ticket) -> None:
         attachment.accepted = last

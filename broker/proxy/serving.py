@@ -271,8 +271,9 @@ class Serving:
             for number in tuple(attachment.members):
                 self.cancel(attachment, number)
             self.queue.ring.requeue_all_held(attachment.holder)
-            if attachment.producer in self.queue.ring.producers:
-                self.queue.ring.produced(attachment.producer, 0)
+            for producer in (attachment.producer, attachment.killer):
+                if producer in self.queue.ring.producers:
+                    self.queue.ring.produced(producer, 0)
             del self._attachments[node]
             self._free_holders.append(attachment.holder)
         if self._missing.get(node) == incarnation:
@@ -363,7 +364,7 @@ class Serving:
             if settled > attachment.told_settled:
                 attachment.told_settled = settled
                 self.host.send(node, Settled(queue_id, gen, settled))
-        if attachment.refused is not None and attachment.published == attachment.accepted:
+        if attachment.refused is not None and attachment.published == attachment.accepted and not attachment.dying:
             self.host.send(node, Published(queue_id, gen, attachment.refused[1], (attachment.refused,)))
             self.detach(attachment, "refused")
         elif attachment.published > attachment.told_published:

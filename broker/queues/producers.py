@@ -1,10 +1,11 @@
 """Which numbered publishes a queue has: so that one that is sent again is confirmed and not stored twice.
 
 What is known stands in `ring.producers`, and a PRD record in the group of the message itself tells it to the disk and
-to the other replicas. Three kinds of names share that table and are told apart by their first byte:
+to the other replicas. The names that share that table are told apart by their first byte:
 
     b"n" + node/incarnation   a proxy: its publishes are numbered without a gap, the value is the last number that is
                               in the log (`broker.proxy.attachment`)
+    b"r" + node/incarnation   the same proxy: the highest number that was refused and died for it (reject-publish-dlx)
     b"p" + name               a client that numbers its messages (x-producer, x-seq): the value is the highest number
                               plus one; what is below is known. Numbers rise, from 0 or 1, gaps are allowed
     b"d" + queue id + bucket  dead letters of a queue, numbered in the order of its DEAD records. They may come in any
@@ -46,10 +47,15 @@ def proxy_producer(node: str, incarnation: int) -> bytes:
     return b"n" + f"{node}/{incarnation}".encode()
 
 
+def refused_producer(node: str, incarnation: int) -> bytes:
+    """The key of what a proxy has published and the queue has killed."""
+    return b"r" + f"{node}/{incarnation}".encode()
+
+
 def forget_proxies(ring: Ring, alive: Mapping[str, int]) -> None:
     """Takes out the proxies of starts that are over: an owner that dies cannot say that its own one is gone."""
-    known = {proxy_producer(node, incarnation) for node, incarnation in alive.items()}
-    for producer in [name for name in ring.producers if name[:1] == b"n" and name not in known]:
+    known = {name(*start) for start in alive.items() for name in (proxy_producer, refused_producer)}
+    for producer in [name for name in ring.producers if name[:1] in (b"n", b"r") and name not in known]:
         ring.produced(producer, 0)
 
 
@@ -64,7 +70,7 @@ class Producers:
 
     def knows(self, producer: bytes, number: int) -> bool:
         """Whether this publish is in the queue, or was."""
-        if _is_dying(producer):
+        if is_dead_letter(producer):
             name, bit = _bucket(producer, number)
             return bool(self._ring.producers.get(name, 0) >> bit & 1)
         return number < self._ring.producers.get(b"p" + producer, 0)
@@ -72,7 +78,7 @@ class Producers:
     def note(self, producer: bytes, number: int) -> None:
         """A publish that is not known is appended in this turn."""
         assert not self.knows(producer, number), "a publish is noted once"
-        if _is_dying(producer):
+        if is_dead_letter(producer):
             self._note_dead(producer, number)
             return
         name = b"p" + producer
@@ -93,7 +99,8 @@ class Producers:
                 self._ring.produced(forgotten, 0)
 
 
-def _is_dying(producer: bytes) -> bool:
+def is_dead_letter(producer: bytes) -> bool:
+    """Whether it is a queue that publishes its dead letters."""
     return producer.startswith(DEAD_LETTERS) and len(producer) == len(DEAD_LETTERS) + _QUEUE_ID.size
 
 

@@ -34,6 +34,7 @@ from broker.queues.ring import (
     HEAD_NOT_LOADED,
     HEAD_NOT_RESERVED,
     HEAD_OK,
+    HOLDER_MAX,
     Location,
     Ring,
     dispatch,
@@ -173,15 +174,35 @@ class Queue:
         return self.settings.max_length is not None or self.settings.max_length_bytes is not None
 
     def accepts(self, message: Message, now_ms: int) -> bool:
-        """reject-publish: whether there is room for one more (amqp-rules 5.6: the length counts ready only)."""
+        """reject-publish: whether there is room for one more; what is refused may die."""
+        accepted = self.has_room(now_ms)
+        if not accepted and self.kills:
+            self.kill(message)
+        return accepted
+
+    def has_room(self, now_ms: int) -> bool:
+        """Whether there is room for one more (amqp-rules 5.6: the length counts ready only)."""
         if self._is_full():
             self._expire(now_ms)
             self._hand_out(now_ms)
-        if not self._is_full():
-            return True
-        if self.settings.overflow == "reject-publish-dlx" and self.settings.dead_letter_exchange is not None:
+        return not self._is_full()
+
+    @property
+    def kills(self) -> bool:
+        """reject-publish-dlx: what is refused for want of room is a dead letter."""
+        return self.settings.overflow == "reject-publish-dlx" and self.settings.dead_letter_exchange is not None
+
+    def kill(self, message: Message) -> None:
+        """A message dies before it was ready. In a replicated queue it joins the log to do so, for the next owner too
+        must know of it."""
+        if self.burial is None:
             self.host.dead_letter(self, message, "maxlen")
-        return False
+            return
+        seq = self.ring.next_seq
+        self.ring.append((message,))
+        self.ring.adopt(seq, seq, HOLDER_MAX)  # only a message that was taken out may die
+        self.ring.take_held(seq, seq, HOLDER_MAX)
+        self.burial.hold(seq, "maxlen")
 
     def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
         """As `accepts`, for all of these messages or none; what is refused is no dead letter."""

@@ -205,6 +205,26 @@ def test_a_full_queue_refuses_publishers_of_every_node(overflow: str) -> None:
     assert drained(cluster, "graves", "c") == ([b"no"] * 4 if overflow == "reject-publish-dlx" else [])
 
 
+@pytest.mark.parametrize("lost", ["link", "owner"])
+def test_what_a_full_queue_refuses_dies_once_though_the_answer_is_lost(lost: str) -> None:
+    cluster = three()
+    declared(cluster, "graves", "b")
+    declared(cluster, "q", "a", x_max_length=1, x_overflow="reject-publish-dlx", x_dead_letter_exchange="",
+             x_dead_letter_routing_key="graves")  # fmt: skip
+    writer = confirming(cluster, "c")
+    writer.publish("", "q", b"1")
+    writer.raw(writer.content("", "q", b"2"))
+    drop_answers(cluster, "a", "c")
+    if lost == "owner":
+        cluster.kill("a")
+    else:
+        cluster.unlink("a", "c")
+        cluster.relink()
+    cluster.wait(3000)
+    assert writer.hear() == [m.BasicNack(2, False, False)]
+    assert drained(cluster, "graves", "b") == [b"2"]
+
+
 # -- questions
 
 

@@ -25,6 +25,7 @@ from broker.proxy.messages import (
     Settled,
     Settlement,
 )
+from broker.queues.producers import dead_letter_producer
 from journal.record import read_records
 from tests.unit.broker.proxy.owner_support import QUEUE_ID, Stage, head, records
 
@@ -178,6 +179,90 @@ def test_a_proxy_that_has_heard_goes_on_behind_the_refusal() -> None:
     stage.commit()
     assert stage.said("b", Published)[-1].upto == 3
     assert stage.said("b", Detach)[1:] == []
+
+
+def killing() -> Stage:
+    """A full queue whose refused messages die; "b" has published number 1."""
+    stage = Stage(max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="")
+    stage.attach("b")
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    stage.said("b")
+    return stage
+
+
+def test_a_refusal_is_told_when_the_death_is_committed() -> None:
+    stage = killing()
+    stage.publish("b", 2, b"2", b"3")
+    assert (stage.ring.ready, stage.said("b"), stage.buried) == (1, [], [])
+    stage.commit()
+    gen = stage.gens["b"]
+    assert stage.said("b") == [Published(QUEUE_ID, gen, 3, ((2, 3),)), Detach(QUEUE_ID, 1, gen, "refused")]
+    assert [entry[:3] for entry in stage.buried] == [(1, "maxlen", b"2"), (2, "maxlen", b"3")]
+
+
+@pytest.mark.parametrize("owner", ["lives", "dies"])
+def test_what_was_refused_and_died_dies_once_however_often_it_is_sent(owner: str) -> None:
+    stage = killing()
+    stage.publish("b", 2, b"2", b"3")
+    stage.commit()
+    if owner == "dies":
+        stage.fail_over()
+        stage.nothing("a")
+        stage.nothing("c")
+        stage.buried.clear()  # the next owner tells its targets again what they know by name
+    else:
+        stage.unlink("b")
+    gen = stage.attach("b", next_number=5)
+    stage.ring.purge()
+    stage.commit()
+    stage.publish("b", 2, b"2", b"3", b"4")
+    stage.commit()
+    assert stage.said("b", Published)[-1] == Published(QUEUE_ID, gen, 3, ((2, 3),)), "though there is room for them now"
+    stage.attach("b", next_number=5)
+    stage.publish("b", 4, b"4")
+    stage.commit()
+    assert [stage.ring.ready, len(stage.ring.dead())] == [1, 2]
+    assert [entry[:3] for entry in stage.buried] == [(1, "maxlen", b"2"), (2, "maxlen", b"3")]
+
+
+def test_a_death_that_no_log_holds_was_none() -> None:
+    stage = killing()
+    stage.publish("b", 2, b"2")
+    stage.fail_over()
+    for node in ("a", "c"):
+        stage.nothing(node)
+    gen = stage.attach("b", next_number=3)
+    stage.ring.purge()
+    stage.publish("b", 2, b"2")
+    stage.commit()
+    assert stage.said("b", Published)[-1] == Published(QUEUE_ID, gen, 2)
+    assert (stage.ring.ready, stage.ring.dead(), stage.buried) == (1, [], [])
+
+
+def test_what_died_for_a_start_that_is_over_is_forgotten() -> None:
+    stage = killing()
+    stage.publish("b", 2, b"2")
+    stage.commit()
+    assert stage.ring.producers[b"rb/1"] == 2
+    stage.fail("b")
+    assert b"rb/1" not in stage.ring.producers
+
+
+def test_a_dead_letter_that_dies_again_for_want_of_room_is_taken() -> None:
+    """Were it refused, its queue would send it again, and each time it would die."""
+    stage = killing()
+    letter = NamedPublish(QUEUE_ID, 1, stage.gens["b"], 2, dead_letter_producer(99), 4)
+    stage.receive("b", letter, records(2, [b"dead"]))
+    stage.commit()
+    assert stage.said("b") == [Published(QUEUE_ID, stage.gens["b"], 2)]
+    assert [entry[:3] for entry in stage.buried] == [(1, "maxlen", b"dead")]
+    stage.receive(
+        "b", NamedPublish(QUEUE_ID, 1, stage.gens["b"], 3, dead_letter_producer(99), 4), records(3, [b"dead"])
+    )
+    stage.commit()
+    assert stage.said("b", Published) == [Published(QUEUE_ID, stage.gens["b"], 3)]
+    assert len(stage.buried) == 1
 
 
 # -- the attach barrier

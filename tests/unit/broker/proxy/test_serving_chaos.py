@@ -2,8 +2,9 @@
 
 Checked at every hand-over (replication.md 9): a message is with one client at most (I9), one that comes unflagged has
 never been handed out (I10), nobody gets what somebody holds (I11) or what is settled for good (I12), no publish is in
-the queue twice (I7), and a client's failure at it counts once. At the end, with everybody well again: each confirmed
-message was handed out (I6), the refused never were, and nothing is left that nobody can get (I18).
+the queue twice (I7), and a client's failure at it counts once. What is refused and dies does so once. At the end, with
+everybody well again: each confirmed message was handed out (I6), the refused never were, and nothing is left that
+nobody can get (I18).
 """
 
 from __future__ import annotations
@@ -142,7 +143,12 @@ class Chaos:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        limits = {"max_length": 5, "overflow": "reject-publish"} if seed % 3 == 0 else {}
+        limits: dict[str, Any] = {}
+        if seed % 3 != 1:
+            limits = {"max_length": 5, "overflow": "reject-publish"}
+        self.kills = seed % 3 == 2
+        if self.kills:
+            limits |= {"overflow": "reject-publish-dlx", "dead_letter_exchange": ""}
         self.stage = Stage(**limits)
         self.proxies = {node: Proxy(self, node, 1) for node in EVERYBODY}
         self.seen: dict[int, bytes] = {}
@@ -152,6 +158,8 @@ class Chaos:
         """How often clients have failed at each message."""
         self.confirmed: set[bytes] = set()
         self.refused: set[bytes] = set()
+        self.dead: dict[bytes, int] = {}
+        """The number under which each dead message came to its targets, who take a number once."""
         self.count = 0
         for proxy in self.proxies.values():
             proxy.consumes = True
@@ -166,6 +174,7 @@ class Chaos:
         assert self.seen.setdefault(seq, body) == body, f"I2: {seq} is one message"
         assert self.bodies.setdefault(body, seq) == seq, f"I7: {body!r} is in the queue twice"
         assert body not in self.refused, f"a refused message was handed out: {body!r}"
+        assert body not in self.dead, f"a dead message was handed out: {body!r}"
         assert count <= self.counted[seq], f"a return of {seq} was counted twice"
 
     # -- what happens
@@ -174,6 +183,10 @@ class Chaos:
         for node, message, payload in self.stage.sent:
             self.proxies[node].inbox.append((message, payload))
         self.stage.sent.clear()
+        buried, self.stage.buried = self.stage.buried, []
+        for number, _, body, ticket in buried:
+            assert self.dead.setdefault(body, number) == number, f"{body!r} died twice"
+            ticket.pass_()
 
     def step(self) -> None:
         choice = self.random.random()
@@ -281,6 +294,7 @@ class Chaos:
         assert not any(proxy.backlog for proxy in self.proxies.values()), "every publish is answered"
         assert not any(proxy.settlements for proxy in self.proxies.values()), "every settlement is answered"
         assert self.confirmed <= set(self.bodies), "what was confirmed was handed out"
+        assert not self.kills or self.refused <= set(self.dead), "what was refused died"
 
 
 @pytest.mark.campaign

@@ -87,3 +87,24 @@ def test_a_numbered_message_that_is_here_is_not_stored_again() -> None:
     stage.commit()
     assert stage.said("b", Published)[-1].upto == 7
     assert (stage.ring.ready, stage.ring.unacked) == (3, 2)
+
+
+def test_what_was_refused_before_a_death_is_refused_again() -> None:
+    """Nothing behind it may be accepted in its place: the numbers up to a death are answered."""
+    stage = Stage(max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="")
+    stage.attach("b")
+    stage.publish("b", 1, b"1")
+    commit(stage, 2, b"x", b"y")
+    stage.publish("b", 4, b"z")
+    stage.commit()
+    assert stage.said("b", Published)[-1].refused == ((2, 4),)
+    stage.unlink("b")
+    stage.ring.purge()
+    gen = stage.attach("b", next_number=5)
+    commit(stage, 2, b"x", b"y")
+    assert stage.said("b", Published)[-1] == Published(QUEUE_ID, gen, 3, ((2, 3),))
+    gen = stage.attach("b", next_number=5)
+    stage.publish("b", 4, b"z")
+    stage.commit()
+    assert stage.said("b", Published)[-1] == Published(QUEUE_ID, gen, 4, ((4, 4),))
+    assert [entry[2] for entry in stage.buried] == [b"z"], "a transaction that is refused does not die"
