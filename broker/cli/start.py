@@ -19,6 +19,7 @@ from broker.server.endings import Restart
 from broker.server.listener import address, raise_descriptor_limit
 from broker.server.log import LEVELS, NodeLog, structured
 from broker.server.options import NAME, ServerOptions
+from broker.server.scheduling import shorten_slices
 from broker.server.shell import NodeShell
 from journal.build import COMPILED
 
@@ -102,6 +103,7 @@ async def _serve(options: ServerOptions, log: NodeLog) -> int:
             print(f"{listener.protocol} {where}", flush=True)
     print("ready", flush=True)
     _quiet_collector()
+    shorten_slices()
     if not COMPILED:
         log.say("warning", "node.pure_python", why="no compiled modules were found: everything works, slowly")
     log.say("info", "node.ready", name=options.node.name, data_dir=str(options.data_dir), descriptors=descriptors)
