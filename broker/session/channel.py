@@ -36,6 +36,7 @@ from broker.queues.subscription import Subscription
 from broker.routing.router import Route
 from broker.session import consuming, declaring, publishing, transacting
 from broker.session.confirms import Confirms
+from broker.session.unanswered import Asked, review
 from cluster.authorization import PermissionKind, TopicPermissionKind
 from cluster.commands import AnyCommand
 from cluster.errors import Unavailable, WiringError
@@ -55,7 +56,7 @@ class Channel:
     """A channel's state. `last_queue` is what an empty queue name means (amqp-rules 5.3)."""
 
     __slots__ = (
-        "closing", "confirms", "connection", "consumers", "last_queue", "ledger", "number", "opened", "parked",
+        "asked", "closing", "confirms", "connection", "consumers", "last_queue", "ledger", "number", "opened", "parked",
         "prefetch", "reply_key", "reply_tag", "routes", "transaction",
     )  # fmt: skip
 
@@ -66,6 +67,7 @@ class Channel:
         self.opened = False
         self.closing = False
         self.parked: deque[Any] | None = None
+        self.asked: Asked | None = None
         self.last_queue = ""
         self.prefetch = 0
         self.consumers: dict[str, Subscription] = {}
@@ -127,9 +129,15 @@ class Channel:
         assert self.parked is None, "a channel is parked once"
         self.parked = deque()
 
+    def ask(self, queue: QueueFace, method: Method) -> None:
+        """The channel waits for an answer of the queue, whose owner may be another node, or none; parked or not yet."""
+        if self.parked is None:
+            self.park()
+        self.asked = Asked(queue, method, self.connection.node.now_ms)
+
     def resume(self) -> None:
         """Takes up the waiting events, until one of them parks the channel again."""
-        waiting, self.parked = self.parked, None
+        waiting, self.parked, self.asked = self.parked, None, None
         try:
             while waiting and not self.is_parked:
                 event = waiting.popleft()
@@ -325,7 +333,9 @@ class Channel:
         self.connection.channels.pop(self.number, None)
 
     def tick(self, now_ms: int) -> None:
-        """amqp-rules, last section: a consumer that holds a message for too long is cancelled."""
+        """amqp-rules, last section: who holds a message, or waits, for too long is stopped. Raises ConnectionFault."""
+        if self.asked is not None:
+            review(self, self.asked, now_ms)
         if self.ledger.unacked and not self.closing:
             consuming.check_timeouts(self, now_ms)
 

@@ -450,8 +450,12 @@ class Connection:
         elif self.heartbeat_s:
             self._beat(now_ms)
         if self.state is State.OPEN:
-            for channel in self.channels.values():
-                channel.tick(now_ms)
+            for channel in tuple(self.channels.values()):
+                try:
+                    channel.tick(now_ms)
+                except ConnectionFault as fault:
+                    self.fail(fault, channel.number)
+                    break
 
     def _beat(self, now_ms: int) -> None:
         """amqp-rules 5.2: send every timeout / 2, any traffic counts, two misses close; not while blocked."""

@@ -149,7 +149,7 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         channel.resume()
 
     generation = node.authorization_generation
-    channel.park()
+    channel.ask(queue, method)
     queue.subscribe(subscription, node.now_ms, subscribed)
 
 
@@ -192,7 +192,7 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
             "not supported by quorum queues with single active consumer"
         )
     node = channel.connection.node
-    channel.park()
+    channel.ask(queue, method)
 
     def taken(answer: Taken | None) -> None:
         if not channel.awaits():

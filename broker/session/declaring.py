@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp import methods
 from broker.amqp.errors import access_refused, not_found, precondition_failed
 from broker.amqp.layout import Method
+from broker.session.unanswered import ownerless
 from cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
 from cluster.entities import DestinationKind
 from cluster.ids import Epoch
@@ -220,6 +221,7 @@ def _declared(channel: Channel, method: methods.QueueDeclare, name: str, new: bo
     if queue is None or new:  # None: deleted again before the answer
         counted(0, 0)
     else:
+        channel.ask(queue, method)
         queue.touch(channel.connection.node.now_ms, counted)
 
 
@@ -227,6 +229,8 @@ def _queue_purge(channel: Channel, method: methods.QueuePurge) -> None:
     name = channel.queue_name(clean(method.queue))
     channel.check("read", "queue", name)
     queue = channel.queue(name)
+    if error := ownerless(queue):
+        raise error
 
     def purged(count: int) -> None:
         if not channel.awaits():
@@ -235,7 +239,7 @@ def _queue_purge(channel: Channel, method: methods.QueuePurge) -> None:
             channel.send(methods.QueuePurgeOk(count))
         channel.resume()
 
-    channel.park()
+    channel.ask(queue, method)
     queue.purge(purged)
 
 
@@ -276,7 +280,10 @@ def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
         command = DeleteQueue(vhost=vhost.name, name=name, queue_id=entity.queue_id, epoch=epoch)
         channel.propose(command, method, deleted)
 
-    channel.park()
+    if conditional:
+        channel.ask(queue, method)
+    else:
+        channel.park()
     ask()
 
 

@@ -20,6 +20,6 @@ def differs_from_rabbitmq_3_10(why: str, *, hangs: bool = False) -> pytest.MarkD
     return pytest.mark.differs_from_rabbitmq_3_10(why, hangs=hangs)
 
 
-def not_on_one_node(why: str) -> Callable[..., object]:
-    """The rule needs a cluster; the claim is kept so that the next issue finds it."""
-    return pytest.mark.skip(reason=f"not reachable on one node: {why}")
+def not_on_a_cluster(why: str) -> Callable[..., object]:
+    """The rule asks for what cannot be brought about with real nodes; the claim says where it is shown."""
+    return pytest.mark.skip(reason=f"not reachable with real nodes: {why}")

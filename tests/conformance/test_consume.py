@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from .conftest import Connect
-from .marks import differs_from_rabbitmq_3_10, not_on_one_node, rule
+from .marks import differs_from_rabbitmq_3_10, rule
 from .wire import Channel, Connection, eventually
 
 Name = Callable[[str], str]
@@ -292,11 +292,6 @@ def test_clients_without_the_capability_are_not_told(connect: Connect, channel: 
     channel.queue_delete(queue)
     old.nothing_delivered()
     assert not old.cancelled
-
-
-@rule("5.5/cancel-notice-leader")
-@not_on_one_node("the leader must move")
-def test_consumers_are_told_when_the_leader_is_lost() -> None: ...
 
 
 @rule("5.5/sac-first", "5.5/sac-switch")

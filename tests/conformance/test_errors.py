@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .conftest import Connect
-from .marks import differs_from_rabbitmq_3_10, not_on_one_node, rule
+from .marks import differs_from_rabbitmq_3_10, rule
 from .target import HookMissing, Target
 from .wire import Channel, Connection
 
@@ -83,11 +83,6 @@ def test_an_empty_queue_name_without_a_declared_one_is_404(channel: Channel, met
     arguments = {"exchange": "amq.direct", "routing_key": "k"} if method == "queue.bind" else {}
     with channel.closes(404, "no previously declared queue"):
         channel.send(method, queue="", **arguments)
-
-
-@rule("5.1/404-node-down")
-@not_on_one_node("the home node of the queue must be another one")
-def test_a_durable_queue_of_a_stopped_node_is_404() -> None: ...
 
 
 @rule("5.1/403-reserved-name")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .encoding import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, encode_header, encode_method
-from .marks import differs_from_rabbitmq_3_10, not_on_one_node, rule
+from .marks import differs_from_rabbitmq_3_10, rule
 from .target import Target
 from .wire import ANY, Connection
 
@@ -152,13 +152,3 @@ def test_a_wrong_frame_end_is_501(connection: Connection) -> None:
     payload = encode_method("channel.open")
     with connection.closes(501, "invalid_frame_end_marker", None):
         connection.send_frame(FRAME_METHOD, 1, payload, end=FRAME_END ^ 1)
-
-
-@rule("5.1/541-quorum-timeout")
-@not_on_one_node("the leader of the queue must be out of reach")
-def test_a_consume_without_an_answer_from_the_leader_is_541() -> None: ...
-
-
-@rule("5.1/541-metadata-timeout")
-@not_on_one_node("the cluster must have lost its majority")
-def test_a_metadata_timeout_is_541() -> None: ...

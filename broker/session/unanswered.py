@@ -1,0 +1,52 @@
+"""A channel that waits for the answer of a queue's owner does not wait for ever (amqp-rules 5.1).
+
+An owner that dies has a successor within seconds, which is asked again. But a queue all of whose copies are away has no
+owner, perhaps for hours: then the client hears 404 with their names, as of a RabbitMQ queue whose home node is down,
+after a time that is long enough for nodes that are restarted together. What is answered later finds the channel closed,
+and goes back to the queue. Only a purge is carried out when it is answered: it is refused at once, or not at all.
+541 says that nothing is known: there is an owner, and no answer came of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.amqp.errors import AmqpError, internal_error, not_found
+from broker.amqp.layout import Method
+from broker.amqp.methods import QueuePurge
+from broker.queues.face import QueueFace
+
+if TYPE_CHECKING:
+    from broker.session.channel import Channel
+
+OWNERLESS_MS: Final = 10_000
+UNANSWERED_MS: Final = 60_000
+
+
+class Asked(NamedTuple):
+    """What a parked channel waits for."""
+
+    queue: QueueFace
+    method: Method
+    since_ms: int
+
+
+def ownerless(queue: QueueFace) -> AmqpError | None:
+    """404 for a queue that nobody owns now: all copies that might are away."""
+    entity = queue.entity
+    if entity.owner is not None or not entity.replicas:
+        return None
+    nodes = " or ".join(f"'{name}'" for name in (*entity.in_sync, *entity.eligible))
+    return not_found(
+        f"home node {nodes} of durable queue '{entity.name}' in vhost '{entity.vhost}' is down or inaccessible"
+    )
+
+
+def review(channel: Channel, asked: Asked, now_ms: int) -> None:
+    """Closes the channel when the queue has no owner. Raises ConnectionFault when its owner does not answer."""
+    entity, waited_ms = asked.queue.entity, now_ms - asked.since_ms
+    if waited_ms >= OWNERLESS_MS and type(asked.method) is not QueuePurge and (error := ownerless(asked.queue)):
+        channel.refuse(error, asked.method)
+    elif waited_ms >= UNANSWERED_MS:
+        what = f"timed out waiting for the owner of queue '{entity.name}' in vhost '{entity.vhost}'"
+        raise internal_error(what).at(asked.method.CLASS_ID, asked.method.METHOD_ID)

@@ -1,0 +1,89 @@
+"""Who asks for a queue that nobody owns, or whose owner says nothing, is told so, and does not wait for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.amqp import methods as m
+from broker.session.unanswered import OWNERLESS_MS, UNANSWERED_MS
+from tests.unit.broker.node.node_cluster import Cluster
+from tests.unit.broker.node.places import away, confirming, declared, three
+from tests.unit.broker.session.harness import Client, bodies
+
+QUESTIONS = [
+    m.QueueDeclare(queue="q", passive=True),
+    m.QueueDeclare(queue="q", durable=True, arguments={"x-replicas": 1}),
+    m.BasicConsume(queue="q"),
+    m.BasicGet(queue="q"),
+    m.QueueDelete(queue="q", if_unused=True),
+]
+
+
+def ownerless(**arguments: Any) -> tuple[Cluster, str, Client]:
+    """Three nodes without the one that had the only copy of q; the lost node; a client elsewhere."""
+    cluster = three()
+    owner = declared(cluster, "q", x_replicas=1, **arguments)
+    confirming(cluster, away(cluster, "q")[0]).publish("", "q", b"x")
+    client = cluster[away(cluster, "q")[0]].client()
+    cluster.kill(owner)
+    assert cluster.queue("q").owner is None
+    return cluster, owner, client
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.NAME)
+def test_a_queue_without_an_owner_is_404(question: Any) -> None:
+    cluster, owner, client = ownerless()
+    assert client.say(question) == []
+    cluster.wait(OWNERLESS_MS - 500)
+    assert client.say() == [], "it may still come"
+    cluster.wait(1000)
+    (closed,) = client.say()
+    assert (closed.reply_code, closed.class_id, closed.method_id) == (404, question.CLASS_ID, question.METHOD_ID)
+    home = f"home node '{owner}' of durable queue 'q' in vhost '/' is down or inaccessible"
+    assert closed.reply_text == f"NOT_FOUND - {home}"
+    assert client.ended is None
+    client.say(m.ChannelCloseOk())
+    cluster.restart(owner)
+    cluster.wait(2000)
+    again = cluster[owner].client()
+    assert bodies([again.ask(m.BasicGet(queue="q"))]) == [b"x"], "nothing that was asked for in vain took it"
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.NAME)
+def test_an_owner_that_is_back_in_time_answers(question: Any) -> None:
+    cluster, owner, client = ownerless()
+    assert client.say(question) == []
+    cluster.wait(OWNERLESS_MS - 3000)
+    cluster.restart(owner)
+    cluster.wait(10_000)
+    (answer, *_) = client.say()
+    assert not isinstance(answer, m.ChannelClose | m.ConnectionClose), answer
+
+
+def test_a_purge_is_refused_at_once() -> None:
+    """It would be carried out when the owner is back, whatever its client had heard."""
+    cluster, owner, client = ownerless()
+    closed = client.ask(m.QueuePurge(queue="q"))
+    assert (type(closed), closed.reply_code) == (m.ChannelClose, 404)
+    cluster.restart(owner)
+    cluster.wait(2000)
+    assert bodies([cluster[owner].client().ask(m.BasicGet(queue="q"))]) == [b"x"]
+
+
+def test_an_owner_that_does_not_answer_is_541() -> None:
+    cluster = three()
+    owner = declared(cluster, "q")
+    asker = away(cluster, "q")[0]
+    client = cluster[asker].client()
+    for other in "abc":
+        if other != owner:
+            cluster.unlink(owner, other)
+    assert client.say(m.BasicGet(queue="q")) == []
+    cluster.wait(UNANSWERED_MS - 1000)
+    assert client.say() == []
+    cluster.wait(2000)
+    (closed,) = client.hear(0)
+    assert (type(closed), closed.reply_code) == (m.ConnectionClose, 541)
+    assert closed.reply_text == "INTERNAL_ERROR - timed out waiting for the owner of queue 'q' in vhost '/'"
