@@ -46,7 +46,7 @@ def test_a_queue_without_an_owner_is_404(question: Any) -> None:
     assert client.ended is None
     client.say(m.ChannelCloseOk())
     cluster.restart(owner)
-    cluster.wait(2000)
+    cluster.wait(5000)  # the question of a deletion, asked once more, keeps the queue from its users for 3 s
     again = cluster[owner].client()
     assert bodies([again.ask(m.BasicGet(queue="q"))]) == [b"x"], "nothing that was asked for in vain took it"
 
