@@ -256,6 +256,8 @@ def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
         return
     channel.check_exclusive(queue)
     conditional = method.if_unused or method.if_empty
+    if conditional and (error := ownerless(queue)):
+        raise error
 
     def ask() -> None:
         queue.begin_delete(method.if_unused, method.if_empty, channel.connection.node.now_ms, may)

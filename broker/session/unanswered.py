@@ -3,8 +3,8 @@
 An owner that dies has a successor within seconds, which is asked again. But a queue all of whose copies are away has no
 owner, perhaps for hours: then the client hears 404 with their names, as of a RabbitMQ queue whose home node is down,
 after a time that is long enough for nodes that are restarted together. What is answered later finds the channel closed,
-and goes back to the queue. Only a purge is carried out when it is answered: it is refused at once, or not at all.
-541 says that nothing is known: there is an owner, and no answer came of it.
+and goes back to the queue. Only a purge, and a deletion that asks whether it may be, are carried out when they are
+answered: they are refused at once, or not at all. 541 says that nothing is known: there is an owner, and no answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.amqp.errors import AmqpError, internal_error, not_found
 from broker.amqp.layout import Method
-from broker.amqp.methods import QueuePurge
+from broker.amqp.methods import QueueDelete, QueuePurge
 from broker.queues.face import QueueFace
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 OWNERLESS_MS: Final = 10_000
 UNANSWERED_MS: Final = 60_000
+LASTING: Final = (QueueDelete, QueuePurge)
+"""What an owner carries out also when nobody waits for its answer any more."""
 
 
 class Asked(NamedTuple):
@@ -45,7 +47,7 @@ def ownerless(queue: QueueFace) -> AmqpError | None:
 def review(channel: Channel, asked: Asked, now_ms: int) -> None:
     """Closes the channel when the queue has no owner. Raises ConnectionFault when its owner does not answer."""
     entity, waited_ms = asked.queue.entity, now_ms - asked.since_ms
-    if waited_ms >= OWNERLESS_MS and type(asked.method) is not QueuePurge and (error := ownerless(asked.queue)):
+    if waited_ms >= OWNERLESS_MS and not isinstance(asked.method, LASTING) and (error := ownerless(asked.queue)):
         channel.refuse(error, asked.method)
     elif waited_ms >= UNANSWERED_MS:
         what = f"timed out waiting for the owner of queue '{entity.name}' in vhost '{entity.vhost}'"
