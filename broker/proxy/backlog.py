@@ -185,13 +185,12 @@ class Backlog:
             entry.answer()
         return before - self.size
 
-    def drop(self, outbox: Outbox | None, refused: bool) -> int:
-        """Forgets everything; returns how many bytes were here. A deleted queue takes what it gets, `refused` says that
-        nobody knows what became of it."""
+    def drop(self, outbox: Outbox | None) -> int:
+        """Forgets everything, for a deleted queue takes what it gets; returns how many bytes were here."""
         self.detached(outbox)
         size, self.size = self.size, 0
         waiting, self._waiting = self._waiting, deque()
         for entry in waiting:
-            entry.refused = refused
+            entry.refused = False
             entry.answer()
         return size

@@ -134,15 +134,6 @@ class Proxies:
         """This node may speak to clients again: its owners may have given away what it held."""
         self._full.update(self._linked)
 
-    def restart(self, incarnation: int) -> None:
-        """This node was failed by the others and has registered again. Its clients must be closed already."""
-        self.incarnation = incarnation
-        for queue in self.queues.values():
-            queue.restart()
-        self._asked.clear()
-        self._again.clear()
-        self._full.update(self._linked)
-
     # -- what queues ask --------------------------------------------------------------------------------------
 
     def next_consumer(self) -> int:

@@ -483,20 +483,6 @@ class ProxyQueue:
     def drop(self) -> None:
         """The queue was deleted: its consumers are cancelled, its publishers and all questions answered."""
         self.deleted = True
-        self._clear(refused=False)
-        self.ring.destroy()
-
-    def restart(self) -> None:
-        """This node got a new incarnation, and no client is left: nothing of before counts, numbers begin anew."""
-        self.detach()
-        self._clear(refused=True)
-        for first, last in self.ring.outstanding():
-            for seq in range(first, last + 1):
-                self.ring.release(seq)
-        self._backlog = Backlog()
-        self._settlements = Settlements()
-
-    def _clear(self, refused: bool) -> None:
         lines, self._lines = self._lines, {}
         self._by_subscription.clear()
         self._busy.clear()
@@ -504,9 +490,10 @@ class ProxyQueue:
             self.node.relieved(line)
             line.subscription.credit.active = False
             self._cancel(line)
-        self.node.gave(self, self._backlog.drop(self.outbox, refused))
+        self.node.gave(self, self._backlog.drop(self.outbox))
         self.gather()
-        self.ring.forget(self._settlements.drop(refused))
+        self.ring.forget(self._settlements.drop())
         nothing = Answer(self.entity.queue_id, self.gen, 0)
         for question in self._questions.drop():
             question.then(nothing, memoryview(b""))
+        self.ring.destroy()

@@ -113,15 +113,14 @@ class Settlements:
             self._tickets.popleft()[1].pass_()
         return acknowledged
 
-    def drop(self, refused: bool) -> list[Range]:
-        """Forgets everything: the queue is gone, or (`refused`) this node is new; returns what was acknowledged."""
+    def drop(self) -> list[Range]:
+        """Forgets everything: the queue is gone; returns what was acknowledged."""
         acknowledged = [span for one in self._open if one.outcome == SETTLE_ACK for span in one.ranges]
         self._gathered.clear()
         self._open.clear()
         self._returned.clear()
         tickets, self._tickets = self._tickets, deque()
         for _, ticket in tickets:
-            ticket.rejected = ticket.rejected or refused
             ticket.pass_()
         return acknowledged
 

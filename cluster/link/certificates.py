@@ -5,9 +5,6 @@ byte: Ed25519 signs deterministically, and serial number, names and dates are fi
 with a fresh key at each start, CN = its name. Who lacks the secret can neither show such a certificate nor accept ours,
 so the handshake fails on both sides before a byte of his is parsed. (Who has the secret is trusted: he may take any
 name.)
-
-Instead an operator may bring files of his own authority; CN must then be the node's name as well. The secret is needed
-all the same, for the datagrams.
 """
 
 from __future__ import annotations
@@ -34,30 +31,12 @@ _END: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 """A certificate lives as long as the process; a wrong wall clock must not keep nodes apart."""
 
 
-class BadCertificate(ValueError):
-    """The operator's files cannot be used: one line that says which and what to do."""
-
-
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """Both sides of this node's links: what it shows, and what it demands."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateFiles:
-    """PEM files of an operator's own authority."""
-
-    authority: Path
-    """Certificates of the authority that signs the nodes' certificates."""
-
-    certificate: Path
-    """The node's certificate and its chain; CN is the node's name."""
-
-    key: Path
-    """Its private key, without a passphrase."""
 
 
 def authority(secret: Secret) -> tuple[Ed25519PrivateKey, x509.Certificate]:
@@ -118,38 +97,6 @@ def node_credentials(secret: Secret, name: str, scratch: Path | None = None) -> 
     return Credentials(*contexts)
 
 
-def operator_credentials(files: CertificateFiles, name: str) -> Credentials:
-    """Credentials out of an operator's files. Raises BadCertificate."""
-    try:
-        certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
-    except OSError as error:
-        raise BadCertificate(f"cannot read the node certificate {files.certificate} ({error.strerror})") from None
-    except ValueError:
-        raise BadCertificate(f"{files.certificate} holds no certificate in PEM form") from None
-    names = [str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    if names != [name]:
-        raise BadCertificate(
-            f"the node certificate {files.certificate} is for CN={'+'.join(names) or '(none)'}, this node is {name}: "
-            f"use a certificate with CN={name}, or start the node under the other name"
-        )
-    contexts = []
-    for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
-        context = _context(protocol)
-        try:
-            context.load_verify_locations(cafile=files.authority)
-        except (OSError, ssl.SSLError) as error:
-            raise BadCertificate(f"cannot use the authority file {files.authority}: {_reason(error)}") from None
-        try:
-            # without an answer ready, OpenSSL would ask the terminal for a passphrase
-            context.load_cert_chain(files.certificate, files.key, password="")
-        except (OSError, ssl.SSLError) as error:
-            raise BadCertificate(
-                f"cannot use the key {files.key} with the certificate {files.certificate}: {_reason(error)}"
-            ) from None
-        contexts.append(context)
-    return Credentials(*contexts)
-
-
 def dns_name(name: str) -> str:
     """The node's name as a DNS name may be written: what no DNS name holds becomes a hyphen."""
     label = "".join(char if char.isascii() and (char.isalnum() or char in "-.") else "-" for char in name)
@@ -188,10 +135,6 @@ def _context(protocol: int) -> ssl.SSLContext:
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0
     return context
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
 
 
 @contextmanager

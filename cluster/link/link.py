@@ -23,6 +23,8 @@ from .hello import HELLO_BYTES_MAX, LINK_INDEX, BrokenHandshake, Handshake, Hand
 
 HELLO_TIMEOUT_S: Final = 3.0
 FAREWELL_S: Final = 1.0
+JOINED_BYTES_MAX: Final = 16 << 10
+"""As much as one TLS record holds."""
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 10_000))
 """Seconds, seconds, count, milliseconds: a machine that vanished is noticed within 5 s, 10 s with bytes on the way."""
 
@@ -97,7 +99,12 @@ class Link(asyncio.Protocol):
         if isinstance(frames, bytes):
             self.transport.write(frames)
         else:
-            self.transport.writelines(frames)
+            parts = tuple(frames)
+            # each write is a TLS record of its own, and costs more than copying small frames together
+            if sum(map(len, parts)) <= JOINED_BYTES_MAX:
+                self.transport.write(b"".join(parts))
+            else:
+                self.transport.writelines(parts)
 
     def end(self, why: str, farewell: bytes | None = None) -> None:
         """Give it up: at once, or after a farewell (perhaps empty) and what waits to be sent, within 1 s."""
@@ -205,7 +212,7 @@ class Link(asyncio.Protocol):
             self._owner.drained(self)
 
 
-_TRUST: Final = "give both nodes the same join secret (or certificates of one authority)"
+_TRUST: Final = "give both nodes the same join secret"
 
 
 def lost_line(error: BaseException | None) -> str:

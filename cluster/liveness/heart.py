@@ -205,10 +205,6 @@ class Heart:
         """Where the node stands at this moment."""
         return self.keeper.state(self._clock())
 
-    def may_hold_lease(self) -> list[str]:
-        """On the leader: whose applied index the barrier waits for."""
-        return self._granter.may_hold(self._clock())
-
     def suspected(self, peer: str) -> bool:
         """Whether its beats have been missing for longer than chance explains."""
         return self._detector.suspected(peer)

@@ -125,19 +125,25 @@ class Node:
     def __init__(self, world: World, name: str, rng: random.Random) -> None:
         self.world = world
         self.name = name
-        self.incarnation = 1
-        self.applied_index = world.stage.index
-        self.agenda: list[Any] = []
+        self.incarnation = 0
         self.to_owner: deque[tuple[Any, bytes]] = deque()
         self.from_owner: deque[tuple[int, Any, bytes]] = deque()
         self.news: deque[tuple[int, QueueEntity]] = deque()  # wiring that it has not applied
-        self.up = True
-        self.proxies = Proxies(self, 1)
-        ring = Ring(QUEUE_ID, agenda=self.agenda, proxy=True)
-        self.queue = self.proxies.add(world.entity(), world.stage.queue.settings, ring)
-        self.proxies.linked("a")
+        self.begin()
         limits = [(rng.choice((0, 1, 5)), rng.choice((0, 0, 2))) for _ in range(2)]
         self.clients = [Client(self, number, *limit) for number, limit in enumerate(limits)]
+
+    def begin(self) -> None:
+        """A start: nothing of an earlier one is known any more."""
+        self.incarnation += 1
+        self.applied_index = self.world.stage.index
+        self.news.clear()
+        self.agenda: list[Any] = []
+        self.up = True
+        self.proxies = Proxies(self, self.incarnation)
+        ring = Ring(QUEUE_ID, agenda=self.agenda, proxy=True)
+        self.queue = self.proxies.add(self.world.entity(), self.world.stage.queue.settings, ring)
+        self.proxies.linked("a")
 
     @property
     def now_ms(self) -> int:
@@ -299,9 +305,9 @@ class World:
             node.news.append((self.stage.index, self.entity()))
 
     def fail_node(self, node: Node) -> None:
-        """The others declare a node dead that lives: its clients are closed, and it registers again. What these have
+        """The others declare a node dead that lives: its clients are closed, and it begins again. What these have
         acknowledged may come again, flagged, and what was not confirmed to them may be lost."""
-        if node.name == "a" or node.news:
+        if node.name == "a":
             return  # the owner's own node dies with the owner
         for client in node.clients:
             client.close()
@@ -314,8 +320,7 @@ class World:
             self.unsure[body] = None
         self.stage.fail(node.name)
         self.stage.servings.members_changed(self.stage.incarnations)
-        node.incarnation += 1
-        node.proxies.restart(node.incarnation)
+        node.begin()
 
     def settle_down(self) -> None:
         """Everything heals, consumers take what is left and acknowledge it, and nothing is left to do."""

@@ -23,10 +23,10 @@ from broker.proxy.messages import (
     Settled,
     Settlement,
 )
-from broker.queues.face import EXCLUSIVE, GONE, CommitPart
+from broker.queues.face import EXCLUSIVE, GONE
 from broker.queues.ring import Consumer
 from broker.queues.subscription import Subscription
-from tests.unit.broker.proxy.pair import Channel, Pair, Receipt, entity, records
+from tests.unit.broker.proxy.pair import Channel, Pair, entity, records
 
 
 def subscription(pair: Pair, channel: Channel, tag: str = "c") -> Subscription:
@@ -575,24 +575,3 @@ def test_a_deleted_queue_answers_everything() -> None:
     pair.queue.counts(0, lambda *said: answers.append(said))
     assert answers[-1] == (0, 0)
     pair.turn()
-
-
-def test_a_new_incarnation_remembers_nothing_that_was_outstanding_or_settled() -> None:
-    """A message that was acknowledged, and whose acknowledgement nobody heard, comes again and must be taken."""
-    pair = Pair()
-    channel = Channel()
-    consumer, number = pair.consume(channel)
-    pair.deliver(number, 1, 2)
-    ack(pair, channel, 1)
-    pair.queue.unsubscribe(consumer, 0)
-    receipt = Receipt()
-    pair.queue.commit(CommitPart(), receipt, 0)
-    receipt.pass_()
-    pair.proxies.restart(incarnation=4)
-    assert receipt.answered == "nack"
-    pair.turn()
-    pair.all()
-    assert pair.queue.outstanding() == []
-    _, number = pair.consume(channel, "new")
-    pair.deliver(number, 1, 2, redelivered=True)
-    assert pair.queue.outstanding() == [(1, 2)]

@@ -251,19 +251,3 @@ def publish_to_the_dead(pair: Pair) -> Receipt:
     pair.queue.publish([message()], receipt, 0)
     receipt.pass_()
     return receipt
-
-
-def test_a_new_incarnation_numbers_anew() -> None:
-    pair = attached()
-    publish(pair, b"2")
-    pair.turn()
-    pair.all()
-    pair.proxies.restart(incarnation=4)
-    pair.turn()
-    (attach, _) = pair.heard(Attach)
-    assert (attach.incarnation, attach.queues, attach.partial) == (4, (), False)
-    assert pair.proxies.unacknowledged_bytes == 0
-    publish(pair, b"new")
-    pair.turn()
-    assert pair.attach().next_number == 2
-    assert sent(pair) == [1]

@@ -1,4 +1,4 @@
-"""Certificates of the cluster's own authority, and of an operator's."""
+"""Certificates of the cluster's own authority."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import ssl
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from link_support import OTHER_SECRET, SECRET
 
 from cluster.link.certificates import (
-    BadCertificate,
-    CertificateFiles,
-    Credentials,
     authority,
     common_name,
     dns_name,
     node_credentials,
-    operator_credentials,
 )
 from cluster.link.secret import Secret
 
@@ -83,36 +79,3 @@ def test_no_key_is_left_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_any_node_name_gets_a_certificate(name: str) -> None:
     assert shake(node_credentials(SECRET, name).server, node_credentials(SECRET, "b").client)[2] == name
     assert "_" not in dns_name(name)
-
-
-def files(directory: Path, secret: Secret = SECRET) -> CertificateFiles:
-    """An authority that signs itself: good enough as an operator's node certificate, too."""
-    key, root = authority(secret)
-    (directory / "ca.pem").write_bytes(root.public_bytes(Encoding.PEM))
-    (directory / "node.pem").write_bytes(root.public_bytes(Encoding.PEM))
-    (directory / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return CertificateFiles(directory / "ca.pem", directory / "node.pem", directory / "key.pem")
-
-
-def test_an_operator_s_files_are_used(tmp_path: Path) -> None:
-    assert isinstance(operator_credentials(files(tmp_path), "clusterbroker authority"), Credentials)
-
-
-def test_an_operator_s_bad_files_are_refused_in_one_line(tmp_path: Path) -> None:
-    good = files(tmp_path)
-    name = "clusterbroker authority"
-    (tmp_path / "junk").write_text("junk")
-    (tmp_path / "other").mkdir()
-    other = files(tmp_path / "other", OTHER_SECRET)
-    for bad, line in [
-        (CertificateFiles(good.authority, tmp_path / "none", good.key), "cannot read the node certificate"),
-        (CertificateFiles(good.authority, tmp_path / "junk", good.key), "holds no certificate in PEM form"),
-        (CertificateFiles(tmp_path / "junk", good.certificate, good.key), "cannot use the authority file"),
-        (CertificateFiles(good.authority, good.certificate, other.key), "cannot use the key .* with the certificate"),
-        (CertificateFiles(good.authority, good.certificate, tmp_path / "none"), "cannot use the key"),
-    ]:
-        with pytest.raises(BadCertificate, match=line) as refused:
-            operator_credentials(bad, name)
-        assert "\n" not in str(refused.value)
-    with pytest.raises(BadCertificate, match="is for CN=clusterbroker authority, this node is a: use"):
-        operator_credentials(good, "a")
