@@ -30,6 +30,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from broker.proxy.messages import ConsumerHead
+from broker.queues.limits import kill
 from broker.queues.producers import proxy_producer, refused_producer
 from broker.queues.ring import RemoteConsumer
 from broker.queues.ticket import Ticket
@@ -165,7 +166,7 @@ class Attachment:
 
     def kill(self, number: int, message: Message) -> None:
         """What is about to be refused dies for it."""
-        self.serving.queue.kill(message)
+        kill(self.serving.queue, message)
         self.serving.queue.ring.produced(self.killer, number)
         self.died = number
 

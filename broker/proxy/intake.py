@@ -20,6 +20,7 @@ from broker.proxy.messages import (
     Range,
     Settlement,
 )
+from broker.queues.limits import kill, kills
 from broker.queues.producers import is_dead_letter
 from broker.queues.ticket import Ticket
 from journal.record import Message, read_records
@@ -63,7 +64,7 @@ class Intake:
         (message,) = self._came(records)
         self._serving.host.published(len(records))
         known = queue.producers.knows(named.producer, named.sequence)
-        letter = is_dead_letter(named.producer) and queue.kills
+        letter = is_dead_letter(named.producer) and kills(queue)
         if not known and not letter and not self._accepts(attachment, named.number, message):
             return
         if attachment.refused is not None:
@@ -71,7 +72,7 @@ class Intake:
         ticket = attachment.ticket(named.number)
         if letter and not known and queue.rejects and not queue.has_room(self._serving.host.now_ms):
             queue.producers.note(named.producer, named.sequence)
-            queue.kill(message)  # it was dead already, and goes on to the next targets: refused, it would come again
+            kill(queue, message)  # it was dead already, and goes on to the next targets: refused, it would come again
             queue.promise(ticket)
         else:
             queue.publish_named(named.producer, named.sequence, message, ticket, self._serving.host.now_ms)
@@ -146,7 +147,7 @@ class Intake:
         if number > attachment.died:
             if not queue.rejects or queue.has_room(self._serving.host.now_ms):
                 return True
-            if queue.kills:
+            if kills(queue):
                 attachment.kill(number, message)
         attachment.refuse(number)
         self._serving.touch()

@@ -1,8 +1,12 @@
-"""How long a queue is, as its limits count (amqp-rules 5.6: ready messages only)."""
+"""How long a queue is, as its limits count (amqp-rules 5.6: ready messages only), and what may become of a message that
+is refused for them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from broker.queues.ring import HOLDER_MAX
+from journal.record import Message
 
 if TYPE_CHECKING:
     from broker.queues.queue import Queue
@@ -21,3 +25,21 @@ def exceeds(queue: Queue, more: int, more_bytes: int) -> bool:
         taken = min(ready, ring.next_seq - ring.committed, credit)
         ready, ready_bytes = ready - taken, ready_bytes * (ready - taken) // ready
     return (length is not None and ready + more > length) or (size is not None and ready_bytes + more_bytes > size)
+
+
+def kills(queue: Queue) -> bool:
+    """reject-publish-dlx: what is refused for want of room is a dead letter."""
+    return queue.settings.overflow == "reject-publish-dlx" and queue.settings.dead_letter_exchange is not None
+
+
+def kill(queue: Queue, message: Message) -> None:
+    """A message dies before it was ready. In a replicated queue it joins the log to do so, for the next owner too must
+    know of it."""
+    if queue.burial is None:
+        queue.host.dead_letter(queue, message, "maxlen")
+        return
+    seq = queue.ring.next_seq
+    queue.ring.append((message,))
+    queue.ring.adopt(seq, seq, HOLDER_MAX)  # only a message that was taken out may die
+    queue.ring.take_held(seq, seq, HOLDER_MAX)
+    queue.burial.hold(seq, "maxlen")

@@ -24,7 +24,7 @@ from broker.queues.committing import carry_out
 from broker.queues.deadletter import Reason
 from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
 from broker.queues.host import Host
-from broker.queues.limits import exceeds
+from broker.queues.limits import exceeds, kill, kills
 from broker.queues.producers import HAD_CONSUMERS, Producers
 from broker.queues.retries import retry_delay_ms
 from broker.queues.ring import (
@@ -34,7 +34,6 @@ from broker.queues.ring import (
     HEAD_NOT_LOADED,
     HEAD_NOT_RESERVED,
     HEAD_OK,
-    HOLDER_MAX,
     Location,
     Ring,
     dispatch,
@@ -176,45 +175,21 @@ class Queue:
     def accepts(self, message: Message, now_ms: int) -> bool:
         """reject-publish: whether there is room for one more; what is refused may die."""
         accepted = self.has_room(now_ms)
-        if not accepted and self.kills:
-            self.kill(message)
+        if not accepted and kills(self):
+            kill(self, message)
         return accepted
-
-    def has_room(self, now_ms: int) -> bool:
-        """Whether there is room for one more (amqp-rules 5.6: the length counts ready only)."""
-        if self._is_full():
-            self._expire(now_ms)
-            self._hand_out(now_ms)
-        return not self._is_full()
-
-    @property
-    def kills(self) -> bool:
-        """reject-publish-dlx: what is refused for want of room is a dead letter."""
-        return self.settings.overflow == "reject-publish-dlx" and self.settings.dead_letter_exchange is not None
-
-    def kill(self, message: Message) -> None:
-        """A message dies before it was ready. In a replicated queue it joins the log to do so, for the next owner too
-        must know of it."""
-        if self.burial is None:
-            self.host.dead_letter(self, message, "maxlen")
-            return
-        seq = self.ring.next_seq
-        self.ring.append((message,))
-        self.ring.adopt(seq, seq, HOLDER_MAX)  # only a message that was taken out may die
-        self.ring.take_held(seq, seq, HOLDER_MAX)
-        self.burial.hold(seq, "maxlen")
 
     def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
         """As `accepts`, for all of these messages or none; what is refused is no dead letter."""
         size = sum(message.size for message in messages[:-1]) + 1
-        if messages and self.rejects and exceeds(self, len(messages), size):
+        return not messages or not self.rejects or self.has_room(now_ms, len(messages), size)
+
+    def has_room(self, now_ms: int, more: int = 1, more_bytes: int = 1) -> bool:
+        """Whether there is room for so much more (amqp-rules 5.6: the length counts ready only)."""
+        if exceeds(self, more, more_bytes):
             self._expire(now_ms)
             self._hand_out(now_ms)
-            return not exceeds(self, len(messages), size)
-        return True
-
-    def _is_full(self) -> bool:
-        return exceeds(self, 1, 1)
+        return not exceeds(self, more, more_bytes)
 
     def _too_long(self) -> bool:
         return exceeds(self, 0, 0)
