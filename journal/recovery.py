@@ -11,6 +11,7 @@ epochs [[epoch, first seq]], producers [[name, upto]] and dead [[seq, mark]], as
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -74,26 +75,28 @@ def load_index(index: Index, segments: Segments, sink: RecoverySink) -> None:
 def replay_tail(segments: Segments, start: Position, sink: RecoverySink) -> Tail:
     """Raises DamagedJournal."""
 
-    def visit(segment: int, records: list[Record]) -> None:
-        for record in records:
-            if record.kind == ENQ:
-                sink.enqueued(record.queue_id, segment, record)
-            elif record.kind == SET:
-                sink.settled(record.queue_id, record.ranges)
-            elif record.kind == RSV:
-                sink.reserved(record.queue_id, record.seq)
-            elif record.kind == REQ:
-                sink.counted(record.queue_id, record.seq, record.delivery_count)
-            elif record.kind == DEAD:
-                sink.dead(record.queue_id, record.seq, record.value)
-            elif record.kind == CUT:
-                sink.cut(record.queue_id, record.seq)
-            elif record.kind == PRD:
-                sink.produced(record.queue_id, record.producer, record.value)
-            elif record.kind == EPO:
-                sink.began(record.queue_id, record.epoch, record.seq)
+    return replay(segments, start, lambda segment, records: tell(sink, segment, records))
 
-    return replay(segments, start, visit)
+
+def tell(sink: RecoverySink, segment: int, records: Iterable[Record]) -> None:
+    """What a group of the log says, in its order."""
+    for record in records:
+        if record.kind == ENQ:
+            sink.enqueued(record.queue_id, segment, record)
+        elif record.kind == SET:
+            sink.settled(record.queue_id, record.ranges)
+        elif record.kind == RSV:
+            sink.reserved(record.queue_id, record.seq)
+        elif record.kind == REQ:
+            sink.counted(record.queue_id, record.seq, record.delivery_count)
+        elif record.kind == DEAD:
+            sink.dead(record.queue_id, record.seq, record.value)
+        elif record.kind == CUT:
+            sink.cut(record.queue_id, record.seq)
+        elif record.kind == PRD:
+            sink.produced(record.queue_id, record.producer, record.value)
+        elif record.kind == EPO:
+            sink.began(record.queue_id, record.epoch, record.seq)
 
 
 def start_of_tail(index: Index, segments: Segments) -> Position:

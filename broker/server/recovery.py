@@ -2,18 +2,22 @@
 
 The wiring is read first and says which queues there are. Messages of a queue that it does not know (it was deleted,
 and the journal had not heard of it) are passed over, and the journal is told to forget the queue.
+
+A node that starts: `recovered(node, journal).adopt_into(node)`, when its part in a cluster, if it has one, is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
+from broker.node.core import Node
 from broker.queues.ring import Ring
 from cluster.entities import Queue
 from cluster.ids import QueueId
 from journal.queue_state import QueueState
 from journal.record import Record
+from journal.recovery import RecoverySink
 
 Find = Callable[[QueueId], Queue | None]
 Make = Callable[[Queue], Ring]
@@ -113,3 +117,27 @@ class Recovery:
         """The log is folded."""
         for queue_id, ring in self.rings.items():
             ring.restore_end(*self._ends.get(queue_id, (1, 0)))
+
+    def adopt_into(self, node: Node) -> None:
+        """The node is what the wiring says, with these messages."""
+        node.adopt(self.rings)
+        node.forgotten.extend(sorted(self.unknown))
+        for queue_id in sorted(self.changed):
+            if not self.rings[queue_id].destroyed:  # of a queue that this node holds no more
+                node.touched[self.rings[queue_id]] = None
+
+
+class Recoverable(Protocol):
+    """A journal."""
+
+    def recover(self, sink: RecoverySink) -> object: ...
+
+
+def recovered(node: Node, journal: Recoverable) -> Recovery:
+    """What the journal remembers of the queues of the node's map. A member of a cluster holds copies, until the wiring
+    says after its registration which of them it owns. Raises DamagedJournal."""
+    member = node.part is not None
+    recovery = Recovery(node.map.queue_by_id, lambda entity: node.new_ring(entity, member and not entity.transient))
+    journal.recover(recovery)
+    recovery.finish()
+    return recovery

@@ -23,7 +23,7 @@ from broker.node.log import Log
 from broker.server.damage import set_aside
 from broker.server.identity import write_durably
 from broker.server.options import ServerOptions
-from broker.server.recovery import Recovery
+from broker.server.recovery import recovered
 from cluster.errors import LogFailure
 from cluster.local_log import LocalLog
 from cluster.wiring_log import MemoryWiringLog
@@ -132,17 +132,7 @@ class Storage:
             from broker.node.part import Part  # its imports would slow down every start
 
             node.part = Part(node)
-        clustered = node.part is not None
-        recovery = Recovery(
-            self.wiring.map.queue_by_id, lambda entity: node.new_ring(entity, clustered and not entity.transient)
-        )
-        journal.recover(recovery)
-        recovery.finish()
-        node.adopt(recovery.rings)
-        node.forgotten.extend(sorted(recovery.unknown))
-        for queue_id in recovery.changed:
-            if not recovery.rings[queue_id].destroyed:  # of a queue that this node holds no more
-                node.touched[recovery.rings[queue_id]] = None
+        recovered(node, journal).adopt_into(node)
         return node
 
     def checkpoint(self, node: Node, then: Callable[[], object]) -> None:

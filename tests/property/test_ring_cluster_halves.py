@@ -19,7 +19,8 @@ from broker.amqp import codec_pure
 from broker.queues import ring_pure
 from broker.queues.ring_pure import HEAD_NOT_LOADED
 from broker.server.recovery import Recovery
-from journal import layout, record_pure
+from journal import record_pure
+from journal.recovery import tell
 
 record_fast = pytest.importorskip("journal.record_fast")
 codec_fast = pytest.importorskip("broker.amqp.codec_fast")
@@ -108,23 +109,7 @@ class Node:
         for first, run in sorted(self.index.items()):
             recovery.run(QUEUE_ID, first, run)
         for segment, offset in self.groups[self.checkpointed :]:
-            for record in self.half.record.scan_group(bytes(self.segments[segment]), offset)[2]:
-                if record.kind == layout.ENQ:
-                    recovery.enqueued(QUEUE_ID, segment, record)
-                elif record.kind == layout.SET:
-                    recovery.settled(QUEUE_ID, record.ranges)
-                elif record.kind == layout.RSV:
-                    recovery.reserved(QUEUE_ID, record.seq)
-                elif record.kind == layout.REQ:
-                    recovery.counted(QUEUE_ID, record.seq, record.delivery_count)
-                elif record.kind == layout.DEAD:
-                    recovery.dead(QUEUE_ID, record.seq, record.value)
-                elif record.kind == layout.CUT:
-                    recovery.cut(QUEUE_ID, record.seq)
-                elif record.kind == layout.PRD:
-                    recovery.produced(QUEUE_ID, record.producer, record.value)
-                elif record.kind == layout.EPO:
-                    recovery.began(QUEUE_ID, record.epoch, record.seq)
+            tell(recovery, segment, self.half.record.scan_group(bytes(self.segments[segment]), offset)[2])
         recovery.rings[QUEUE_ID] = ring
         recovery.finish()
         self.ring = ring

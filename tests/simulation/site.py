@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from broker.node.core import Group, Node
 from broker.node.options import NodeOptions
 from broker.node.part import Part
-from broker.server.recovery import Recovery
+from broker.server.recovery import recovered
 from broker.session.connection import Connection
 from cluster import commands as c
 from cluster.ids import Incarnation, NodeId
@@ -311,18 +311,9 @@ class Site:
         node = self.node = Node(options, self.wiring.map, self.journal.use, self.log)
         node.now_ms = self.now_ms()
         node.part = part = Part(node)
-        recovery = Recovery(
-            self.wiring.map.queue_by_id, lambda entity: node.new_ring(entity, replica=not entity.transient)
-        )
-        self.journal.recover(recovery)
-        recovery.finish()
+        recovery = recovered(node, self.journal)
         self.world.checkers.recovered(self, recovery.rings)
-        node.adopt(recovery.rings)
-        node.forgotten.extend(sorted(recovery.unknown))
-        for queue_id in recovery.changed:
-            ring = part.copying.replicas.get(queue_id)
-            if ring is not None:
-                node.touched[ring] = None
+        recovery.adopt_into(node)
         self.world.observe(self)
         part.linked(self.name, 0)
         for peer, session in self.data_links.items():

@@ -17,7 +17,7 @@ from typing import Any
 from broker.node.core import Node
 from broker.node.options import NodeOptions
 from broker.node.part import Part
-from broker.server.recovery import Recovery
+from broker.server.recovery import recovered
 from broker.session.connection import Connection
 from cluster import commands as c
 from cluster.ids import Incarnation, LogIndex, NodeId
@@ -63,15 +63,7 @@ class Site(World):
         node.part = part = Part(node)
         part.tell = lambda event, facts: self.events.append((event, dict(facts)))
         part.hub.bad = lambda peer, why: self.cluster.bad(self.name, peer, why)
-        recovery = Recovery(self.map.queue_by_id, lambda entity: node.new_ring(entity, replica=not entity.transient))
-        self.journal.recover(recovery)
-        recovery.finish()
-        node.adopt(recovery.rings)
-        node.forgotten.extend(sorted(recovery.unknown))
-        for queue_id in recovery.changed:
-            ring = part.copying.replicas.get(queue_id)
-            if ring is not None:
-                node.touched[ring] = None
+        recovered(node, self.journal).adopt_into(node)
         part.linked(self.name, 0)
         part.lease(True)
         self.cluster.order(

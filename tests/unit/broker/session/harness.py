@@ -26,7 +26,7 @@ from broker.amqp.properties import Properties
 from broker.node.core import Group, Load, Node
 from broker.node.options import NodeOptions
 from broker.queues.queue import PATIENCE_MS, Queue
-from broker.server.recovery import Recovery
+from broker.server.recovery import recovered
 from broker.session.connection import Connection
 from cluster import commands as c
 from cluster.ids import LOCAL_NODE
@@ -96,13 +96,7 @@ class World:
         if self.journal is None:
             node.adopt({})
         else:
-            recovery = Recovery(self.wiring.map.queue_by_id, node.new_ring)
-            self.journal.recover(recovery)
-            recovery.finish()
-            node.adopt(recovery.rings)
-            node.forgotten.extend(sorted(recovery.unknown))
-            for queue_id in recovery.changed:
-                node.touched[node.queues[queue_id].ring] = None
+            recovered(node, self.journal).adopt_into(node)
         self.wiring.listen(lambda applied: node.apply(applied.changes))
 
     # -- the shell's part

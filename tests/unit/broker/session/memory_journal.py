@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from journal.layout import CUT, DEAD, ENQ, EPO, GROUP_HEADER_BYTES, PRD, REQ, RSV, SET
+from journal.layout import ENQ, GROUP_HEADER_BYTES
 from journal.record import GroupWriter, Message, SegmentUse, read_message, scan_group, seal
+from journal.recovery import RecoverySink, tell
 
 
 class Position(NamedTuple):
@@ -130,7 +131,7 @@ class MemoryJournal:
         self.use = SegmentUse()
         return lsn
 
-    def recover(self, sink: Any) -> None:
+    def recover(self, sink: RecoverySink) -> None:
         """As `Journal.recover`: the index in the order of its keys, then the tail in the order of the log."""
         for queue_id in sorted({*self.metas, *(queue_id for queue_id, _ in self.runs)}):
             if queue_id in self.metas:
@@ -145,23 +146,7 @@ class MemoryJournal:
             offset += length
             lsn += 1
             assert (found, offset) == (lsn, end.offset), "the log is whole up to its end"
-            for record in records:
-                if record.kind == ENQ:
-                    sink.enqueued(record.queue_id, segment, record)
-                elif record.kind == SET:
-                    sink.settled(record.queue_id, record.ranges)
-                elif record.kind == RSV:
-                    sink.reserved(record.queue_id, record.seq)
-                elif record.kind == REQ:
-                    sink.counted(record.queue_id, record.seq, record.delivery_count)
-                elif record.kind == DEAD:
-                    sink.dead(record.queue_id, record.seq, record.value)
-                elif record.kind == CUT:
-                    sink.cut(record.queue_id, record.seq)
-                elif record.kind == PRD:
-                    sink.produced(record.queue_id, record.producer, record.value)
-                elif record.kind == EPO:
-                    sink.began(record.queue_id, record.epoch, record.seq)
+            tell(sink, segment, records)
 
     # -- reading
 
