@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from broker.proxy.messages import Attach
 from broker.trial.nodes import LocalCluster
 from broker.version import VERSION
 from cluster.link.certificates import node_credentials
-from cluster.link.frames import FRAME_BYTES_MAX, HEADER
+from cluster.link.frames import FRAME_BYTES_MAX, HEADER, encode
 from cluster.link.hello import CONTROL, DATA, Identity
 from cluster.link.mesh import Mesh
 from cluster.link.secret import find_secret
+from replication.messages import Append, AppendAck
+from tests.faults.fleet import until
 from tests.faults.test_cluster_damage import consume, publish
 
 pytestmark = [pytest.mark.timeout(120)]
@@ -73,20 +78,48 @@ def garbage(chance: random.Random, channel: str) -> bytes:
     return HEADER.pack(HEADER.size + len(head) + len(payload), len(head), index) + head + payload
 
 
-async def test_garbage_of_a_member(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path)
+@asynccontextmanager
+async def impostor_of_c(directory: Path) -> AsyncIterator[tuple[LocalCluster, Impostor, Callable[[], Mesh]]]:
+    """Three nodes with 50 messages in q, of which c is down; and what links with a and b in its name."""
+    cluster = LocalCluster(directory)
+    meshes: list[Mesh] = []
     try:
         await cluster.begin()
         await asyncio.to_thread(publish, cluster, "a", "q", 0, 50)
         await cluster.kill("c")
         said = json.loads((cluster.data_dir("c") / "identity").read_text())
-        secret = find_secret(tmp_path / "secret")
+        secret = find_secret(directory / "secret")
         impostor = Impostor()
         identity = Identity("c", said["cluster_id"], 9, said["disk_id"], "no process", VERSION)
-        mesh = Mesh(identity, node_credentials(secret, "c", tmp_path), impostor)
-        mesh.dial_all = True
+
+        def mesh() -> Mesh:
+            meshes.append(Mesh(identity, node_credentials(secret, "c", directory), impostor))
+            meshes[-1].dial_all = True
+            meshes[-1].set_peers({name: f"127.0.0.1:{cluster.nodes[name].cluster_port}" for name in "ab"})
+            return meshes[-1]
+
+        yield cluster, impostor, mesh
+    finally:
+        for one in meshes:
+            await one.close()
+        await cluster.end()
+
+
+async def unharmed(cluster: LocalCluster) -> None:
+    """a and b are the processes that they were, and c is welcome."""
+    assert {cluster.pid(name) is not None for name in "ab"} == {True}, "no node has ended"
+    told = "".join(cluster.nodes[name].log.read_text() for name in "ab")
+    assert "node.failed" not in told
+    assert "node.restarts" not in told
+    await asyncio.to_thread(publish, cluster, "b", "q", 50, 50)
+    await cluster.start("c")
+    assert await asyncio.to_thread(consume, cluster, "c", "q", 100) == list(range(100))
+
+
+async def test_garbage_of_a_member(tmp_path: Path) -> None:
+    async with impostor_of_c(tmp_path) as (cluster, impostor, link):
+        mesh = link()
         chance = random.Random(5)
-        mesh.set_peers({name: f"127.0.0.1:{cluster.nodes[name].cluster_port}" for name in "ab"})
         async with asyncio.timeout(60):
             for _ in range(60):
                 while (peer := chance.choice("ab"), DATA) not in impostor.linked:  # noqa: ASYNC110
@@ -96,13 +129,56 @@ async def test_garbage_of_a_member(tmp_path: Path) -> None:
                 await asyncio.sleep(0.005)
         await mesh.close()
         assert len(impostor.ended) > 20
-        assert {cluster.pid(name) is not None for name in "ab"} == {True}, "no node has ended"
-        told = "".join(cluster.nodes[name].log.read_text() for name in "ab")
-        assert "cluster.bad_frame" in told
-        assert "node.failed" not in told
-        assert "node.restarts" not in told
-        await asyncio.to_thread(publish, cluster, "b", "q", 50, 50)
-        await cluster.start("c")
-        assert await asyncio.to_thread(consume, cluster, "c", "q", 100) == list(range(100))
-    finally:
-        await cluster.end()
+        assert "cluster.bad_frame" in "".join(cluster.nodes[name].log.read_text() for name in "ab")
+        await unharmed(cluster)
+
+
+def lines(cluster: LocalCluster, name: str, event: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in cluster.nodes[name].log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in found if line["event"] == event]
+
+
+async def test_each_lie_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An acknowledgement of what was never sent, records that are none, a frame that is cut off, another protocol."""
+    async with impostor_of_c(tmp_path) as (cluster, impostor, link):
+        mesh = link()
+        mine = encode(Append(7, ((1, 1, 8),)), 0, (b"no record",))
+        for frame, said in (
+            (encode(AppendAck(2**40)), f"AppendAck: group {2**40} was acknowledged, but 0 was the last one sent"),
+            (mine, "Append: the parts of an Append are 8 bytes, its payload is 9"),
+        ):
+            for name in "ab":
+                await until(lambda name=name: (name, DATA) in impostor.linked, f"linked with {name}")
+                before = len(lines(cluster, name, "cluster.bad_frame"))
+                mesh.send(name, DATA, frame)
+                told = await until(
+                    lambda name=name, before=before: lines(cluster, name, "cluster.bad_frame")[before:], "it is told"
+                )
+                assert [(line["peer"], line["why"]) for line in told] == [("c", said)]
+        for name in "ab":
+            await until(lambda name=name: (name, DATA) in impostor.linked, f"linked with {name}")
+            mesh.send(name, DATA, mine[:-1])
+        await mesh.close()
+        monkeypatch.setattr("cluster.link.hello.PROTOCOL", 2)
+        mesh = link()
+        said = f"c speaks link protocol 2 (clusterbroker {VERSION})"
+        for name in "ab":
+            await until(lambda name=name: said in str(lines(cluster, name, "cluster.refused")), f"{name} refuses it")
+        await mesh.close()
+        monkeypatch.undo()
+        await unharmed(cluster)
+
+
+REPEATED = (encode(Attach(9, 0, ())), encode(Append(7, ())), encode(Append(7, ())), encode(AppendAck(0)))
+
+
+async def test_frames_that_come_twice_change_nothing(tmp_path: Path) -> None:
+    async with impostor_of_c(tmp_path) as (cluster, impostor, link):
+        mesh = link()
+        for frame in REPEATED:
+            for name in "ab":
+                await until(lambda name=name: (name, DATA) in impostor.linked, f"linked with {name}")
+                for _ in range(2):
+                    mesh.send(name, DATA, frame)
+        await mesh.close()
+        await unharmed(cluster)
