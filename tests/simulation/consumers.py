@@ -80,6 +80,8 @@ class Consumer(Actor):
             return
         chance = 1.0 if self.world.quiet else self.rng.random()
         released = self.world.checkers.released
+        if chance >= 0.03:
+            self.world.on_settling(self)
         if chance < 0.03:
             released(socket, self.queue, self._have.pop(tag), False)
             socket.say(m.BasicReject(tag, True) if chance < 0.015 else m.BasicNack(tag, False, True))

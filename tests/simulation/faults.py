@@ -1,14 +1,12 @@
-"""What goes wrong: at any time, and aimed at the moments where protocols break."""
+"""What goes wrong at any time. What is aimed at the moments where protocols break is in `directed`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.proxy.messages import Attached, Settle
 from cluster import commands as c
 from cluster.ids import NodeId
-from cluster.state import Applied
-from replication.messages import SyncOffer, SyncWant
+from tests.simulation.directed import Directed
 from tests.simulation.network import DATA
 from tests.simulation.site import Site
 
@@ -19,10 +17,6 @@ RANDOM = (
     *("kill",) * 4, *("pause",) * 2, *("cut_one",) * 3, *("hand_over",) * 3, *("reset",) * 2, "halves", "halves",
     "ring", "one_way", "control_only", "control_only", "kill_all", "slow_disk", "slow_disk", "stuck_disk",
     "failing_disk", "full_disk", "lose_disk", "clock", "elect", "drain", "join", "leave", "heal",
-)  # fmt: skip
-DIRECTED = (
-    "cut_after_in_sync", "wipe_newcomer", "slow_at_election", "kill_in_hand_over", "kill_settler", "drop_attached",
-    "kill_at_election", "unrelated_entry", "kill_in_sync",
 )  # fmt: skip
 SLOW_S = 1.2
 """Between two faults, on average."""
@@ -36,14 +30,8 @@ class Faults:
         self.schedule = world.schedule
         self.rng = world.schedule.rng
         self.random = tuple(name for name in RANDOM if not only or name in only)
-        self.directed = tuple(name for name in DIRECTED if not only or name in only)
-        self.aim = self.rng.choice((0.0, 0.1, 0.2))
-        """How likely a moment is used."""
         self.active = False
-        self._then_cut: str | None = None  # an owner whose next change of an in-sync set is followed by a cut
-        world.reviews.append(self._reviewed)
-        world.control.before_commit = self._before_commit
-        world.on_sent = self._sent
+        self.directed = Directed(self, only)
 
     def begin(self) -> None:
         self.active = True
@@ -74,7 +62,7 @@ class Faults:
         self.rng.shuffle(names)
         return names
 
-    def _kill(self, site: Site, away_s: float) -> None:
+    def strike(self, site: Site, away_s: float) -> None:
         site.kill()
         self.schedule.after(away_s, site.start)
 
@@ -83,12 +71,12 @@ class Faults:
     def kill(self) -> bool:
         site = self._one()
         if site is not None:
-            self._kill(site, self.rng.choice((0.05, 0.5, 4)) * (0.5 + self.rng.random()))
+            self.strike(site, self.rng.choice((0.05, 0.5, 4)) * (0.5 + self.rng.random()))
         return site is not None
 
     def kill_all(self) -> bool:
         for site in self._up():
-            self._kill(site, self.rng.uniform(0.2, 4))
+            self.strike(site, self.rng.uniform(0.2, 4))
         return True
 
     def failing_disk(self) -> bool:
@@ -147,12 +135,12 @@ class Faults:
         return True
 
     def slow_disk(self) -> bool:
-        return self._slow(self.rng.uniform(0.05, 0.8))
+        return self.slow(self.rng.uniform(0.05, 0.8))
 
     def stuck_disk(self) -> bool:
-        return self._slow(self.rng.uniform(1, 4))
+        return self.slow(self.rng.uniform(1, 4))
 
-    def _slow(self, delay_s: float, site: Site | None = None) -> bool:
+    def slow(self, delay_s: float, site: Site | None = None) -> bool:
         site = site or self._one()
         if site is not None:
             site.journal.delay_s = delay_s
@@ -174,14 +162,14 @@ class Faults:
 
     def lose_disk(self) -> bool:
         site = self._one()
-        if site is None or not self._may_lose(site):
+        if site is None or not self.may_lose(site):
             return False
         site.kill()
         site.lose_disk()
         self.schedule.after(self.rng.uniform(0.1, 2), site.start)
         return True
 
-    def _may_lose(self, site: Site) -> bool:
+    def may_lose(self, site: Site) -> bool:
         """No more disks than the minimum in sync allows: nobody else's is lost, and others have everything."""
         if any(other.journal.lost for other in self.world.sites.values()):
             return False
@@ -268,110 +256,3 @@ class Faults:
     def _stayed(self, site: Site) -> None:
         """It was refused if the member is still there."""
         site.retiring = False
-
-    # -- aimed
-
-    def _aimed(self, name: str) -> bool:
-        if not self.active or name not in self.directed or self.rng.random() >= self.aim:
-            return False
-        self.schedule.counts[f"fault {name}"] += 1
-        return True
-
-    def _reviewed(self, applied: Applied) -> None:
-        """A command is in the log, and no node knows it yet."""
-        if isinstance(applied.command, c.ForgetNode) and applied.ok:
-            self.world.dismiss(applied.command.node)
-        if not self.active or not applied.changes:
-            return
-        command = applied.command
-        if isinstance(command, c.ChangeInSync):
-            self._in_sync_changed(applied)
-        elif isinstance(command, c.FailNode | c.RegisterNode | c.TransferOwner):
-            owners = sorted({owner for change in applied.changes if (owner := _elected(change))})
-            for owner in owners:
-                site = self.world.sites[owner]
-                if self._aimed("slow_at_election"):
-                    self._slow(self.rng.uniform(0.05, 1.2), site)
-                elif site.up and self._aimed("kill_at_election"):
-                    self.schedule.after(self.rng.random() * 0.05, self._kill_if_up, site)
-
-    def _kill_if_up(self, site: Site) -> None:
-        if site.up and self.active:
-            self._kill(site, self.rng.uniform(0.1, 2))
-
-    def _in_sync_changed(self, applied: Applied) -> None:
-        """The owner is cut off from the log and from the newcomer, and dies soon after."""
-        added = {name for proposal in applied.command.changes for name in proposal.in_sync}  # type: ignore[union-attr]
-        owner = applied.command.node  # type: ignore[union-attr]
-        added.discard(owner)
-        site = self.world.sites.get(owner)
-        chosen, self._then_cut = self._then_cut == owner, None
-        if site is None or not site.up or not (chosen or self._aimed("cut_after_in_sync")):
-            return
-        self.world.control.cut_off(owner)
-        for name in sorted(added):
-            if self.rng.random() < 0.7:
-                self.world.network.part(owner, name)
-        if self.rng.random() < 0.7:
-            self.schedule.after(self.rng.uniform(0.2, 1.0), self._kill_if_up, site)
-        self.schedule.after(1.2, self.heal)
-
-    def _before_commit(self, command: c.AnyCommand) -> bool:
-        """A proposal has reached the log: True holds it back; its proposer says it again."""
-        if not self.active:
-            return False
-        if isinstance(command, c.ChangeInSync):
-            return self._wipe_newcomer(command) or self._come_between(command)
-        if isinstance(command, c.TransferOwner) and self._aimed("kill_in_hand_over"):
-            site = self.world.sites.get(self.rng.choice((command.node, command.to)))
-            if site is not None:
-                self._kill_if_up(site)
-            return self.rng.random() < 0.5
-        return False
-
-    def _wipe_newcomer(self, command: c.ChangeInSync) -> bool:
-        for proposal in command.changes:
-            queue = self.world.newest_map.queue_by_id(proposal.queue_id)
-            if queue is None:
-                continue
-            for name in proposal.in_sync:
-                site = self.world.sites.get(name)
-                if site is None or name in queue.in_sync or not site.up or not self._may_lose(site):
-                    continue
-                if self._aimed("wipe_newcomer"):
-                    site.kill()
-                    site.lose_disk()
-                    self.schedule.after(0.05, site.start)
-                    return True
-        return False
-
-    def _sent(self, site: Site, peer: str, head: Any) -> None:
-        """A frame is about to leave."""
-        if not self.active or peer == site.name:
-            return
-        if isinstance(head, Attached):
-            if self.rng.random() < 0.1 and self._aimed("drop_attached"):
-                self.schedule.after(0, self.world.network.reset, DATA, site.name, peer)
-        elif isinstance(head, Settle):
-            if self.rng.random() < 0.002 and self._aimed("kill_settler"):
-                self.schedule.after(self.rng.random() * 0.004, self._kill_if_up, site)
-        elif isinstance(head, SyncOffer | SyncWant) and self.rng.random() < 0.02 and self._aimed("kill_in_sync"):
-            victim = self.world.sites.get(self.rng.choice((site.name, peer)), site)
-            self.schedule.after(self.rng.random() * 0.01, self._kill_if_up, victim)
-
-    def _come_between(self, command: c.ChangeInSync) -> bool:
-        """Another entry comes first, and the owner does not hear of the change."""
-        adds = any(
-            set(proposal.in_sync) - set(queue.in_sync)
-            for proposal in command.changes
-            if (queue := self.world.newest_map.queue_by_id(proposal.queue_id)) is not None
-        )
-        if not adds or not self._aimed("unrelated_entry"):
-            return False
-        self.world.control.commit(c.DrainNode(node=command.node, draining=False))
-        self._then_cut = command.node
-        return True
-
-
-def _elected(change: Any) -> str:
-    return str(change.queue.owner or "") if type(change).__name__ == "OwnerChanged" else ""

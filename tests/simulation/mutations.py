@@ -1,8 +1,10 @@
 """The mutation gate: every bug of bugs.py must be found, each in a process of its own, for it is patched.
 
-    python -m tests.simulation.mutations [NAME ...] [--seeds K]
+    python -m tests.simulation.mutations [NAME ...] [--seeds K] [--table FILE]
 
-A line names the bug, the seed that found it first (counted from 1), what it violated, and how long that took.
+A row names the bug, the faults that are aimed at it, the seed that found it first, what it violated, and how long that
+took. Two bugs are looked for at a time where the machine has two cores, and each has CPU_S_MAX of processor time: so
+the whole takes no longer than half an hour on a quiet machine, and finds the same on a busy one.
 """
 
 from __future__ import annotations
@@ -12,55 +14,96 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from tests.simulation.bugs import MUTATIONS
 
-SEEDS_MAX = 300
-"""Within so many seeds each bug must be found."""
+SEEDS_MAX: Final = 300
+"""Within so many seeds each bug must be found,"""
+CPU_S_MAX: Final = 140.0
+"""and within so many seconds; a seed that has begun is ended."""
+HEAD: Final = "| seeded bug | aimed faults | seeds | what is violated | CPU s |\n|---|---|---|---|---|"
+
+
+class Found(NamedTuple):
+    """How the search for one bug ended. `seeds`: how many it took, from the mutation's first one."""
+
+    name: str
+    ok: bool
+    seeds: int
+    says: str
+    cpu_s: float
+
+    @property
+    def row(self) -> str:
+        mutation = MUTATIONS[self.name]
+        first, last = mutation.first, mutation.first + self.seeds - 1
+        seeds = f"{first}" if first == last else f"{first} to {last}"
+        says = self.says.partition(" s: ")[2] or self.says
+        faults = ", ".join(mutation.only) or "all"
+        return f"| {mutation.row} (`{self.name}`) | {faults} | {seeds} | {says[:140]} | {self.cpu_s:.0f} |"
 
 
 def find(name: str, seeds: int) -> tuple[int, str] | None:
-    """In this process, which is spoilt from then on: the first seed that fails, and how."""
+    """In this process, which is spoilt from then on: after how many seeds one failed, and how."""
     from tests.simulation.run import Failure, run
 
     chosen = MUTATIONS[name]
     chosen.put_in()
-    for seed in range(1, seeds + 1):
+    for count in range(seeds):
+        if time.process_time() > CPU_S_MAX:
+            return None
         try:
-            run(seed, seconds=20.0, only=chosen.only, nodes=chosen.nodes)
+            run(chosen.first + count, seconds=20.0, only=chosen.only, nodes=chosen.nodes)
         except Failure as failure:
-            return seed, str(failure)
+            return count + 1, str(failure)
     return None
 
 
-def apart(name: str, seeds: int) -> tuple[bool, str]:
-    """In a process of its own: (found, the line that says so)."""
+def apart(name: str, seeds: int) -> Found:
+    """In a process of its own."""
     environment = dict(os.environ)
     if MUTATIONS[name].pure:
         environment["CLUSTERBROKER_PURE"] = "1"
     command = [sys.executable, "-m", "tests.simulation.mutations", "--one", name, "--seeds", str(seeds)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     lines = done.stdout.strip().splitlines()
-    return done.returncode == 0, lines[-1] if lines else done.stderr.strip()[-300:]
+    try:
+        count, cpu_s, says = lines[-1].split("|", 2)
+        return Found(name, done.returncode == 0, int(count), says, float(cpu_s))
+    except (IndexError, ValueError):  # it did not come to an end of its own
+        return Found(name, False, 0, done.stderr.strip()[-300:], 0.0)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations", description=__doc__)
     parser.add_argument("names", nargs="*", help="which; all if none is named")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="how many seeds each may take")
+    parser.add_argument("--table", type=Path, help="where the table is written as well")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         found = find(arguments.one, arguments.seeds)
-        print("not found" if found is None else f"{found[0]} | {found[1]}")
+        count, says = found or (arguments.seeds, "not found")
+        print(f"{count}|{time.process_time():.1f}|{says}")
         return 1 if found is None else 0
-    missed = 0
-    for name in arguments.names or MUTATIONS:
-        start_s = time.monotonic()
-        ok, line = apart(name, arguments.seeds)
-        missed += not ok
-        print(f"{name} | {MUTATIONS[name].row} | {line[:200]} | {time.monotonic() - start_s:.0f} s", flush=True)
-    print(f"{missed or 'none'} missed")
+    names = arguments.names or list(MUTATIONS)
+    begin_s = time.monotonic()
+    rows: list[str] = []
+    missed: list[str] = []
+    print(HEAD, flush=True)
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as two:
+        for found in two.map(lambda name: apart(name, arguments.seeds), names):
+            rows.append(found.row)
+            print(found.row, flush=True)
+            if not found.ok:
+                missed.append(found.name)
+    verdict = f"{len(names)} bugs in {time.monotonic() - begin_s:.0f} s: {', '.join(missed) or 'none'} missed"
+    print(verdict)
+    if arguments.table is not None:
+        arguments.table.write_text("\n".join((HEAD, *rows, "", verdict, "")))
     return 1 if missed else 0
 
 

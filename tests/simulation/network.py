@@ -2,7 +2,8 @@
 
 A link is a session between two names on one channel. What is sent arrives after a chance delay, never before what was
 sent earlier. A cut direction delivers nothing, and then the link cannot live on: both ends hear of its end, each in its
-own time, and dial again until it works.
+own time, and dial again until it works. What a process had sent when it ended is lost with it, or arrives until the
+other end hears: the kernel may still have carried it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Network:
         """So many messages take up to half a second."""
         self.sessions: dict[tuple[str, str, str], int] = {}
         self._last_s: dict[tuple[str, str, str], float] = {}
+        self._last_words: dict[tuple[str, str, str], int] = {}
+        """Sessions whose sender has ended, and whose receiver has not heard of it."""
         self._count = 0
         self.on_sent: Callable[[str, str, str, Any], None] | None = None
 
@@ -78,29 +81,40 @@ class Network:
         self.schedule.at(arrive_s, self._arrive, channel, source, target, session, message)
 
     def _arrive(self, channel: str, source: str, target: str, session: int, message: Any) -> None:
-        if self.sessions.get((channel, source, target)) != session:
+        way = (channel, source, target)
+        if self.sessions.get(way, self._last_words.get(way)) != session:
             return
-        if (channel, source, target) in self.cuts:
+        if way in self.cuts:
             self.reset(channel, source, target)
             return
         self.ends[target].arrived(channel, source, session, message)
 
     def reset(self, channel: str, one: str, other: str) -> None:
         """The link breaks, with all that is under way on it."""
+        self._last_words.pop((channel, one, other), None)
+        self._last_words.pop((channel, other, one), None)
         session = self.sessions.pop((channel, one, other), None)
         if session is None:
             return
         del self.sessions[channel, other, one]
         for here, there in ((one, other), (other, one)):
             delay_s = 0.001 + self.schedule.rng.random() * 0.1
-            self.schedule.after(delay_s, self.ends[here].unlinked, channel, there, session)
+            self.schedule.after(delay_s, self._unlinked, channel, here, there, session)
+
+    def _unlinked(self, channel: str, here: str, there: str, session: int) -> None:
+        if self._last_words.get((channel, there, here)) == session:
+            del self._last_words[channel, there, here]
+        self.ends[here].unlinked(channel, there, session)
 
     def gone(self, name: str) -> None:
         """A process ended."""
         for channel, pairs in self.pairs.items():
             for one, other in pairs:
-                if name in (one, other):
+                session = self.sessions.get((channel, one, other))
+                if name in (one, other) and session is not None:
                     self.reset(channel, one, other)
+                    if self.schedule.rng.random() < 0.5:
+                        self._last_words[channel, name, other if name == one else one] = session
 
     # -- faults
 

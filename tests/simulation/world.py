@@ -45,6 +45,7 @@ class World:
         self.dead_letters = [(k.name, k.dead_letters_to) for k in self.kinds.values() if k.dead_letters_to]
         self.reviews: list[Callable[[Applied], None]] = []
         self.on_sent: Callable[[Site, str, Any], None] = lambda _site, _peer, _head: None
+        self.on_settling: Callable[[Consumer], None] = lambda _consumer: None
         self.checkers = Checkers(self)
         self.raft = raft
         self.sites: dict[str, Site] = {}
