@@ -174,6 +174,9 @@ class Faults:
         if any(other.journal.lost for other in self.world.sites.values()):
             return False
         newest = self.world.newest_map
+        voters = [member.name for member in newest.members() if member.voter]
+        if len(voters) == 2 and site.name in voters:  # the other alone is no majority, for ever
+            return False
         for queue in newest.queues("/"):
             if queue.transient or site.name not in (*queue.in_sync, *queue.eligible):
                 continue
@@ -234,7 +237,7 @@ class Faults:
     def join(self) -> bool:
         if len(self.world.sites) > 5 or self.rng.random() < 0.5:
             return False
-        self.world.add(chr(ord("f") + len(self.world.sites))).start()
+        self.world.add(self.world.free_name()).start()
         return True
 
     def leave(self) -> bool:

@@ -52,8 +52,9 @@ class Network:
     def pair(self, channel: str, one: str, other: str) -> None:
         """These two have a link on the channel whenever they can."""
         pair = (one, other) if one < other else (other, one)
-        self.pairs[channel].append(pair)
-        self._dial(channel, *pair)
+        if pair not in self.pairs[channel]:  # a name that returns has its old pairs
+            self.pairs[channel].append(pair)
+            self._dial(channel, *pair)
 
     def _dial(self, channel: str, one: str, other: str) -> None:
         if (channel, one, other) not in self.sessions:

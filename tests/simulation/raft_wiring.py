@@ -35,9 +35,9 @@ HOLD_S = 0.5
 class RaftControl:
     """What a run knows and does about the wiring as a whole."""
 
-    def __init__(self, world: World, founders: list[str]) -> None:
+    def __init__(self, world: World, founders: list[str], witness: str) -> None:
         self.world = world
-        self.founders = [identity.Founder(NodeId(name), f"{name}:1") for name in founders]
+        self.founders = [identity.Founder(NodeId(name), f"{name}:1", name == witness) for name in founders]
         self.map: ClusterMap = identity.founders_map(self.founders)
         self.snapshot_every = world.schedule.rng.choice((60, 400))
         self.before_commit: Callable[[c.AnyCommand], bool] = lambda _command: False

@@ -62,7 +62,7 @@ class Site:
         self.rate = 1 + rng.uniform(-0.015, 0.015)
         self.boot_offset_s = rng.uniform(0, 1000)
         self._clock = (0.0, EPOCH_MS + rng.uniform(-2000, 2000), self.rate)
-        self.disks = 0
+        self.disks: int
         self.journal: SimJournal
         self.starts = 0
         self.life = 0
@@ -73,6 +73,8 @@ class Site:
         self.keeper = LeaseKeeper()
         self.log = Silent()
         self.sockets: dict[Connection, Socket] = {}
+        self.unread: dict[Socket, None] = {}
+        """Those whose client has said something that the node has not read yet."""
         self.retiring = False
         self.readers: dict[str, tuple[int, FrameReader]] = {}
         self.data_links: dict[str, int] = {}
@@ -87,7 +89,8 @@ class Site:
 
     def format(self) -> None:
         """A new disk."""
-        self.disks += 1
+        self.world.disks[self.name] += 1
+        self.disks = self.world.disks[self.name]
         self.starts = 0
         self.journal = SimJournal()
 
@@ -170,7 +173,9 @@ class Site:
         self.paused_until_s = None
         self._backlog.clear()
         self.node = None
+        self._wake_s = None
         self._group, self._submitted_s = None, None
+        self.unread.clear()
         sockets, self.sockets = self.sockets, {}
         for socket in sockets.values():
             socket.cut()
@@ -377,7 +382,7 @@ class Site:
             return
         schedule = self.world.schedule
         self._turn_due = True  # what happens in here needs no other turn
-        for socket in tuple(self.sockets.values()):
+        for socket in tuple(self.unread):
             socket.feed()
         node.turn(node.now_ms)
         if node.proposals:
@@ -405,16 +410,17 @@ class Site:
             self.wake()
         wake_ms = node.next_wake_ms
         if wake_ms is not None:
+            self.world.checkers.wakes(self, wake_ms)
             self._wake_at(max(0.0005, (wake_ms - node.now_ms) / 1000))
 
     def _wake_at(self, delay_s: float) -> None:
         at_s = self.world.schedule.now_s + delay_s
-        if self._wake_s is None or at_s < self._wake_s - 1e-4 or self._wake_s <= self.world.schedule.now_s:
+        if self._wake_s is None or at_s < self._wake_s - 1e-4:
             self._wake_s = at_s
-            self.world.schedule.at(at_s, self._woken, self.life)
+            self.world.schedule.at(at_s, self._woken, at_s)
 
-    def _woken(self, life: int) -> None:
-        if life == self.life:
+    def _woken(self, at_s: float) -> None:
+        if at_s == self._wake_s:  # else another time took its place
             self._wake_s = None
             self.wake(0)
 

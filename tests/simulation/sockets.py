@@ -93,15 +93,17 @@ class Socket:
 
     def _received(self, data: bytes) -> None:
         self.unread += data
+        self.site.unread[self] = None
         self.feed()
 
-    def feed(self) -> bool:
+    def feed(self) -> None:
         """The node reads what waits, if it wants to."""
-        if not self.unread or self.closed or not self.connection.reading:
-            return False
-        data, self.unread = self.unread, b""
-        self.connection.receive(self.connection.decoder.rest + data, self.site.now_ms())
-        return True
+        if self.closed:
+            self.site.unread.pop(self, None)
+        elif self.connection.reading:
+            del self.site.unread[self]
+            data, self.unread = self.unread, b""
+            self.connection.receive(self.connection.decoder.rest + data, self.site.now_ms())
 
     def flush(self) -> None:
         """The node writes what it may."""

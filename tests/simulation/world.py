@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,9 @@ from tests.simulation.site import Site
 from tests.simulation.workload import FEATURES, PLAIN, Kind
 
 FOUNDERS = "abcde"
+NEWCOMERS = "fghijklmnopqrstuvwxyz"
+SHAPES = 11
+"""Of so many seeds one has two members that hold messages and a witness, and one has two members alone."""
 UNEXPECTED = (501, 502, 503, 504, 505, 530, 540, 541)
 """Codes with which no client of these may be closed."""
 
@@ -34,6 +38,8 @@ class World:
         self.network = Network(self.schedule)
         self.quiet = False
         self.healed = False
+        self.disks: Counter[str] = Counter()
+        """How many disks a name has had."""
         self.pace_s = rng.choice((0.06, 0.1, 0.25))
         self.actors: list[Actor] = []
         self.transactions: list[Transaction] = []
@@ -50,14 +56,22 @@ class World:
         self.raft = raft
         self.sites: dict[str, Site] = {}
         self.started = False
-        founders = FOUNDERS[: nodes or rng.choice((3, 3, 3, 4, 5))]
-        self.control: Any = RaftControl(self, list(founders)) if raft else AtomicLog(self)
+        count = rng.choice((3, 3, 3, 4, 5))
+        witness = ""
+        if nodes is not None:
+            count = nodes
+        elif seed % SHAPES == 3:
+            count, witness = 3, "c"
+        elif seed % SHAPES == 7:
+            count = 2
+        founders = FOUNDERS[:count]
+        self.control: Any = RaftControl(self, list(founders), witness) if raft else AtomicLog(self)
         if isinstance(self.control, AtomicLog):
             self.network.ends[NAME] = self.control
         for name in founders:
             self._place(name)
             if not raft:
-                self.control.commit(c.AddMember(name=NodeId(name), address=f"{name}:1"))
+                self.control.commit(c.AddMember(name=NodeId(name), address=f"{name}:1", witness=name == witness))
         for site in self.sites.values():
             site.start()
         self._first_user()
@@ -69,6 +83,10 @@ class World:
             self.control.commit(c.SetPermission(user="guest", vhost="/", configure=".*", write=".*", read=".*"))
             self.schedule.after(2.0, self._first_user)
 
+    def free_name(self) -> str:
+        """Of a newcomer; perhaps that of a member that has left."""
+        return next(name for name in NEWCOMERS if not (name in self.network.ends and self.network.ends[name].reachable))
+
     def add(self, name: str) -> Site:
         """A new member."""
         site = self._place(name)
@@ -77,7 +95,7 @@ class World:
 
     def _admit(self, name: str) -> None:
         """An operator asks until it is done."""
-        if self.newest_map.member(NodeId(name)) is None:
+        if name in self.sites and self.newest_map.member(NodeId(name)) is None:
             self.control.commit(c.AddMember(name=NodeId(name), address=f"{name}:1"))
             self.schedule.after(2.0, self._admit, name)
 

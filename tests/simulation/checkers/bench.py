@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 EVENTS = (
-    "began", "submitted", "committed", "taken_over", "ordered", "applied", "confirmed", "delivered", "wrote", "ended",
+    "began", "submitted", "committed", "taken_over", "ordered", "applied", "confirmed", "delivered", "wrote", "wakes",
+    "ended",
 )  # fmt: skip
 
 
@@ -59,6 +60,10 @@ class Checkers:
     def began(self, site: Site, queue_id: int, epoch: int) -> None:
         self._groups.pop((site.name, site.life, queue_id), None)
         self._tell("began", site, queue_id, epoch)
+
+    def wakes(self, site: Site, at_ms: int) -> None:
+        """After a turn in which it did all it could, the node asks to be woken."""
+        self._tell("wakes", site, at_ms)
 
     # -- logs
 

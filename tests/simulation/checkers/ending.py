@@ -1,8 +1,13 @@
-"""I16 to I19: what must be when the last fault is healed."""
+"""I16 to I19: what must be when the last fault is healed, and what is bounded at all times."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tests.simulation.checkers.history import Checker
+
+if TYPE_CHECKING:
+    from tests.simulation.site import Site
 
 PRODUCERS_MAX = 200
 
@@ -67,7 +72,13 @@ class I18Convergence(Checker):
 
 
 class I19Bounds(Checker):
-    """What nodes remember is bounded: producers, frames that wait, journal segments."""
+    """What nodes remember is bounded: producers, frames that wait, journal segments. So is what they do for nothing: a
+    turn leaves nothing that is due already, or the next one would come at once, without end."""
+
+    def wakes(self, site: Site, at_ms: int) -> None:
+        node = site.node
+        assert node is not None, "a node that runs turns"
+        self.require(at_ms > node.now_ms, f"{site.name} has turned, and wants to {node.now_ms - at_ms} ms ago")
 
     def ended(self) -> None:
         for site in self.world.sites.values():
