@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 import pytest_asyncio
 
@@ -107,3 +108,29 @@ async def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
         verdict.add(judge_owners(trial.cluster.events()))
         assert verdict.passed, verdict.findings
         assert verdict.confirmed > 100, "the load was at work"
+
+
+async def test_a_publisher_that_numbers_its_messages_publishes_again_after_a_failover(fleet: Fleet) -> None:
+    """With a common client: all is confirmed again, and stored once."""
+    for name, count in (("a", 10), ("b", 15)):
+        await asyncio.to_thread(publish_numbered, fleet.node(name).amqp_port, count)
+    owner = (await fleet.queue("a", "numbered"))["owner"]
+    await fleet.kill(owner)
+    rest = [name for name in "abc" if name != owner]
+    for name, count in zip(rest, (15, 20), strict=True):
+        await asyncio.to_thread(publish_numbered, fleet.node(name).amqp_port, count)
+    assert await fleet.consume(rest[0], "numbered", 20) == [b"%d" % number for number in range(1, 21)]
+    assert (await fleet.queue(rest[1], "numbered"))["messages"] == 0
+
+
+def publish_numbered(port: int, count: int) -> None:
+    """Publishes 1 to `count`, each confirmed, as one named producer."""
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("numbered", durable=True)
+        channel.confirm_delivery()
+        for number in range(1, count + 1):
+            headers = {"x-producer": "till 7", "x-seq": number}
+            channel.basic_publish(
+                "", "numbered", b"%d" % number, pika.BasicProperties(delivery_mode=2, headers=headers)
+            )
