@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import broker.node.part  # noqa: F401 - long to import, and once there are links the loop must not stand still
 from broker.server.addresses import dialable, own_address, remember, remembered
 from broker.server.awaiting import come
 from broker.server.catching_up import NOTHING, CatchingUp
@@ -57,6 +58,7 @@ from cluster.state import Applied, ClusterMap
 
 if TYPE_CHECKING:
     from broker.node.core import Node
+    from broker.node.part import Part
     from broker.server.log import NodeLog
     from broker.server.options import ClusterOptions
     from broker.server.shell import NodeShell
@@ -120,6 +122,11 @@ class ClusterShell:
             lambda: self.registered and self.heart.leased(),
             self._send_control,
         )
+
+    @property
+    def _part(self) -> Part | None:
+        """None before the node has read its journal."""
+        return None if self._node is None else self._node.part
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -293,10 +300,8 @@ class ClusterShell:
 
     def exchange(self) -> None:
         """After a turn: frames to their links."""
-        if self._node is None:
+        if (part := self._part) is None:
             return
-        part = self._node.part
-        assert part is not None, "a member has a part"
         for peer, frames in part.hub.take().items():
             self.mesh.send(peer, DATA, frames)
 
@@ -456,8 +461,8 @@ class ClusterShell:
         self._again("raft", RAFT_TICK_S, self._raft_tick)
 
     def _part_tick(self) -> None:
-        if self._node is not None and self._node.part is not None:
-            self._node.part.tick(self._shell.clock.now_ms())
+        if (part := self._part) is not None:
+            part.tick(self._shell.clock.now_ms())
             self._shell.schedule()
         self._again("part", PART_TICK_S, self._part_tick)
 
@@ -478,8 +483,8 @@ class ClusterShell:
             self.raft.linked(NodeId(peer))
             return
         self._data_links[peer] = session
-        if self._node is not None and self._node.part is not None:
-            self._node.part.linked(peer, session)
+        if (part := self._part) is not None:
+            part.linked(peer, session)
             self._shell.schedule()
 
     def on_unlinked(self, peer: str, channel: str, session: int, why: str) -> None:
@@ -488,8 +493,8 @@ class ClusterShell:
             self.raft.unlinked(NodeId(peer))
         elif self._data_links.get(peer) == session:
             del self._data_links[peer]
-            if self._node is not None and self._node.part is not None:
-                self._node.part.unlinked(peer)
+            if (part := self._part) is not None:
+                part.unlinked(peer)
                 self._shell.schedule()
         if not self._closed:
             self._probes.begin(peer)
@@ -510,14 +515,14 @@ class ClusterShell:
                 self.raft.received(NodeId(peer), head)
             except ValueError as error:
                 self.mesh.drop(peer, f"it sent what is no control frame: {error}")
-        elif self._node is not None and self._node.part is not None:
+        elif self._part is not None:
             self._shell.heard(peer, index, head, payload)
 
     def _bad_frame(self, peer: str, why: str) -> None:
         self._log.say("error", "cluster.bad_frame", peer=peer, why=why)
         self.mesh.drop(peer, f"it sent what no node sends: {why}")
-        if self._node is not None and self._node.part is not None:
-            self._node.part.relay.drop(peer, "it sent what no node sends")
+        if (part := self._part) is not None:
+            part.relay.drop(peer, "it sent what no node sends")
 
     def _silent(self, peer: str, silent_ms: int) -> None:
         """A link that is dead before the kernel knows it; a relayed one takes its place. Who is slow still beats."""
@@ -559,8 +564,8 @@ class ClusterShell:
     def on_lease(self, state: LeaseState) -> None:
         leased = state is LeaseState.LEASED
         self.say("lease", state.name.lower(), level="info" if leased else "warning")
-        if self._node is not None and self._node.part is not None:
-            self._node.part.lease(leased)
+        if (part := self._part) is not None:
+            part.lease(leased)
             self._shell.lease_changed()
         if leased and self._leased is not None and not self._leased.done():
             self._leased.set_result(None)
