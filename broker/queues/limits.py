@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.queues.ring import HOLDER_MAX
+from broker.queues.ring import HEAD_NOT_COMMITTED, HOLDER_MAX
 from journal.record import Message
 
 if TYPE_CHECKING:
@@ -25,6 +25,20 @@ def exceeds(queue: Queue, more: int, more_bytes: int) -> bool:
         taken = min(ready, ring.next_seq - ring.committed, credit)
         ready, ready_bytes = ready - taken, ready_bytes * (ready - taken) // ready
     return (length is not None and ready + more > length) or (size is not None and ready_bytes + more_bytes > size)
+
+
+def awaits_commit(queue: Queue) -> bool:
+    """Whether the head has joined a replicated queue in this epoch, and nothing but its commit keeps it from a consumer
+    who waits for it: in a queue of one node it would be gone by now, so it does not expire. All that was committed
+    before has left then, but for a queue with priorities, where this is never said."""
+    ring = queue.ring
+    if queue.burial is None or queue.paused or ring.max_priority or not ring.ready:
+        return False
+    return (
+        ring.head(0) == HEAD_NOT_COMMITTED
+        and ring.committed >= ring.epochs[-1][1]
+        and any(credit.has_credit for credit in queue.subscriptions.credits)
+    )
 
 
 def kills(queue: Queue) -> bool:

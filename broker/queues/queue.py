@@ -24,7 +24,7 @@ from broker.queues.committing import carry_out
 from broker.queues.deadletter import Reason
 from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
 from broker.queues.host import Host
-from broker.queues.limits import exceeds, kill, kills
+from broker.queues.limits import awaits_commit, exceeds, kill, kills
 from broker.queues.producers import HAD_CONSUMERS, Producers
 from broker.queues.retries import retry_delay_ms
 from broker.queues.ring import (
@@ -268,7 +268,7 @@ class Queue:
         if self.paused:
             return False
         # a message with TTL 0 may still be handed out in the turn that brought it (amqp-rules 5.6): hence "- 1"
-        while self.ring.head(now_ms - 1) == HEAD_EXPIRED:
+        while self.ring.head(now_ms - 1) == HEAD_EXPIRED and not awaits_commit(self):
             seq, message, _ = self.ring.pop_head()
             self._give_up(seq, message, "expired")
             expired = True
@@ -432,11 +432,9 @@ class Queue:
             if count:
                 for credit in credits:
                     credit.owner.flush()
-            if why == HEAD_EXPIRED:
-                self._expire(now_ms)
-                continue
-            self.ring.reserve()
-            return
+            if why != HEAD_EXPIRED or not self._expire(now_ms):
+                self.ring.reserve()
+                return
 
     def _serve(self, now_ms: int) -> None:
         assert self._getters is not None, "called with waiting gets"
@@ -491,7 +489,10 @@ class Queue:
             return
         ring = self.ring
         before = ring.committed, ring.reserved_durable
+        awaited = awaits_commit(self)
         ring.commit(upto)
+        if awaited:  # what the group brought is at the head, and that it waited for it does not count
+            self._hand_out(0)
         self.commits += 1
         if not ring.needs_write:
             self._clean = self.commits
@@ -515,7 +516,7 @@ class Queue:
         """Asks for the turn that is due next. While the queue is paused most of it cannot be done, and to ask for a
         time that is over would keep the node turning for nothing; the end of the pause brings a turn."""
         wake = 0
-        expiry = -1 if self.paused else self.ring.head_expiry_ms()
+        expiry = -1 if self.paused or awaits_commit(self) else self.ring.head_expiry_ms()
         if expiry >= 0:
             wake = expiry + 1
         expires = self.settings.expires_ms

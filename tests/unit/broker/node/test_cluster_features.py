@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.amqp import methods as m
@@ -78,6 +80,26 @@ def test_a_server_named_queue_is_reached_by_its_name_everywhere() -> None:
 
 
 # -- time
+
+
+@pytest.mark.parametrize("arguments", [{"x_message_ttl": 0}, {}], ids=["queue", "message"])
+def test_ttl_0_delivers_to_who_is_ready_and_to_nobody_else(arguments: dict[str, Any]) -> None:
+    cluster = three()
+    declared(cluster, "q", "a", **arguments)
+    expiration = {} if arguments else {"expiration": "0"}
+    writer, reader = confirming(cluster, "b"), cluster["c"].client()
+    reader.consume("q", no_ack=True)
+    cluster["a"].disk_waits = True
+    assert writer.publish("", "q", b"1", **expiration) == []
+    cluster.wait(100)
+    cluster["a"].disk_waits = False
+    cluster.wait(100)
+    assert (bodies(reader.hear()), writer.hear()) == ([b"1"], [m.BasicAck(1, True)])
+    reader.leave()
+    cluster.wait(100)
+    writer.publish("", "q", b"2", **expiration)
+    cluster.wait(100)
+    assert bodies(cluster["c"].client().consume("q")) == []
 
 
 def test_message_ttl_goes_on_after_a_failover() -> None:

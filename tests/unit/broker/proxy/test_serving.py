@@ -461,6 +461,60 @@ def test_nothing_expires_or_is_dropped_while_it_may_be_in_a_clients_hands() -> N
     assert (stage.ring.ready, stage.ring.unacked) == (0, 2)
 
 
+# -- what expires while it waits for its commit
+
+
+def test_ttl_0_is_for_consumers_who_wait_though_its_commit_takes_time() -> None:
+    stage = Stage(message_ttl=0)
+    stage.attach("b", consumers=[head(upto=2)])
+    stage.publish("b", 1, b"1", b"2", b"3")
+    stage.write_group()
+    stage.turn(later_ms=40)
+    assert stage.ring.ready == 3
+    stage.group_durable()
+    stage.commit()
+    assert stage.bodies_at("b") == [b"1", b"2"]
+    stage.turn(later_ms=1)
+    assert (stage.ring.ready, stage.ring.unacked) == (0, 2), "for the third nobody waited"
+
+
+def test_ttl_0_expires_at_once_when_nobody_waits() -> None:
+    stage = Stage(message_ttl=0)
+    stage.attach("b", consumers=[head(upto=0)])
+    stage.publish("b", 1, b"1")
+    stage.turn(later_ms=2)
+    assert stage.ring.ready == 0
+
+
+def test_who_waited_for_a_message_may_be_gone_when_it_is_committed() -> None:
+    stage = Stage(message_ttl=5)
+    stage.attach("b", consumers=[head()])
+    stage.publish("b", 1, b"1")
+    stage.write_group()
+    stage.turn(later_ms=40)
+    stage.unlink("b")
+    assert stage.ring.ready == 1
+    stage.group_durable()
+    assert (stage.ring.ready, stage.ring.unacked) == (0, 0)
+
+
+def test_what_has_expired_before_the_failover_is_nobodys() -> None:
+    stage = Stage(message_ttl=100)
+    stage.attach("b")
+    stage.publish("b", 1, b"old")
+    stage.commit()
+    stage.turn(later_ms=90)
+    stage.fail_over()
+    stage.turn(later_ms=20)
+    for node in ("a", "c"):
+        stage.nothing(node)
+    stage.attach("b", consumers=[head()], next_number=2)
+    stage.publish("b", 2, b"new")
+    stage.turn(later_ms=1)
+    stage.commit()
+    assert stage.bodies_at("b") == [b"new"]
+
+
 # -- consumers
 
 
