@@ -1,0 +1,44 @@
+"""Power is lost on all machines at once, and with it every write that no flush had reached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.faults.disk import Unavailable, shim
+from tests.faults.fleet import Fleet
+
+pytestmark = pytest.mark.timeout(240)
+BODIES = [b"message %d" % number for number in range(200)]
+
+
+@pytest_asyncio.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    fleet = Fleet(tmp_path)
+    yield fleet
+    await fleet.kill_all()
+
+
+async def test_what_was_confirmed_is_there_when_power_is_back(fleet: Fleet) -> None:
+    try:
+        volatile = {"LD_PRELOAD": str(shim(fleet.directory)), "DISK_VOLATILE": "3"}
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    peers = fleet.peers("a", "b", "c")
+    for name in "abc":
+        fleet.launch(name, "--peers", peers, **volatile)
+    await fleet.ready("a", "b", "c")
+    for order in ("cab", "bca"):
+        await asyncio.gather(*(fleet.publish(name, f"q{name}", BODIES) for name in "abc"))
+        for name in "abc":
+            fleet.node(name).process.kill()  # type: ignore[union-attr]
+        await fleet.kill("a", "b", "c")
+        for name in order:
+            fleet.launch(name, "--cluster", fleet.at(name), **volatile)
+        await fleet.ready("a", "b", "c")
+        for name, at in zip("abc", order, strict=True):
+            assert await fleet.consume(at, f"q{name}", len(BODIES)) == BODIES
