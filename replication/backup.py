@@ -396,7 +396,8 @@ class Backup:
         """Everything written up to this mark stands in the stores."""
         self._folded = max(self._folded, mark)
         for link in tuple(self._links.values()):
-            self._pump(link)
+            if link.syncs:
+                self._pump(link)
             self._answer(link)
 
     def durable(self, mark: int) -> None:

@@ -225,6 +225,7 @@ class Copying:
         queue = self._node.queues[queue_id]
         queue.committed(flight.upto)
         if queue.ring.needs_write:
+            queue.ring.mark()  # what came meanwhile may need a reservation, which goes with it
             self._node.write(queue)
 
     def first_sync_complete(self, queue_id: int) -> None:

@@ -357,6 +357,14 @@ class Node:
         self.writes[queue] = None
         self.urgent = self.urgent or queue.ring.urgent
 
+    def rest(self, queue: Queue) -> None:
+        """It was marked because something was published to it just now. While its last group is on its way to the
+        copies a turn could neither write nor hand that out, and the commit of that group marks it again."""
+        awaits = self.part is not None and self.part.replicates(queue) and not self.part.may_write(queue)
+        if awaits and self.agenda and self.agenda[-1] is queue:
+            self.agenda.pop()
+            queue.ring.marked = False
+
     def wake(self, queue: Queue, at_ms: int) -> None:
         if not queue.wake_ms or at_ms < queue.wake_ms:  # woken too early, it asks again
             queue.wake_ms = at_ms
@@ -416,6 +424,14 @@ class Node:
     def busy(self) -> bool:
         """Something is marked: `turn` must be called again."""
         return bool(self.agenda)
+
+    @property
+    def at_rest(self) -> bool:
+        """A turn would find nothing to do but what is due by the clock."""
+        return not (
+            self.agenda or self.writes or self.proposals or self.sending or self.confirming or self._barriers
+            or self.loads or self.checks or (self.part is not None and not self.part.at_rest)
+        )  # fmt: skip
 
     @property
     def next_wake_ms(self) -> int | None:

@@ -117,6 +117,11 @@ class Hub:
 
     # -- links
 
+    @property
+    def busy(self) -> bool:
+        """Frames wait to be taken, or to be handed over here."""
+        return bool(self.out or self._round)
+
     def link(self, peer: str, session: int) -> None:
         """A new link: nothing of the old one counts any more."""
         self.unlink(peer)

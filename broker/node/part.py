@@ -339,13 +339,19 @@ class Part:
         if due_ms is not None and due_ms <= now_ms:
             self.copying.primary.tick(now_ms)
         self.proxies.turn(now_ms)
-        served = self.servings.turn(now_ms)
+        self.servings.turn(now_ms)
         if self._full:
             full, self._full = self._full, {}
             rooms = [self.room(peer) for peer in full]
             if any(rooms):
                 self.servings.drained()
-        return self.hub.turn() or served
+        return self.hub.turn() or self.servings.touched
+
+    @property
+    def at_rest(self) -> bool:
+        """`turn` would find nothing to do, and nothing waits for a group or a link."""
+        relays = self.relay.via
+        return not (self.servings.touched or self.copying.waits or self._full or self.hub.busy or relays)
 
     def tick(self, now_ms: int) -> None:
         """To be called every 50 ms. What is due between two calls (`next_wake_ms`) is done by `turn`."""

@@ -53,9 +53,12 @@ class Intake:
         if attachment.refused is not None:
             return
         ticket = attachment.ticket(last)
+        rests = not queue.ring.marked
         taken = queue.publish_records(records, ticket, self._serving.host.now_ms)
         assert taken == count, f"a Publish of {count} messages holds {taken}"
         self._accepted(attachment, last, ticket)
+        if rests:
+            queue.host.rest(queue)
 
     def publish_named(self, attachment: Attachment, named: NamedPublish, records: memoryview) -> None:
         if not self._next(attachment, named.number, named.number):

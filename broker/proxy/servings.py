@@ -261,14 +261,20 @@ class Servings:
 
     # -- the turn -------------------------------------------------------------------------------------------------
 
-    def turn(self, now_ms: int) -> bool:
-        """Answers and delivers for all queues to which something happened; whether there were any."""
+    @property
+    def touched(self) -> bool:
+        """Something happened to a queue, and `turn` has not looked at it."""
+        return bool(self._touched)
+
+    def turn(self, now_ms: int) -> None:
+        """Answers and delivers for all queues to which something happened."""
+        if not self._touched:
+            return
         touched, self._touched = self._touched, {}
         for serving in touched:
             if self.queues.get(serving.queue_id) is serving:
                 serving.turn(now_ms)
         self._deliver(touched)
-        return bool(touched)
 
     def _deliver(self, touched: Iterable[Serving]) -> None:
         frames: dict[str, Frame] = {}

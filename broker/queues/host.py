@@ -33,6 +33,9 @@ class Host(Protocol):
     def write(self, queue: Queue) -> None:
         """The ring has something for the next group commit."""
 
+    def rest(self, queue: Queue) -> None:
+        """It was marked for what was published just now: the mark may go if a turn could do nothing for that yet."""
+
     def wake(self, queue: Queue, at_ms: int) -> None:
         """Mark the queue's ring at this time; replaces an earlier wish."""
 

@@ -377,7 +377,8 @@ class NodeShell:
         except Exception as error:
             self.fail(error)
             return
-        self.received(len(payload))
+        if not self.node.at_rest or self.node.next_wake_ms != self._wake_ms:
+            self.received(len(payload))
 
     def _order(self) -> None:
         proposals, self.node.proposals = self.node.proposals, []
