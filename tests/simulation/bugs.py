@@ -264,7 +264,7 @@ def no_dedup() -> None:
     patch(Attachment, "__init__", make)
 
 
-@mutation("no attach generation")
+@mutation("no attach generation", only=("hand_over", "reset", "late_attached"))
 def no_generation() -> None:
     import msgspec
 

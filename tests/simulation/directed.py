@@ -8,6 +8,7 @@
                                            late_owner          who is the last to know, and all links to it are new
     a hand-over                            kill_in_hand_over   one of the two dies
     frames are about to leave              drop_attach, drop_attached, drop_delivery    they are lost, with their link
+                                           late_attached       they are slow, with all that comes after
                                            kill_settler        who settles dies
                                            kill_in_sync        a sync begins, and one of the two dies
                                            half_sync           part of it is written, the rest is not
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 DIRECTED: Final = (
     "cut_after_in_sync", "wipe_newcomer", "slow_at_election", "kill_in_hand_over", "kill_settler", "drop_attached",
     "kill_at_election", "unrelated_entry", "kill_in_sync", "drop_attach", "drop_delivery", "late_owner", "half_sync",
-    "stall_settler",
+    "stall_settler", "late_attached",
 )  # fmt: skip
 LOST: Final[dict[type, tuple[str, float]]] = {
     Attach: ("drop_attach", 0.2),
@@ -131,7 +132,7 @@ class Directed:
             return False
         if isinstance(command, c.ChangeInSync):
             adds = self._newcomers(command)
-            return self._wipe_newcomer(adds) or self._come_between(command, adds)
+            return self._wipe_newcomer(command, adds) or self._come_between(command, adds)
         if isinstance(command, c.TransferOwner) and self._aimed("kill_in_hand_over"):
             site = self.world.sites.get(self.rng.choice((command.node, command.to)))
             if site is not None:
@@ -150,7 +151,8 @@ class Directed:
                 found.update(dict.fromkeys(new))
         return tuple(found)
 
-    def _wipe_newcomer(self, newcomers: tuple[str, ...]) -> bool:
+    def _wipe_newcomer(self, command: c.ChangeInSync, newcomers: tuple[str, ...]) -> bool:
+        """It comes back at once, and nobody can bring it what it lost before the proposal is made again."""
         for name in newcomers:
             site = self.world.sites.get(name)
             if site is None or not site.up or not self.faults.may_lose(site):
@@ -159,6 +161,8 @@ class Directed:
                 site.kill()
                 site.lose_disk()
                 self.schedule.after(0.05, site.start)
+                self.world.network.part(command.node, name, (DATA,))
+                self.schedule.after(self.rng.uniform(0.6, 1.0), self.faults.heal)
                 return True
         return False
 
@@ -182,6 +186,9 @@ class Directed:
         lost = LOST.get(type(head))
         if lost is not None and self._aimed(*lost):
             self.schedule.after(0, self.world.network.reset, DATA, site.name, peer)
+        elif isinstance(head, Attached):
+            if self._aimed("late_attached", 0.1):  # the proxy attaches anew, and the old answer comes after all
+                self.world.network.stall(DATA, site.name, peer, self.rng.uniform(0.5, 0.9))
         elif isinstance(head, Settle):
             if self._aimed("kill_settler", 0.002):
                 self.schedule.after(self.rng.random() * 0.004, self._kill_if_up, site)

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -91,19 +91,20 @@ def main() -> int:
         return 1 if found is None else 0
     names = arguments.names or list(MUTATIONS)
     begin_s = time.monotonic()
-    rows: list[str] = []
+    rows: dict[str, str] = {}
     missed: list[str] = []
     print(HEAD, flush=True)
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as two:
-        for found in two.map(lambda name: apart(name, arguments.seeds), names):
-            rows.append(found.row)
+        for ended in as_completed([two.submit(apart, name, arguments.seeds) for name in names]):
+            found = ended.result()
+            rows[found.name] = found.row
             print(found.row, flush=True)
             if not found.ok:
                 missed.append(found.name)
     verdict = f"{len(names)} bugs in {time.monotonic() - begin_s:.0f} s: {', '.join(missed) or 'none'} missed"
     print(verdict)
     if arguments.table is not None:
-        arguments.table.write_text("\n".join((HEAD, *rows, "", verdict, "")))
+        arguments.table.write_text("\n".join((HEAD, *(rows[name] for name in names), "", verdict, "")))
     return 1 if missed else 0
 
 

@@ -119,6 +119,12 @@ class Network:
 
     # -- faults
 
+    def stall(self, channel: str, source: str, target: str, span_s: float) -> None:
+        """What `source` sends from now on takes so much longer."""
+        way = (channel, source, target)
+        if way in self.sessions:
+            self._last_s[way] = max(self.schedule.now_s, self._last_s[way]) + span_s
+
     def cut(self, channel: str, source: str, target: str) -> None:
         """Nothing of what `source` sends reaches `target`."""
         if (channel, source, target) in self.cuts or source == target:
