@@ -152,15 +152,22 @@ async def test_a_message_that_cannot_be_read_ends_its_link_only() -> None:
         await linked(a, b)
 
 
+async def probed(node: Node, peer: str) -> str:
+    """Asked again when this machine was too busy to answer itself within half a second."""
+    while (found := await node.mesh.probe(peer)) == "silent":
+        pass
+    return found
+
+
 async def test_a_probe_tells_a_dead_process_from_a_living_one() -> None:
     a, b = Node("a"), Node("b")
     async with nodes(a, b):
         await linked(a, b)
-        assert await a.mesh.probe("b") == "accepted"
+        assert await probed(a, "b") == "accepted"
         assert await a.mesh.probe("nobody") == "silent"
         assert not b.told.refused
         await b.mesh.close()
-        assert await a.mesh.probe("b") == "refused"
+        assert await probed(a, "b") == "refused"
 
 
 async def test_a_port_that_closes_while_it_is_probed_is_a_dead_process() -> None:
