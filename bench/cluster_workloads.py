@@ -59,7 +59,8 @@ CLUSTER_WORKLOADS = (
         Kind.CLUSTER_DECLARE,
     ),
     Workload(
-        "cluster-memory", "one publisher and one consumer, x-durability=memory", _rate(15), Kind.CLUSTER_LOAD,
+        "cluster-memory", "one publisher and one consumer, x-durability=memory (RabbitMQ: the quorum queue, which has none)",
+        _rate(15), Kind.CLUSTER_LOAD,
         load=Load(durability="memory"),
     ),
     Workload(

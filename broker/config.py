@@ -295,7 +295,10 @@ def _named(text: str, between: str, setting: str) -> dict[str, str]:
             raise ValueError(f"{setting}: '{name}' is named twice, at {found[name]} and at {where}")
         if where in found.values() and found.get(name) != where:
             raise ValueError(f"{setting}: two members at {where}")
-        address(where)
+        try:
+            address(where)
+        except ValueError as error:
+            raise ValueError(f"{setting}: {error}") from None
         found[name] = where
     return found
 

@@ -99,6 +99,7 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ('peers = "a@h:1,b@h:2"', "peers ({file}): 'node' is not among them"),
         ('peers = "a@h:1,a@h:2,node@h:3"', "peers ({file}): 'a' is named twice, at h:1 and at h:2"),
         ('peers = "a@h:1,node@h:1"', "peers ({file}): two members at h:1"),
+        ('peers = "a@h,node@h:1"', "peers ({file}): 'h' is not HOST:PORT"),
         ('peers = "h:1,b@h:2"', "peers ({file}): 'h:1' is not NAME@HOST:PORT"),
         ('name = "a b"', "name ({file}): string should match pattern"),
         ('[log]\nlevel = "loud"', "log.level ({file}): input should be 'debug'"),
