@@ -59,7 +59,7 @@ CLUSTER_WORKLOADS = (
         Kind.CLUSTER_DECLARE,
     ),
     Workload(
-        "cluster-memory", "one publisher and one consumer, x-durability=memory (RabbitMQ: the quorum queue, which has none)",
+        "cluster-memory", "one publisher and one consumer, x-durability=memory (RabbitMQ: a quorum queue)",
         _rate(15), Kind.CLUSTER_LOAD,
         load=Load(durability="memory"),
     ),
