@@ -74,13 +74,21 @@ class Stage:
         self._at_s = time.monotonic()
         self._counts = (0, 0)
         self._rates = (0.0, 0.0)
+        self._last: Group | None = None
 
     def say(self, text: str) -> None:
         """One more line of the story."""
         self.said.append(text)
 
+    def end(self, what: str) -> None:
+        """The picture of this moment is the last one: what is cleared away behind it is not shown."""
+        self.what = what
+        self._last = self.render()
+
     def render(self) -> Group:
         """The picture of this moment."""
+        if self._last is not None:
+            return self._last
         nodes = Table("node", "process", "AMQP", "owner of the queue", box=None, pad_edge=False, header_style="bold")
         for name in self.cluster.names:
             pid = self.cluster.pid(name)
@@ -107,12 +115,13 @@ class Stage:
 async def _play(stage: Stage, console: Console, seconds: float, kills: int, rate: float) -> Verdict:
     with Live(get_renderable=stage.render, console=console, refresh_per_second=1 / REFRESH_S):
         try:
-            return await _acts(stage, seconds, kills, rate)
+            verdict = await _acts(stage, seconds, kills, rate)
+            stage.end("done")
+            return verdict
         finally:
             if stage.load is not None:
                 await stage.load.stop()
             await stage.cluster.end()
-            stage.what = "done"
 
 
 async def _acts(stage: Stage, seconds: float, kills: int, rate: float) -> Verdict:

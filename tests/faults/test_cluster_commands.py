@@ -15,16 +15,22 @@ pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "broker.cli.main", *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT)
+
+
 def call(*words: str) -> tuple[int, str]:
     """Exit code and last line."""
-    line = [sys.executable, "-m", "broker.cli.main", *words]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT)
+    done = run(*words)
     return done.returncode, (done.stdout.strip().splitlines() or [done.stderr])[-1]
 
 
 def test_demo() -> None:
-    code, verdict = call("demo", "--seconds", "1")
-    assert code == 0, verdict
+    done = run("demo", "--seconds", "1")
+    *story, verdict = done.stdout.strip().splitlines()
+    assert done.returncode == 0, verdict
+    assert "dead" not in "".join(story), "its last picture shows three nodes that live"
     assert verdict.startswith("demo passed: ")
     assert " 0 lost" in verdict
 
