@@ -326,15 +326,8 @@ class Node:
     # -- what queues ask (broker.queues.queue.Host) -----------------------------------------------------------
 
     def load(self, queue: Queue, locations: list[Location]) -> None:
-        self.loads.append(
-            Load(
-                queue.entity.queue_id,
-                queue.name,
-                locations,
-                partial(queue.loaded, locations),
-                lambda: not queue.deleted,
-            )
-        )
+        loaded = partial(queue.loaded, locations)
+        self.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, lambda: not queue.deleted))
 
     def fetch(self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
         """As `load`, for somebody else: `then` gets the messages, unless the queue goes away."""
