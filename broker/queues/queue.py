@@ -52,14 +52,17 @@ LOAD_AHEAD_MAX: Final = 16384
 PATIENCE_MS: Final = 10
 """How long a message may wait for its acknowledgement before it is written (only while much is published)."""
 
+TURN_MS_MAX: Final = 1000
+"""A turn that comes so late judges by its own time what has expired, no more by that of what brought it about."""
+
 
 class Queue:
     """A queue: its entity (what was declared), its settings (policy applied), its ring and its consumers."""
 
     __slots__ = (
-        "_ahead", "_annotation", "_brought", "_clean", "_dead", "_delayed", "_ended", "_getters", "_producers",
-        "_ripe_seq", "_waiting", "_young", "burial", "commits", "deleted", "entity", "had_consumers", "host",
-        "last_used_ms", "listener", "paused", "ring", "settings", "subscriptions", "wake_ms",
+        "_ahead", "_annotation", "_brought", "_came_ms", "_clean", "_dead", "_delayed", "_ended", "_getters",
+        "_producers", "_ripe_seq", "_waiting", "_young", "burial", "commits", "deleted", "entity", "had_consumers",
+        "host", "last_used_ms", "listener", "paused", "ring", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
@@ -73,6 +76,7 @@ class Queue:
         self.deleted = False
         self._ended = False
         self._brought: list[tuple[list[Location], Callable[[], None]]] = []
+        self._came_ms: int | None = None  # when the first message came since the last turn
         self._waiting: deque[tuple[int, Ticket]] | None = None
         self._getters: deque[tuple[Any, Callable[[Taken | None], None]]] | None = None
         self._ahead: list[Location] | None = None  # what is being read from the journal, to be handed out soon
@@ -126,6 +130,8 @@ class Queue:
         return count
 
     def _published(self, ticket: Ticket | None, now_ms: int) -> None:
+        if self._came_ms is None:
+            self._came_ms = now_ms
         if ticket is not None:
             self.promise(ticket)
         if self._limited:
@@ -162,6 +168,8 @@ class Queue:
     def inherit(self, message: Message) -> None:
         """Takes a dead letter. The queue is trimmed in its own turn: chains of queues must not nest."""
         self.ring.append((message,))
+        if self._came_ms is None:
+            self._came_ms = self.host.now_ms
 
     @property
     def rejects(self) -> bool:
@@ -267,7 +275,7 @@ class Queue:
         expired = False
         if self.paused:
             return False
-        # a message with TTL 0 may still be handed out in the turn that brought it (amqp-rules 5.6): hence "- 1"
+        # a message with TTL 0 may still be handed out in the ms that brought it (amqp-rules 5.6): hence "- 1"
         while self.ring.head(now_ms - 1) == HEAD_EXPIRED and not awaits_commit(self):
             seq, message, _ = self.ring.pop_head()
             self._give_up(seq, message, "expired")
@@ -401,7 +409,9 @@ class Queue:
         """Hands out, expires, trims, and reads ahead."""
         ring = self.ring
         self.subscriptions.settle()
-        self._hand_out(now_ms)
+        came_ms, self._came_ms = self._came_ms, None
+        # amqp-rules 5.6: with TTL 0 it is now or never, and on a busy machine this turn may come some ms after them
+        self._hand_out(now_ms if came_ms is None else min(now_ms, max(came_ms, now_ms - TURN_MS_MAX)))
         expired = self._expire(now_ms)
         if self._getters:
             self._serve(now_ms)

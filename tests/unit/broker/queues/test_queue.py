@@ -112,6 +112,17 @@ def test_ttl_0_is_for_a_waiting_consumer() -> None:
     assert bodies(client.publish("", "q", b"waited for")) == [b"waited for"]
 
 
+@pytest.mark.parametrize(("late_ms", "handed_out"), [(1, True), (400, True), (5000, False)])
+def test_ttl_0_is_for_a_waiting_consumer_of_a_busy_node(late_ms: int, handed_out: bool) -> None:
+    """The turn that hands a message out comes some ms after it; but what has stood still for seconds is late."""
+    world, client = world_with(x_message_ttl=0)
+    client.consume("q")
+    client.raw(client.content("", "q", b"waited for"))
+    world.now_ms += late_ms
+    world.turn()
+    assert bodies(client.hear()) == [b"waited for"] * handed_out
+
+
 def test_the_dead_of_a_queue_without_consumers_rise_after_a_restart_too() -> None:
     """Only the content tells of a TTL of the message's own, and nobody asked for it: they stayed for ever."""
     world, client = world_with(**DYING)
