@@ -76,7 +76,7 @@ class Queue:
         self.deleted = False
         self._ended = False
         self._brought: list[tuple[list[Location], Callable[[], None]]] = []
-        self._came_ms: int | None = None  # when the first message came since the last turn
+        self._came_ms = 0  # when the first message came since the last turn, 0: none has
         self._waiting: deque[tuple[int, Ticket]] | None = None
         self._getters: deque[tuple[Any, Callable[[Taken | None], None]]] | None = None
         self._ahead: list[Location] | None = None  # what is being read from the journal, to be handed out soon
@@ -130,8 +130,7 @@ class Queue:
         return count
 
     def _published(self, ticket: Ticket | None, now_ms: int) -> None:
-        if self._came_ms is None:
-            self._came_ms = now_ms
+        self._came_ms = self._came_ms or now_ms
         if ticket is not None:
             self.promise(ticket)
         if self._limited:
@@ -168,8 +167,7 @@ class Queue:
     def inherit(self, message: Message) -> None:
         """Takes a dead letter. The queue is trimmed in its own turn: chains of queues must not nest."""
         self.ring.append((message,))
-        if self._came_ms is None:
-            self._came_ms = self.host.now_ms
+        self._came_ms = self._came_ms or self.host.now_ms
 
     @property
     def rejects(self) -> bool:
@@ -409,9 +407,9 @@ class Queue:
         """Hands out, expires, trims, and reads ahead."""
         ring = self.ring
         self.subscriptions.settle()
-        came_ms, self._came_ms = self._came_ms, None
+        came_ms, self._came_ms = self._came_ms or now_ms, 0
         # amqp-rules 5.6: with TTL 0 it is now or never, and on a busy machine this turn may come some ms after them
-        self._hand_out(now_ms if came_ms is None else min(now_ms, max(came_ms, now_ms - TURN_MS_MAX)))
+        self._hand_out(min(now_ms, max(came_ms, now_ms - TURN_MS_MAX)))
         expired = self._expire(now_ms)
         if self._getters:
             self._serve(now_ms)
@@ -525,25 +523,17 @@ class Queue:
     def _schedule(self, now_ms: int) -> None:
         """Asks for the turn that is due next. While the queue is paused most of it cannot be done, and to ask for a
         time that is over would keep the node turning for nothing; the end of the pause brings a turn."""
-        wake = 0
-        expiry = -1 if self.paused or awaits_commit(self) else self.ring.head_expiry_ms()
-        if expiry >= 0:
-            wake = expiry + 1
-        expires = self.settings.expires_ms
+        expired = 0 if self.paused or awaits_commit(self) else self.ring.head_expiry_ms() + 1
+        unused, expires = 0, self.settings.expires_ms
         if expires is not None and not self.subscriptions and not self._ended and not self.paused:
             # amqp-rules 5.6: queue TTL counts disuse (no consumers, no redeclare, no get)
-            end = self.last_used_ms + expires
-            if end <= now_ms:
-                self._ended = True
+            unused = self.last_used_ms + expires
+            if unused <= now_ms:
+                unused, self._ended = 0, True
                 self.host.end(self)
-            else:
-                wake = min(wake, end) if wake else end
-        if self._delayed:
-            wake = min(wake, self._delayed[0][0]) if wake else self._delayed[0][0]
+        delayed = self._delayed[0][0] if self._delayed else 0
         again = self.burial.wake_ms(now_ms) if self.burial is not None and not self.paused else 0
-        if again:
-            wake = min(wake, again) if wake else again
-        if wake:
+        if wake := min((at_ms for at_ms in (expired, unused, delayed, again) if at_ms), default=0):
             self.host.wake(self, wake)
 
     def survived(self) -> None:
