@@ -91,7 +91,8 @@ async def _torment(console: Console, directory: Path, rounds: int, seed: int, co
                 bar.advance(task)
                 said = done.trouble or done.verdict.figures()
                 console.print(
-                    f"{done.number:4d}  {'ok    ' if done.passed else 'FAILED'}  {', '.join(done.done)}: {said}"
+                    f"{done.number:4d}  {'ok    ' if done.passed else 'FAILED'}  {', '.join(done.done)}: {said}",
+                    soft_wrap=True,
                 )
 
             return await run_rounds(nemesis, load, seed, rounds, tell, evidence=directory)
