@@ -1,7 +1,7 @@
 """The wiring log as one atomic thing, and its leader: what Raft promises, without Raft.
 
-`AtomicLog` is a place of its own on the control channel, on the side of the majority: commands are committed there in
-one order and reach each node with delay; beats are answered with leases by the real LeaseGranter, and whoever is
+`AtomicLog` is a place of its own, on the side of the majority: commands are committed there in one order and reach each
+node with delay over the control channel; beats are answered with leases by the real LeaseGranter, and whoever is
 overdue is declared dead. `AtomicWiring` is a node's end of it: the prefix of the log that the node has applied.
 """
 
@@ -14,10 +14,11 @@ from cluster import commands as c
 from cluster.balance import reconfigurations
 from cluster.errors import Unavailable
 from cluster.ids import Incarnation, LogIndex, NodeId
+from cluster.liveness.beats import Beat, ReplayGuard
 from cluster.liveness.lease import Grant, LeaseGranter
 from cluster.state import Applied, ClusterMap
 from cluster.wiring_log import unlogged
-from tests.simulation.network import CONTROL
+from tests.simulation.network import BEATS, CONTROL
 
 if TYPE_CHECKING:
     from tests.simulation.site import Site
@@ -42,6 +43,7 @@ class AtomicLog:
         self.log: list[Entry] = []
         self.granter = LeaseGranter()
         self.granter.elected(1, 0.0)
+        self._guard = ReplayGuard()
         self.deaf_until_s = 0.0
         """It is being elected anew."""
         self.barrier = 0
@@ -78,9 +80,13 @@ class AtomicLog:
                 self.commit(command)
         self._announce()
 
-    def cut_off(self, name: str) -> None:
+    def cut_off(self, name: str, channels: tuple[str, ...] = (CONTROL, BEATS)) -> None:
         """From the log."""
-        self.world.network.part(name, NAME, (CONTROL,))
+        self.world.network.part(name, NAME, channels)
+
+    def leading(self) -> str:
+        """Where beats are answered."""
+        return NAME
 
     def condemn(self, name: str, incarnation: int) -> None:
         """Somebody knows for certain that this process is dead."""
@@ -125,7 +131,10 @@ class AtomicLog:
     def arrived(self, channel: str, peer: str, session: int, message: Any) -> None:
         now_s = self.world.schedule.now_s
         if now_s < self.deaf_until_s:
-            self.world.network.reset(CONTROL, NAME, peer)
+            self.world.network.reset(channel, NAME, peer)
+            return
+        if channel == BEATS:
+            self._beaten(peer, *message)
             return
         what = message[0]
         if what == "subscribe":
@@ -133,11 +142,6 @@ class AtomicLog:
             self.world.network.send(CONTROL, NAME, peer, ("current", len(self.log)))
             self._push(peer)
             self.world.network.send(CONTROL, NAME, peer, ("barrier", self.barrier))
-        elif what == "beat":
-            _, incarnation, seq, applied = message
-            self._applied[peer] = max(self._applied.get(peer, 0), applied)
-            self.granter.beat(Grant(peer, incarnation, seq), applied, now_s)
-            self._round()
         elif what == "applied":
             self._applied[peer] = max(self._applied.get(peer, 0), message[1])
             self._announce()
@@ -147,6 +151,14 @@ class AtomicLog:
                 self._known.add((peer, life, number))
                 self.commit(command, peer, life, number)
 
+    def _beaten(self, peer: str, incarnation: int, seq: int, applied: int) -> None:
+        if not incarnation:
+            self.world.network.cast(NAME, peer, (0, seq))
+        elif self._guard.is_new(Beat(peer, incarnation, 0, seq, applied)):
+            self._applied[peer] = max(self._applied.get(peer, 0), applied)
+            self.granter.beat(Grant(peer, incarnation, seq), applied, self.world.schedule.now_s)
+            self._round()
+
     def _round(self) -> None:
         now_s = self.world.schedule.now_s
         number = self.granter.round_wanted(now_s)
@@ -155,7 +167,7 @@ class AtomicLog:
 
     def _round_done(self, number: int) -> None:
         for grant in self.granter.round_done(number, self.world.schedule.now_s):
-            self.world.network.send(CONTROL, NAME, grant.name, ("grant", grant.incarnation, grant.seq))
+            self.world.network.cast(NAME, grant.name, (grant.incarnation, grant.seq))
 
 
 class AtomicWiring:
@@ -190,7 +202,11 @@ class AtomicWiring:
         self.site.world.network.send(CONTROL, self.site.name, NAME, message)
 
     def beat(self, incarnation: int, seq: int) -> None:
-        self._send(("beat", incarnation, seq, self.applied))
+        self.site.world.network.cast(self.site.name, NAME, (incarnation, seq, self.applied))
+
+    def beaten(self, peer: str, message: Any) -> None:
+        """The log's answer to a beat."""
+        self.site.granted(*message)
 
     def propose(self, command: c.AnyCommand, done: Callable[[Applied], None] | None = None) -> None:
         self._numbers += 1
@@ -224,8 +240,6 @@ class AtomicWiring:
             self.site.advanced()
         elif what == "barrier":
             self.barrier = max(self.barrier, message[1])
-        elif what == "grant":
-            self.site.granted(message[1], message[2])
         elif what == "current":
             self._target = message[1]
         self._answer()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cluster import commands as c
 from cluster.ids import NodeId
 from tests.simulation.directed import Directed
-from tests.simulation.network import DATA
+from tests.simulation.network import BEATS, CONTROL, DATA
 from tests.simulation.site import Site
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 RANDOM = (
     *("kill",) * 4, *("pause",) * 2, *("cut_one",) * 3, *("hand_over",) * 3, *("reset",) * 2, "halves", "halves",
-    "ring", "one_way", "control_only", "control_only", "kill_all", "slow_disk", "slow_disk", "stuck_disk",
+    "ring", "one_way", "control_only", "control_only", "no_beats", "no_beats",
+    "no_control", "kill_all", "slow_disk", "slow_disk", "stuck_disk",
     "failing_disk", "full_disk", "lose_disk", "clock", "elect", "drain", "join", "leave", "heal",
 )  # fmt: skip
 SLOW_S = 1.2
@@ -123,6 +124,21 @@ class Faults:
 
     def control_only(self) -> bool:
         self.world.control.cut_off(self._names()[0])
+        return True
+
+    def no_beats(self) -> bool:
+        """Datagrams alone are lost: a node's to the leader, its answers, or both."""
+        name, leader = self._names()[0], self.world.control.leading()
+        if leader in ("", name):
+            return False
+        out, back = (name, leader), (leader, name)
+        for source, target in self.rng.choice(((out,), (back,), (out, back))):
+            self.world.network.cut(BEATS, source, target)
+        return True
+
+    def no_control(self) -> bool:
+        """The control links of a node alone: it beats, and hears nothing of the wiring."""
+        self.world.control.cut_off(self._names()[0], (CONTROL,))
         return True
 
     def reset(self) -> bool:

@@ -4,6 +4,9 @@ A link is a session between two names on one channel. What is sent arrives after
 sent earlier. A cut direction delivers nothing, and then the link cannot live on: both ends hear of its end, each in its
 own time, and dial again until it works. What a process had sent when it ended is lost with it, or arrives until the
 other end hears: the kernel may still have carried it.
+
+Beats are datagrams and know no link: each for itself may be lost, come late, twice, or before an earlier one, and
+nobody notices that they are cut.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from typing import Any, Protocol
 
 from tests.simulation.schedule import Schedule
 
-DATA, CONTROL = "data", "control"
+DATA, CONTROL, BEATS = "data", "control", "beats"
+LOST_SHARE = TWICE_SHARE = 0.02
+"""So many datagrams are lost, and so many come twice."""
 DIAL_S = 0.1
 
 
@@ -81,6 +86,23 @@ class Network:
         self._last_s[channel, source, target] = arrive_s
         self.schedule.at(arrive_s, self._arrive, channel, source, target, session, message)
 
+    def cast(self, source: str, target: str, message: Any) -> None:
+        """A beat, or the answer to one."""
+        rng = self.schedule.rng
+        chance = rng.random()
+        if chance < LOST_SHARE:
+            return
+        for _ in range(1 + (chance > 1 - TWICE_SHARE)):
+            delay_s = 0.0003 + rng.random() * 0.002
+            if rng.random() < self.late_share:
+                delay_s += rng.random() * 0.5
+            self.schedule.after(delay_s, self._land, source, target, message)
+
+    def _land(self, source: str, target: str, message: Any) -> None:
+        end = self.ends.get(target)
+        if end is not None and end.reachable and (BEATS, source, target) not in self.cuts:
+            end.arrived(BEATS, source, 0, message)
+
     def _arrive(self, channel: str, source: str, target: str, session: int, message: Any) -> None:
         way = (channel, source, target)
         if self.sessions.get(way, self._last_words.get(way)) != session:
@@ -136,7 +158,7 @@ class Network:
         if (channel, source, target) in self.cuts:
             self.reset(channel, source, target)
 
-    def part(self, one: str, other: str, channels: tuple[str, ...] = (DATA, CONTROL)) -> None:
+    def part(self, one: str, other: str, channels: tuple[str, ...] = (DATA, CONTROL, BEATS)) -> None:
         for channel in channels:
             self.cut(channel, one, other)
             self.cut(channel, other, one)

@@ -1,7 +1,7 @@
 """The wiring by the real RaftLog: one at each node, over the control links, with a disk of its own.
 
 What no node knows is known here: `RaftControl.map` is the fold of every command that any node has applied.
-Beats go to every node over the control channel; the leader answers them after a quorum round, as the Heart does.
+Beats go to every node; the leader answers them after a quorum round, as the Heart does.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from cluster import commands as c
 from cluster.balance import reconfigurations
 from cluster.errors import Unavailable
 from cluster.ids import Incarnation, NodeId
+from cluster.liveness.beats import Beat, ReplayGuard
 from cluster.liveness.lease import Grant, LeaseGranter
 from cluster.raft import identity
 from cluster.raft.messages import encode
 from cluster.raft.raft_log import RaftLog
 from cluster.state import Applied, ClusterMap
 from tests.simulation.checkers import Violation
-from tests.simulation.network import CONTROL
+from tests.simulation.network import BEATS, CONTROL
 from tests.simulation.raft.sim_disk import SimDisk
 
 if TYPE_CHECKING:
@@ -70,9 +71,14 @@ class RaftControl:
         if leader is not None:
             leader.pause(silence_s)
 
-    def cut_off(self, name: str) -> None:
+    def cut_off(self, name: str, channels: tuple[str, ...] = (CONTROL, BEATS)) -> None:
         for other in self.world.sites:
-            self.world.network.part(name, other, (CONTROL,))
+            self.world.network.part(name, other, channels)
+
+    def leading(self) -> str:
+        """Where beats are answered, if anywhere."""
+        leader = self.leader()
+        return "" if leader is None else leader.name
 
 
 class RaftWiring:
@@ -89,6 +95,7 @@ class RaftWiring:
             identity.join(self.disk, name, site.disk_id)
         self.log: RaftLog | None = None
         self.granter = LeaseGranter()
+        self._guard = ReplayGuard()
         self._leads = 0
         self._peers: dict[str, int] = {}
 
@@ -109,6 +116,7 @@ class RaftWiring:
     def start(self) -> None:
         site, schedule, life = self.site, self.site.world.schedule, self.site.life
         self.granter = LeaseGranter()
+        self._guard = ReplayGuard()
         self._leads = 0
 
         def soon(call: Callable[[], object]) -> None:
@@ -187,10 +195,18 @@ class RaftWiring:
 
     def beat(self, incarnation: int, seq: int) -> None:
         assert self.log is not None, "who beats has a log"
-        message = ("beat", incarnation, seq, int(self.log.map.applied))
-        for peer in self._peers:
-            self._send(peer, message)
-        self._beaten(self.site.name, incarnation, seq, int(self.log.map.applied))
+        applied = int(self.log.map.applied)
+        for member in self.log.map.members():
+            if member.name != self.site.name:
+                self.site.world.network.cast(self.site.name, member.name, (incarnation, seq, applied))
+        self._beaten(self.site.name, incarnation, seq, applied)
+
+    def beaten(self, peer: str, message: Any) -> None:
+        """A beat, or the answer to one."""
+        if len(message) == 2:
+            self.site.granted(*message)
+        else:
+            self._beaten(peer, *message)
 
     def tick(self) -> None:
         """Each 50 ms."""
@@ -240,18 +256,18 @@ class RaftWiring:
     def peer_received(self, peer: str, session: int, message: Any) -> None:
         if self._peers.get(peer) != session or self.log is None:
             return
-        if isinstance(message, bytes):
-            self.site.world.schedule.traced(message)
-            self.log.received(NodeId(peer), message)
-            self._advanced()
-        elif message[0] == "beat":
-            self._beaten(peer, *message[1:])
-        else:
-            self.site.granted(message[1], message[2])
+        self.site.world.schedule.traced(message)
+        self.log.received(NodeId(peer), message)
+        self._advanced()
 
     def _beaten(self, peer: str, incarnation: int, seq: int, applied: int) -> None:
         log = self.log
         if not self._leads or log is None:
+            return
+        if not incarnation:
+            self._answer(peer, 0, seq)
+            return
+        if not self._guard.is_new(Beat(peer, incarnation, 0, seq, applied)):
             return
         self.granter.beat(Grant(peer, incarnation, seq), applied, self.site.boot_s())
         number = self.granter.round_wanted(self.site.boot_s())
@@ -260,10 +276,13 @@ class RaftWiring:
 
     def _round_done(self, number: int) -> None:
         for grant in self.granter.round_done(number, self.site.boot_s()):
-            if grant.name == self.site.name:
-                self.site.granted(grant.incarnation, grant.seq)
-            else:
-                self._send(grant.name, ("grant", grant.incarnation, grant.seq))
+            self._answer(grant.name, grant.incarnation, grant.seq)
+
+    def _answer(self, peer: str, incarnation: int, seq: int) -> None:
+        if peer == self.site.name:
+            self.site.granted(incarnation, seq)
+        else:
+            self.site.world.network.cast(self.site.name, peer, (incarnation, seq))
 
     def _led(self, leader: NodeId | None, term: int) -> None:
         self._leads = 0

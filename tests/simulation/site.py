@@ -21,7 +21,7 @@ from cluster.ids import Incarnation, NodeId
 from cluster.link.frames import FrameReader
 from cluster.liveness.lease import LeaseKeeper, LeaseState
 from cluster.state import Applied
-from tests.simulation.network import CONTROL, DATA
+from tests.simulation.network import BEATS, CONTROL, DATA
 from tests.simulation.sim_journal import SimJournal
 from tests.simulation.sockets import Socket
 
@@ -83,6 +83,8 @@ class Site:
         self._turn_due = False
         self._wake_s: float | None = None
         self._beats = 0
+        self._asking = self._heard = False
+        """A process of a member that was here before waits until the leader answers its datagrams; it has."""
         self._group: Group | None = None
         self._submitted_s: float | None = None
         self.format()
@@ -150,6 +152,7 @@ class Site:
     def _begin(self) -> None:
         self.life += 1
         self.node = None
+        self._asking = self._heard = False
         self.keeper = LeaseKeeper()
         self.keeper.incarnation = self.incarnation
         self.data_links.clear()
@@ -263,6 +266,9 @@ class Site:
         self.do(self.life, self._arrived, channel, peer, session, message)
 
     def _arrived(self, channel: str, peer: str, session: int, message: Any) -> None:
+        if channel == BEATS:
+            self.wiring.beaten(peer, message)
+            return
         if channel == CONTROL:
             if peer.startswith("~"):
                 self.wiring.received(message)
@@ -300,8 +306,12 @@ class Site:
             self.world.schedule.after(0, self.do, self.life, self.begin_again)
 
     def granted(self, incarnation: int, seq: int) -> None:
-        self.keeper.answered(incarnation, seq, self.boot_s())
-        self._lease()
+        if incarnation:
+            self.keeper.answered(incarnation, seq, self.boot_s())
+            self._lease()
+        elif self._asking:
+            self._asking, self._heard = False, True
+            self.caught_up()
 
     def caught_up(self) -> None:
         """The wiring is known: the node may be built."""
@@ -310,6 +320,9 @@ class Site:
         member = self.wiring.map.member(NodeId(self.name))
         if member is None:
             self.world.schedule.after(0.2, self.do, self.life, self.caught_up)  # it joins
+            return
+        if member.incarnation and not self._heard:
+            self._asking = True
             return
         self.incarnation = max(self.starts, member.incarnation + 1)
         options = NodeOptions(name=self.name, incarnation=self.incarnation)
@@ -341,6 +354,8 @@ class Site:
         now_s = self.boot_s()
         self._beats += 1
         self.wiring.tick()
+        if self._asking and self._beats % 2 == 0:
+            self.wiring.beat(0, self._beats)
         if self._beats % 2 == 0:
             stuck = self._submitted_s is not None and self.world.schedule.now_s - self._submitted_s > STUCK_S
             if not stuck and self.node is not None and self.part.registered:
