@@ -116,6 +116,9 @@ class Actor:
         """A confirm was written to the socket: what it confirms."""
         return []
 
+    def refused(self, channel: int, tag: int, multiple: bool) -> None:
+        """A refusal was written to the socket: a later confirm of all until its number does not mean these."""
+
 
 class Declarer(Actor):
     """Declares everything, then starts the others."""

@@ -80,15 +80,16 @@ class Publisher(Actor):
     def confirms(self, channel: int, tag: int, multiple: bool) -> list[tuple[bytes, tuple[str, ...]]]:
         return [self._open.pop(one) for one in self._answered(tag, multiple, tuple(self._open))]
 
+    def refused(self, channel: int, tag: int, multiple: bool) -> None:
+        self.world.schedule.counts["nacks"] += 1
+        for one in self._answered(tag, multiple, tuple(self._open)):
+            del self._open[one]
+
     def method(self, channel: int, said: Any) -> None:
         if isinstance(said, m.BasicAck | m.BasicNack):
             for tag in self._answered(said.delivery_tag, said.multiple, tuple(self._unheard)):
                 self._unheard.discard(tag)
                 self.told(tag)
-            if isinstance(said, m.BasicNack):
-                self.world.schedule.counts["nacks"] += 1
-                for tag in self._answered(said.delivery_tag, said.multiple, tuple(self._open)):
-                    del self._open[tag]
 
     def told(self, tag: int) -> None:
         """The outcome of this publish is known."""

@@ -8,12 +8,16 @@ never took it back (seed 277768354) in tests/unit/replication.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from broker.amqp import methods as m
 from broker.queues.ring import Ring
 from journal.record import GroupWriter, Message, SegmentUse
+from tests.simulation.publishers import Publisher
 from tests.simulation.run import run
+from tests.simulation.world import World
 from tests.unit.broker.node.node_cluster import Cluster
 
 SEEDS = (2, 9, 12, 17, 30, 80, 277768354)
@@ -67,3 +71,14 @@ def test_a_settled_message_in_memory_is_offered_to_nobody() -> None:
     ring.settle(seq)
     assert ring.emitted_live(0) == []
     assert list(ring.emitted_buckets()) == []
+
+
+def test_a_confirm_of_all_until_a_number_does_not_mean_what_was_refused_before_it() -> None:
+    """Seed 4000205: both stood in one write, and the checkers took the refused one for confirmed."""
+    world = World(1)
+    publisher = Publisher(world, "p", [])
+    publisher._open = {1: (b"p:1", ("q0",)), 2: (b"p:2", ("q0",))}
+    socket = SimpleNamespace(actor=publisher)
+    world.checkers._hooks["wrote"] = world.checkers._hooks["confirmed"] = []
+    world.checkers.written(socket, [(1, m.BasicNack(1)), (1, m.BasicAck(2, True))])  # type: ignore[arg-type]
+    assert list(world.checkers.history.confirmed) == [b"p:2"]

@@ -150,6 +150,8 @@ class Checkers:
             elif isinstance(said, m.BasicAck):
                 for body, queues in socket.actor.confirms(channel, said.delivery_tag, said.multiple):
                     self.confirmed(body, queues)
+            elif isinstance(said, m.BasicNack):
+                socket.actor.refused(channel, said.delivery_tag, said.multiple)
 
     def _delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
         self._tell("delivered", socket, queue, body, redelivered, consumer)
