@@ -242,6 +242,7 @@ def nothing_foreign() -> None:
 
 @mutation("a half sync is elected", only=("reset", "half_sync"))
 def never_atomic() -> None:
+    """A copy may be elected with publishes whose numbers it has not counted, and their proxies send them again."""
     from replication.following import Following
 
     Following.atomic = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
@@ -266,6 +267,8 @@ def no_dedup() -> None:
 
 @mutation("no attach generation", only=("hand_over", "reset", "late_attached"))
 def no_generation() -> None:
+    """Most frames of an older gen come before the answer to the newer Attach, and a proxy that is not attached drops
+    them. What is left is the answer to the older one itself, when it is slower than the proxy's patience."""
     import msgspec
 
     from broker.proxy.proxy_queue import ProxyQueue
@@ -300,6 +303,8 @@ def no_barrier() -> None:
 
 @mutation("settle accepted from a former holder", only=("stall_settler",))
 def anybody_settles() -> None:
+    """Two layers keep a former holder out: its attachment has ended, and the message is held by another number. The
+    bug leaves out both. Its one chance is a frame that a process had sent before it heard that it has been failed."""
     from broker.proxy.messages import SETTLE_ACK
     from broker.proxy.serving import HOLDERS_MAX
     from broker.proxy.servings import Servings
@@ -351,6 +356,8 @@ def gaps_are_skipped() -> None:
 
 @mutation("a frame is looked at before its wiring index is applied", only=("hand_over", "late_owner"), nodes=5)
 def no_index() -> None:
+    """What comes too early is mostly dropped and said again. A complete Attach that does not list a queue is said
+    once: an owner that does not know yet that it is one waits for its sender for ever."""
     from broker.node.hub import Hub
 
     def make(received: Any) -> Any:
