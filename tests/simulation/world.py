@@ -85,7 +85,10 @@ class World:
 
     def free_name(self) -> str:
         """Of a newcomer; perhaps that of a member that has left."""
-        return next(name for name in NEWCOMERS if not (name in self.network.ends and self.network.ends[name].reachable))
+        ends = self.network.ends
+        return next(
+            name for name in NEWCOMERS if name not in self.sites and not (name in ends and ends[name].reachable)
+        )
 
     def add(self, name: str) -> Site:
         """A new member."""
