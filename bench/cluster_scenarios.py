@@ -130,8 +130,15 @@ def _surviving(load: Load, options: list[str], measured: Measurement, gap_ms: fl
         process.wait()
 
 
-def _gap_figures(surviving: Surviving) -> dict[str, float]:
+def _longest_s(surviving: Surviving, measured: Measurement) -> tuple[list[float], list[float]]:
+    """Of publishers and of consumers, fault by fault; kept beside the load's own answer, too."""
     publishers, consumers = surviving.longest_s(True), surviving.longest_s(False)
+    measured.raw[-1] |= {"publishers_longest_s": publishers, "consumers_longest_s": consumers}
+    return publishers, consumers
+
+
+def _gap_figures(surviving: Surviving, measured: Measurement) -> dict[str, float]:
+    publishers, consumers = _longest_s(surviving, measured)
     return {
         "publisher_gap_p50_s": statistics.median(publishers),
         "publisher_gap_max_s": max(publishers),
@@ -165,7 +172,7 @@ def _kills(cluster: Cluster, workload: Workload, scale: Scale) -> Measurement:
             since_s = time.time()
             cluster.nodes[owner].start()
             _whole_again(cluster, owner, since_s)
-    measured.figures = _gap_figures(surviving)
+    measured.figures = _gap_figures(surviving, measured)
     return measured
 
 
@@ -184,9 +191,9 @@ def _freezes(cluster: Cluster, workload: Workload, scale: Scale) -> Measurement:
             since_s = time.time()
             cluster.nodes[owner].send(signal.SIGCONT)
             _whole_again(cluster, owner, since_s)
+        one.figures = _gap_figures(surviving, one)
         measured.faults += one.faults
         measured.raw += one.raw
-        one.figures = _gap_figures(surviving)
         measured.figures = _worse(measured.figures, one.figures)
         owner = cluster.owner("load")
     return _averaged(measured, max(1, scale.faults // 4))
@@ -264,7 +271,7 @@ def _moves(cluster: Cluster, workload: Workload, scale: Scale) -> Measurement:
             time.sleep(0.5)
     longest_ms = sorted(
         1000 * max(both)
-        for both in zip(surviving.longest_s(True), surviving.longest_s(False), strict=True)
+        for both in zip(*_longest_s(surviving, measured), strict=True)
     )  # fmt: skip
     measured.figures = {
         "gap_p50_ms": statistics.median(longest_ms),

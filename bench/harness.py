@@ -59,7 +59,8 @@ def run_once(plan: Plan, kind: type[Server], workload: Workload) -> Measurement:
         if workload.kind in cluster_scenarios.SCENARIOS:
             with CLUSTERS[kind.name](directory) as cluster:
                 measured = scenarios.measure(cluster_scenarios.SCENARIOS, cluster, workload, plan.scale)
-                plan.versions[cluster.name] = cluster.version
+                if measured.figures:  # else the row was not one for this broker, and it was never asked
+                    plan.versions[cluster.name] = cluster.version
                 return measured
         with kind(directory) as server:
             measured = scenarios.measure(scenarios.SCENARIOS, server, workload, plan.scale)

@@ -35,8 +35,8 @@ class Measurement:
     raw: list[dict[str, Any]] = field(default_factory=list)
 
     def take(self, result: LoadResult, what: str) -> LoadResult:
-        """Keeps the generator's answer and its faults."""
-        self.raw.append({"part": what, **result.raw})
+        """Keeps the generator's answer, without each single gap, and its faults."""
+        self.raw.append({"part": what} | {key: value for key, value in result.raw.items() if key != "gaps"})
         self.faults += [f"{what}: {fault}" for fault in result.faults]
         return result
 
