@@ -190,7 +190,10 @@ class Faults:
         if any(other.journal.lost for other in self.world.sites.values()):
             return False
         newest = self.world.newest_map
-        voters = [member.name for member in newest.members() if member.voter]
+        members = newest.members()
+        if not any(m.alive and not m.draining and not m.witness and m.name != site.name for m in members):
+            return False  # what is declared before it is found dead would have its only copy there
+        voters = [member.name for member in members if member.voter]
         if len(voters) == 2 and site.name in voters:  # the other alone is no majority, for ever
             return False
         for queue in newest.queues("/"):

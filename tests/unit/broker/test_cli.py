@@ -24,6 +24,7 @@ def test_start_prints_a_line_per_listener_and_ready_last(node: Any) -> None:
         pass
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_closes_clients_with_320_and_exits_0(node: Any, number: signal.Signals) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(node.url))
@@ -45,6 +46,7 @@ def test_a_signal_closes_clients_with_320_and_exits_0(node: Any, number: signal.
     again.close()
 
 
+@pytest.mark.faults
 def test_kill_loses_nothing_that_was_confirmed(node: Any) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(node.url))
     channel = connection.channel()
@@ -59,6 +61,7 @@ def test_kill_loses_nothing_that_was_confirmed(node: Any) -> None:
     again.close()
 
 
+@pytest.mark.faults
 def test_a_second_kill_finds_what_the_first_restart_found(node: Any) -> None:
     """The tail that a restart replays belongs into its first checkpoint: afterwards the log begins behind it."""
     connection = pika.BlockingConnection(pika.URLParameters(node.url))

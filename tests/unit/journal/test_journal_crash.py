@@ -172,6 +172,7 @@ while True:
 
 
 @pytest.mark.faults
+@pytest.mark.faults
 def test_twenty_kills_lose_and_resurrect_nothing(tmp_path: Path) -> None:
     """A writer is killed in the middle of it, over and over, in the same directory. What it said to be written is
     there, what it said to be settled is gone, in one row of seqs without a hole."""

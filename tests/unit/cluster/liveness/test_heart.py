@@ -127,6 +127,7 @@ async def test_a_node_asks_before_it_registers_whether_the_leader_hears_it() -> 
             await c.heart.close()
 
 
+@pytest.mark.faults
 async def test_a_node_that_is_killed_is_suspected_then_overdue_and_told_again() -> None:
     a, b = Node("a"), Node("b")
     async with beating(a, b):
@@ -142,6 +143,7 @@ async def test_a_node_that_is_killed_is_suspected_then_overdue_and_told_again() 
         await until(lambda: a.owner.overdue == [("b", 1)] * 2)
 
 
+@pytest.mark.faults
 async def test_without_a_majority_nobody_keeps_a_lease() -> None:
     a, b = Node("a"), Node("b")
     async with beating(a, b):
@@ -154,6 +156,7 @@ async def test_without_a_majority_nobody_keeps_a_lease() -> None:
         await until(lambda: a.heart.leased() and b.heart.leased())
 
 
+@pytest.mark.faults
 async def test_a_node_that_is_stuck_in_a_flush_is_silent_and_one_that_moves_again_is_back() -> None:
     a, b = Node("a"), Node("b")
     async with beating(a, b):
