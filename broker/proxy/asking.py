@@ -104,7 +104,9 @@ class Asking:
         count, consumers = self._ready, len(queue.subscriptions)
         refused = ""
         if ask.what == ASK_DELETE:
-            refused = IN_USE if ask.if_unused and consumers else NOT_EMPTY if ask.if_empty and count else ""
+            # what is not committed yet, however long that takes, will be confirmed: it counts here
+            filled = ask.if_empty and queue.ring.ready
+            refused = IN_USE if ask.if_unused and consumers else NOT_EMPTY if filled else ""
         self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, count, consumers, refused))
         if ask.what == ASK_DELETE and not refused:
             self._serving.doom(now_ms)

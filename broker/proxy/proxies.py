@@ -99,6 +99,8 @@ class Proxies:
         queue.entity = entity
         self._place(queue)
         self._again[queue] = 0
+        if queue.outbox is None:
+            queue.ownerless()
 
     def _place(self, queue: ProxyQueue) -> None:
         owner = queue.entity.owner

@@ -265,11 +265,17 @@ class ProxyQueue:
             return
         self._ask(ASK_DELETE, lambda answer, _: then(answer.refused, answer.count), if_unused, if_empty)
 
+    def ownerless(self) -> None:
+        """It has lost its owner, and there is no other: who deletes it without conditions need not wait for one."""
+        for question in self._questions.take_deletions():
+            question.then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
+
     def _ask(self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False) -> None:
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
-        self._questions.ask(Question(what, if_unused, if_empty, self._backlog.next_number, then))
+        now_ms = self.node.host.now_ms
+        self._questions.ask(Question(what, if_unused, if_empty, self._backlog.next_number, now_ms, then))
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -363,7 +369,7 @@ class ProxyQueue:
                 outbox.say(Consume(queue_id, epoch, gen, line.head()))
         # who publishes and then asks, counts his own, unless the owner has an alarm: that may last
         sent = self._backlog.next_number if outbox.shut else self._backlog.next_to_send
-        for ask in self._questions.tell(queue_id, epoch, gen, sent):
+        for ask in self._questions.tell(queue_id, epoch, gen, sent, now_ms):
             outbox.say(ask)
         self._grant(outbox)
 

@@ -3,6 +3,9 @@
 A question is asked again after each attachment until it is answered, so each may be carried out twice, and then the
 last answer counts: a get whose message was lost on its way gets another one (the first is outstanding nowhere, and
 returns), a purge counts what was left.
+
+Who waits for UNANSWERED_MS is told that nothing is known, and goes on. A purge or a deletion of that time is not asked
+any more: it would take what was published, and confirmed, since then.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from broker.proxy.messages import Answer, Ask
+from broker.proxy.messages import ASK_DELETE, ASK_PURGE, Answer, Ask
+from broker.queues.face import UNANSWERED_MS
 
 Then = Callable[[Answer, memoryview], None]
 
@@ -22,8 +26,13 @@ class Question:
     if_empty: bool
     after: int
     """Number of the publish before which it must not be asked: who publishes and then counts, counts his own."""
+    since_ms: int
     then: Then
     told: bool = False
+
+    def expired(self, now_ms: int) -> bool:
+        """Whether nobody waits for it any more, and it would be carried out all the same."""
+        return self.what in (ASK_DELETE, ASK_PURGE) and now_ms - self.since_ms >= UNANSWERED_MS
 
 
 class Questions:
@@ -46,9 +55,12 @@ class Questions:
         for question in self._open.values():
             question.told = False
 
-    def tell(self, queue_id: int, epoch: int, gen: int, sent: int) -> Iterator[Ask]:
+    def tell(self, queue_id: int, epoch: int, gen: int, sent: int, now_ms: int) -> Iterator[Ask]:
         """Those that may be asked now: all publishes with lower numbers than `sent` have been sent."""
-        for request, question in self._open.items():
+        for request, question in tuple(self._open.items()):
+            if not question.told and question.expired(now_ms):
+                del self._open[request]
+                continue
             if question.after > sent:
                 return  # later ones come later
             if not question.told:
@@ -58,6 +70,15 @@ class Questions:
     def answered(self, request: int) -> Then | None:
         question = self._open.pop(request, None)
         return None if question is None else question.then
+
+    def take_deletions(self) -> list[Question]:
+        """Deletions without conditions, which need no owner."""
+        free = [
+            request
+            for request, question in self._open.items()
+            if question.what == ASK_DELETE and not (question.if_unused or question.if_empty)
+        ]
+        return [self._open.pop(request) for request in free]
 
     def drop(self) -> list[Question]:
         """The queue is gone."""

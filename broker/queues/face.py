@@ -29,6 +29,9 @@ NOT_EMPTY: Final = "not empty"
 EXCLUSIVE: Final = "in exclusive use"
 GONE: Final = "gone"
 
+UNANSWERED_MS: Final = 60_000
+"""So long somebody waits for an answer of a queue's owner."""
+
 
 class CommitPart:
     """What a transaction publishes into one queue, and settles there, in order."""

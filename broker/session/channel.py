@@ -129,11 +129,12 @@ class Channel:
         assert self.parked is None, "a channel is parked once"
         self.parked = deque()
 
-    def ask(self, queue: QueueFace, method: Method) -> None:
-        """The channel waits for an answer of the queue, whose owner may be another node, or none; parked or not yet."""
+    def ask(self, queue: QueueFace, method: Method, withdraw: Callable[[], None] | None = None) -> None:
+        """The channel waits for an answer of the queue, whose owner may be another node, or none; parked or not yet.
+        `withdraw` takes the question back when the channel ends before the answer."""
         if self.parked is None:
             self.park()
-        self.asked = Asked(queue, method, self.connection.node.now_ms)
+        self.asked = Asked(queue, method, self.connection.node.now_ms, withdraw)
 
     def resume(self) -> None:
         """Takes up the waiting events, until one of them parks the channel again."""
@@ -188,6 +189,7 @@ class Channel:
         if self.closing:
             self.resume()  # the close-ok may wait
             return False
+        self.asked = None
         return True
 
     def refuse(self, error: AmqpError, method: Method) -> None:
@@ -314,6 +316,9 @@ class Channel:
     def end(self, counted: bool) -> None:
         """Gives back all that the channel held: amqp-rules 5.5, closing requeues what is unacknowledged."""
         node = self.connection.node
+        if self.asked is not None and self.asked.withdraw is not None:
+            withdraw, self.asked = self.asked.withdraw, self.asked._replace(withdraw=None)
+            withdraw()
         for subscription in tuple(self.consumers.values()):
             subscription.queue.unsubscribe(subscription, node.now_ms)
         self.consumers.clear()

@@ -149,7 +149,7 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         channel.resume()
 
     generation = node.authorization_generation
-    channel.ask(queue, method)
+    channel.ask(queue, method, lambda: queue.unsubscribe(subscription, node.now_ms))
     queue.subscribe(subscription, node.now_ms, subscribed)
 
 

@@ -260,6 +260,7 @@ def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
         raise error
 
     def ask() -> None:
+        channel.ask(queue, method)
         queue.begin_delete(method.if_unused, method.if_empty, channel.connection.node.now_ms, may)
 
     def may(refused: str, count: int) -> None:
@@ -282,10 +283,6 @@ def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
         command = DeleteQueue(vhost=vhost.name, name=name, queue_id=entity.queue_id, epoch=epoch)
         channel.propose(command, method, deleted)
 
-    if conditional:
-        channel.ask(queue, method)
-    else:
-        channel.park()
     ask()
 
 

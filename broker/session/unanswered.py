@@ -3,24 +3,26 @@
 An owner that dies has a successor within seconds, which is asked again. But a queue all of whose copies are away has no
 owner, perhaps for hours: then the client hears 404 with their names, as of a RabbitMQ queue whose home node is down,
 after a time that is long enough for nodes that are restarted together. What is answered later finds the channel closed,
-and goes back to the queue. Only a purge, and a deletion that asks whether it may be, are carried out when they are
-answered: they are refused at once, or not at all. 541 says that nothing is known: there is an owner, and no answer.
+and goes back to the queue; a consumer that nobody waits for any more is taken back, or an auto-delete queue would end
+with it. Only a purge, and a deletion that asks whether it may be, are carried out when they are answered: they are
+refused at once, or not at all. 541 says that nothing is known: there was an owner, and no answer; then they are not
+asked any more, for the queue may have new messages by the time that it answers (`broker.proxy.questions`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.amqp.errors import AmqpError, internal_error, not_found
 from broker.amqp.layout import Method
 from broker.amqp.methods import QueueDelete, QueuePurge
-from broker.queues.face import QueueFace
+from broker.queues.face import UNANSWERED_MS, QueueFace
 
 if TYPE_CHECKING:
     from broker.session.channel import Channel
 
 OWNERLESS_MS: Final = 10_000
-UNANSWERED_MS: Final = 60_000
 LASTING: Final = (QueueDelete, QueuePurge)
 """What an owner carries out also when nobody waits for its answer any more."""
 
@@ -31,6 +33,8 @@ class Asked(NamedTuple):
     queue: QueueFace
     method: Method
     since_ms: int
+    withdraw: Callable[[], None] | None
+    """Takes the question back when the channel ends."""
 
 
 def ownerless(queue: QueueFace) -> AmqpError | None:
@@ -45,9 +49,13 @@ def ownerless(queue: QueueFace) -> AmqpError | None:
 
 
 def review(channel: Channel, asked: Asked, now_ms: int) -> None:
-    """Closes the channel when the queue has no owner. Raises ConnectionFault when its owner does not answer."""
+    """Closes the channel when the queue has no owner; one that was closed meanwhile goes on, as its close-ok waits too.
+    Raises ConnectionFault when its owner does not answer."""
     entity, waited_ms = asked.queue.entity, now_ms - asked.since_ms
-    if waited_ms >= OWNERLESS_MS and not isinstance(asked.method, LASTING) and (error := ownerless(asked.queue)):
+    if channel.closing:
+        if waited_ms >= UNANSWERED_MS or (waited_ms >= OWNERLESS_MS and ownerless(asked.queue)):
+            channel.resume()
+    elif waited_ms >= OWNERLESS_MS and not isinstance(asked.method, LASTING) and (error := ownerless(asked.queue)):
         channel.refuse(error, asked.method)
     elif waited_ms >= UNANSWERED_MS:
         what = f"timed out waiting for the owner of queue '{entity.name}' in vhost '{entity.vhost}'"

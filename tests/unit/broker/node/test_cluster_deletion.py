@@ -82,3 +82,19 @@ def test_an_auto_delete_queue_that_lives_on_under_another_owner_is_not_ended_by_
     cluster.order(command)  # it had left before
     cluster.turn()
     assert not gone(cluster, "q")
+
+
+def test_a_queue_with_a_message_that_is_not_committed_yet_is_not_empty() -> None:
+    cluster = three()
+    cluster["a"].client().declare("q")
+    one, other = away(cluster, "q")
+    publisher = confirming(cluster, one)
+    cluster[other].disk_waits = True
+    assert publisher.publish("", "q", b"x") == []
+    publisher.raw_method(1, m.QueueDelete(queue="q", if_empty=True))
+    cluster.wait(1500)
+    cluster[other].disk_waits = False
+    cluster.turn()
+    answers = publisher.say()
+    assert [answer.reply_code for answer in answers if isinstance(answer, m.ChannelClose)] == [406], answers
+    assert not gone(cluster, "q")

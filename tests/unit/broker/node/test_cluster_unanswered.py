@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from broker.amqp import methods as m
-from broker.session.unanswered import OWNERLESS_MS, UNANSWERED_MS
+from broker.queues.face import UNANSWERED_MS
+from broker.session.unanswered import OWNERLESS_MS
+from cluster import commands as c
+from cluster.ids import Incarnation, NodeId
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.node.places import away, confirming, declared, three
+from tests.unit.broker.node.places import away, confirming, count, declared, drained, gone, three
 from tests.unit.broker.session.harness import Client, bodies
 
 QUESTIONS = [
@@ -89,3 +92,77 @@ def test_an_owner_that_does_not_answer_is_541() -> None:
     (closed,) = client.hear(0)
     assert (type(closed), closed.reply_code) == (m.ConnectionClose, 541)
     assert closed.reply_text == "INTERNAL_ERROR - timed out waiting for the owner of queue 'q' in vhost '/'"
+
+
+def dying(question: Any) -> tuple[Cluster, str, Client]:
+    """As `ownerless`, but the client has asked when the owner was dead and nobody knew it yet."""
+    cluster = three()
+    owner = declared(cluster, "q", x_replicas=1)
+    client = cluster[away(cluster, "q")[0]].client()
+    cluster.kill(owner, failed=False)
+    assert client.say(question) == []
+    cluster.order(c.FailNode(node=NodeId(owner), incarnation=Incarnation(cluster[owner].incarnation)))
+    cluster.turn()
+    return cluster, owner, client
+
+
+def test_a_deletion_without_conditions_does_not_wait_for_an_owner_that_is_lost_meanwhile() -> None:
+    cluster, _, client = dying(m.QueueDelete(queue="q"))
+    assert client.say() == [m.QueueDeleteOk(0)]
+    assert gone(cluster, "q")
+
+
+@pytest.mark.parametrize("question", LASTING, ids=lambda question: question.NAME)
+def test_what_was_given_up_with_541_does_not_take_what_is_published_afterwards(question: Any) -> None:
+    cluster, owner, client = dying(question)
+    cluster.wait(UNANSWERED_MS + 1000, 500)
+    (closed,) = client.hear(0)
+    assert (type(closed), closed.reply_code) == (m.ConnectionClose, 541)
+    again = confirming(cluster, away_from(owner))
+    assert again.publish("", "q", b"later") == []
+    cluster.restart(owner)
+    cluster.wait(4000)
+    assert again.hear() == [m.BasicAck(1, True)]
+    assert drained(cluster, "q") == [b"later"]
+
+
+def away_from(owner: str) -> str:
+    return next(name for name in "abc" if name != owner)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["404", "connection lost"])
+def test_a_consumer_that_nobody_waits_for_any_more_does_not_end_an_auto_delete_queue(leaves: bool) -> None:
+    cluster = three()
+    declare = m.QueueDeclare(queue="q", durable=True, auto_delete=True, arguments={"x-replicas": 1})
+    cluster["a"].client().ask(declare)
+    owner = str(cluster.queue("q").owner)
+    confirming(cluster, away_from(owner)).publish("", "q", b"x")
+    client = cluster[away_from(owner)].client()
+    cluster.kill(owner)
+    assert client.say(m.BasicConsume(queue="q")) == []
+    if leaves:
+        client.leave()
+    else:
+        cluster.wait(OWNERLESS_MS + 500)
+        assert client.say()[0].reply_code == 404
+    cluster.restart(owner)
+    cluster.wait(2000)
+    assert not gone(cluster, "q")
+    assert count(cluster, "q") == 1
+
+
+def test_a_channel_that_is_closed_while_it_waits_is_closed_once() -> None:
+    cluster = Cluster("a", "b", "c", consumer_timeout_ms=5000)
+    owner = declared(cluster, "q", x_replicas=1)
+    declared(cluster, "p", away_from(owner))
+    client = cluster[away_from(owner)].client()
+    client.publish("", "p", b"x")
+    client.ask(m.BasicGet(queue="p"))
+    cluster.kill(owner)
+    assert client.say(m.BasicGet(queue="q")) == []
+    cluster.wait(6000)
+    (closed,) = client.say(m.ChannelCloseOk())
+    assert closed.reply_code == 406, "it held a message for too long"
+    assert client.say(m.ChannelOpen()) == []
+    cluster.wait(OWNERLESS_MS)
+    assert client.say() == [m.ChannelOpenOk()]
