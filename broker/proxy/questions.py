@@ -4,8 +4,9 @@ A question is asked again after each attachment until it is answered, so each ma
 last answer counts: a get whose message was lost on its way gets another one (the first is outstanding nowhere, and
 returns), a purge counts what was left.
 
-Who waits for UNANSWERED_MS is told that nothing is known, and goes on. A purge or a deletion of that time is not asked
-any more: it would take what was published, and confirmed, since then.
+Who has waited for UNANSWERED_MS was told so, and has gone on. A question of that age is forgotten unless the owner has
+it: a purge would take what was published, and confirmed, since then; and clients that ask again and again for a queue
+without an owner would fill the memory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from broker.proxy.messages import ASK_DELETE, ASK_PURGE, Answer, Ask
+from broker.proxy.messages import ASK_DELETE, Answer, Ask
 from broker.queues.face import UNANSWERED_MS
 
 Then = Callable[[Answer, memoryview], None]
@@ -31,8 +32,8 @@ class Question:
     told: bool = False
 
     def expired(self, now_ms: int) -> bool:
-        """Whether nobody waits for it any more, and it would be carried out all the same."""
-        return self.what in (ASK_DELETE, ASK_PURGE) and now_ms - self.since_ms >= UNANSWERED_MS
+        """Whether nobody waits for it any more."""
+        return not self.told and now_ms - self.since_ms >= UNANSWERED_MS
 
 
 class Questions:
@@ -44,10 +45,11 @@ class Questions:
         self._next = 1
         self._open: dict[int, Question] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._open)
+    def __len__(self) -> int:
+        return len(self._open)
 
     def ask(self, question: Question) -> None:
+        self._forget(question.since_ms)
         self._open[self._next] = question
         self._next += 1
 
@@ -57,10 +59,8 @@ class Questions:
 
     def tell(self, queue_id: int, epoch: int, gen: int, sent: int, now_ms: int) -> Iterator[Ask]:
         """Those that may be asked now: all publishes with lower numbers than `sent` have been sent."""
-        for request, question in tuple(self._open.items()):
-            if not question.told and question.expired(now_ms):
-                del self._open[request]
-                continue
+        self._forget(now_ms)
+        for request, question in self._open.items():
             if question.after > sent:
                 return  # later ones come later
             if not question.told:
@@ -70,6 +70,13 @@ class Questions:
     def answered(self, request: int) -> Then | None:
         question = self._open.pop(request, None)
         return None if question is None else question.then
+
+    def _forget(self, now_ms: int) -> None:
+        while self._open:
+            request, oldest = next(iter(self._open.items()))
+            if not oldest.expired(now_ms):
+                return
+            del self._open[request]
 
     def take_deletions(self) -> list[Question]:
         """Deletions without conditions, which need no owner."""

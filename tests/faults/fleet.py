@@ -150,7 +150,8 @@ class Fleet:
             client.on_confirm = on_confirm
             for body in bodies:
                 client.publish(queue, body)
-            await asyncio.wait_for(confirmed.wait(), 20)
+            if bodies:
+                await asyncio.wait_for(confirmed.wait(), 20)
         finally:
             await client.close()
 

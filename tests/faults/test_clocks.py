@@ -115,11 +115,12 @@ async def leased(fleet: Fleet, name: str) -> bool:
 
 
 async def test_messages_live_by_the_clock_of_the_queues_owner(fleet: Fleet, library: Path) -> None:
-    """What comes through a node whose clock is behind is not older for it, and through one ahead not younger."""
+    """What comes through a node whose clock is behind is not older for it, through one ahead not younger. The queues
+    are empty when they move: what lies in them goes by the clock of the next owner."""
     await found(fleet, library, {"a": 0.0, "b": -HOUR_S, "c": HOUR_S})
     for name in "abc":
-        await fleet.publish(name, f"long {name}", BODIES, arguments={"x-message-ttl": 60_000})
-        await fleet.publish(name, f"short {name}", BODIES, arguments={"x-message-ttl": 500})
+        await fleet.publish(name, f"long {name}", [], arguments={"x-message-ttl": 60_000})
+        await fleet.publish(name, f"short {name}", [], arguments={"x-message-ttl": 500})
     for owner in "abc":
         for queue in ("long", "short"):
             await fleet.ask("a", "queues.move", vhost="/", queue=f"{queue} {owner}", to=owner)
@@ -128,7 +129,7 @@ async def test_messages_live_by_the_clock_of_the_queues_owner(fleet: Fleet, libr
             await fleet.publish(name, f"short {owner}", BODIES, arguments={"x-message-ttl": 500})
     await asyncio.gather(*(until(lambda o=owner: expired(fleet, f"short {o}"), "all expired") for owner in "abc"))
     for owner in "abc":
-        assert (await fleet.queue("a", f"long {owner}"))["messages"] >= 3 * len(BODIES)
+        assert (await fleet.queue("a", f"long {owner}"))["messages"] == 3 * len(BODIES)
 
 
 async def expired(fleet: Fleet, queue: str) -> bool:

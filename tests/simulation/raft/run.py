@@ -205,7 +205,10 @@ class Faults:
             self._pause(leader.name)
 
     def _pause(self, name: str) -> None:
-        self.world.nodes[name].paused_until_s = self.world.now_s + self.world.rng.random() * 3
+        """Not twice at a time: what waits for the first's end would be overtaken by what waits for the second's."""
+        node, until_s = self.world.nodes[name], self.world.now_s + self.world.rng.random() * 3
+        if node.paused_until_s <= self.world.now_s:
+            node.paused_until_s = until_s
 
     def slow(self) -> None:
         self.world.slowness_s = self.world.rng.choice((0.001, 0.01, 0.05, 0.3))
