@@ -31,10 +31,6 @@ class Question:
     then: Then
     told: bool = False
 
-    def expired(self, now_ms: int) -> bool:
-        """Whether nobody waits for it any more."""
-        return not self.told and now_ms - self.since_ms >= UNANSWERED_MS
-
 
 class Questions:
     """The open questions about one queue, by request number, in the order in which they were asked."""
@@ -72,11 +68,12 @@ class Questions:
         return None if question is None else question.then
 
     def _forget(self, now_ms: int) -> None:
-        while self._open:
-            request, oldest = next(iter(self._open.items()))
-            if not oldest.expired(now_ms):
-                return
-            del self._open[request]
+        """Those for which nobody waits any more."""
+        for request, question in tuple(self._open.items()):
+            if now_ms - question.since_ms < UNANSWERED_MS:
+                return  # later ones came later
+            if not question.told:
+                del self._open[request]
 
     def take_deletions(self) -> list[Question]:
         """Deletions without conditions, which need no owner."""

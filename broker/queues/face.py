@@ -1,8 +1,9 @@
 """What a session asks of a queue, wherever the queue is: here (`queue.Queue`) or at its owner (`proxy.ProxyQueue`).
 
 A queue that is here answers at once; one that is elsewhere answers when its owner has. Therefore every question takes
-a `then`, which is called exactly once, perhaps before the question returns, and the one who asks parks its channel.
-A queue that is deleted meanwhile answers what is still open (`GONE`, nothing ready, no message).
+a `then`, which is called exactly once, perhaps before the question returns, and the one who asks parks its channel. A
+queue that is deleted meanwhile answers what is still open (`GONE`, nothing ready, no message). What no owner could be
+asked within UNANSWERED_MS may never be answered.
 
 What runs once per message needs no answer: deliveries go from the ring into output buffers, acknowledgements from
 ledgers into the ring, and a publish is answered through its ticket.

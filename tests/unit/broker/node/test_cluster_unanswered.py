@@ -166,3 +166,24 @@ def test_a_channel_that_is_closed_while_it_waits_is_closed_once() -> None:
     assert client.say(m.ChannelOpen()) == []
     cluster.wait(OWNERLESS_MS)
     assert client.say() == [m.ChannelOpenOk()]
+
+
+def test_what_was_asked_in_vain_is_forgotten() -> None:
+    cluster, owner, _ = ownerless()
+    site = cluster[away_from(owner)]
+    part = site.node.part
+    assert part is not None
+    questions = part.proxies.queues[cluster.queue("q").queue_id]._questions
+    for _ in range(20):
+        client = site.client()
+        assert client.say(m.BasicGet(queue="q")) == []
+        client.leave()
+        cluster.wait(10_000, 1000)
+    assert len(questions) <= UNANSWERED_MS // 10_000 + 1
+    cluster.wait(UNANSWERED_MS, 1000)
+    cluster.restart(owner)
+    cluster.wait(2000)
+    (got,) = site.client().say(m.BasicGet(queue="q"))
+    assert got.method.message_count == 0
+    assert bodies([got]) == [b"x"]
+    assert not questions
