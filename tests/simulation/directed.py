@@ -153,9 +153,10 @@ class Directed:
 
     def _wipe_newcomer(self, command: c.ChangeInSync, newcomers: tuple[str, ...]) -> bool:
         """It comes back at once, and nobody can bring it what it lost before the proposal is made again."""
+        joins = {int(proposal.queue_id) for proposal in command.changes}
         for name in newcomers:
             site = self.world.sites.get(name)
-            if site is None or not site.up or not self.faults.may_lose(site):
+            if site is None or not site.up or not self.faults.may_lose(site, joins):
                 continue
             if self._aimed("wipe_newcomer"):
                 site.kill()

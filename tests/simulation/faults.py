@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from cluster import commands as c
@@ -185,8 +186,9 @@ class Faults:
         self.schedule.after(self.rng.uniform(0.1, 2), site.start)
         return True
 
-    def may_lose(self, site: Site) -> bool:
-        """No more disks than the minimum in sync allows: nobody else's is lost, and others have everything."""
+    def may_lose(self, site: Site, joins: Collection[int] = ()) -> bool:
+        """No more disks than the minimum in sync allows: nobody else's is lost, and others have everything. `joins`:
+        queues in whose in-sync set it is about to be."""
         if any(other.journal.lost for other in self.world.sites.values()):
             return False
         newest = self.world.newest_map
@@ -197,7 +199,8 @@ class Faults:
         if len(voters) == 2 and site.name in voters:  # the other alone is no majority, for ever
             return False
         for queue in newest.queues("/"):
-            if queue.transient or site.name not in (*queue.in_sync, *queue.eligible):
+            counts = queue.queue_id in joins or site.name in (*queue.in_sync, *queue.eligible)
+            if queue.transient or not counts:
                 continue
             if newest.min_in_sync(queue) < 2 or not {*queue.in_sync, *queue.eligible} - {site.name}:
                 return False
