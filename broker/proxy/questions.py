@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from broker.proxy.messages import ASK_DELETE, Answer, Ask
 from broker.queues.face import UNANSWERED_MS
@@ -69,11 +70,9 @@ class Questions:
 
     def _forget(self, now_ms: int) -> None:
         """Those for which nobody waits any more."""
-        for request, question in tuple(self._open.items()):
-            if now_ms - question.since_ms < UNANSWERED_MS:
-                return  # later ones came later
-            if not question.told:
-                del self._open[request]
+        old = takewhile(lambda item: now_ms - item[1].since_ms >= UNANSWERED_MS, self._open.items())  # in their order
+        for request in [request for request, question in old if not question.told]:
+            del self._open[request]
 
     def take_deletions(self) -> list[Question]:
         """Deletions without conditions, which need no owner."""
