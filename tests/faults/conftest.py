@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
+from tests.faults.fleet import Fleet
 from tests.faults.node import NodeProcess
 
 
@@ -37,3 +39,11 @@ def make_node(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
 def node(make_node: Callable[..., NodeProcess]) -> NodeProcess:
     """A started node with default limits."""
     return make_node().start()
+
+
+@pytest_asyncio.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    """Nodes of a cluster that is not founded yet."""
+    fleet = Fleet(tmp_path)
+    yield fleet
+    await fleet.kill_all()

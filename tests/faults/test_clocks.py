@@ -8,12 +8,10 @@ import mmap
 import shutil
 import struct
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from tests.faults.fleet import Fleet, until
 
@@ -46,13 +44,6 @@ def library(tmp_path: Path) -> Path:
     library = tmp_path / "clock_shim.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl"], check=True)
     return library
-
-
-@pytest_asyncio.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    fleet = Fleet(tmp_path)
-    yield fleet
-    await fleet.kill_all()
 
 
 async def found(fleet: Fleet, library: Path, walls_s: dict[str, float]) -> dict[str, Clocks]:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from tests.faults.disk import Unavailable, shim
 from tests.faults.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(240)
 BODIES = [b"message %d" % number for number in range(200)]
-
-
-@pytest_asyncio.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    fleet = Fleet(tmp_path)
-    yield fleet
-    await fleet.kill_all()
 
 
 async def test_what_was_confirmed_is_there_when_power_is_back(fleet: Fleet) -> None:

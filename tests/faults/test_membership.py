@@ -6,11 +6,9 @@ import asyncio
 import json
 import shutil
 import socket
-from collections.abc import AsyncIterator, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
-import pytest_asyncio
 
 from broker.trial.client import ClientLost
 from broker.trial.relay import LOOPBACK
@@ -18,13 +16,6 @@ from tests.faults.fleet import Fleet, until
 
 pytestmark = pytest.mark.timeout(240)
 BODIES = [b"message %d" % number for number in range(50)]
-
-
-@pytest_asyncio.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    fleet = Fleet(tmp_path)
-    yield fleet
-    await fleet.kill_all()
 
 
 async def found(fleet: Fleet, *names: str) -> None:

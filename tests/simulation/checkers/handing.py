@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from journal.layout import SET
@@ -13,23 +14,30 @@ if TYPE_CHECKING:
     from tests.simulation.sockets import Socket
 
 
-class I6NothingMissing(Checker):
-    """Every confirmed (sid, pseq, quid) is ready, outstanding, dead, or settled by a committed record."""
+class Leaving(Checker):
+    """Looks at what leaves the queues that lose nothing but what is acknowledged."""
 
-    def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
+    def left(self, queue_id: int, records: list[Written]) -> Iterator[tuple[str, int, bytes]]:
+        """(queue, seq, body) of what committed records settle; no body: it was not committed here."""
         name = self.history.queue_name(queue_id)
         if not self.world.keeps_all(name) or not self.world.acknowledged(name):
             return
         bodies = self.history.committed[queue_id]
         for record in records:
-            if record.kind == SET:
-                for first, last in record.ranges:
-                    for seq in range(first, last + 1):
-                        body = bodies.get(seq, (0, b""))[1]
-                        self.require(
-                            not body or body in self.history.acknowledged[name],
-                            f"{seq} {body!r} of {name} left and nobody has acknowledged it",
-                        )
+            for first, last in record.ranges if record.kind == SET else ():
+                for seq in range(first, last + 1):
+                    yield name, seq, bodies.get(seq, (0, b""))[1]
+
+
+class I6NothingMissing(Leaving):
+    """Every confirmed (sid, pseq, quid) is ready, outstanding, dead, or settled by a committed record."""
+
+    def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
+        for name, seq, body in self.left(queue_id, records):
+            self.require(
+                not body or body in self.history.acknowledged[name],
+                f"{seq} {body!r} of {name} left and nobody has acknowledged it",
+            )
 
     def ended(self) -> None:
         for body, queues in self.history.confirmed.items():
@@ -71,24 +79,17 @@ class I10FirstHandOver(Checker):
         )
 
 
-class I11HeldIsHeld(Checker):
+class I11HeldIsHeld(Leaving):
     """What a leased, live node's live consumer holds leaves by that consumer's word alone."""
 
     def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
-        name = self.history.queue_name(queue_id)
-        if not self.world.keeps_all(name) or not self.world.acknowledged(name):
-            return
-        bodies = self.history.committed[queue_id]
-        for record in records:
-            for first, last in record.ranges if record.kind == SET else ():
-                for seq in range(first, last + 1):
-                    body = bodies.get(seq, (0, b""))[1]
-                    for other in self.history.holders[name].get(body, ()):
-                        live = not other.closed and other.site.life == other.life and other.site.up
-                        self.require(
-                            not live or not other.site.leased(),
-                            f"{seq} {body!r} of {name} left while {other.actor.name} at {other.site.name} holds it",
-                        )
+        for name, seq, body in self.left(queue_id, records):
+            for other in self.history.holders[name].get(body, ()):
+                live = not other.closed and other.site.life == other.life and other.site.up
+                self.require(
+                    not live or not other.site.leased(),
+                    f"{seq} {body!r} of {name} left while {other.actor.name} at {other.site.name} holds it",
+                )
 
 
 class I12GoneIsGone(Checker):
