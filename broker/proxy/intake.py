@@ -4,6 +4,9 @@ Publishes are known by their numbers: the next one is taken, a known one is answ
 for a new attach. Settlements are known by theirs, and count only while the message is held by their very node. A
 transaction's part (`Commit`) is both at once, and goes by its publishes' numbers. Everything that one frame brings
 stands in one group of the log.
+
+A queue that may refuse judges nothing before it is open: until every node has attached, what their clients hold looks
+ready, and would take the room of what is published. What comes meanwhile is passed over, and sent again then.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class Intake:
     # -- publishes ------------------------------------------------------------------------------------------------
 
     def publish(self, attachment: Attachment, first: int, count: int, records: memoryview) -> None:
-        if not self._next(attachment, first, first + count - 1):
+        if self._too_early(attachment) or not self._next(attachment, first, first + count - 1):
             return
         queue = self._serving.queue
         last = first + count - 1
@@ -61,7 +64,7 @@ class Intake:
             queue.host.rest(queue)
 
     def publish_named(self, attachment: Attachment, named: NamedPublish, records: memoryview) -> None:
-        if not self._next(attachment, named.number, named.number):
+        if self._too_early(attachment) or not self._next(attachment, named.number, named.number):
             return
         queue = self._serving.queue
         (message,) = self._came(records)
@@ -84,7 +87,7 @@ class Intake:
     def commit(self, attachment: Attachment, commit: Commit, records: memoryview) -> None:
         """A transaction's part: everything in the next group, or nothing if one message finds no room."""
         last = commit.first + commit.count - 1
-        if not self._next(attachment, commit.first, last):
+        if self._too_early(attachment) or not self._next(attachment, commit.first, last):
             return
         queue, now_ms = self._serving.queue, self._serving.host.now_ms
         self._serving.host.published(len(records))
@@ -120,6 +123,13 @@ class Intake:
             Message(m.address, m.payload, m.header_length, m.flags, m.priority, now_ms, m.ttl_ms)
             for _, m, _, _ in read_records(records)
         ]
+
+    def _too_early(self, attachment: Attachment) -> bool:
+        """Whether a message might be refused for want of room that nobody knows of yet."""
+        early = self._serving.queue.rejects and not self._serving.open
+        if early:
+            self._serving.pass_over(attachment)
+        return early
 
     def _next(self, attachment: Attachment, first: int, last: int) -> bool:
         """Whether these numbers are to be taken. What is here already is answered by `Published` when it is due."""

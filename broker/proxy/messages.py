@@ -281,7 +281,8 @@ class Answer(ProxyMessage, frozen=True, tag=46):
 
 
 class Detach(ProxyMessage, frozen=True, tag=47):
-    """The owner wants the proxy to attach this queue again: "gap", "moving" (a hand-over failed), "unknown"."""
+    """The owner wants the proxy to attach this queue again: "gap", "refused", "moving" (a hand-over failed),
+    "opened" (publishes came too early to be judged), "unknown"."""
 
     queue_id: Whole
     epoch: Term

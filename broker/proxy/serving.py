@@ -77,6 +77,7 @@ class Serving:
         self._attachments: dict[str, Attachment] = {}
         self._free_holders = list(range(HOLDERS_MAX, 0, -1))
         self._consumes: deque[tuple[Attachment, Consume]] = deque()  # they wait for everybody's consumers
+        self._passed_over: dict[Attachment, None] = {}  # their publishes came too early to be judged
         self.asking = Asking(self)
         self.intake = Intake(self)
         self._residence = Residence(self)
@@ -110,8 +111,19 @@ class Serving:
             self.queue.paused = self.queue.ring.paused = paused
             if not paused:
                 self.queue.last_used_ms = self.host.now_ms  # x-expires counts from here
+                self._hear_again()
         self.queue.ring.mark()
         self.touch()
+
+    def pass_over(self, attachment: Attachment) -> None:
+        """It publishes what may be judged only when the queue is open: it says all of it again then."""
+        self._passed_over[attachment] = None
+
+    def _hear_again(self) -> None:
+        passed, self._passed_over = self._passed_over, {}
+        for attachment in passed:
+            self.asking.forget(attachment)  # what was asked behind these publishes is answered behind them
+            self.detach(attachment, "opened")
 
     def _arrived(self, node: str) -> None:
         if self._missing.pop(node, None) is None or self._missing:
@@ -274,6 +286,7 @@ class Serving:
             for producer in (attachment.producer, attachment.killer):
                 if producer in self.queue.ring.producers:
                     self.queue.ring.produced(producer, 0)
+            self._passed_over.pop(attachment, None)
             del self._attachments[node]
             self._free_holders.append(attachment.holder)
         if self._missing.get(node) == incarnation:
@@ -290,6 +303,7 @@ class Serving:
         self._attachments.clear()
         self.outgoing.clear()
         self._consumes.clear()
+        self._passed_over.clear()
 
     def _forget_questions(self, attachment: Attachment) -> None:
         """They are asked again in the new attachment."""

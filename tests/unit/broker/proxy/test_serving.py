@@ -136,6 +136,29 @@ def test_a_refusal_is_told_with_its_number_and_ends_the_gen() -> None:
     assert stage.said("b") == [Published(QUEUE_ID, gen, 3, ((2, 3),)), Detach(QUEUE_ID, 1, gen, "refused")]
 
 
+@pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
+def test_nothing_is_refused_before_everybody_has_said_what_he_holds(overflow: str) -> None:
+    stage = Stage(max_length=1, overflow=overflow, dead_letter_exchange="ex")
+    stage.attach("b", consumers=[head(upto=1)])
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    assert [body for _, _, body, _ in stage.delivered("b")] == [b"1"], "the queue is empty again"
+    stage.fail_over()
+    stage.attach("c")
+    stage.publish("c", 1, b"2")
+    stage.ask("c", 1, ASK_COUNTS)
+    gen = stage.gens["c"]
+    stage.nothing("a")
+    assert stage.said("c", Published) == []
+    stage.attach("b", consumers=[head(held=1)], outstanding=[(1, 1)], next_number=2)
+    assert stage.said("c")[-1] == Detach(QUEUE_ID, 2, gen, "opened"), "nor is anything answered behind what was not heard"
+    gen = stage.attach("c", next_number=2)
+    stage.publish("c", 1, b"2")
+    stage.commit()
+    assert stage.said("c", Published) == [Published(QUEUE_ID, gen, 1)]
+    assert stage.buried == []
+
+
 def test_a_refusal_waits_for_what_was_published_before_it() -> None:
     stage = Stage(max_length=1, overflow="reject-publish")
     gen = stage.attach("b")
