@@ -344,6 +344,8 @@ class ProxyQueue:
         self.ring.marked = False
         if self.deleted:
             return
+        if self._questions.forget(now_ms):
+            self.node.attach_again(self)  # the owner must not carry out what nobody waits for
         for line in tuple(self._busy):
             if line.surplus:
                 self._pour(line, now_ms)
@@ -369,7 +371,7 @@ class ProxyQueue:
                 outbox.say(Consume(queue_id, epoch, gen, line.head()))
         # who publishes and then asks, counts his own, unless the owner has an alarm: that may last
         sent = self._backlog.next_number if outbox.shut else self._backlog.next_to_send
-        for ask in self._questions.tell(queue_id, epoch, gen, sent, now_ms):
+        for ask in self._questions.tell(queue_id, epoch, gen, sent):
             outbox.say(ask)
         self._grant(outbox)
 

@@ -4,9 +4,9 @@ A question is asked again after each attachment until it is answered, so each ma
 last answer counts: a get whose message was lost on its way gets another one (the first is outstanding nowhere, and
 returns), a purge counts what was left.
 
-Who has waited for UNANSWERED_MS was told so, and has gone on. A question of that age is forgotten unless the owner has
-it: a purge would take what was published, and confirmed, since then; and clients that ask again and again for a queue
-without an owner would fill the memory.
+Who has waited for UNANSWERED_MS was told so, and has gone on. A question of that age is forgotten: a purge would take
+what was published, and confirmed, since then; and clients that ask again and again for a queue without an owner would
+fill the memory. An owner that has it, but is not open yet, forgets it with the next attach, which must come at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class Questions:
         return len(self._open)
 
     def ask(self, question: Question) -> None:
-        self._forget(question.since_ms)
         self._open[self._next] = question
         self._next += 1
 
@@ -54,9 +53,8 @@ class Questions:
         for question in self._open.values():
             question.told = False
 
-    def tell(self, queue_id: int, epoch: int, gen: int, sent: int, now_ms: int) -> Iterator[Ask]:
+    def tell(self, queue_id: int, epoch: int, gen: int, sent: int) -> Iterator[Ask]:
         """Those that may be asked now: all publishes with lower numbers than `sent` have been sent."""
-        self._forget(now_ms)
         for request, question in self._open.items():
             if question.after > sent:
                 return  # later ones come later
@@ -68,11 +66,11 @@ class Questions:
         question = self._open.pop(request, None)
         return None if question is None else question.then
 
-    def _forget(self, now_ms: int) -> None:
-        """Those for which nobody waits any more."""
+    def forget(self, now_ms: int) -> bool:
+        """Drops those for which nobody waits any more; whether the owner has been told of one of them."""
         old = takewhile(lambda item: now_ms - item[1].since_ms >= UNANSWERED_MS, self._open.items())  # in their order
-        for request in [request for request, question in old if not question.told]:
-            del self._open[request]
+        dropped = [self._open.pop(request) for request in [request for request, _ in old]]
+        return any(question.told for question in dropped)
 
     def take_deletions(self) -> list[Question]:
         """Deletions without conditions, which need no owner."""

@@ -268,6 +268,7 @@ class Serving:
         attachment = self._attachments.get(node)
         if attachment is not None:
             attachment.void()
+            self._forget_questions(attachment)
 
     def detach(self, attachment: Attachment, why: str) -> None:
         if attachment.attached:

@@ -58,5 +58,6 @@ def review(channel: Channel, asked: Asked, now_ms: int) -> None:
     elif waited_ms >= OWNERLESS_MS and not isinstance(asked.method, LASTING) and (error := ownerless(asked.queue)):
         channel.refuse(error, asked.method)
     elif waited_ms >= UNANSWERED_MS:
+        asked.queue.ring.mark()  # it is not asked any more
         what = f"timed out waiting for the owner of queue '{entity.name}' in vhost '{entity.vhost}'"
         raise internal_error(what).at(asked.method.CLASS_ID, asked.method.METHOD_ID)

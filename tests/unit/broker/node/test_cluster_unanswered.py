@@ -126,6 +126,27 @@ def test_what_was_given_up_with_541_does_not_take_what_is_published_afterwards(q
     assert drained(cluster, "q") == [b"later"]
 
 
+@pytest.mark.parametrize("question", LASTING, ids=lambda question: question.NAME)
+def test_an_owner_that_was_asked_before_it_opened_does_not_do_later_what_was_given_up_with_541(question: Any) -> None:
+    cluster = three()
+    owner = declared(cluster, "q")
+    asker, other = away(cluster, "q")
+    client = cluster[asker].client()
+    part = cluster[owner].node.part
+    assert part is not None
+    part.lease(False)  # it has its links, and is asked, but may not answer
+    assert client.say(question) == []
+    cluster.wait(UNANSWERED_MS + 1000, 500)
+    (closed,) = client.hear(0)
+    assert (type(closed), closed.reply_code) == (m.ConnectionClose, 541)
+    again = confirming(cluster, other)
+    assert again.publish("", "q", b"later") == [m.BasicAck(1, True)]
+    part.lease(True)
+    cluster.wait(8000)
+    assert not gone(cluster, "q")
+    assert drained(cluster, "q", asker) == [b"later"]
+
+
 def away_from(owner: str) -> str:
     return next(name for name in "abc" if name != owner)
 
