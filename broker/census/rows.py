@@ -1,0 +1,411 @@
+"""Rows: what one node counts of its things, as it is told to a management process and to other nodes.
+
+    connection (connection_id)      exchange (vhost, name)
+      `- channel (.., number)         `- queue flow (.., queue_id)
+           `- consumer (.., tag)    queue (queue_id)            node (name)
+
+A *total* counts from when the thing began at this node, 64 bits, and never goes back while the thing lives there; so
+who asks seldom, or loses a sample, loses resolution and no truth. A total that is lower than before began anew. A
+*gauge* is the value at the moment of the sample. Names say the unit; `_at_ms` is wall clock time in ms since 1970.
+
+Free-form values (arguments, client properties) are plain: None, bool, int, float, str, list, dict with text keys, and
+bytes or datetime where the client sent such; whoever shows them makes text of these.
+
+    encoded batch    u8 version (1) | msgpack of Batch
+
+Field order is the encoded order: new fields go to the end and carry a default. Every row has a `key`, which begins
+with its kind and is unique among the rows of one node; a thing that ended is told by its key alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+VERSION: Final = 1
+
+Key = tuple[str | int, ...]
+"""A row's kind (its tag), then what names the thing."""
+
+
+class MessageTotals(msgspec.Struct, frozen=True, array_like=True):
+    """How many messages did what, named as in RabbitMQ. All are totals."""
+
+    publish: int = 0
+    """Came in: from clients for a channel, an exchange (in) or a node; into the queue for a queue."""
+    confirm: int = 0
+    """Confirmed to publishers; of an exchange: for messages published to it."""
+    return_unroutable: int = 0
+    """Mandatory, went to no queue, and were returned."""
+    drop_unroutable: int = 0
+    """Not mandatory, went to no queue, and were dropped."""
+    deliver: int = 0
+    """Handed to consumers that acknowledge."""
+    deliver_no_ack: int = 0
+    """Handed to consumers that do not."""
+    get: int = 0
+    """Got (basic.get) and to be acknowledged."""
+    get_no_ack: int = 0
+    """Got without acknowledgement."""
+    get_empty: int = 0
+    """basic.get that found nothing."""
+    redeliver: int = 0
+    """Of the delivered and got ones, those with the redelivered flag."""
+    ack: int = 0
+    """Acknowledged by consumers."""
+    disk_reads: int = 0
+    """Read back from the journal for a hand-out."""
+    disk_writes: int = 0
+    """Written to the journal."""
+
+
+class Listener(msgspec.Struct, frozen=True, array_like=True):
+    """One socket that accepts."""
+
+    protocol: str
+    """"amqp", "amqps", "clustering", "http", "https"."""
+    ip_address: str
+    port: int
+
+
+class LinkRow(msgspec.Struct, frozen=True, array_like=True):
+    """The links to one other member."""
+
+    peer: str
+    up: bool
+    sent_bytes: int = 0
+    """Total."""
+    received_bytes: int = 0
+    """Total."""
+
+
+class LoginTotals(msgspec.Struct, frozen=True, array_like=True):
+    """Attempts to sign in over one protocol. All are totals."""
+
+    protocol: str
+    """"amqp" or "http"."""
+    succeeded: int = 0
+    failed: int = 0
+
+
+class NodeRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="node"):
+    """What a member says of itself."""
+
+    name: str
+    incarnation: int = 0
+    """Of the process in the wiring log; 0 for a single node."""
+    version: str = ""
+    """Of clusterbroker."""
+    os_pid: int = 0
+    started_at_ms: int = 0
+    uptime_ms: int = 0
+    processors: int = 0
+    data_directory: str = ""
+    config_file: str = ""
+    """Empty: none."""
+    log_file: str = ""
+    """Empty: the standard output."""
+
+    memory_used_bytes: int = 0
+    """Resident."""
+    memory_limit_bytes: int = 0
+    """At which the alarm rises; 0: never."""
+    disk_free_bytes: int = 0
+    """On the disk of the data directory."""
+    disk_free_limit_bytes: int = 0
+    """Below which the alarm rises; 0: never."""
+    files_used: int = 0
+    """Open file descriptors, sockets among them."""
+    files_limit: int = 0
+    sockets_used: int = 0
+    sockets_limit: int = 0
+    alarms: tuple[str, ...] = ()
+    """"memory", "disk", "minority": those in force at this node itself."""
+    draining: bool = False
+    listeners: tuple[Listener, ...] = ()
+
+    loop_lag_ms: float = 0.0
+    """The longest that the loop was late since the last sample."""
+    leased: bool = True
+    """It holds a lease, or is a single node."""
+    lease_left_ms: int = 0
+    """Until the lease ends if no beat comes; 0: none, or a single node."""
+    wiring_index: int = 0
+    """Of the last applied command."""
+    wiring_leader: str = ""
+    """Who orders the wiring, as this node knows; empty: nobody."""
+
+    journal_segments: int = 0
+    journal_bytes: int = 0
+    """On disk now."""
+    journal_written_bytes: int = 0
+    """Total."""
+    journal_flushes: int = 0
+    """Total of group commits that were made durable."""
+    journal_flush_us: int = 0
+    """Total of the microseconds that they took."""
+    links: tuple[LinkRow, ...] = ()
+
+    connections_created: int = 0
+    connections_closed: int = 0
+    channels_created: int = 0
+    channels_closed: int = 0
+    queues_declared: int = 0
+    """Total of queue.declare that were answered, whether the queue was new or not."""
+    queues_created: int = 0
+    """Total of queues that began and that this node was the first owner of."""
+    queues_deleted: int = 0
+    """Total of queues that ended while this node owned them."""
+    logins: tuple[LoginTotals, ...] = ()
+    messages: MessageTotals = MessageTotals()
+    """Of all channels that ever were at this node, and the disk totals of its journal: what outlives a channel."""
+
+    @property
+    def key(self) -> Key:
+        return ("node", self.name)
+
+
+class TlsFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What was negotiated, and who the client is."""
+
+    protocol: str = ""
+    """For example "tlsv1.3"."""
+    cipher: str = ""
+    key_exchange: str = ""
+    digest: str = ""
+    peer_subject: str = ""
+    """Of the client's certificate; empty: it has none."""
+    peer_issuer: str = ""
+    peer_validity: str = ""
+
+
+class ConnectionRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="connection"):
+    """A client's connection."""
+
+    connection_id: str
+    """Unique in the cluster, for ever."""
+    user: str = ""
+    vhost: str = ""
+    peer_host: str = ""
+    peer_port: int = 0
+    host: str = ""
+    """Address of this node's end."""
+    port: int = 0
+    protocol: str = "AMQP 0-9-1"
+    auth_mechanism: str = ""
+    tls: TlsFacts | None = None
+    client_properties: dict[str, Any] = {}
+    frame_max_bytes: int = 0
+    channel_max: int = 0
+    heartbeat_s: int = 0
+    connected_at_ms: int = 0
+
+    state: str = "running"
+    """"starting", "tuning", "opening", "running", "flow" (its publishers wait), "blocking", "blocked" (an alarm),
+    "closing"; as in RabbitMQ."""
+    channels: int = 0
+    received_bytes: int = 0
+    """Total."""
+    received_reads: int = 0
+    """Total of reads that brought something."""
+    sent_bytes: int = 0
+    """Total."""
+    sent_writes: int = 0
+    """Total."""
+    pending_send_bytes: int = 0
+    """Waiting for the socket."""
+
+    @property
+    def key(self) -> Key:
+        return ("connection", self.connection_id)
+
+    @property
+    def name(self) -> str:
+        """As RabbitMQ names connections: `client host:port -> node's host:port`."""
+        return f"{self.peer_host}:{self.peer_port} -> {self.host}:{self.port}"
+
+
+class ChannelRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="channel"):
+    """A channel; user and vhost are its connection's."""
+
+    connection_id: str
+    number: int
+    confirm: bool = False
+    transactional: bool = False
+    prefetch_count: int = 0
+    """Per consumer; 0: unlimited."""
+    global_prefetch_count: int = 0
+    """Of the whole channel; 0: unlimited."""
+    state: str = "running"
+    """"running", "flow", "closing"."""
+    idle_since_ms: int = 0
+    """Wall clock; 0: it works."""
+    consumers: int = 0
+    unacknowledged: int = 0
+    """Messages delivered and not settled."""
+    unconfirmed: int = 0
+    """Messages published and not confirmed."""
+    uncommitted: int = 0
+    """Messages published in the transaction that is open."""
+    acks_uncommitted: int = 0
+    """Settlements in the transaction that is open."""
+    messages: MessageTotals = MessageTotals()
+
+    @property
+    def key(self) -> Key:
+        return ("channel", self.connection_id, self.number)
+
+
+class ConsumerRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="consumer"):
+    """A consumer; told by the node that its connection is at, wherever the queue is."""
+
+    connection_id: str
+    channel: int
+    tag: str
+    queue_id: int
+    ack_required: bool = True
+    exclusive: bool = False
+    priority: int = 0
+    prefetch_count: int = 0
+    """0: unlimited."""
+    active: bool = True
+    """False: another one is the single active consumer."""
+    arguments: dict[str, Any] = {}
+
+    @property
+    def key(self) -> Key:
+        return ("consumer", self.connection_id, self.channel, self.tag)
+
+
+class CopyLag(msgspec.Struct, frozen=True, array_like=True):
+    """How far one copy is behind its owner, as the owner knows."""
+
+    node: str
+    records_behind: int = 0
+    """Records that the owner has and the copy has not acknowledged."""
+    bytes_behind: int = 0
+    in_sync: bool = True
+    """What the owner would propose now; the wiring says what was agreed."""
+
+
+class QueueRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="queue"):
+    """A queue: told by its owner, and with gauges only by who holds a copy of a queue without an owner."""
+
+    queue_id: int
+    owned: bool = True
+    """By the node that tells; False: a copy."""
+    epoch: int = 0
+    """In which it is told: of two rows of two nodes, the one with the higher epoch counts."""
+    state: str = "running"
+    """"running", "flow" (publishers wait for the journal), "paused", "opening" (the owner takes it over), "down"."""
+    ready: int = 0
+    """Messages."""
+    unacknowledged: int = 0
+    """Messages."""
+    ready_bytes: int = 0
+    """Of bodies, as all bytes of messages here."""
+    unacknowledged_bytes: int = 0
+    persistent: int = 0
+    """Messages with delivery mode 2, ready and unacknowledged."""
+    persistent_bytes: int = 0
+    in_memory: int = 0
+    """Messages whose bodies are in memory; the rest is paged out to the journal."""
+    in_memory_bytes: int = 0
+    memory_bytes: int = 0
+    """Of the queue with all its messages, about."""
+    consumers: int = 0
+    consumer_capacity: float = 0.0
+    """0 to 1: the part of the time since the last sample in which some consumer could have taken a message."""
+    head_timestamp_s: int | None = None
+    """Property `timestamp` of the head, s since 1970; None: it has none, or there is no head."""
+    idle_since_ms: int = 0
+    """Wall clock of the last thing that a client did with it; 0: it is in use now."""
+    exclusive_consumer_tag: str | None = None
+    single_active_consumer_tag: str | None = None
+    messages: MessageTotals = MessageTotals()
+    """Since this node owns it. `publish`: what came in, by whatever way."""
+    copies: tuple[CopyLag, ...] = ()
+    """Of the other replicas."""
+
+    @property
+    def key(self) -> Key:
+        return ("queue", self.queue_id)
+
+
+class ExchangeRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="exchange"):
+    """What went through an exchange at this node: the sum over the members is the exchange's."""
+
+    vhost: str
+    name: str
+    """Empty: the default exchange."""
+    publish_in: int = 0
+    """Total of messages that came to it, from clients and other exchanges."""
+    publish_out: int = 0
+    """Total of messages that it handed to queues and exchanges, once for each."""
+    confirm: int = 0
+    """Total."""
+    return_unroutable: int = 0
+    """Total."""
+    drop_unroutable: int = 0
+    """Total."""
+
+    @property
+    def key(self) -> Key:
+        return ("exchange", self.vhost, self.name)
+
+
+class QueueFlowRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="flow"):
+    """Publishes from an exchange into a queue at this node; counted only while somebody asks for details."""
+
+    vhost: str
+    exchange: str
+    queue_id: int
+    publish: int = 0
+    """Total since the counting began."""
+
+    @property
+    def key(self) -> Key:
+        return ("flow", self.vhost, self.exchange, self.queue_id)
+
+
+AnyRow = NodeRow | ConnectionRow | ChannelRow | ConsumerRow | QueueRow | ExchangeRow | QueueFlowRow
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What one member tells an asker who has its rows up to a number: what changed since, and what is gone.
+
+    The asker keeps `(life, number)` and asks with it again. A member that does not know that pair (it started anew, or
+    the number is too old) tells everything and says `whole`: then what is not in `rows` is gone.
+    """
+
+    node: str
+    life: int
+    """Of the process that counts, different for each start: numbers of two lives do not compare."""
+    number: int
+    """Of the last row told; ask with it for what comes after."""
+    sampled_at_ms: int
+    """Wall clock of that node at its sample: rates are made of its differences only."""
+    leased: bool = True
+    whole: bool = False
+    rows: tuple[AnyRow, ...] = ()
+    gone: tuple[Key, ...] = ()
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=str)
+_DECODER: Final = msgspec.msgpack.Decoder(Batch)
+
+
+def encode(batch: Batch) -> bytes:
+    """The batch as bytes. A free-form value that msgpack does not know travels as its text."""
+    return bytes((VERSION,)) + _ENCODER.encode(batch)
+
+
+def decode(stored: bytes | memoryview) -> Batch:
+    """The batch behind bytes; ValueError when they are none of this version."""
+    if len(stored) < 2 or stored[0] != VERSION:
+        raise ValueError(f"rows of version {stored[0] if len(stored) else 'missing'}, not {VERSION}")
+    try:
+        return _DECODER.decode(stored[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"not a batch of rows: {error}") from error
