@@ -216,14 +216,18 @@ class Backup:
         self._host.send(link.peer, SyncRefused(message.queue_id, message.epoch, message.sync, why))
 
     def _proceed(self, link: Link, queue_id: int) -> None:
-        """The steps of a sync that ask the store, once it knows all that was written."""
+        """The steps of a sync that ask the store, each once it knows all that was written: what waited behind an offer
+        is written by its first step, and the last one would lower the producers' numbers that came with it."""
         following = link.following.get(queue_id)
-        if following is None or self._marks.get(queue_id, 0) > self._folded:
-            return
-        if following.offer is not None:
+        if following is not None and following.offer is not None and self._knows_all(queue_id):
             self._begin(link, following, following.offer)
-        if following.syncing and not following.wanted and not following.asked:
+        following = link.following.get(queue_id)  # not any more, if what waited was damaged
+        if following is not None and following.ends and self._knows_all(queue_id):
             self._finish(link, following)
+
+    def _knows_all(self, queue_id: int) -> bool:
+        """Whether the queue's store holds everything that was written to it."""
+        return self._marks.get(queue_id, 0) <= self._folded
 
     def _store(self, queue_id: int) -> ReplicaStore:
         replica = self._host.queue(queue_id)

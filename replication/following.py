@@ -74,9 +74,14 @@ class Following:
         return self.offer is not None or (self.syncing and self.atomic)
 
     @property
+    def ends(self) -> bool:
+        """Whether all buckets are here, so that the sync's last step is next."""
+        return self.syncing and not self.wanted and not self.asked
+
+    @property
     def busy(self) -> bool:
         """Whether something is left to be done besides waiting for buckets."""
-        return self.offer is not None or (self.syncing and not self.wanted and not self.asked)
+        return self.offer is not None or self.ends
 
     def end_sync(self) -> None:
         """What the sync remembered is not needed any more."""

@@ -159,6 +159,35 @@ class I7NoDuplicates(Checker):
                 )
 
 
+class I7NumbersStay(Checker):
+    """A later owner knows of every producer all that was committed: else what comes again is taken again."""
+
+    def __init__(self, history: Any) -> None:
+        super().__init__(history)
+        self._known: dict[int, tuple[int, dict[bytes, int]]] = {}
+
+    def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
+        queue = site.node.queues.get(queue_id) if site.node is not None else None
+        if queue is not None and queue.ring.epoch >= self._known.get(queue_id, (0, {}))[0]:
+            self._known[queue_id] = queue.ring.epoch, dict(queue.ring.emitted_producers())
+
+    def taken_over(self, site: Site, queue_id: int, epoch: int) -> None:
+        assert site.node is not None, "an owner runs"
+        before, known = self._known.get(queue_id, (0, {}))
+        if before > epoch:  # it may learn late that its epoch is over
+            return
+        now = site.node.queues[queue_id].ring.emitted_producers()
+        starts = {f"{member.name}/{member.incarnation}".encode() for member in self.world.newest_map.alive_members()}
+        for producer, value in known.items():
+            if producer[:1] in (b"n", b"r") and producer[1:] not in starts:
+                continue  # a proxy whose start is over asks nobody any more
+            has = now.get(producer, 0)
+            lost = value & ~has if producer[:1] == b"d" else max(0, value - has)
+            self.require(
+                not lost, f"{site.name} owns {queue_id} in epoch {epoch} and knows {has} of {producer!r}, not {value}"
+            )
+
+
 class I13LogOrder(Checker):
     """Per publisher channel, queue and priority: order in the committed log = publish order."""
 
