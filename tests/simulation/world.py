@@ -55,6 +55,8 @@ class World:
         self.checkers = Checkers(self)
         self.raft = raft
         self.sites: dict[str, Site] = {}
+        self.left: list[Site] = []
+        """Members that were forgotten."""
         self.started = False
         count = rng.choice((3, 3, 3, 4, 5))
         witness = ""
@@ -118,6 +120,7 @@ class World:
     def dismiss(self, name: str) -> None:
         """It is no member any more: somebody switches it off, and what it holds is of no use."""
         site = self.sites.pop(name)
+        self.left.append(site)
         self.schedule.counts["left"] += 1
         self.schedule.after(self.schedule.rng.random(), site.kill)
 

@@ -124,15 +124,17 @@ class I5EnoughCopies(Checker):
             return
         known = site.wiring.map.queue_by_id(queue_id)  # the owner may not have heard yet that there are more replicas
         least = min(self.world.newest_map.min_in_sync(entity), site.wiring.map.min_in_sync(known or entity))
+        members = [member.name for member in site.wiring.map.members()]
+        left = [other for other in self.world.left if other.name in members]  # it counts on these, and has not heard
         for record in records:
             if record.kind == ENQ:
                 copies = sum(
                     other.journal.live.get(queue_id, {}).get(record.seq) == (record.epoch, record.body)
-                    for other in self.world.sites.values()
+                    for other in (*self.world.sites.values(), *left)
                 )
-                left = record.seq in self.history.settle_written[queue_id]
+                gone = record.seq in self.history.settle_written[queue_id]
                 self.require(
-                    copies >= least or left,
+                    copies >= least or gone,
                     f"{record.seq} of {entity.name} is committed with {copies} of {least} durable copies",
                 )
 
