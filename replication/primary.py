@@ -25,6 +25,7 @@ member of every in-sync set that can have been applied; (3) no acknowledgement o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
@@ -43,6 +44,8 @@ BATCH_MS: Final = 5
 """Changes of in-sync sets are gathered for so long into one command."""
 PROPOSAL_MS: Final = 1000
 """A proposal of which nothing was heard is made again."""
+PROPOSALS_MAX: Final = 1000
+"""Queues in one command: with five names of 64 bytes each it stays below what the wiring log takes (512 KiB)."""
 WATCH_MS: Final = 50
 """How often the copies are looked at for those that stand still."""
 HAND_OVER_MS: Final = 3000
@@ -472,9 +475,10 @@ class Primary:
                     tuple(map(Incarnation, incarnations)),
                 )
             )
-        if changes:
-            queues = tuple(change.queue_id for change in changes)
-            self._host.change_in_sync(tuple(changes), lambda: self._proposed(number, queues))
+        for start in range(0, len(changes), PROPOSALS_MAX):
+            part = tuple(changes[start : start + PROPOSALS_MAX])
+            queues = tuple(change.queue_id for change in part)
+            self._host.change_in_sync(part, partial(self._proposed, number, queues))
 
     def _proposed(self, number: int, queues: Sequence[int]) -> None:
         """The proposal's outcome is known; what was not taken may be proposed again. Additions stay in E."""

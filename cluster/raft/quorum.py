@@ -27,7 +27,7 @@ class AppliedCount:
 
     def minimum(self, names: Iterable[str], me: str, mine: LogIndex) -> LogIndex:
         """Up to where all of them, and this node, have applied."""
-        return min((self._applied.get(name, LogIndex(0)) for name in names if name != me), default=mine)
+        return min([mine, *(self._applied.get(name, LogIndex(0)) for name in names if name != me)])
 
 
 class QuorumRounds:

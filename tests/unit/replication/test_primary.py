@@ -7,7 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from cluster import commands
+from cluster.commands import ChangeInSync
 from cluster.entities import Queue
+from cluster.ids import Incarnation, NodeId
+from cluster.raft.raft_log import COMMAND_BYTES_MAX
 from replication import offers
 from replication.errors import BadMessage
 from replication.messages import Append, AppendAck, SyncDone, SyncOffer, SyncRefused
@@ -24,12 +28,14 @@ class Host:
         self.sent: list[tuple[str, Any]] = []
         self.heard: list[tuple[Any, ...]] = []
         self.changes: list[Any] = []
+        self.commands: list[ChangeInSync] = []
 
     def send(self, peer: str, head: Any, payload: Any = ()) -> None:
         self.sent.append((peer, head))
 
     def change_in_sync(self, changes: Any, done: Any) -> None:
         self.changes.extend(changes)
+        self.commands.append(ChangeInSync(node=NodeId("a"), incarnation=Incarnation(1), changes=changes))
 
     def transfer_owner(self, *order: Any) -> None:
         self.heard.append(("transfer", *order[:4]))
@@ -133,6 +139,24 @@ def test_a_member_that_owes_for_too_long_leaves(host: Host) -> None:
     primary.tick(1559)
     primary.tick(1570)
     assert [c.in_sync for c in host.changes] == [("a",)]
+
+
+def test_the_in_sync_sets_of_many_queues_change_in_commands_that_the_wiring_log_takes(host: Host) -> None:
+    """A peer's link went, and its owner's 10,000 queues stood still: one command for all of them was too long."""
+    names = tuple(f"{letter * 50}.example.org" for letter in "abc")
+    primary = Primary(host, names[0])  # type: ignore[arg-type]
+    primary.members_changed(dict.fromkeys(names, (1, True)), 0)
+    for peer in names[1:]:
+        primary.linked(peer, 0)
+    for number in range(1, 10_001):
+        queue = entity(queue_id=number, owner=names[0], replicas=names, in_sync=names)
+        primary.take_over(queue, Ring(), 2, 0)
+    primary.unlinked(names[2], 1000)
+    primary.tick(1300)
+    primary.tick(1305)
+    assert sorted(change.queue_id for change in host.changes) == list(range(1, 10_001))
+    assert {change.in_sync for change in host.changes} == {names[:2]}
+    assert max(len(commands.encode(command)) for command in host.commands) < COMMAND_BYTES_MAX
 
 
 def test_a_peer_that_is_quick_again_joins_for_all_its_queues(host: Host) -> None:
