@@ -429,7 +429,7 @@ class Part:
         if entity is None:
             return ()
         members = (self.node.map.member(name) for name in entity.in_sync)
-        return tuple(member.name for member in members if member is not None and member.alive)
+        return tuple(member.name for member in members if member is not None and member.alive and not member.draining)
 
     def transfer(self, queue_id: int, to: str) -> None:
         self.hand_over(queue_id, to)

@@ -68,7 +68,7 @@ class ServingHost(Protocol):
         """So many bytes were taken."""
 
     def in_sync(self, queue_id: int) -> Sequence[str]:
-        """The alive members of the queue's in-sync set."""
+        """Who may own the queue: the members of its in-sync set that are alive and do not drain."""
 
     def transfer(self, queue_id: int, to: str) -> None:
         """The queue should be handed over. May be said again while it is under way."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from cluster import commands as c
+from cluster.ids import NodeId
 from tests.unit.broker.node.node_cluster import Cluster
+from tests.unit.broker.node.places import hand_over, owner_of
 from tests.unit.broker.session.harness import bodies
 
 
@@ -35,3 +38,26 @@ def test_consumers_of_a_node_that_cannot_own_the_queue_are_served() -> None:
     writer.publish("", "q", b"1", b"2")
     cluster.wait(1000)
     assert bodies(reader.say()) == [b"1", b"2"]
+
+
+def test_the_token_does_not_go_to_a_node_that_drains_and_its_consumers_are_served_all_the_same() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q", x_ownership="rotating", x_ownership_hold_ms=200)
+    readers = {name: cluster[name].client() for name in "abc"}
+    for reader in readers.values():
+        reader.consume("q", no_ack=True)
+    if owner_of(cluster, "q") == "b":
+        hand_over(cluster, "q", "a")
+    cluster.order(c.DrainNode(node=NodeId("b"), draining=True))
+    cluster.turn()
+    writer = cluster["a"].client()
+    owners, heard = [], dict.fromkeys("abc", 0)
+    for round_ in range(40):
+        writer.publish("", "q", b"%d" % round_)
+        cluster.wait(100)
+        owners.append(cluster.queue("q").owner)
+        for name, reader in readers.items():
+            heard[name] += len(bodies(reader.say()))
+    assert set(owners) == {"a", "c"}
+    assert sum(heard.values()) == 40
+    assert min(heard.values()) > 5, heard
