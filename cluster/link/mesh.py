@@ -60,7 +60,7 @@ class MeshEvents(Protocol):
         """A member told this joiner the cluster's id: it is to be kept in the data directory."""
 
     def on_refused(self, who: str, line: str, untold: int) -> None:
-        """A line for the log, once per peer and minute; `untold` were not told since the last one."""
+        """A line for the log, each reason once per peer and minute; `untold` were not told since the last one."""
 
     def admits(self, hello: Hello) -> str | None:
         """Whether a node that is no peer may link (a joiner with the secret): None, or why not."""
@@ -372,7 +372,7 @@ class Mesh:
     def _refused(self, who: str, line: str) -> None:
         if self._closed:
             return
-        untold = self._refusals.count(who, time.monotonic())
+        untold = self._refusals.count(who, line, time.monotonic())
         if untold is not None:
             # some of it the other side wrote
             self._events.on_refused(who, "".join(char if char.isprintable() else "?" for char in line[:1000]), untold)

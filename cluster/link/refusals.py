@@ -1,30 +1,48 @@
-"""Which refusals are worth a line: the first of each peer, then one a minute that counts the others (pure)."""
+"""Which refusals are worth a line (pure): of each peer a reason once a minute, at most LINES_MAX reasons.
+
+A reason hides no other one: a peer that is refused for a link too many, and then for its protocol, is told both. Those
+that were held back are counted, and the count is told with the next line of that peer.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 PAUSE_S: Final = 60.0
+LINES_MAX: Final = 4
+"""So many reasons of a peer in a minute: a reason may have a number in it that is another one each time."""
 PEERS_MAX: Final = 1024
+KEPT_CHARS: Final = 100
+"""What is kept of a reason."""
+
+
+class _Minute(NamedTuple):
+    began_s: float
+    told: tuple[str, ...]
+    untold: int
 
 
 class Refusals:
-    """Remembers at most PEERS_MAX peers; beyond that the one longest not told is forgotten."""
+    """Remembers at most PEERS_MAX peers; beyond that the one whose minute began first is forgotten."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_minutes",)
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[float, int]] = {}
-        """Peer -> (when it was told last, how many since), in the order of the former."""
+        self._minutes: dict[str, _Minute] = {}
+        """By peer, in the order in which they began."""
 
-    def count(self, peer: str, now: float) -> int | None:
-        """One more refusal of `peer`: None: say nothing; else how many were not told since the last one."""
-        told, silent = self._told.get(peer, (None, 0))
-        if told is not None and now - told < PAUSE_S:
-            self._told[peer] = told, silent + 1
-            return None
-        self._told.pop(peer, None)
-        self._told[peer] = now, 0
-        if len(self._told) > PEERS_MAX:
-            del self._told[next(iter(self._told))]
-        return silent
+    def count(self, peer: str, line: str, now_s: float) -> int | None:
+        """One more refusal of `peer`: None: say nothing; else how many were not told since the last line of it."""
+        line = line[:KEPT_CHARS]
+        minute = self._minutes.get(peer)
+        if minute is not None and now_s - minute.began_s < PAUSE_S:
+            if line in minute.told or len(minute.told) >= LINES_MAX:
+                self._minutes[peer] = minute._replace(untold=minute.untold + 1)
+                return None
+            self._minutes[peer] = minute._replace(told=(*minute.told, line), untold=0)
+            return minute.untold
+        self._minutes.pop(peer, None)
+        self._minutes[peer] = _Minute(now_s, (line,), 0)
+        if len(self._minutes) > PEERS_MAX:
+            del self._minutes[next(iter(self._minutes))]
+        return minute.untold if minute is not None else 0
