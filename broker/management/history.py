@@ -1,0 +1,158 @@
+"""What a row was before: rates from the last two samples, and rings of older ones for the curves of a page.
+
+A node tells a row only when it changed, so a row holds from the moment it was told until the next one. From that:
+
+    rate        (row - row before) / (sample - sample before), 0 when the last sample did not tell the row. The time is
+                that between two *samples* of its node, whenever the row before was told: all of the change fell in it.
+    value at t  the last row told at or before t; None before the first one, which nobody has seen
+
+A total that fell began anew (its node restarted, the queue has another owner): what it shows is what came since.
+
+A ring keeps one row per step, the last of it. Tracks of single things keep a minute, those that somebody looks at an
+hour (`watch`), those of the whole cluster a day. Times are ms since 1970 on the clock of the node that told.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+R = TypeVar("R")
+Get = Callable[[Any], int | float]
+"""One value of a row."""
+
+MINUTE: Final = ((5_000, 13),)
+HOUR: Final = ((5_000, 121), (60_000, 61))
+DAY: Final = (*HOUR, (600_000, 49), (1_800_000, 49))
+SAMPLES_MAX: Final = 500
+
+
+class Window(NamedTuple):
+    """What a page asks of the past: `*_age` and `*_incr` of the query, in ms."""
+
+    age_ms: int
+    step_ms: int
+
+    @property
+    def longer(self) -> bool:
+        """Than what is kept of everything."""
+        return self.age_ms > MINUTE[0][0] * MINUTE[0][1]
+
+
+class Sampling:
+    """When a node sampled last, and the time before. 0: never."""
+
+    __slots__ = ("at_ms", "before_ms")
+
+    def __init__(self) -> None:
+        self.at_ms = 0
+        self.before_ms = 0
+
+    def sampled(self, at_ms: int) -> None:
+        """A later sample came. A clock that went back makes no rate this time."""
+        self.before_ms = self.at_ms if at_ms > self.at_ms else 0
+        self.at_ms = at_ms
+
+
+class Track(Generic[R]):
+    """One row of one node, with its past."""
+
+    __slots__ = ("_rings", "at_ms", "before", "row", "sampling")
+
+    def __init__(
+        self, sampling: Sampling, row: R, spans: tuple[tuple[int, int], ...] = MINUTE, since: R | None = None
+    ) -> None:
+        """`since`: what to count from, when it is known that the thing is new; without it, from this row on."""
+        self.sampling = sampling
+        self.row = row
+        self.before: R | None = since
+        self.at_ms = sampling.at_ms
+        self._rings: list[tuple[int, int, list[int], list[R]]] = [
+            (step, capacity, [sampling.at_ms], [row]) for step, capacity in spans
+        ]
+
+    def put(self, row: R) -> None:
+        """The row of the last sample of its node."""
+        self.before, self.row, self.at_ms = self.row, row, self.sampling.at_ms
+        for step, capacity, times, kept in self._rings:
+            if times and times[-1] // step >= self.at_ms // step:
+                times[-1], kept[-1] = self.at_ms, row
+                continue
+            times.append(self.at_ms)
+            kept.append(row)
+            if len(times) > capacity:
+                del times[0], kept[0]
+
+    def watch(self) -> None:
+        """Keep an hour from now on."""
+        if len(self._rings) == len(MINUTE):
+            _, _, times, kept = self._rings[0]
+            self._rings = [(step, capacity, list(times), list(kept)) for step, capacity in HOUR]
+
+    def unwatch(self) -> None:
+        """Keep a minute again."""
+        if len(self._rings) == len(HOUR):
+            (step, capacity), (_, _, times, kept) = MINUTE[0], self._rings[0]
+            self._rings = [(step, capacity, times[-capacity:], kept[-capacity:])]
+
+    def rate(self, get: Get) -> float:
+        """Per second, over the last sample."""
+        elapsed_ms = self.sampling.at_ms - self.sampling.before_ms
+        if self.before is None or self.at_ms != self.sampling.at_ms or not self.sampling.before_ms or elapsed_ms <= 0:
+            return 0.0
+        return grown(get(self.before), get(self.row)) * 1000 / elapsed_ms
+
+    def change(self, get: Get) -> float:
+        """As `rate`, of a gauge: below 0 when it falls."""
+        elapsed_ms = self.sampling.at_ms - self.sampling.before_ms
+        if self.before is None or self.at_ms != self.sampling.at_ms or not self.sampling.before_ms or elapsed_ms <= 0:
+            return 0.0
+        return (get(self.row) - get(self.before)) * 1000 / elapsed_ms
+
+    def at(self, t_ms: int, age_ms: int) -> R | None:
+        """The row at that time, from the finest ring that reaches back `age_ms`."""
+        for step, capacity, times, kept in self._rings:
+            if step * capacity >= age_ms or step == self._rings[-1][0]:
+                place = bisect_right(times, t_ms)
+                return kept[place - 1] if place else None
+        return None
+
+
+def grown(before: int | float, now: int | float) -> int | float:
+    """By how much a total grew; one that fell began anew."""
+    return now - before if now >= before else now
+
+
+def details(tracks: Sequence[Track[Any]], get: Get, window: Window | None, gauge: bool = False) -> dict[str, Any]:
+    """`{"rate"}`, and with a window `samples` (the newest first), `avg` and `avg_rate`: sums over the tracks."""
+    rate = sum((track.change(get) if gauge else track.rate(get)) for track in tracks)
+    answer: dict[str, Any] = {"rate": float(rate)}
+    if window is None:
+        return answer
+    samples = _samples(tracks, get, window)
+    answer["samples"] = [{"sample": value, "timestamp": at_ms} for at_ms, value in samples]
+    answer["avg"] = sum(value for _, value in samples) / len(samples) if samples else 0.0
+    answer["avg_rate"] = _average_rate(samples, gauge)
+    return answer
+
+
+def _samples(tracks: Iterable[Track[Any]], get: Get, window: Window) -> list[tuple[int, int | float]]:
+    step_ms = max(window.step_ms, window.age_ms // SAMPLES_MAX, 1)
+    sums: dict[int, int | float] = {}
+    for track in tracks:
+        end_ms = track.sampling.at_ms // step_ms * step_ms
+        for at_ms in range(end_ms, end_ms - window.age_ms - 1, -step_ms):
+            row = track.at(at_ms, window.age_ms)
+            if row is None:
+                break
+            sums[at_ms] = sums.get(at_ms, 0) + get(row)
+    return sorted(sums.items(), reverse=True)
+
+
+def _average_rate(samples: list[tuple[int, int | float]], gauge: bool) -> float:
+    if len(samples) < 2:
+        return 0.0
+    (newest_ms, newest), (oldest_ms, oldest) = samples[0], samples[-1]
+    change = newest - oldest if gauge else grown(oldest, newest)
+    return change * 1000 / (newest_ms - oldest_ms)
