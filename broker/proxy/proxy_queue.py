@@ -224,7 +224,11 @@ class ProxyQueue:
         self.ring.mark()
 
     def _commit(self, part: CommitPart, ticket: Ticket) -> None:
-        """Until the owner has answered, the settled messages are outstanding here as before."""
+        """Until the owner has answered, the settled messages are outstanding here as before.
+
+        What is returned is told apart, and only then: it would be handed out again, perhaps to this node, while it is
+        still outstanding here. No record says that a message is ready, so the rest stands or falls without it.
+        """
         messages: list[Message] = []
         named: dict[int, Named] = {}
         for some, name in part.publishes:
@@ -236,11 +240,12 @@ class ProxyQueue:
             seqs.setdefault(_OUTCOMES[outcome], []).append(seq)
 
         def answered(refused: bool) -> None:
-            for seq, _ in part.settles:
-                if not self.deleted and self.ring.release(seq) >= 0 and refused:
+            for seq, outcome in part.settles:
+                if not self.deleted and self.ring.release(seq) >= 0 and (refused or outcome == "requeue"):
                     self._settlements.add(seq, SETTLE_REQUEUE)
             self.ring.mark()
 
+        seqs.pop(SETTLE_REQUEUE, None)
         settlements = [(outcome, joined((seq, seq) for seq in some)) for outcome, some in seqs.items()]
         self.node.took(self, self._backlog.publish(messages, ticket, commit=Committing(settlements, named, answered)))
 

@@ -124,6 +124,20 @@ def test_publishes_are_staged_until_commit(connection: Connection, queue: str) -
     assert other.message_count(queue) == 2
 
 
+@rule("5.4/tx-staged")
+def test_what_a_transaction_returns_comes_again(connection: Connection, queue: str) -> None:
+    channel = connection.channel()
+    channel.basic_publish("", queue, b"1")
+    channel.tx_select()
+    channel.basic_consume(queue)
+    first = channel.delivery()
+    channel.basic_publish("", queue, b"2")
+    channel.basic_nack(first.delivery_tag, requeue=True)
+    channel.tx_commit()
+    again = [channel.delivery() for _ in range(2)]
+    assert sorted((one.body, one.redelivered) for one in again) == [(b"1", True), (b"2", False)]
+
+
 @rule("5.4/tx-staged", "5.4/tx-ack-received")
 def test_acks_and_rejects_are_staged_until_commit(connection: Connection, connect: Connect, queue: str) -> None:
     channel = connection.channel()

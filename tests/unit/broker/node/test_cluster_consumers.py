@@ -244,6 +244,36 @@ def test_a_commit_that_one_queue_refuses_leaves_nothing_there() -> None:
     assert drained(cluster, "q", "b") == [b"1", b"2"]
 
 
+@pytest.mark.parametrize(("node", "lost"), [("a", ""), ("c", ""), ("c", "link"), ("c", "owner")])
+def test_what_a_transaction_returns_comes_again(node: str, lost: str) -> None:
+    """It publishes into the same queue, so that the two are one affair of the owner's."""
+    cluster = three()
+    declared(cluster, "q", "a")
+    confirming(cluster, "b").publish("", "q", b"1", b"2")
+    client, heard = transactional(cluster, node)
+    assert bodies(heard) == [b"1", b"2"]
+    client.publish("", "q", b"x")
+    client.say(m.BasicNack(1, False, True), m.BasicAck(2))
+    real = cluster._deliver
+    if lost:
+        cluster._deliver = lambda *way: None if way[:2] == ("a", node) else real(*way)  # type: ignore[method-assign]
+    answered = client.say(m.TxCommit())
+    cluster._deliver = real  # type: ignore[method-assign]
+    if lost == "link":
+        cluster.unlink("a", node)
+        cluster.relink()
+    elif lost:
+        cluster.kill("a")
+    cluster.wait(3000)
+    again = [said for said in [*answered, *client.say()] if isinstance(said, Content)]
+    assert sorted(bodies(again)) == [b"1", b"x"]
+    assert [said.method.redelivered for said in again if said.body == b"1"] == [True]
+    client.say(m.BasicAck(0, True), m.TxCommit())
+    client.leave()
+    cluster.wait(1000)
+    assert drained(cluster, "q", "b") == []
+
+
 @pytest.mark.parametrize("frames", range(12))
 def test_a_commit_is_whole_in_its_queue_when_its_node_dies_within(frames: int) -> None:
     """The client's node dies after so many frames of its last breath have left it."""
