@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from .in_sync import Pace
+from .in_sync import QUICK_MS, Pace
 from .store import OwnerStore
 
 
@@ -107,6 +107,8 @@ class Owned:
     copies: dict[str, Copy] = field(default_factory=dict)
     added: dict[str, int] = field(default_factory=dict)
     """Nodes whose addition was proposed since `version` last rose, with the incarnation meant."""
+    joining: dict[str, None] = field(default_factory=dict)
+    """Nodes that are waited for so that they can be proposed: nothing was said of them, so they may be struck off."""
     proposed_ms: int | None = None
     """When the proposal was made whose outcome is not known."""
     proposal: int = 0
@@ -114,7 +116,9 @@ class Owned:
 
     def waits_for(self) -> Sequence[str]:
         """E: who must have a group before it is committed, the owner included."""
-        return (*self.in_sync, *(node for node in self.added if node not in self.in_sync))
+        if not self.added and not self.joining:
+            return self.in_sync
+        return tuple(dict.fromkeys((*self.in_sync, *self.added, *self.joining)))
 
 
 @dataclass(slots=True)
@@ -155,3 +159,7 @@ class Peer:
     """(at ms, queue) of those that were refused."""
     active: dict[int, bool] = field(default_factory=dict)
     """Queues with a sync under way; True: a large one."""
+
+    def is_quick(self, now_ms: int) -> bool:
+        """Whether it owes nothing for so long that it would be called slow."""
+        return not self.owed or now_ms - self.owed[0].sent_ms <= QUICK_MS

@@ -4,7 +4,9 @@ Theory. A group commit that holds records of a queue is sent to the queue's othe
 *committed* when everybody in E has it: durable here, and acknowledged by every other member over the present link by a
 copy that has been synced at this epoch. E is the in-sync set as last applied and every addition proposed since its
 version last rose: once an addition is proposed, it may have been applied already, and then the newcomer may be elected.
-A removal counts only when it is applied. Nothing is committed while the set is smaller than the minimum.
+A removal counts only when it is applied. Nothing is committed while the set is smaller than the minimum. A copy that
+follows quickly, but behind the others, never has all that is committed while the queue is busy: so it is waited for as
+well, as *joining*, until it has, and is then proposed.
 
 A queue has at most one group in flight, and after a take-over none until its *first sync* is complete: what was taken
 over is like a group in flight. So a member of E lacks at most the records of one group, and its log, cut at the
@@ -94,6 +96,7 @@ class Primary:
         self._changing: dict[int, None] = {}  # queues whose in-sync set may have to change
         self._changing_since_ms: int | None = None
         self._proposing: dict[int, None] = {}  # queues with a proposal or an addition whose fate is open
+        self._joining: dict[int, None] = {}  # queues that wait for a copy that is to be proposed
         self._moving: dict[int, None] = {}  # queues with a hand-over
         self._watched_ms = 0
         self._proposals = count(1)
@@ -176,6 +179,7 @@ class Primary:
         nodes = dict.fromkeys((*replicas, *owned.in_sync))
         for node in [node for node in owned.copies if node not in nodes]:
             del owned.copies[node]
+            owned.joining.pop(node, None)
             self._drop_copy(self._peers[node], owned.queue_id)
         for node in nodes:
             if node != self._name and node not in owned.copies:
@@ -233,6 +237,9 @@ class Primary:
             self._offers.enqueue(peer, owned)
         elif copy.state is not State.APART:
             copy.move(State.APART)
+        if copy.node in owned.joining:
+            del owned.joining[copy.node]
+            self._try_commit(owned)
 
     def _pump_all(self, now_ms: int) -> None:
         for peer in self._peers.values():
@@ -372,9 +379,10 @@ class Primary:
             else:
                 copy.owed_first = max(copy.owed_first, ack.group + 1)
             owned = self._owned[queue_id]
-            if peer.name not in owned.waits_for():
+            waited_for = peer.name in owned.waits_for()
+            if not waited_for or peer.name in owned.joining:
                 self._changed(owned)
-            else:
+            if waited_for:
                 self._try_commit(owned)
                 self._hand_over(owned)
 
@@ -438,12 +446,36 @@ class Primary:
                 del self._proposing[queue_id]
             if owned is not None:
                 self._changed(owned)
+        for queue_id in tuple(self._joining):
+            self._watch_joining(queue_id, now_ms)
         for queue_id in tuple(self._moving):
             owned = self._owned.get(queue_id)
             if owned is None or owned.hand_over is None:
                 del self._moving[queue_id]
             elif now_ms >= owned.hand_over.deadline_ms:
                 self._give_up_hand_over(owned, "it took too long")
+
+    def _watch_joining(self, queue_id: int, now_ms: int) -> None:
+        """Who turns out to be slow is not waited for any longer, and not again before it has been quick for a while."""
+        owned = self._owned.get(queue_id)
+        if owned is None or not owned.joining:
+            del self._joining[queue_id]
+            return
+        for peer in [self._peers[node] for node in owned.joining]:
+            if peer.bad or not peer.is_quick(now_ms):
+                del owned.joining[peer.name]
+                peer.pace.slow(now_ms)
+        self._try_commit(owned)
+
+    def _let_join(self, owned: Owned, now_ms: int) -> None:
+        """Copies that follow quickly are waited for from now on, until they have all that is committed."""
+        for node, copy in owned.copies.items():
+            peer = self._peers[node]
+            if node in owned.waits_for() or copy.state is not State.SYNCED or peer.bad or peer.pace.was_slow:
+                continue
+            if not copy.has_all_before(owned.in_flight) and peer.is_quick(now_ms):
+                owned.joining[node] = None
+                self._joining[owned.queue_id] = None
 
     def _propose(self, now_ms: int) -> None:
         changing, self._changing = self._changing, {}
@@ -454,6 +486,7 @@ class Primary:
             owned = self._owned[queue_id]
             if owned.proposed_ms is not None and now_ms - owned.proposed_ms < PROPOSAL_MS:
                 continue
+            self._let_join(owned, now_ms)
             wish = self._wish(owned, now_ms)
             if wish == owned.in_sync and not owned.added:
                 continue
@@ -464,6 +497,8 @@ class Primary:
                 for node, incarnation in zip(wish, incarnations, strict=True)
                 if node not in owned.in_sync
             )
+            for node in wish:
+                owned.joining.pop(node, None)
             owned.proposed_ms, owned.proposal = now_ms, number
             self._proposing[queue_id] = None
             changes.append(

@@ -252,3 +252,53 @@ def test_a_hand_over_waits_for_the_group_and_ends_after_three_seconds(host: Host
     primary.tick(3100)
     assert host.heard[-1] == ("thaw", 1)
     assert primary.may_write(1)
+
+
+def under_load(primary: Primary, host: Host, until_ms: int, late_ms: int) -> int | None:
+    """A group each ms, which b has at once and c after `late_ms`; when c was proposed for the in-sync set."""
+    waiting: list[tuple[int, int]] = []
+    group = 0
+    for now_ms in range(10, until_ms):
+        while waiting and waiting[0][0] <= now_ms:
+            primary.received("c", AppendAck(waiting.pop(0)[1]), NOTHING, now_ms)
+        if primary.may_write(1):
+            group += 1
+            primary.group_cut(group, [(1, b"records")], now_ms)
+            primary.group_durable(group, now_ms)
+            primary.received("b", AppendAck(group), NOTHING, now_ms)
+            waiting.append((now_ms + late_ms, group))
+        due_ms = primary.due_ms
+        if now_ms % 50 == 0 or (due_ms is not None and due_ms <= now_ms):
+            primary.tick(now_ms)
+        if any("c" in change.in_sync for change in host.changes):
+            return now_ms
+    return None
+
+
+def test_a_copy_whose_disk_is_slower_than_the_others_joins_a_queue_that_is_never_idle(host: Host) -> None:
+    """It is always a few groups behind, for the others do not wait for it: once they have to, it has all of them."""
+    primary = owner(host, synced="bc")
+    assert under_load(primary, host, 3000, late_ms=20) is not None
+    assert host.changes[0].in_sync == ("a", "b", "c")
+
+
+def test_who_is_waited_for_and_then_stands_still_holds_nobody_up_for_longer_than_500_ms(host: Host) -> None:
+    primary = owner(host, synced="bc")
+    assert under_load(primary, host, 450, late_ms=10_000) is None
+    assert not primary.may_write(1), "c is waited for"
+    for now_ms in range(450, 601, 50):
+        primary.tick(now_ms)
+    assert primary.may_write(1)
+    primary.group_cut(1000, [(1, b"records")], 610)
+    primary.group_durable(1000, 610)
+    primary.received("b", AppendAck(1000), NOTHING, 610)
+    assert primary.may_write(1), "and not at once again"
+    assert not host.changes
+
+
+def test_whose_link_goes_is_waited_for_no_longer(host: Host) -> None:
+    primary = owner(host, synced="bc")
+    assert under_load(primary, host, 450, late_ms=10_000) is None
+    assert not primary.may_write(1)
+    primary.unlinked("c", 451)
+    assert primary.may_write(1)
