@@ -1,7 +1,7 @@
 """What a replicated queue's log says besides its messages, as a fold: epochs, producers, the dead set.
 
-It stands in the queue's meta at a checkpoint and goes on from there with the tail's records. Nothing of it is kept for
-a queue that was never replicated.
+It stands in the queue's meta at a checkpoint and goes on from there with the tail's records. A queue that was never
+replicated has producers only.
 """
 
 from __future__ import annotations

@@ -348,10 +348,12 @@ cdef class Ring(LocalRing):
 
     def checkpoint_meta(self) -> dict:
         """What a checkpoint writes down besides the runs."""
-        if not self.replicated:
-            return {"next_seq": self.next_seq, "reserved": self.reserved_durable, "epoch": self.epoch}
-        meta = {"next_seq": self.unwritten, "reserved": self.reserved_written, "epoch": self.epoch}
-        self.emitted_state().into(meta)
+        if self.replicated:
+            meta = {"next_seq": self.unwritten, "reserved": self.reserved_written, "epoch": self.epoch}
+        else:
+            meta = {"next_seq": self.next_seq, "reserved": self.reserved_durable, "epoch": self.epoch}
+        if self.replicated or self.known_state is not None:
+            self.emitted_state().into(meta)
         return meta
 
     # -- from owner to replica and back ------------------------------------------------------------------------------

@@ -272,10 +272,12 @@ class Ring(LocalRing):
 
     def checkpoint_meta(self) -> dict[str, Any]:
         """What a checkpoint writes down besides the runs."""
-        if not self.replicated:
-            return {"next_seq": self.next_seq, "reserved": self.reserved_durable, "epoch": self.epoch}
-        meta = {"next_seq": self._unwritten, "reserved": self._reserved_written, "epoch": self.epoch}
-        self._emitted_state().into(meta)
+        if self.replicated:
+            meta = {"next_seq": self._unwritten, "reserved": self._reserved_written, "epoch": self.epoch}
+        else:
+            meta = {"next_seq": self.next_seq, "reserved": self.reserved_durable, "epoch": self.epoch}
+        if self.replicated or self._state is not None:
+            self._emitted_state().into(meta)
         return meta
 
     # -- from owner to replica and back -----------------------------------------------------------------------

@@ -1043,7 +1043,7 @@ cdef class LocalRing:
         cdef slot *s
         if self.proxy:
             raise AssertionError("a proxy has no log")
-        if self.replicated:
+        if self.replicated or self.unsaid:
             upto = 0
         if self.epochs_before is not None:
             for epoch, first_seq in self.known_state.epochs:

@@ -465,10 +465,11 @@ class LocalRing:
         """Puts what the journal has not heard into the group; returns the `committed` that it will reach.
 
         Messages from seq `upto` on are left for a later group (0: none is): who is about to be acknowledged need not
-        be written. A replicated ring leaves nothing: what its producers were told stands in one group.
+        be written. Nothing is left by a replicated ring, nor beside what the group says of producers: it must not count
+        a message that a crash may take.
         """
         assert not self.proxy, "a proxy has no log"
-        if self.replicated:
+        if self.replicated or self._produced:
             upto = 0
         if self._epochs_before is not None:
             for epoch, first_seq in self.epochs:

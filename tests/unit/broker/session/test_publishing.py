@@ -293,6 +293,21 @@ def test_a_repeat_is_known_after_a_crash() -> None:
     assert bodies(client.consume("q")) == [b"once"]
 
 
+def test_a_repeat_is_known_after_a_checkpoint() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    numbered(client, 7, b"once")
+    world.checkpoint()
+    client.publish("", "q", b"more")
+    world.checkpoint()
+    world.crash()
+    client = world.client()
+    client.ask(m.ConfirmSelect())
+    assert numbered(client, 7, b"twice") == [m.BasicAck(1, True)]
+    assert bodies(client.consume("q")) == [b"once", b"more"]
+
+
 def test_a_full_queue_refuses_a_new_number_and_no_repeat() -> None:
     client = World().client()
     client.declare("q", x_max_length=1, x_overflow="reject-publish")
