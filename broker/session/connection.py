@@ -66,10 +66,13 @@ class Connection:
     ending    None; "flush": close the socket once `out` is sent; "abort": close it now
     """
 
+    trusted = False
+    """Whether it came by a way that only the node's owner has (`TrustedConnection`)."""
+
     __slots__ = (
-        "_blocked_told", "_closed_at_ms", "_congested", "_fed", "_held", "_last_heard_ms", "_last_sent_ms",
+        "_blocked_told", "_closed_at_ms", "_congested", "_held", "_last_heard_ms", "_last_sent_ms",
         "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
-        "ending", "exclusive_queues", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms", "out",
+        "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms", "out",
         "parked_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "state", "user", "vhost",
     )  # fmt: skip
 
@@ -103,7 +106,7 @@ class Connection:
         self.paused_since_ms = 0
         self._blocked_told = False
         self._congested: dict[QueueFace, None] = {}  # queues with too much uncommitted to which it has published
-        self._fed: dict[str, None] = {}  # nodes with an alarm to whose queues it has published
+        self.fed: dict[QueueFace, None] = {}  # queues to which it has published while their owner had an alarm
         self._closed_at_ms = 0
         self._last_heard_ms = self._last_sent_ms = now_ms
         node.connections[self.id] = self
@@ -134,7 +137,7 @@ class Connection:
         self.decoder.rest = b""
         if data[:8] in (HEADER_0_9_1, HEADER_0_9):
             self.state = State.START
-            self.send(0, handshake.start(self.node))
+            self.send(0, handshake.start(self.node, self.trusted))
             return data[8:]
         newer = data[:6] == b"AMQP\x00\x00" and len(data) >= 8 and data[6] >= 9
         self.out.raw(HEADER_0_9_1 if newer else b"AMQP\x03\x01\x00\x00")
@@ -382,15 +385,14 @@ class Connection:
                 else:
                     self.send(0, methods.ConnectionUnblocked())
         if not blocked:
-            self._fed.clear()
+            self.fed.clear()
         self.review_reading()
 
     def feeds(self, queues: Iterable[QueueFace]) -> None:
-        """It has published to these queues while a node has an alarm: if that owns one of them, it is blocked."""
+        """It has published to these queues while a node has an alarm: as long as that owns one of them, it is blocked."""
         for queue in queues:
-            owner = queue.entity.owner
-            if owner is not None and owner in self.node.alarms_elsewhere and owner not in self._fed:
-                self._fed[owner] = None
+            if queue.entity.owner in self.node.alarms_elsewhere and queue not in self.fed:
+                self.fed[queue] = None
                 self.alarmed()
 
     def waits_for(self, queue: QueueFace) -> None:
@@ -408,7 +410,8 @@ class Connection:
         if not self.publishes:
             return []
         elsewhere = self.node.alarms_elsewhere
-        return [*self.node.alarms, *(f"{name} at node {at}" for at in self._fed for name in elsewhere.get(at, ()))]
+        owners = dict.fromkeys(queue.entity.owner for queue in self.fed if not queue.deleted)
+        return [*self.node.alarms, *(f"{name} at node {at}" for at in owners if at for name in elsewhere.get(at, ()))]
 
     def review_reading(self) -> None:
         """Whether the socket should be read: not while blocked, checked, behind, or deaf itself.
@@ -467,6 +470,14 @@ class Connection:
         elif now_ms - self._last_heard_ms > self.heartbeat_s * 2000:
             self.node.log_cut(self, f"missed heartbeats, timeout {self.heartbeat_s} s")
             self._end("abort")
+
+
+class TrustedConnection(Connection):
+    """One that came through `amqp.sock`, which only who may read the data directory can open: it says by EXTERNAL whose
+    permissions hold."""
+
+    __slots__ = ()
+    trusted = True
 
 
 _HANDLERS: Final[dict[type[Method], Callable[[Connection, Any], None]]] = {

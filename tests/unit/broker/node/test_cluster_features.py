@@ -452,3 +452,18 @@ def test_a_new_link_tells_of_an_alarm() -> None:
     assert writer.publish("", "q", b"x") == []
     hand_over(cluster, "q", "b")
     assert writer.say() == [m.BasicAck(1, True)], "its next owner is well"
+    assert writer.publish("", "q", b"y") == [m.BasicAck(2, True)], "and it is read again, though the alarm lasts"
+    assert [type(said) for said in writer.hear(0)] == [m.ConnectionBlocked, m.ConnectionUnblocked]
+
+
+def test_an_alarm_is_of_no_interest_to_who_publishes_to_a_queue_that_is_deleted() -> None:
+    cluster = three()
+    declared(cluster, "q", "a")
+    declared(cluster, "other", "b")
+    cluster["a"].node.set_alarm("disk", True)
+    writer = confirming(cluster, "c")
+    assert writer.publish("", "q", b"x") == []
+    assert isinstance(cluster["c"].client().ask(m.QueueDelete(queue="q")), m.QueueDeleteOk)
+    cluster.turn()
+    assert writer.say() == [m.BasicAck(1, True)]
+    assert writer.publish("", "other", b"y") == [m.BasicAck(2, True)]
