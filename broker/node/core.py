@@ -203,10 +203,9 @@ class Node:
 
     def owners_changed(self) -> None:
         """Who publishes to a queue that an alarmed node owned, or is deleted, has nothing to wait for any more."""
-        if self.alarms_elsewhere:
-            for connection in tuple(self.connections.values()):
-                if connection.fed:
-                    connection.alarmed()
+        for connection in tuple(self.connections.values()) if self.alarms_elsewhere else ():
+            if connection.fed:
+                connection.alarmed()
 
     def _alarms_changed(self) -> None:
         for connection in tuple(self.connections.values()):

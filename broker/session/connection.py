@@ -72,8 +72,9 @@ class Connection:
     __slots__ = (
         "_blocked_told", "_closed_at_ms", "_congested", "_held", "_last_heard_ms", "_last_sent_ms",
         "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
-        "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms", "out",
-        "parked_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "state", "user", "vhost",
+        "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms",
+        "out", "parked_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "state", "user",
+        "vhost",
     )  # fmt: skip
 
     def __init__(self, node: Node, peer: str, loopback: bool, now_ms: int, peer_identity: str | None = None) -> None:
@@ -389,7 +390,7 @@ class Connection:
         self.review_reading()
 
     def feeds(self, queues: Iterable[QueueFace]) -> None:
-        """It has published to these queues while a node has an alarm: as long as that owns one of them, it is blocked."""
+        """It has published to these queues while a node has an alarm: blocked as long as that one owns any of them."""
         for queue in queues:
             if queue.entity.owner in self.node.alarms_elsewhere and queue not in self.fed:
                 self.fed[queue] = None
