@@ -38,6 +38,12 @@ class AlarmsOfNodes:
             for peer in tuple(self._hub.linked):
                 self._hub.send(peer, Alarmed(names))
 
+    def owners_changed(self) -> None:
+        """Who publishes to a queue that an alarmed node owned, or is deleted, has nothing to wait for any more."""
+        for connection in tuple(self._node.connections.values()) if self._node.alarms_elsewhere else ():
+            if connection.fed:
+                connection.alarmed()
+
     def linked(self, peer: str) -> None:
         if self._told:
             self._hub.send(peer, Alarmed(self._told))

@@ -201,12 +201,6 @@ class Node:
             self.alarms_elsewhere.pop(node, None)
         self._alarms_changed()
 
-    def owners_changed(self) -> None:
-        """Who publishes to a queue that an alarmed node owned, or is deleted, has nothing to wait for any more."""
-        for connection in tuple(self.connections.values()) if self.alarms_elsewhere else ():
-            if connection.fed:
-                connection.alarmed()
-
     def _alarms_changed(self) -> None:
         for connection in tuple(self.connections.values()):
             connection.alarmed()

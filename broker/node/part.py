@@ -193,7 +193,7 @@ class Part:
         if self._members_changed:
             self._members_changed = False
             self.failover.applied()
-        self.node.owners_changed()
+        self.alarms.owners_changed()
 
     def _members(self) -> None:
         self._members_changed = True
