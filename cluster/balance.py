@@ -20,6 +20,7 @@ from .entities import Queue
 from .ids import NodeId, QueueId
 from .view import ClusterView
 
+NOBODY: tuple[NodeId, ...] = ()
 MOVES_AT_ONCE = 64
 """How many queues change their replicas at the same time: each newcomer copies a whole queue."""
 
@@ -27,8 +28,9 @@ MOVES_AT_ONCE = 64
 def reconfigurations(view: ClusterView, at_most: int = MOVES_AT_ONCE) -> list[c.MoveReplica]:
     """The replica sets that should change now, in ascending queue_id, so that at most so many queues are copied.
 
-    A queue lacks replicas (a policy asks for more, a member joined), has too many (a policy asks for less, a
-    newcomer caught up), or, when all that is done, its members hold more than others do.
+    A queue lacks replicas (a policy asks for more, a member joined, one leaves), has too many (a policy asks for less,
+    a newcomer caught up), or, when all that is done, its members hold more than others do. Replicas at members that
+    leave are too many, whatever the number of the others, and removed when enough of the others are in sync.
     """
     if not view.is_cluster:
         return []
@@ -40,19 +42,25 @@ def reconfigurations(view: ClusterView, at_most: int = MOVES_AT_ONCE) -> list[c.
         if queue.owner is None:
             continue
         wanted = view.wanted_replicas(queue)
-        catching_up = any(load.is_alive(node) and node not in queue.in_sync for node in queue.replicas)
+        stay = [node for node in queue.replicas if not load.leaves(node)]
+        there, away = stay, NOBODY
+        if len(stay) < len(queue.replicas):  # who is away may return, but who leaves need not wait for that
+            there, away = [node for node in stay if load.is_alive(node)], _away(queue, load)
+        catching_up = any(load.is_alive(node) and node not in queue.in_sync for node in stay)
         copying += catching_up
-        if len(queue.replicas) > wanted:
+        if len(there) >= wanted and len(queue.replicas) > wanted:
             # who is behind may be the newcomer for whom another one shall go
-            removed = () if catching_up else _too_many(queue, wanted, load)
+            removed = () if catching_up else _too_many(queue, stay, wanted, load)
             if removed:
                 moves.append(c.MoveReplica(queue_id=queue.queue_id, remove=removed))
                 load.less(removed)
-        elif len(queue.replicas) < wanted:
+        elif len(there) < wanted:
             added = None if catching_up or copying >= at_most else load.emptiest(queue)
             if added is not None:
-                moves.append(c.MoveReplica(queue_id=queue.queue_id, add=(added,)))
+                # else there was one replica more, and publishers might wait until it has caught up
+                moves.append(c.MoveReplica(queue_id=queue.queue_id, add=(added,), remove=away))
                 load.more(added)
+                load.less(away)
                 copying += 1
         elif not catching_up:
             idle.append(queue)
@@ -78,12 +86,17 @@ def _by_id(view: ClusterView) -> Iterator[Queue]:
 class Load:
     """How many replicas each member holds that may be given more: alive, not draining, no witness."""
 
-    __slots__ = ("_alive", "_held", "ready")
+    __slots__ = ("_alive", "_held", "_leaving", "ready")
 
     def __init__(self, view: ClusterView) -> None:
         self._alive = {member.name: None for member in view.alive_members()}
         self.ready = sorted(m.name for m in view.data_members() if m.alive and not m.draining)
         self._held = {member.name: view.held(member.name) for member in view.data_members()}
+        self._leaving = {member.name: None for member in view.data_members() if member.leaving}
+
+    def leaves(self, node: NodeId) -> bool:
+        """Whether the member leaves."""
+        return node in self._leaving
 
     def is_alive(self, node: NodeId) -> bool:
         """Whether the member is alive."""
@@ -108,15 +121,23 @@ class Load:
         return min(free, key=lambda node: (self._held[node], node), default=None)
 
 
-def _too_many(queue: Queue, wanted: int, load: Load) -> tuple[NodeId, ...]:
-    """Whom to remove, if enough are in sync without them: first who is away, then who is draining, or holds most."""
+def _away(queue: Queue, load: Load) -> tuple[NodeId, ...]:
+    """Who is away, and has nothing that anybody counts on."""
+    counts = (*queue.in_sync, *queue.eligible)
+    return tuple(node for node in queue.replicas if not load.is_alive(node) and node not in counts)
+
+
+def _too_many(queue: Queue, stay: list[NodeId], wanted: int, load: Load) -> tuple[NodeId, ...]:
+    """Whom to remove, if enough of those who stay are in sync then: who leaves, and of the others, as far as they are
+    more than wanted, first who is away, then who is draining, or holds most."""
 
     def rank(node: NodeId) -> tuple[bool, bool, int, NodeId]:
         return (load.is_alive(node), node in load.ready, -load.held(node), node)
 
-    free = sorted((node for node in queue.replicas if node != queue.owner), key=rank)
-    removed = tuple(free[: len(queue.replicas) - wanted])
-    left = sum(node not in removed for node in queue.in_sync)
+    free = sorted((node for node in stay if node != queue.owner), key=rank)
+    going = [node for node in queue.replicas if load.leaves(node) and node != queue.owner]
+    removed = (*going, *free[: max(0, len(stay) - wanted)])
+    left = sum(node in stay and node not in removed for node in queue.in_sync)
     return removed if left >= wanted else ()
 
 

@@ -293,10 +293,12 @@ class FailNode(Command, frozen=True, kw_only=True, tag="fail_node"):
 
 
 class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
-    """Place no new queue at a member, or do so again; who moves what it has is up to the leader."""
+    """Place no new queue at a member, or do so again. It hands its queues over itself, and keeps its copies."""
 
     node: NodeId
     draining: bool = True
+    leaving: bool = False
+    """It drains in order to leave: its copies are made elsewhere first (cluster/leaving.py). Void when not draining."""
 
 
 class ForgetNode(Command, frozen=True, kw_only=True, tag="forget_node"):
@@ -305,6 +307,11 @@ class ForgetNode(Command, frozen=True, kw_only=True, tag="forget_node"):
     node: NodeId
     accept_loss: bool = False
     """Needed when it may hold the only copy of a queue."""
+    leaves: bool = False
+    """It is alive and goes by itself: refused while a queue counts on its copy (cluster/leaving.py); else its transient
+    queues end with it."""
+    accept_fewer: bool = False
+    """It may leave though queues count on its copy."""
 
 
 class SetVoters(Command, frozen=True, kw_only=True, tag="set_voters"):

@@ -186,6 +186,8 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     """No new queue goes there; its owner moves what it has."""
     joined_index: LogIndex = LogIndex(0)
     """Index of the AddMember."""
+    leaving: bool = False
+    """It drains for good: its copies count for as long as they are there, and others are made in their place."""
 
 
 class ForgottenDisk(msgspec.Struct, frozen=True, array_like=True):

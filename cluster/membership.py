@@ -19,6 +19,7 @@ from .changes import Change
 from .entities import Member, Queue
 from .errors import AlreadyExists, NotFound, PreconditionFailed, queue_text
 from .ids import NodeId, QueueId
+from .leaving import counting_on
 from .ownership import Terms
 from .placement import one_more, place
 from .queue_rules import check_length
@@ -147,15 +148,15 @@ class Membership(ClusterView):
         return True
 
     def _drain_node(self, command: c.DrainNode, log: list[Change]) -> None:
-        self._put(replace(self._known(command.node), draining=command.draining), log)
+        leaving = command.draining and command.leaving
+        self._put(replace(self._known(command.node), draining=command.draining, leaving=leaving), log)
 
     def _forget_node(self, command: c.ForgetNode, log: list[Change]) -> None:
         known = self._known(command.node)
         name = known.name
-        if known.alive and self._members.owned_ids(name):
-            raise PreconditionFailed(
-                f"member '{name}' is alive and owns {len(self._members.owned_ids(name))} queues: drain it, or stop it"
-            )
+        owned = self._members.owned(name) if command.leaves else len(self._members.owned_ids(name))
+        if known.alive and owned:
+            raise PreconditionFailed(f"member '{name}' is alive and owns {owned} queues: drain it, or stop it")
         held = self._held(name)
         if not known.witness and self._members.storing == 1:
             raise PreconditionFailed(f"member '{name}' is the last one that holds messages")
@@ -166,6 +167,10 @@ class Membership(ClusterView):
                 f"member '{name}' may have the only copy of {len(only)} queues, the first is "
                 f"{queue_text(only[0].vhost, only[0].name)}: start it again, or accept the loss"
             )
+        if command.leaves:
+            if not command.accept_fewer:
+                self._check_spared(name)
+            self._end_transient_of(name, log)
         self._members.retire(name)
         log.append(told.MemberForgotten(name))
         for queue in held:
@@ -184,6 +189,16 @@ class Membership(ClusterView):
                 after = ownership.elected(after, terms, self._members.get, self._members.owned)
             self._replace(queue, after, terms, log)
         assert not self._members.held(name), "a forgotten member is in no replica set"
+
+    def _check_spared(self, name: NodeId) -> None:
+        short = list(counting_on(self, name))
+        if short:
+            first = short[0]
+            raise PreconditionFailed(
+                f"{len(short)} queues count on the copy of member '{name}', the first is "
+                f"{queue_text(first.queue.vhost, first.queue.name)}, which has {first.in_sync} of {first.wanted} "
+                "copies in sync without it: let others catch up, or accept fewer copies"
+            )
 
     def _set_voters(self, command: c.SetVoters, log: list[Change]) -> None:
         for name in command.voters:

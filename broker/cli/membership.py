@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Event, Thread
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +15,8 @@ from broker.cli.administration import DATA_DIR, AsJson, DataDir, Vhost, perform
 
 PATIENCE_S = 300.0
 """Of those who wait until queues have moved."""
+LEAVE_TIMEOUT_S = 300.0
+PROGRESS_S = 1.0
 WIDTH_MAX = 2_000
 """Columns of a table; it takes as many as it needs."""
 
@@ -60,14 +65,50 @@ def drain(
 
 def leave(
     name: Annotated[str | None, typer.Argument(help="A dead member to take out; without it: this node.")] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds in which others may take over this node's copies.")
+    ] = LEAVE_TIMEOUT_S,
+    force: Annotated[
+        bool, typer.Option("--force", help="Then leave even if queues have fewer copies than they shall have.")
+    ] = False,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Even if it has the only copy of a queue.")
     ] = False,
     data_dir: DataDir = DATA_DIR,
 ) -> None:
-    """Take a member out for good: this node (drained first, then stopped), or a dead one by its name."""
-    perform(data_dir, "leave", member=name, accept_loss=accept_loss, patience_s=PATIENCE_S)
+    """Take a member out for good: this node (others get its queues and copies first), or a dead one by its name."""
+    asked = {"member": name, "timeout_s": timeout, "force": force, "accept_loss": accept_loss}
+    with _progress(data_dir) if name is None else nullcontext():
+        perform(data_dir, "leave", patience_s=timeout + PATIENCE_S, **asked)
     typer.echo(f"{name or 'this node'} is a member no more")
+
+
+@contextmanager
+def _progress(data_dir: Path) -> Iterator[None]:
+    """A line on stderr each time that less is left to move, while the command waits."""
+    from broker.server.admin import ask
+
+    over = Event()
+
+    def look() -> None:
+        told = 0, 0
+        while not over.is_set():
+            try:
+                answer = ask(data_dir, {"do": "leave.progress"}) or {}
+            except (OSError, ValueError):  # it has left
+                return
+            if answer.get("ok") and (now := (answer["owns"], answer["counting"])) != told:
+                told = now
+                typer.echo(f"{now[0]} queues to hand over, {now[1]} wait for a copy elsewhere", err=True)
+            over.wait(PROGRESS_S)
+
+    watcher = Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def join(

@@ -3,7 +3,9 @@
     members                                   who is there, who votes, who leads, what each owns and holds
     queues                                    every queue: owner, epoch, copies, messages as its owner counts them
     drain [undo]                              this node's queues to others, its clients elsewhere
-    leave [member, accept_loss]               this node, drained and forgotten; or a dead one by name
+    leave [timeout_s, force, accept_loss]     this node, once others have copies in the place of its own
+    leave member [accept_loss]                a dead one by name
+    leave.progress                            what still has to go elsewhere
     queues.move vhost queue to                ownership to another in-sync member
     queues.rebalance                          ownership until each member owns about as many
     queues.force-owner vhost queue to         the last way out: a copy that may lack messages owns the queue
@@ -20,12 +22,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.node.requests import HandOver
+from broker.server.leaving import LEAVE_MAX_S, LEAVE_S, about_loss, leave, need_somebody_else, progress
 from broker.server.operations import Facts, Refused
 from cluster import commands as c
 from cluster.balance import rebalance, waits_for
 from cluster.entities import Member, Queue
 from cluster.ids import NodeId, QueueId
-from cluster.state import Applied
 
 if TYPE_CHECKING:
     from broker.server.cluster_shell import ClusterShell
@@ -37,8 +39,6 @@ LOOK_S: Final = 0.01
 COUNTS_S: Final = 2.0
 DRAIN_S: Final = 60.0
 MOVES_AT_ONCE: Final = 32
-RETIRE_S: Final = 15.0
-ABDICATE_S: Final = 5.0
 
 
 def _cluster(shell: NodeShell) -> ClusterShell:
@@ -100,6 +100,7 @@ async def _members(shell: NodeShell, _: Facts) -> Facts:
                 "voter": member.name in cluster.raft.voters,
                 "leader": member.name == leader,
                 "draining": member.draining,
+                "leaving": member.leaving,
                 "witness": member.witness,
                 "owns": view.owned(member.name),
                 "holds": view.held(member.name),
@@ -222,7 +223,7 @@ async def _drain(shell: NodeShell, asked: Facts) -> Facts:
     if asked.get("undo"):
         await _order_drained(cluster, False)
         return {"moved": 0, "left": 0}
-    _somebody_else(shell)
+    need_somebody_else(shell)
     await _order_drained(cluster, True)
     moved, left = await cluster.hand_over_all(DRAIN_S, thoroughly=True)
     shell.turn_clients_away()
@@ -235,62 +236,26 @@ async def _order_drained(cluster: ClusterShell, draining: bool) -> None:
         raise Refused(applied.error.text)
 
 
-def _somebody_else(shell: NodeShell) -> None:
-    others = [
-        member
-        for member in shell.node.map.data_members()
-        if member.name != shell.node.options.name and member.alive and not member.draining
-    ]
-    if not others:
-        raise Refused("there is no other member that is alive and could take over: start or join one first")
-
-
 async def _leave(shell: NodeShell, asked: Facts) -> Facts:
     cluster, name = _cluster(shell), asked.get("member")
     accept_loss = asked.get("accept_loss") is True
     if name is None or name == cluster.name:
-        return await _leave_self(shell, cluster, accept_loss)
+        timeout_s, force = asked.get("timeout_s", LEAVE_S), asked.get("force") is True
+        if not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= LEAVE_MAX_S:
+            raise Refused(f"the time to wait for copies is a number of seconds, {LEAVE_MAX_S:g} at most")
+        await leave(shell, cluster, timeout_s, force or accept_loss, accept_loss)
+        return {}
     member = _member(shell, name)
     if member.alive:
         raise Refused(f"member '{name}' is alive: run clusterbroker leave there, or stop it first")
     applied = await cluster.ordered(c.ForgetNode(node=member.name, accept_loss=accept_loss))
     if applied.error is not None:
-        raise Refused(_about_loss(applied.error.text))
+        raise Refused(about_loss(applied.error.text))
     return {}
 
 
-async def _leave_self(shell: NodeShell, cluster: ClusterShell, accept_loss: bool) -> Facts:
-    me = _member(shell, cluster.name)
-    if not me.witness:
-        _somebody_else(shell)
-    await _order_drained(cluster, True)
-    await cluster.hand_over_all(DRAIN_S, thoroughly=True)
-    shell.turn_clients_away()
-    applied = await _forgotten(shell, cluster, accept_loss)
-    if applied.error is not None:
-        await _order_drained(cluster, False)
-        raise Refused(_about_loss(applied.error.text))
-    shell.loop.call_soon(shell.retired.set)  # the answer goes out first
-    return {}
-
-
-async def _forgotten(shell: NodeShell, cluster: ClusterShell, accept_loss: bool) -> Applied:
-    """This node is taken out of the map. If it was, it stays until the others do without its vote."""
-    cluster.leaving = True
-    applied = await cluster.ordered(c.ForgetNode(node=NodeId(cluster.name), accept_loss=accept_loss))
-    if applied.error is not None:
-        cluster.leaving = False
-        return applied
-    end_s = shell.loop.time() + RETIRE_S
-    while cluster.name in cluster.raft.voters and shell.loop.time() < end_s and not shell.ended.done():
-        if cluster.raft.is_leader:
-            cluster.raft.abdicate(ABDICATE_S)  # a leader never removes itself
-        await asyncio.sleep(LOOK_S)
-    return applied
-
-
-def _about_loss(text: str) -> str:
-    return text.replace("or accept the loss", "or say --accept-loss")
+async def _leave_progress(shell: NodeShell, _: Facts) -> Facts:
+    return progress(shell.node.map, NodeId(_cluster(shell).name))
 
 
 CLUSTER: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
@@ -298,6 +263,7 @@ CLUSTER: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
     "queues": _queues,
     "drain": _drain,
     "leave": _leave,
+    "leave.progress": _leave_progress,
     "queues.move": _move,
     "queues.rebalance": _rebalance,
     "queues.force-owner": _force_owner,

@@ -59,9 +59,9 @@ def command_of(map_: ClusterMap, step: tuple[int, int, int]) -> c.AnyCommand:
         case 3 | 4:
             return c.FailNode(node=name, incarnation=Incarnation(incarnation - (b % 11 == 0)))
         case 5:
-            return c.DrainNode(node=name, draining=b % 2 == 0)
+            return c.DrainNode(node=name, draining=b % 2 == 0, leaving=b % 4 == 0)
         case 6:
-            return c.ForgetNode(node=name, accept_loss=b % 2 == 0)
+            return c.ForgetNode(node=name, accept_loss=b % 2 == 0, leaves=b % 3 == 0, accept_fewer=b % 5 == 0)
         case 7:
             return c.SetVoters(voters=tuple(member.name for member in map_.members()[: b % 4]))
         case 8 | 9:

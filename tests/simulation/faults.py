@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster import commands as c
 from cluster.ids import NodeId
+from cluster.leaving import counting_on
 from tests.simulation.directed import Directed
 from tests.simulation.network import BEATS, CONTROL, DATA
 from tests.simulation.site import Site
@@ -22,6 +23,10 @@ RANDOM = (
 )  # fmt: skip
 SLOW_S = 1.2
 """Between two faults, on average."""
+LOOK_S = 0.4
+"""So often it is looked whether a member may leave."""
+OUTCOME_S = 2.0
+"""So long its outcome may take: it was refused if the member is still there."""
 
 
 class Faults:
@@ -233,23 +238,29 @@ class Faults:
         return True
 
     def drain(self) -> bool:
-        return self._drain() is not None
+        """A member owns nothing for a while."""
+        site = self._drainable()
+        if site is None:
+            return False
+        self.world.control.commit(c.DrainNode(node=NodeId(site.name)))
+        self._hand_over_all(site)
+        self.schedule.after(self.rng.uniform(1, 4), self._undrain, site.name)
+        return True
 
-    def _drain(self) -> str | None:
-        """A member owns nothing for a while; its name."""
+    def _drainable(self) -> Site | None:
         if any(member.draining for member in self.world.newest_map.members()):
             return None
         site = self._one()
-        if site is None or site.node is None:
-            return None
-        self.world.control.commit(c.DrainNode(node=NodeId(site.name)))
+        return site if site is not None and site.node is not None else None
+
+    def _hand_over_all(self, site: Site) -> None:
+        if site.node is None:
+            return
         for queue in self.world.newest_map.queues("/"):
             if queue.owner == site.name:
                 others = [name for name in queue.in_sync if name != site.name]
                 if others:
                     site.do(site.life, site.part.hand_over, queue.queue_id, self.rng.choice(others))
-        self.schedule.after(self.rng.uniform(1, 4), self._undrain, site.name)
-        return site.name
 
     def _undrain(self, name: str) -> None:
         member = self.world.newest_map.member(NodeId(name))
@@ -264,20 +275,30 @@ class Faults:
 
     def leave(self) -> bool:
         """A member is drained, and forgotten when it owns nothing any more."""
-        name = self._drain() if len(self.world.sites) > 3 else None
-        if name is None:
-            return False
-        self.schedule.after(self.rng.uniform(0.5, 0.9), self._forget, name)
-        return True
+        site = self._drainable() if len(self.world.sites) > 3 else None
+        if site is not None:
+            self.begin_leave(site, self.rng.uniform(2, 8))
+        return site is not None
 
-    def _forget(self, name: str) -> None:
-        site = self.world.sites.get(name)
-        if not self.active or len(self.world.sites) <= 3 or site is None or not site.accepting:
+    def begin_leave(self, site: Site, patience_s: float) -> None:
+        """As `clusterbroker leave` does it: it drains as one that leaves, hands over what it owns, waits until no queue
+        counts on its copy, turns its clients away and is forgotten; or stays after all when that takes too long."""
+        self.world.control.commit(c.DrainNode(node=NodeId(site.name), leaving=True))
+        self._leave(site, self.schedule.now_s + patience_s)
+
+    def _leave(self, site: Site, until_s: float) -> None:
+        if self.world.sites.get(site.name) is not site:
+            return  # it has left
+        if not self.active or self.schedule.now_s >= until_s or len(self.world.sites) <= 3:
+            site.retiring = False
+            self._undrain(site.name)
             return
-        site.do(site.life, site.turn_clients_away)
-        self.world.control.commit(c.ForgetNode(node=NodeId(name)))
-        self.schedule.after(2.0, self._stayed, site)
-
-    def _stayed(self, site: Site) -> None:
-        """It was refused if the member is still there."""
-        site.retiring = False
+        name, newest = NodeId(site.name), self.world.newest_map
+        again_s = LOOK_S
+        if newest.owned(name):
+            self._hand_over_all(site)
+        elif (site.accepting or site.retiring) and not any(counting_on(newest, name)):
+            site.do(site.life, site.turn_clients_away)
+            self.world.control.commit(c.ForgetNode(node=name, leaves=True))
+            again_s = OUTCOME_S
+        self.schedule.after(again_s, self._leave, site, until_s)

@@ -66,6 +66,12 @@ def _run(world: World, seconds: float, only: tuple[str, ...]) -> None:
     faults.begin()
     schedule.run_until(schedule.now_s + seconds)
     faults.active = False
+    conclude(world)
+
+
+def conclude(world: World) -> None:
+    """Heals, and sees that all is as it must be."""
+    schedule = world.schedule
     heal(world)
     deadline_s = schedule.now_s + CONVERGED_S
     missing = "everything"

@@ -9,15 +9,18 @@ producers' numbers (seed 288443043), in tests/unit/replication.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
 from broker.amqp import methods as m
 from broker.queues.ring import Ring
+from cluster.entities import Queue
 from journal.record import GroupWriter, Message, SegmentUse
+from tests.simulation.faults import Faults
 from tests.simulation.publishers import Publisher
-from tests.simulation.run import run
+from tests.simulation.run import conclude, run
 from tests.simulation.world import World
 from tests.unit.broker.node.node_cluster import Cluster
 
@@ -72,6 +75,44 @@ def test_a_settled_message_in_memory_is_offered_to_nobody() -> None:
     ring.settle(seq)
     assert ring.emitted_live(0) == []
     assert list(ring.emitted_buckets()) == []
+
+
+def test_a_copy_does_not_leave_before_the_next_one_is_in_sync() -> None:
+    """Seed 2100834: of two in sync one left, and the disk of the other one was lost before anybody knew."""
+    world = World(1, 4, raft=False)
+    faults = Faults(world, ("none of them",))
+
+    def until(reached: Callable[[], object]) -> None:
+        deadline_s = world.schedule.now_s + 20
+        while not reached():
+            assert world.schedule.now_s < deadline_s
+            world.schedule.run_until(world.schedule.now_s + 0.05)
+
+    def queue() -> Queue:
+        found = world.newest_map.queue("/", "q2")
+        assert found is not None
+        return found
+
+    until(lambda: world.started)
+    faults.active = True
+    world.schedule.run_until(world.schedule.now_s + 3)
+    away, leaver, _ = queue().replicas
+    world.sites[away].kill()
+    until(lambda: len(queue().in_sync) == 2)
+    faults._hand_over_all(world.sites[leaver])
+    until(lambda: not world.newest_map.owned(leaver))
+    last = world.sites[str(queue().owner)]
+    assert queue().in_sync == tuple(sorted((leaver, last.name)))
+    assert faults.may_lose(last), "the leaver has everything too"
+    last.kill()
+    last.lose_disk()
+    faults.begin_leave(world.sites[leaver], 20)
+    world.schedule.after(1, last.start)
+    world.schedule.after(4, world.sites[away].start)
+    until(lambda: world.newest_map.member(leaver) is None)
+    faults.active = False
+    conclude(world)
+    assert len(queue().in_sync) == 3
 
 
 def test_a_confirm_of_all_until_a_number_does_not_mean_what_was_refused_before_it() -> None:

@@ -63,8 +63,12 @@ class ClusterWorld:
     def forget(self, name: str, *, accept_loss: bool = False) -> Any:
         return self.do(c.ForgetNode(node=NodeId(name), accept_loss=accept_loss))
 
-    def drain(self, name: str, draining: bool = True) -> Any:
-        return self.do(c.DrainNode(node=NodeId(name), draining=draining))
+    def leave(self, name: str, *, accept_fewer: bool = False) -> Any:
+        """It goes, if no queue counts on its copy."""
+        return self.do(c.ForgetNode(node=NodeId(name), leaves=True, accept_fewer=accept_fewer))
+
+    def drain(self, name: str, draining: bool = True, leaving: bool = False) -> Any:
+        return self.do(c.DrainNode(node=NodeId(name), draining=draining, leaving=leaving))
 
     def member(self, name: str) -> Any:
         return self.map.member(NodeId(name))

@@ -54,7 +54,9 @@ EVERY = [
     ),
     c.FailNode(node=NodeId("n1"), incarnation=Incarnation(3)),
     c.DrainNode(node=NodeId("n1"), draining=False),
+    c.DrainNode(node=NodeId("n1"), leaving=True),
     c.ForgetNode(node=NodeId("n1"), accept_loss=True),
+    c.ForgetNode(node=NodeId("n1"), leaves=True, accept_fewer=True),
     c.SetVoters(voters=(NodeId("n1"), NodeId("n2"))),
     c.ChangeInSync(
         node=NodeId("n1"),
