@@ -6,7 +6,7 @@ Everything else about the build is declared in pyproject.toml.
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-COMPILED = ["journal.record_fast", "broker.amqp.codec_fast", "broker.queues.ring_fast"]
+COMPILED = ["journal.record_fast", "journal.walk_fast", "broker.amqp.codec_fast", "broker.queues.ring_fast"]
 
 
 def extension(module: str) -> Extension:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 
-COMPILED_MODULES = ("journal.record_fast", "broker.amqp.codec_fast", "broker.queues.ring_fast")
+COMPILED_MODULES = ("journal.record_fast", "journal.walk_fast", "broker.amqp.codec_fast", "broker.queues.ring_fast")
 
 
 def _compiled() -> bool:

@@ -154,14 +154,16 @@ class Index:
             while found and cursor.key().startswith(first):
                 found = cursor.delete()
 
-    def scan(self, start: bytes = b"", slice_length: int = 256) -> Iterator[tuple[bytes, bytes]]:
-        """(key, meta or entries) of database "queues" from `start` on, in key order, verified; a slice a
-        transaction."""
+    def scan(self, start: bytes = b"", slice_length: int = 256, last: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """(key, meta or entries) of database "queues" from `start` on, up to `last` if that is not empty, in key order,
+        verified; a slice a transaction."""
         while True:
             slice_: list[tuple[bytes, bytes]] = []
             with self._env.begin(self._queues) as txn, txn.cursor() as cursor:
                 if cursor.set_range(start) if start else cursor.first():
                     for item in cursor.iternext():
+                        if last and item[0] > last:
+                            break
                         slice_.append(item)
                         if len(slice_) == slice_length:
                             break
@@ -187,13 +189,9 @@ class Index:
 
     def runs(self, queue_id: int, first: int = 0, last: int = LAST) -> Iterator[tuple[int, bytes]]:
         """(first seq, entries) of the queue's runs whose key lies in first..last."""
-        for key, payload in self.scan(RUN_KEY.pack(queue_id, first)):
-            if len(key) != RUN_KEY.size:
-                return
-            owner, first_seq = RUN_KEY.unpack(key)
-            if owner != queue_id or first_seq > last:
-                return
-            yield first_seq, payload
+        for key, payload in self.scan(RUN_KEY.pack(queue_id, first), last=RUN_KEY.pack(queue_id, last)):
+            if len(key) == RUN_KEY.size:
+                yield RUN_KEY.unpack(key)[1], payload
 
     def copy(self, directory: Path) -> None:
         """A compact copy without free pages into an empty directory."""

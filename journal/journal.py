@@ -28,6 +28,7 @@ from journal.disk_state import DiskState, Notify, OnState
 from journal.errors import JournalFailed, JournalFull, LockedJournal
 from journal.index import Index, Run
 from journal.layout import GROUP_HEADER_BYTES, WINDOW_MAX, WINDOW_SHIFT
+from journal.lingering import Lingering
 from journal.options import JournalOptions
 from journal.reader import Reader, Wanted
 from journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
@@ -82,10 +83,11 @@ class Journal:
         self._end = START
         self._checkpoint = START
         self._older: set[int] = set()
+        self._lingering = Lingering()
         self._in_flight = False
         self._checkpoint_runs = False
         self._bytes_since_checkpoint = 0
-        self._first_write_s: float | None = None
+        self._due_since_s: float | None = None
 
     @classmethod
     def open(
@@ -193,8 +195,8 @@ class Journal:
         self._in_flight = True
         self._end = Position(segment, offset + size, lsn)
         self._bytes_since_checkpoint += size
-        if self._first_write_s is None:
-            self._first_write_s = time.monotonic()
+        if self._due_since_s is None:
+            self._due_since_s = time.monotonic()
         self._writer.put(Group(segment, offset, lsn, data, sync, partial(self._group_done, done)))
 
     def _group_done(self, done: Callable[[], object]) -> None:
@@ -209,8 +211,8 @@ class Journal:
             return False
         if self._bytes_since_checkpoint >= self.options.checkpoint_bytes:
             return True
-        began_s = self._first_write_s
-        return began_s is not None and time.monotonic() - began_s >= self.options.checkpoint_interval_s
+        since_s = self._due_since_s
+        return since_s is not None and time.monotonic() - since_s >= self.options.checkpoint_interval_s
 
     def checkpoint(
         self,
@@ -233,7 +235,7 @@ class Journal:
         ]
         self._checkpoint_runs = True
         self._bytes_since_checkpoint = 0
-        self._first_write_s = None
+        self._due_since_s = None
         durable = threading.Event()
         self._writer.barrier(durable.set)
 
@@ -292,13 +294,37 @@ class Journal:
                     found.append(segment)
         return found
 
+    def lingering_segments(self) -> list[int]:
+        """Those to be copied forward now: sparse segments that do not empty by themselves (see `Lingering`), the oldest
+        first. To be asked once after each checkpoint; as long as any segment is sparse, another checkpoint will be due,
+        though nothing is written.
+
+        At least one if there is any; else at most 2 * `checkpoint_bytes` are read, and `sparse_percent` of
+        `checkpoint_bytes` written. So segments that are less than half as full as sparse ones may be go faster than a
+        load can make them, and what waits for its turn is at least so full: that bounds the disk.
+        """
+        sparse = {segment: self.use.live(segment) for segment in self.sparse_segments()}
+        taken: list[int] = []
+        size = live = 0
+        for segment in self._lingering.shown(sparse):
+            size += self._segments.size(segment)
+            live += sparse[segment]
+            bytes_max = self.options.checkpoint_bytes
+            if taken and (size > 2 * bytes_max or live * 100 > bytes_max * self.options.sparse_percent):
+                break
+            self._lingering.taken(segment)
+            taken.append(segment)
+        if sparse and self._due_since_s is None:
+            self._due_since_s = time.monotonic()
+        return taken
+
     def survivors(self, segment: int, done: Callable[[list[Survivor] | DamagedRecord], object]) -> None:
-        """Reads what may still live in a segment before the checkpoint; queues write again what they still hold
-        there (same seq: the message moves). `done` runs on the loop."""
+        """Reads what may still live in a segment before the checkpoint, which must have live bytes; queues write again
+        what they still hold there (same seq: the message moves). `done` runs on the loop."""
         assert segment in self._older, "only a segment that is complete is copied forward"
 
         def read() -> None:
-            found = survivors_of(self.index, self._segments, segment)
+            found = survivors_of(self.index, self._segments, self.options, segment)
             self._state.tell(partial(done, found))
 
         self._checkpointing.put(read)

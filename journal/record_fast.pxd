@@ -70,6 +70,18 @@ cdef struct record_view:
 # Reads the record at view.next of data[:end], which is never left; `proved` asks for the checksum too.
 cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint proved) except -1
 
+# A group's header, as far as the walk over a segment needs it.
+cdef struct group_view:
+    int64_t length
+    uint32_t records
+
+# Whether a group's header stands at data[at], whole and as it was written; its records are not looked at.
+cdef bint prove_group(const uint8_t *data, int64_t at, int64_t end, group_view *view) noexcept nogil
+
+# Whether the record at data[at], which ends before `end`, is what was written, its padding included. Fills in `kind`,
+# `queue_id`, `seq` and `next`. Who wants to know what is wrong asks scan_group, which says it in words.
+cdef bint prove_record(const uint8_t *data, int64_t at, int64_t end, record_view *view) noexcept nogil
+
 # The message of an ENQ record; `before`: one whose address is shared when it is the same.
 cdef Message view_message(record_view *view, Message before)
 

@@ -683,38 +683,118 @@ cdef class CommitThread:
             self.thread = NULL
 
 
-cdef object scan_record(const uint8_t *data, int64_t at, int64_t end, int64_t base, record_head *head):
-    # Verifies the record at data[at] and copies its header out; see record_pure._scan_record.
+# What can be wrong with a record; `told` has the words. Nothing is wrong: 0.
+cdef enum fault:
+    SOUND = 0
+    HEADER_CUT
+    DOES_NOT_FIT
+    WRONG_CHECKSUM
+    ENQ_CUT
+    ENQ_PARTS
+    SET_RANGES
+    REQ_LENGTH
+    DEAD_LENGTH
+    DEAD_NUMBER
+    PRD_LENGTH
+    UNKNOWN_KIND
+    PADDING
+
+
+cdef int fault_of(const uint8_t *data, int64_t at, int64_t end, record_head *head) noexcept nogil:
+    # Proves the record at data[at] and copies its header out; see record_pure._scan_record.
     cdef enq_head fields
     if at < 0 or end - at < RECORD_HEADER_BYTES:
-        raise DamagedRecord(base + at, "a record header is cut off")
+        return HEADER_CUT
     memcpy(head, data + at, RECORD_HEADER_BYTES)
     if head.length < RECORD_HEADER_BYTES or at + <int64_t>head.length > end:
-        raise DamagedRecord(base + at, f"a record of {head.length} bytes does not fit its group")
+        return DOES_NOT_FIT
     if head.crc != crc_of(data + at + 8, head.length - 8):
-        raise DamagedRecord(base + at, "a record has a wrong checksum")
+        return WRONG_CHECKSUM
     if head.kind == ENQ:
         if head.length < ENQ_OVERHEAD_BYTES:
-            raise DamagedRecord(base + at, "an ENQ record is cut off")
+            return ENQ_CUT
         memcpy(&fields, data + at + RECORD_HEADER_BYTES, sizeof(enq_head))
         if <uint64_t>ENQ_OVERHEAD_BYTES + fields.address + fields.header > head.length:
-            raise DamagedRecord(base + at, "an ENQ record's parts exceed its length")
+            return ENQ_PARTS
     elif head.kind == SET:
         if head.length == RECORD_HEADER_BYTES or (head.length - RECORD_HEADER_BYTES) % 16:
-            raise DamagedRecord(base + at, "a SET record holds no whole ranges")
+            return SET_RANGES
     elif head.kind == REQ:
         if head.length != RECORD_HEADER_BYTES + 2:
-            raise DamagedRecord(base + at, "a REQ record has a wrong length")
+            return REQ_LENGTH
     elif head.kind == DEAD:
         if head.length != RECORD_HEADER_BYTES + 8:
-            raise DamagedRecord(base + at, "a DEAD record has a wrong length")
+            return DEAD_LENGTH
         if data[at + RECORD_HEADER_BYTES + 7]:
-            raise DamagedRecord(base + at, "a DEAD record's number is too high")
+            return DEAD_NUMBER
     elif head.kind == PRD:
         if not RECORD_HEADER_BYTES + 8 < head.length <= RECORD_HEADER_BYTES + 8 + PRODUCER_BYTES_MAX:
-            raise DamagedRecord(base + at, "a PRD record has a wrong length")
+            return PRD_LENGTH
     elif head.kind != RSV and head.kind != CUT and head.kind != EPO:
-        raise DamagedRecord(base + at, f"record kind {head.kind} is unknown")
+        return UNKNOWN_KIND
+    return SOUND
+
+
+cdef int padding_fault(const uint8_t *data, int64_t at, int64_t end, uint32_t length) noexcept nogil:
+    cdef int64_t i
+    for i in range(at + length, min(at + <int64_t>padded(length), end)):
+        if data[i]:
+            return PADDING
+    return SOUND
+
+
+cdef str told(int fault, record_head *head):
+    if fault == HEADER_CUT:
+        return "a record header is cut off"
+    if fault == DOES_NOT_FIT:
+        return f"a record of {head.length} bytes does not fit its group"
+    if fault == WRONG_CHECKSUM:
+        return "a record has a wrong checksum"
+    if fault == ENQ_CUT:
+        return "an ENQ record is cut off"
+    if fault == ENQ_PARTS:
+        return "an ENQ record's parts exceed its length"
+    if fault == SET_RANGES:
+        return "a SET record holds no whole ranges"
+    if fault == REQ_LENGTH:
+        return "a REQ record has a wrong length"
+    if fault == DEAD_LENGTH:
+        return "a DEAD record has a wrong length"
+    if fault == DEAD_NUMBER:
+        return "a DEAD record's number is too high"
+    if fault == PRD_LENGTH:
+        return "a PRD record has a wrong length"
+    if fault == PADDING:
+        return "a record's padding is not zero"
+    return f"record kind {head.kind} is unknown"
+
+
+cdef object scan_record(const uint8_t *data, int64_t at, int64_t end, int64_t base, record_head *head):
+    cdef int fault = fault_of(data, at, end, head)
+    if fault:
+        raise DamagedRecord(base + at, told(fault, head))
+
+
+cdef bint prove_group(const uint8_t *data, int64_t at, int64_t end, group_view *view) noexcept nogil:
+    cdef group_head head
+    if at < 0 or end - at < GROUP_HEADER_BYTES:
+        return False
+    memcpy(&head, data + at, GROUP_HEADER_BYTES)
+    view.length = head.length
+    view.records = head.records
+    return (head.magic == MAGIC and head.length >= GROUP_HEADER_BYTES
+            and head.crc == crc_of(data + at + 8, GROUP_HEADER_BYTES - 8))
+
+
+cdef bint prove_record(const uint8_t *data, int64_t at, int64_t end, record_view *view) noexcept nogil:
+    cdef record_head head
+    if fault_of(data, at, end, &head) or padding_fault(data, at, end, head.length):
+        return False
+    view.kind = head.kind
+    view.queue_id = head.queue_id
+    view.seq = head.seq
+    view.next = at + <int64_t>padded(head.length)
+    return True
 
 
 cdef list scan_records(const uint8_t *data, int64_t at, int64_t end, uint32_t count, int64_t base):
@@ -724,7 +804,7 @@ cdef list scan_records(const uint8_t *data, int64_t at, int64_t end, uint32_t co
     cdef uint16_t delivery_count
     cdef uint32_t body_length
     cdef uint64_t[2] pair
-    cdef int64_t position = at, stop, i
+    cdef int64_t position = at, i
     cdef uint32_t k
     cdef uint64_t value
     cdef bytes producer
@@ -756,10 +836,8 @@ cdef list scan_records(const uint8_t *data, int64_t at, int64_t end, uint32_t co
                                                  head.length - RECORD_HEADER_BYTES - 8)
         records.append(make(Record, (head.kind, head.flags, head.priority, head.epoch, head.queue_id, head.seq,
                                      base + position, head.length, body_length, delivery_count, ranges, value, producer)))
-        stop = min(position + <int64_t>padded(head.length), end)
-        for i in range(position + head.length, stop):
-            if data[i]:
-                raise DamagedRecord(base + position, "a record's padding is not zero")
+        if padding_fault(data, position, end, head.length):
+            raise DamagedRecord(base + position, told(PADDING, &head))
         position += <int64_t>padded(head.length)
     if position != end:
         raise DamagedRecord(base + position, f"the group's {count} records do not fill its {end - at + 32} bytes")
@@ -816,7 +894,7 @@ cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint p
     # 0 at the end of the span; see record_pure._spans and _scan_record, whose refusals these are
     cdef record_head head
     cdef enq_head fields
-    cdef int64_t at = view.next, k
+    cdef int64_t at = view.next
     if at >= end:
         view.kind = 0
         return 0
@@ -829,9 +907,8 @@ cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint p
         raise DamagedRecord(at, "a record is cut off")
     if proved:
         scan_record(data, at, end, 0, &head)
-        for k in range(at + head.length, view.next):
-            if data[k]:
-                raise DamagedRecord(at, "a record's padding is not zero")
+        if padding_fault(data, at, end, head.length):
+            raise DamagedRecord(at, told(PADDING, &head))
         if head.seq >> 62:  # SEQ_MAX
             raise DamagedRecord(at, f"seq {head.seq} is beyond any queue")
     view.kind = head.kind

@@ -1,14 +1,23 @@
-"""Which messages of an old segment the index still knows (waits): what has to move before the file may go."""
+"""Which messages of an old segment the index still knows (waits): what has to move before the file may go.
+
+The segment is proved and walked without the interpreter lock, the index is asked for the runs that its messages belong
+to, and only what the index still knows there is read again and made into messages. So what this costs the event
+loop, which shares the interpreter with it, goes by how much lives in the segment.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from journal.index import Index
-from journal.layout import ENQ, RUN_ENTRY, RUN_LENGTH
-from journal.record import DamagedRecord, Message, read_message
-from journal.replay import group_at
-from journal.segments import Segments
+from journal.layout import GROUP_HEADER_BYTES, RUN_ENTRY, RUN_LENGTH
+from journal.options import JournalOptions
+from journal.reader import Reader, Wanted
+from journal.record import DamagedRecord, Message
+from journal.replay import group_head
+from journal.segments import SegmentFile, Segments
+from journal.walk import Seqs, merged, walk_groups
 
 
 class Survivor(NamedTuple):
@@ -18,40 +27,52 @@ class Survivor(NamedTuple):
     message: Message
 
 
-def survivors_of(index: Index, segment_files: Segments, segment: int) -> list[Survivor] | DamagedRecord:
-    """In the order in which they stand there. Settled ones may be among them: the queue knows better."""
-    blocks: dict[tuple[int, int], dict[int, int]] = {}
+def survivors_of(
+    index: Index, segment_files: Segments, options: JournalOptions, segment: int
+) -> list[Survivor] | DamagedRecord:
+    """By queue, ascending by seq. Settled ones may be among them: the queue knows better."""
+    try:
+        with segment_files.open(segment) as file:
+            seqs = _walked(file)
+    except DamagedRecord as damage:
+        return DamagedRecord(damage.offset, f"{damage.args[1]} ({segment_files.path(segment)})")
+    places: dict[int, list[Wanted]] = {}
+    for queue_id, first, last in seqs:
+        places.setdefault(queue_id, []).extend(_places(index, queue_id, first, last, segment))
     found: list[Survivor] = []
-    at = 0
-    with segment_files.open(segment) as file:
-        try:
-            while at < file.size:
-                data, base = file.around(at, 4)
-                if not any(data[at - base : at - base + 4]):
-                    break
-                _, length, records = group_at(file, at)
-                at += length
-                for record in records:
-                    if record.kind != ENQ:
-                        continue
-                    block = record.queue_id, record.seq // RUN_LENGTH * RUN_LENGTH
-                    places = blocks.get(block)
-                    if places is None:
-                        places = blocks[block] = _places(index, *block, segment)
-                    if places.get(record.seq) == record.offset:
-                        data, base = file.around(record.offset, record.length)
-                        message = read_message(data, record.offset - base, record.queue_id, record.seq, base)
-                        found.append(Survivor(record.queue_id, record.seq, record.offset, message))
-        except DamagedRecord as damage:
-            return DamagedRecord(damage.offset, f"{damage.args[1]} ({segment_files.path(segment)})")
+    reader = Reader(segment_files, options)
+    try:
+        for queue_id, wanted in places.items():
+            messages = reader.read(queue_id, wanted)
+            if isinstance(messages, DamagedRecord):
+                return messages
+            for (seq, _, offset, _), message in zip(wanted, messages, strict=True):
+                found.append(Survivor(queue_id, seq, offset, message))
+    finally:
+        reader.close()
     return found
 
 
-def _places(index: Index, queue_id: int, block: int, segment: int) -> dict[int, int]:
-    """Offsets by seq of the block's messages that stand in `segment`."""
-    places: dict[int, int] = {}
-    for _, entries in index.runs(queue_id, block, block + RUN_LENGTH - 1):
-        for low, _, _, _, in_segment, offset, _, _ in RUN_ENTRY.iter_unpack(entries):
+def _walked(file: SegmentFile) -> list[Seqs]:
+    """What the messages of the segment belong to. Raises DamagedRecord."""
+    found: list[Seqs] = []
+    at = 0
+    while at < file.size:
+        data, base = file.around(at, GROUP_HEADER_BYTES)
+        head = group_head(data, at - base)
+        if head is not None and head.length > len(data) - (at - base):
+            data, base = file.around(at, head.length)
+        end, seqs = walk_groups(data, at - base, base)
+        if base + end == at:
+            break
+        at = base + end
+        found += seqs
+    return merged(found)
+
+
+def _places(index: Index, queue_id: int, first: int, last: int, segment: int) -> Iterator[Wanted]:
+    """Where messages of these seqs stand in `segment`, as far as the index knows."""
+    for first_seq, entries in index.runs(queue_id, first, last):
+        for low, _, _, _, in_segment, offset, length, _ in RUN_ENTRY.iter_unpack(entries):
             if in_segment == segment:
-                places[block + low] = offset
-    return places
+                yield first_seq // RUN_LENGTH * RUN_LENGTH + low, in_segment, offset, length

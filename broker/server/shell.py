@@ -32,23 +32,24 @@ from broker.server.admin import AdminSocket
 from broker.server.alarms import Alarms
 from broker.server.client import Client, ReceiveBuffer, peer_name
 from broker.server.clock import Clock
+from broker.server.copy_forward import CopyForward
 from broker.server.credentials import Credentials
 from broker.server.endings import Restart
 from broker.server.listener import Listener, peer_identity, tls_context
 from broker.server.log import NodeLog
 from broker.server.options import ServerOptions
 from broker.server.storage import Storage
-from broker.session.connection import Connection
+from broker.session.connection import Connection, TrustedConnection
 from broker.session.state import State
 from cluster.commands import PutUser, SetPermission
 from cluster.passwords import SCRYPT, hashed
 from cluster.state import Applied
 from journal.errors import DamagedJournal, JournalFailed
 from journal.record import DamagedRecord, Message
-from journal.survivors import Survivor
 
 if TYPE_CHECKING:
     from broker.server.cluster_shell import ClusterShell
+    from broker.server.desk_socket import DeskSocket
 
 TICK_S = 0.5
 HAND_OVER_S = 5.0
@@ -83,6 +84,9 @@ class NodeShell:
         self.ended: asyncio.Future[BaseException | None]
         self.cluster: ClusterShell | None = None
         """None: the node is alone."""
+        self.desk: DeskSocket | None = None
+        """None: it has no management process."""
+        self.connections_created = 0
         self.started = False
         self.retired = asyncio.Event()
         """The node has left its cluster: whoever waits for `ended` stops it."""
@@ -94,7 +98,7 @@ class NodeShell:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms: int | None = None
         self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}
-        self._copying = False
+        self._copy_forward: CopyForward | None = None
         self._grouped_s = 0.0
         self._giving_up: asyncio.Task[None] | None = None
         self._stopped = False
@@ -135,6 +139,8 @@ class NodeShell:
             self.node.offers_external = (
                 tls is not None and options.tls is not None and (options.tls.client_certificate != "none")
             )
+            if (journal := self.storage.journal) is not None:
+                self._copy_forward = CopyForward(journal, self.node, self.loop, self.schedule, self._damaged, self.fail)
             self.storage.wiring.listen(self._applied)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
@@ -142,6 +148,7 @@ class NodeShell:
             self._tick()
             self._check_alarms()
             await self._open_admin()
+            await self._open_desk()
             self._accepting = True
             for listener in self.listeners:
                 await listener.listen()
@@ -154,6 +161,14 @@ class NodeShell:
     async def _open_admin(self) -> None:
         if self._admin is None and self.options.admin and self.options.data_dir is not None:
             self._admin = await AdminSocket.open(self, self.options.data_dir)
+
+    async def _open_desk(self) -> None:
+        directory = self.options.desk_dir
+        if directory is not None:
+            from broker.server.desk_socket import DeskSocket  # only who has a management process needs it
+
+            self.desk = DeskSocket(self, directory)
+            await self.desk.open()
 
     @property
     def waits_for(self) -> str:
@@ -170,6 +185,8 @@ class NodeShell:
         if self.cluster is not None and not self.ended.done():
             await self.cluster.hand_over_all(HAND_OVER_S)
         self._stopped = True
+        if self._copy_forward is not None:
+            self._copy_forward.stop()
         self._accepting = False
         for listener in self.listeners:
             listener.close()
@@ -208,6 +225,8 @@ class NodeShell:
             listener.close()
         if self._admin is not None:
             await self._admin.close()
+        if self.desk is not None:
+            await self.desk.close()
         if hasattr(self, "credentials"):
             self.credentials.close()
         if self.cluster is not None:
@@ -291,8 +310,10 @@ class NodeShell:
         identity = None
         if self.options.tls is not None and transport.get_extra_info("sslcontext") is not None:
             identity = peer_identity(transport, self.options.tls.identity)
-        connection = Connection(self.node, peer, loopback, self.clock.now_ms(), identity)
+        kind = TrustedConnection if client.trusted else Connection
+        connection = kind(self.node, peer, loopback, self.clock.now_ms(), identity)
         self.clients[connection] = client
+        self.connections_created += 1
         return connection
 
     def received(self, size: int) -> None:
@@ -362,6 +383,8 @@ class NodeShell:
 
     def lease_changed(self) -> None:
         """Without a lease clients hear nothing, and nothing that they say is listened to."""
+        if self.desk is not None:
+            self.desk.lease_changed()
         self.schedule()
 
     def heard(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:
@@ -558,24 +581,5 @@ class NodeShell:
         self.alarms.set("disk", "journal full", state == "full")
 
     def _checkpointed(self) -> None:
-        """A checkpoint is durable: look for one segment that is worth copying forward."""
-        journal = self.storage.journal
-        if journal is None or self._copying or self._stopped:
-            return
-        sparse = journal.sparse_segments()
-        if sparse:
-            self._copying = True
-            journal.survivors(sparse[0], partial(self._copy_forward, sparse[0]))
-
-    def _copy_forward(self, segment: int, survivors: list[Survivor] | DamagedRecord) -> None:
-        self._copying = False
-        if isinstance(survivors, DamagedRecord):
-            self._damaged(survivors)
-            return
-        for queue_id, seq, offset, message in survivors:
-            queue = self.node.queues.get(queue_id)
-            if queue is not None and not queue.deleted:
-                queue.ring.rewrite(seq, segment, offset, message)
-            elif self.node.part is not None:
-                self.node.part.copying.move(queue_id, seq, segment, offset, message)
-        self.schedule()
+        if self._copy_forward is not None and not self._stopped:
+            self._copy_forward.checkpointed()

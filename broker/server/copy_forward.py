@@ -1,0 +1,90 @@
+"""Segments that stay thin are emptied: what lives in them is written again (waits).
+
+    checkpoint durable -> which segments linger -> read one (the journal's thread) -> rings write again what they still
+    hold there -> next one
+
+The journal says which segments are worth it and bounds how much that is for each checkpoint. The rest is done beside a
+load that goes on, so the loop takes a slice of messages at a time. Whether a message still stands where it was read
+is asked at that very moment; what left or moved meanwhile is passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from broker.node.core import Node
+from journal.journal import Journal
+from journal.record import DamagedRecord
+from journal.survivors import Survivor
+
+SLICE = 500
+"""Messages; about a millisecond when they are a replica's."""
+
+
+class CopyForward:
+    def __init__(
+        self,
+        journal: Journal,
+        node: Node,
+        loop: asyncio.AbstractEventLoop,
+        schedule: Callable[[], None],
+        damaged: Callable[[DamagedRecord], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`schedule()` asks for a turn: rings have something to write."""
+        self._journal = journal
+        self._node = node
+        self._loop = loop
+        self._schedule = schedule
+        self._damaged = damaged
+        self._fail = fail
+        self._segments: deque[int] = deque()
+        """To be emptied; the first one is under way."""
+
+    def checkpointed(self) -> None:
+        """A checkpoint is durable."""
+        begins = not self._segments
+        self._segments += [segment for segment in self._journal.lingering_segments() if segment not in self._segments]
+        if begins:
+            self._next()
+
+    def stop(self) -> None:
+        """The journal closes: nothing is asked of it any more."""
+        self._segments.clear()
+
+    def _next(self) -> None:
+        while self._segments and not self._journal.use.live(self._segments[0]):
+            self._segments.popleft()  # it became empty while it waited, and may be gone
+        if self._segments:
+            self._journal.survivors(self._segments[0], self._read)
+
+    def _read(self, survivors: list[Survivor] | DamagedRecord) -> None:
+        if isinstance(survivors, DamagedRecord):
+            self._damaged(survivors)
+        else:
+            self._slice(iter(survivors))
+
+    def _slice(self, survivors: Iterator[Survivor]) -> None:
+        if not self._segments:
+            return  # stopped
+        segment, node, seen = self._segments[0], self._node, 0
+        try:
+            for queue_id, seq, offset, message in islice(survivors, SLICE):
+                seen += 1
+                queue = node.queues.get(queue_id)
+                if queue is not None and not queue.deleted:
+                    queue.ring.rewrite(seq, segment, offset, message)
+                elif node.part is not None:
+                    node.part.copying.move(queue_id, seq, segment, offset, message)
+        except Exception as error:
+            self._fail(error)
+            return
+        self._schedule()
+        if seen == SLICE:
+            self._loop.call_soon(self._slice, survivors)
+        else:
+            self._segments.popleft()
+            self._next()

@@ -1,0 +1,15 @@
+"""Which runs the messages of a segment belong to: the compiled half or its twin (`journal.build`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from journal.build import COMPILED
+from journal.walk_pure import Seqs, merged
+
+if TYPE_CHECKING or not COMPILED:
+    from journal.walk_pure import walk_groups
+else:
+    from journal.walk_fast import walk_groups
+
+__all__ = ["Seqs", "merged", "walk_groups"]
