@@ -104,9 +104,10 @@ class Mirror:
     exactly when it is among its member's rows; (3) the sums of a vhost are those of its queues' counting rows.
     """
 
-    def __init__(self, node: str) -> None:
-        """`node`: the one that this process belongs to."""
+    def __init__(self, node: str, cluster: str = "") -> None:
+        """`node`: the one that this process belongs to; `cluster`: what that node calls its cluster."""
         self.node = node
+        self.cluster = cluster or f"clusterbroker@{node}"
         self.map = ClusterMap()
         self.queue_names: list[tuple[str, str]] = []
         """(vhost, name), sorted."""

@@ -53,6 +53,15 @@ class Listing(msgspec.Struct, Generic[T], frozen=True):
     """How to read the value of a dotted path without the document; None: not known."""
 
 
+def of_documents(documents: Sequence[Document]) -> Listing[Document]:
+    """A short list whose documents are made already. It has no cursor."""
+
+    def place(_document: Document) -> tuple[str, ...]:
+        raise bad_request("this list has no cursor: use page and page_size")
+
+    return Listing(documents, name=lambda entry: str(entry.get("name", "")), place=place, document=lambda entry: entry)
+
+
 class Wish(msgspec.Struct, frozen=True):
     """What a query asks of a list."""
 

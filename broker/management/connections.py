@@ -1,0 +1,273 @@
+"""Documents of connections, channels and consumers: all of them rows, told by the node that a client is at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from broker.census.rows import ChannelRow, ConnectionRow, ConsumerRow
+
+from .errors import object_not_found
+from .history import Get, Track
+from .paging import Listing
+from .reading import CHANNEL_FIELDS, Document, Reading, moment, plain, plain_table
+from .rights import MONITORING
+
+_BYTES: Final[dict[str, Get]] = {
+    "recv_oct": lambda row: row.received_bytes,
+    "send_oct": lambda row: row.sent_bytes,
+}
+Visible = tuple[str, Track[Any]]
+"""A name, and the row behind it."""
+
+
+# -- connections ----------------------------------------------------------------------------------------------
+
+
+def connection_listing(reading: Reading, vhost: str | None = None) -> Listing[Visible]:
+    """Connections that the user may hear of."""
+    own = reading.seer.own()
+    found = sorted(
+        (
+            (track.row.name, track)
+            for track in reading.mirror.connections.values()
+            if own(track.row.user) and vhost in (None, track.row.vhost)
+        ),
+        key=lambda item: (item[0], item[1].row.connection_id),
+    )
+    return Listing(
+        found,
+        name=lambda item: item[0],
+        place=lambda item: (item[0], item[1].row.connection_id),
+        document=lambda item: connection_document(reading, item[1]),
+        quick=_quick_connection,
+    )
+
+
+def _quick_connection(path: str) -> Callable[[Visible], Any] | None:
+    fields: dict[str, Callable[[Track[ConnectionRow]], Any]] = {
+        "name": lambda track: track.row.name,
+        "user": lambda track: track.row.user,
+        "vhost": lambda track: track.row.vhost,
+        "state": lambda track: track.row.state,
+        "channels": lambda track: track.row.channels,
+        "connected_at": lambda track: track.row.connected_at_ms,
+        "recv_oct": lambda track: track.row.received_bytes,
+        "send_oct": lambda track: track.row.sent_bytes,
+        "recv_oct_details.rate": lambda track: track.rate(_BYTES["recv_oct"]),
+        "send_oct_details.rate": lambda track: track.rate(_BYTES["send_oct"]),
+    }
+    get = fields.get(path)
+    return (lambda item: get(item[1])) if get is not None else None
+
+
+def connection_document(reading: Reading, track: Track[ConnectionRow]) -> Document:
+    """One connection."""
+    row = track.row
+    answer: Document = {
+        "auth_mechanism": row.auth_mechanism,
+        "channel_max": row.channel_max,
+        "channels": row.channels,
+        "client_properties": plain_table(row.client_properties),
+        "connected_at": row.connected_at_ms,
+        "connection_id": row.connection_id,
+        "frame_max": row.frame_max_bytes,
+        "host": row.host,
+        "name": row.name,
+        "node": reading.mirror.node_of(track),
+        "peer_cert_issuer": row.tls.peer_issuer if row.tls else None,
+        "peer_cert_subject": row.tls.peer_subject if row.tls else None,
+        "peer_cert_validity": row.tls.peer_validity if row.tls else None,
+        "peer_host": row.peer_host,
+        "peer_port": row.peer_port,
+        "port": row.port,
+        "protocol": row.protocol,
+        "recv_cnt": row.received_reads,
+        "send_cnt": row.sent_writes,
+        "send_pend": row.pending_send_bytes,
+        "ssl": row.tls is not None,
+        "ssl_cipher": row.tls.cipher if row.tls else None,
+        "ssl_hash": row.tls.digest if row.tls else None,
+        "ssl_key_exchange": row.tls.key_exchange if row.tls else None,
+        "ssl_protocol": row.tls.protocol if row.tls else None,
+        "state": row.state,
+        "timeout": row.heartbeat_s,
+        "type": "network",
+        "user": row.user,
+        "user_who_performed_action": row.user,
+        "vhost": row.vhost,
+    }
+    given = row.client_properties.get("connection_name")
+    if given is not None:
+        answer["user_provided_name"] = plain(given)
+    answer.update(reading.counted("data_rates", (track,), _BYTES))
+    return answer
+
+
+def connection_named(reading: Reading, name: str) -> Track[ConnectionRow]:
+    """The connection of this name that the user may hear of. Refused (404) without one."""
+    track = reading.mirror.connections.get(reading.mirror.connection_ids.get(name, ""))
+    if track is None:
+        raise object_not_found()
+    _of_own(reading, track.row.user)
+    return track
+
+
+def _of_own(reading: Reading, user: str) -> None:
+    if user != reading.seer.name:
+        reading.seer.require(MONITORING)
+
+
+def connections_of_user(reading: Reading, user: str) -> list[Document]:
+    """Short lines about all connections of one user."""
+    _of_own(reading, user)
+    tracks = [track for track in reading.mirror.connections.values() if track.row.user == user]
+    return [
+        {
+            "name": track.row.name,
+            "node": reading.mirror.node_of(track),
+            "user": track.row.user,
+            "vhost": track.row.vhost,
+        }
+        for track in sorted(tracks, key=lambda track: track.row.name)
+    ]
+
+
+# -- channels -------------------------------------------------------------------------------------------------
+
+
+def channel_name(connection: ConnectionRow, number: int) -> str:
+    """`client -> node (number)`."""
+    return f"{connection.name} ({number})"
+
+
+def channel_listing(
+    reading: Reading, vhost: str | None = None, connection: Track[ConnectionRow] | None = None
+) -> Listing[Visible]:
+    """Channels that the user may hear of; of one vhost or one connection when told so."""
+    own = reading.seer.own()
+    owners: Iterable[Track[ConnectionRow]] = reading.mirror.connections.values()
+    if connection is not None:
+        owners = (connection,)
+    found = sorted(
+        (
+            ((owner.row.name, track.row.number), track)
+            for owner in owners
+            if own(owner.row.user) and vhost in (None, owner.row.vhost)
+            for track in reading.mirror.channels.get(owner.row.connection_id, {}).values()
+        ),
+        key=lambda item: (*item[0], item[1].row.connection_id),
+    )
+    named = [(f"{name} ({number})", track) for (name, number), track in found]
+    return Listing(
+        named,
+        name=lambda item: item[0],
+        place=lambda item: (
+            item[0].rpartition(" ")[0], f"{item[1].row.number:05}", item[1].row.connection_id,
+        ),
+        document=lambda item: channel_document(reading, item[1]),
+        quick=lambda path: (lambda item: item[0]) if path == "name" else None,
+    )  # fmt: skip
+
+
+def channel_document(reading: Reading, track: Track[ChannelRow]) -> Document:
+    """One channel, as in a list."""
+    row = track.row
+    connection = reading.mirror.connections.get(row.connection_id)
+    assert connection is not None, "a channel that is shown has a connection"
+    about = connection.row
+    answer: Document = {
+        "acks_uncommitted": row.acks_uncommitted,
+        "confirm": row.confirm,
+        "connection_details": {"name": about.name, "peer_host": about.peer_host, "peer_port": about.peer_port},
+        "consumer_count": row.consumers,
+        "global_prefetch_count": row.global_prefetch_count,
+        "message_stats": reading.counted("msg_rates", (track,), CHANNEL_FIELDS),
+        "messages_unacknowledged": row.unacknowledged,
+        "messages_uncommitted": row.uncommitted,
+        "messages_unconfirmed": row.unconfirmed,
+        "name": channel_name(about, row.number),
+        "node": reading.mirror.node_of(track),
+        "number": row.number,
+        "prefetch_count": row.prefetch_count,
+        "state": row.state,
+        "transactional": row.transactional,
+        "user": about.user,
+        "user_who_performed_action": about.user,
+        "vhost": about.vhost,
+    }
+    if row.idle_since_ms:
+        answer["idle_since"] = moment(row.idle_since_ms)
+    return answer
+
+
+def channel_full(reading: Reading, name: str) -> Document:
+    """One channel with its consumers. Refused (404) without one."""
+    connection_name, _, number = name.rpartition(" (")
+    connection = connection_named(reading, connection_name)
+    place = number.removesuffix(")")
+    channels = reading.mirror.channels.get(connection.row.connection_id, {})
+    track = channels.get(int(place)) if place.isascii() and place.isdigit() and len(place) < 6 else None
+    if track is None:
+        raise object_not_found()
+    answer = channel_document(reading, track)
+    consumers = reading.mirror.consumers_of_channel.get((track.row.connection_id, track.row.number), {})
+    answer["consumer_details"] = [consumer_document(reading, consumers[tag]) for tag in sorted(consumers)]
+    answer["deliveries"] = []
+    answer["publishes"] = []
+    return answer
+
+
+# -- consumers ------------------------------------------------------------------------------------------------
+
+
+def consumer_listing(reading: Reading, vhost: str | None = None) -> Listing[Visible]:
+    """Consumers that the user may hear of."""
+    own = reading.seer.own()
+    found: list[tuple[tuple[str, ...], Track[ConsumerRow]]] = []
+    for queue_id in reading.mirror.consumers:
+        for track in reading.mirror.consumers[queue_id].values():
+            connection = reading.mirror.connections.get(track.row.connection_id)
+            if connection is None or not own(connection.row.user) or vhost not in (None, connection.row.vhost):
+                continue
+            found.append((_consumer_place(track.row), track))
+    found.sort(key=lambda item: item[0])
+    return Listing(
+        [(track.row.tag, track) for _, track in found],
+        name=lambda item: item[0],
+        place=lambda item: _consumer_place(item[1].row),
+        document=lambda item: consumer_document(reading, item[1]),
+        quick=lambda path: (lambda item: item[0]) if path == "consumer_tag" else None,
+    )
+
+
+def _consumer_place(row: ConsumerRow) -> tuple[str, ...]:
+    return (row.tag, row.connection_id, f"{row.channel:05}")
+
+
+def consumer_document(reading: Reading, track: Track[ConsumerRow]) -> Document:
+    """One consumer."""
+    row = track.row
+    queue = reading.map.queue_by_id(row.queue_id)  # type: ignore[arg-type]
+    connection = reading.mirror.connections.get(row.connection_id)
+    about: Document = {"number": row.channel, "node": reading.mirror.node_of(track)}
+    if connection is not None:
+        told = connection.row
+        about |= {
+            "connection_name": told.name,
+            "name": channel_name(told, row.channel),
+            "peer_host": told.peer_host,
+            "peer_port": told.peer_port,
+            "user": told.user,
+        }
+    return {
+        "ack_required": row.ack_required,
+        "active": row.active,
+        "activity_status": "up" if row.active else "waiting",
+        "arguments": plain_table(row.arguments),
+        "channel_details": about,
+        "consumer_tag": row.tag,
+        "exclusive": row.exclusive,
+        "prefetch_count": row.prefetch_count,
+        "queue": {"name": queue.name, "vhost": queue.vhost} if queue is not None else {},
+    }

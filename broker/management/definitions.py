@@ -1,0 +1,265 @@
+"""Definitions: the wiring as one document, out and in.
+
+Out, as RabbitMQ exports it: everything that was declared and survives a restart; no exchange that every vhost has by
+itself, no exclusive queue. In, as a list of commands in an order in which each finds what it needs:
+
+    vhosts, users, permissions, topic permissions, parameters, global parameters, limits, policies, operator policies,
+    queues, exchanges, bindings
+
+Reading a document finds its first mistake of form and refuses the whole; whether it contradicts what exists is found
+out when the commands are folded, all or none. What is there already and the same is a success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from broker.version import VERSION
+from cluster import commands as c
+from cluster.entities import Binding, Exchange, Queue
+from cluster.exchange_rules import FAILOVER, PREDECLARED
+
+from . import accounts, settings
+from .bodies import Body, limits_command, parameter_command, policy_command, user_command
+from .errors import Refused, bad_request
+from .nodes import PRODUCT, RABBITMQ_API
+from .reading import Document, Reading, plain_table
+
+SECTION_MAX: Final = 1_000_000
+_BY_ITSELF: Final = frozenset(name for name, _, _ in PREDECLARED) | {FAILOVER}
+
+
+# -- out ------------------------------------------------------------------------------------------------------
+
+
+def exported(reading: Reading) -> Document:
+    """Of the whole cluster."""
+    vhosts = sorted(vhost.name for vhost in reading.map.vhosts())
+    return {
+        **_about(),
+        "users": accounts.users(reading),
+        "vhosts": [_vhost(reading, name) for name in vhosts],
+        "permissions": accounts.permissions(reading),
+        "topic_permissions": accounts.topic_permissions(reading),
+        "parameters": [entry for name in vhosts for entry in settings.parameters(reading, vhost=name)],
+        "global_parameters": settings.global_parameters(reading),
+        "policies": [entry for name in vhosts for entry in settings.policies(reading, name)],
+        **_wiring(reading, vhosts, named=True),
+    }
+
+
+def exported_of(reading: Reading, vhost: str) -> Document:
+    """Of one vhost, to be imported under any name: without users, and nothing names the vhost."""
+    answer = {
+        **_about(),
+        "parameters": settings.parameters(reading, vhost=vhost),
+        "policies": settings.policies(reading, vhost),
+        **_wiring(reading, [vhost], named=False),
+    }
+    for section in ("parameters", "policies"):
+        answer[section] = [{name: entry[name] for name in entry if name != "vhost"} for entry in answer[section]]
+    return answer
+
+
+def _about() -> Document:
+    return {
+        "product_name": PRODUCT,
+        "product_version": VERSION,
+        "rabbit_version": RABBITMQ_API,
+        "rabbitmq_version": RABBITMQ_API,
+    }
+
+
+def _vhost(reading: Reading, name: str) -> Document:
+    vhost = settings.vhost_named(reading, name)
+    answer: Document = {"name": name}
+    if vhost.description or vhost.tags:
+        answer |= {"description": vhost.description, "tags": list(vhost.tags)}
+        answer["metadata"] = {"description": vhost.description, "tags": list(vhost.tags)}
+    if vhost.default_queue_type:
+        answer["default_queue_type"] = vhost.default_queue_type
+    return answer
+
+
+def _wiring(reading: Reading, vhosts: list[str], *, named: bool) -> Document:
+    def about(entry: Queue | Exchange | Binding) -> Document:
+        return {"vhost": entry.vhost} if named else {}
+
+    answer: Document = {"queues": [], "exchanges": [], "bindings": []}
+    for vhost in vhosts:
+        for queue in sorted(reading.map.queues(vhost), key=lambda queue: queue.name):
+            if queue.exclusive_owner is None:
+                answer["queues"].append(
+                    {
+                        "arguments": plain_table(queue.arguments),
+                        "auto_delete": queue.auto_delete,
+                        "durable": queue.durable,
+                        "name": queue.name,
+                        **about(queue),
+                    }
+                )
+        for exchange in sorted(reading.map.exchanges(vhost), key=lambda exchange: exchange.name):
+            if exchange.name not in _BY_ITSELF:
+                answer["exchanges"].append(
+                    {
+                        "arguments": plain_table(exchange.arguments),
+                        "auto_delete": exchange.auto_delete,
+                        "durable": exchange.durable,
+                        "internal": exchange.internal,
+                        "name": exchange.name,
+                        "type": exchange.type,
+                        **about(exchange),
+                    }
+                )
+        for binding in reading.map.bindings(vhost):
+            queue_there = reading.map.queue(vhost, binding.destination)
+            if binding.destination_kind == "queue" and (queue_there is None or queue_there.exclusive_owner is not None):
+                continue
+            answer["bindings"].append(
+                {
+                    "arguments": plain_table(binding.arguments),
+                    "destination": binding.destination,
+                    "destination_type": binding.destination_kind,
+                    "routing_key": binding.routing_key,
+                    "source": binding.source,
+                    **about(binding),
+                }
+            )
+    return answer
+
+
+# -- in -------------------------------------------------------------------------------------------------------
+
+Plan = list[c.AnyCommand]
+_Planner = Callable[[Body, str | None], c.AnyCommand]
+
+
+def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, list[tuple[int, str]]]:
+    """The commands of a document, and passwords that still have to be hashed: (place of the command, password).
+
+    `vhost`: import all into this one, whatever the document names. Refused (400) with the first mistake.
+    """
+    if not isinstance(document, dict):
+        raise bad_request("not_json")
+    plan: Plan = []
+    passwords: list[tuple[int, str]] = []
+    for section, planner in _SECTIONS.items():
+        if vhost is not None and section in _OF_CLUSTER:
+            continue
+        for number, entry in enumerate(_entries(document, section)):
+            try:
+                if not isinstance(entry, dict):
+                    raise bad_request("not an object")
+                body = Body(entry, at_ms)
+                if section == "users":
+                    command, password = user_command(body.text("name"), body)
+                    if password is not None:
+                        passwords.append((len(plan), password))
+                    plan.append(command)
+                else:
+                    plan.append(planner(body, vhost))
+            except Refused as refused:
+                raise bad_request(f"{section}[{number}]: {refused.reason}") from None
+    return plan, passwords
+
+
+def _entries(document: Mapping[str, Any], section: str) -> list[Any]:
+    entries = document.get(section, [])
+    if section == "global_parameters" and isinstance(entries, dict):
+        entries = [{"name": name, "value": value} for name, value in entries.items()]
+    if not isinstance(entries, list):
+        raise bad_request(f"{section}: not a list")
+    return entries
+
+
+def _vhost_of(body: Body, vhost: str | None) -> str:
+    return vhost if vhost is not None else body.text("vhost")
+
+
+def _plan_vhost(body: Body, _vhost: str | None) -> c.AnyCommand:
+    return body.vhost_command(body.text("name"))
+
+
+def _plan_permission(body: Body, vhost: str | None) -> c.AnyCommand:
+    return body.permission_command(_vhost_of(body, vhost), body.text("user"))
+
+
+def _plan_topic_permission(body: Body, vhost: str | None) -> c.AnyCommand:
+    return body.topic_permission_command(_vhost_of(body, vhost), body.text("user"))
+
+
+def _plan_parameter(body: Body, vhost: str | None) -> c.AnyCommand:
+    component, name, where = body.text("component"), body.text("name"), _vhost_of(body, vhost)
+    if component == settings.LIMITS_COMPONENT:
+        return limits_command(where, body.table("value"), body.at_ms)
+    if component == settings.OPERATOR_POLICY_COMPONENT:
+        return policy_command(where, name, Body(body.table("value"), body.at_ms), operator=True)
+    return parameter_command(where, component, name, body)
+
+
+def _plan_global(body: Body, _vhost: str | None) -> c.AnyCommand:
+    return parameter_command(settings.GLOBAL, settings.GLOBAL, body.text("name"), body)
+
+
+def _plan_policy(body: Body, vhost: str | None) -> c.AnyCommand:
+    return policy_command(_vhost_of(body, vhost), body.text("name"), body)
+
+
+def _plan_queue(body: Body, vhost: str | None) -> c.AnyCommand:
+    return c.DeclareQueue(
+        at_ms=body.at_ms,
+        vhost=_vhost_of(body, vhost),
+        name=body.text("name"),
+        durable=body.flag("durable", True),
+        auto_delete=body.flag("auto_delete", False),
+        arguments=body.table("arguments", {}),
+    )
+
+
+def _plan_exchange(body: Body, vhost: str | None) -> c.AnyCommand:
+    return c.DeclareExchange(
+        at_ms=body.at_ms,
+        vhost=_vhost_of(body, vhost),
+        name=body.text("name"),
+        type=body.text("type"),
+        durable=body.flag("durable", True),
+        auto_delete=body.flag("auto_delete", False),
+        internal=body.flag("internal", False),
+        arguments=body.table("arguments", {}),
+    )
+
+
+def _plan_binding(body: Body, vhost: str | None) -> c.AnyCommand:
+    kind = body.text("destination_type", "queue")
+    if kind not in ("queue", "exchange"):
+        raise bad_request(f"destination_type '{kind}' is neither 'queue' nor 'exchange'")
+    return c.Bind(
+        at_ms=body.at_ms,
+        vhost=_vhost_of(body, vhost),
+        source=body.text("source"),
+        destination=body.text("destination"),
+        destination_kind="queue" if kind == "queue" else "exchange",
+        routing_key=body.text("routing_key", ""),
+        arguments=body.table("arguments", {}),
+    )
+
+
+def _plan_operator_policy(body: Body, vhost: str | None) -> c.AnyCommand:
+    return policy_command(_vhost_of(body, vhost), body.text("name"), body, operator=True)
+
+
+_SECTIONS: Final[dict[str, _Planner]] = {
+    "vhosts": _plan_vhost,
+    "users": _plan_vhost,
+    "permissions": _plan_permission,
+    "topic_permissions": _plan_topic_permission,
+    "parameters": _plan_parameter,
+    "global_parameters": _plan_global,
+    "policies": _plan_policy,
+    "operator_policies": _plan_operator_policy,
+    "queues": _plan_queue,
+    "exchanges": _plan_exchange,
+    "bindings": _plan_binding,
+}
+_OF_CLUSTER: Final = ("vhosts", "users", "permissions", "topic_permissions", "global_parameters")

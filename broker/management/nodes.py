@@ -1,0 +1,341 @@
+"""Documents of nodes, the overview, health checks and sign-in attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from broker.census.rows import NodeRow
+from broker.version import VERSION
+from cluster import exchange_rules
+from cluster.ids import NodeId
+
+from .errors import bad_request, object_not_found
+from .history import Get, Track
+from .mirror import Sums
+from .reading import DEPTH_FIELDS, MESSAGE_FIELDS, Document, Reading
+from .rights import MONITORING
+
+RABBITMQ_API: Final = "3.10.8"
+"""Whose management API this one answers like; clients look for it in `rabbitmq_version`."""
+PRODUCT: Final = "clusterbroker"
+
+EXCHANGE_TYPES: Final = [
+    {"description": f"AMQP {name} exchange", "enabled": True, "name": name} for name in exchange_rules.TYPES
+]
+AUTH_MECHANISMS: Final = [
+    {"description": "SASL PLAIN authentication mechanism", "enabled": True, "name": "PLAIN"},
+    {"description": "SASL AMQPLAIN authentication mechanism", "enabled": True, "name": "AMQPLAIN"},
+    {"description": "SASL EXTERNAL authentication mechanism", "enabled": True, "name": "EXTERNAL"},
+]
+CHURN: Final[dict[str, Get]] = {
+    "channel_closed": lambda row: row.channels_closed,
+    "channel_created": lambda row: row.channels_created,
+    "connection_closed": lambda row: row.connections_closed,
+    "connection_created": lambda row: row.connections_created,
+    "queue_created": lambda row: row.queues_created,
+    "queue_declared": lambda row: row.queues_declared,
+    "queue_deleted": lambda row: row.queues_deleted,
+}
+_GAUGES: Final[dict[str, Get]] = {
+    "disk_free": lambda row: row.disk_free_bytes,
+    "fd_used": lambda row: row.files_used,
+    "mem_used": lambda row: row.memory_used_bytes,
+    "sockets_used": lambda row: row.sockets_used,
+}
+_TOTALS: Final[dict[str, Get]] = {
+    **CHURN,
+    "io_sync_count": lambda row: row.journal_flushes,
+    "io_write_bytes": lambda row: row.journal_written_bytes,
+    "io_write_count": lambda row: row.journal_flushes,
+}
+_PROTOCOL_NAMES: Final = {
+    "amqp091": "amqp", "amqp0.9.1": "amqp", "amqp0-9-1": "amqp", "amqps": "amqp/ssl", "amqp/ssl": "amqp/ssl",
+    "https": "https", "http": "http", "amqp": "amqp", "clustering": "clustering",
+}  # fmt: skip
+
+
+def cluster_name(reading: Reading) -> str:
+    """As an administrator set it; else as the node calls it."""
+    parameter = reading.map.parameter("", "", "cluster_name")
+    if parameter is not None and isinstance(parameter.value, str):
+        return parameter.value
+    return reading.mirror.cluster
+
+
+# -- nodes ----------------------------------------------------------------------------------------------------
+
+
+def all_nodes(reading: Reading) -> list[Document]:
+    """One document for each member."""
+    return [document(reading, name) for name in sorted(reading.mirror.node_names())]
+
+
+def node_named(reading: Reading, name: str) -> Document:
+    """Refused (404) when no member has this name."""
+    if name not in reading.mirror.node_names():
+        raise object_not_found()
+    return document(reading, name)
+
+
+def document(reading: Reading, name: str) -> Document:
+    """One node; of one that does not run little more than its name."""
+    track = reading.mirror.node_track(name)
+    running = reading.mirror.running(name, reading.now_ms)
+    member = reading.map.member(NodeId(name))
+    answer: Document = {"name": name, "running": running and track is not None, "type": "disc"}
+    if member is not None:
+        answer |= {
+            "alive": member.alive,
+            "draining": member.draining,
+            "incarnation": member.incarnation,
+            "owned_queues": reading.map.owned(member.name),
+            "held_queues": reading.map.held(member.name),
+            "voter": member.voter,
+            "witness": member.witness,
+        }
+    if track is None or not running:
+        return answer
+    row = track.row
+    answer |= _facts(row)
+    answer |= _own_facts(row)
+    answer |= reading.counted("node_stats", (track,), _GAUGES, gauge=True)
+    answer |= reading.counted("node_stats", (track,), _TOTALS)
+    flush_ms = row.journal_flush_us / 1000 / row.journal_flushes if row.journal_flushes else 0.0
+    answer["io_sync_avg_time"] = answer["io_write_avg_time"] = flush_ms
+    return answer
+
+
+def _facts(row: NodeRow) -> Document:
+    return {
+        "applications": [{"description": "clusterbroker node", "name": PRODUCT, "version": row.version}],
+        "auth_mechanisms": AUTH_MECHANISMS,
+        "cluster_links": [
+            {
+                "name": link.peer,
+                "peer_addr": "",
+                "peer_port": 0,
+                "stats": {"recv_bytes": link.received_bytes, "send_bytes": link.sent_bytes},
+                "up": link.up,
+            }
+            for link in row.links
+        ],
+        "config_files": [row.config_file] if row.config_file else [],
+        "contexts": _contexts(row),
+        "db_dir": row.data_directory,
+        "disk_free_alarm": "disk" in row.alarms,
+        "disk_free_limit": row.disk_free_limit_bytes,
+        "enabled_plugins": ["rabbitmq_management"],
+        "exchange_types": EXCHANGE_TYPES,
+        "fd_total": row.files_limit,
+        "log_files": [row.log_file or "<stdout>"],
+        "mem_alarm": "memory" in row.alarms,
+        "mem_calculation_strategy": "rss",
+        "mem_limit": row.memory_limit_bytes,
+        "os_pid": str(row.os_pid),
+        "partitions": [],
+        "processors": row.processors,
+        "rates_mode": "basic",
+        "sockets_total": row.sockets_limit,
+        "uptime": row.uptime_ms,
+    }
+
+
+def _own_facts(row: NodeRow) -> Document:
+    """What RabbitMQ's nodes do not have."""
+    return {
+        "alarms": list(row.alarms),
+        "journal_bytes": row.journal_bytes,
+        "journal_segments": row.journal_segments,
+        "leased": row.leased,
+        "lease_left_ms": row.lease_left_ms,
+        "loop_lag_ms": row.loop_lag_ms,
+        "version": row.version,
+        "wiring_index": row.wiring_index,
+        "wiring_leader": row.wiring_leader or None,
+    }
+
+
+def _contexts(row: NodeRow, *, named: bool = False) -> list[Document]:
+    return [
+        {
+            "description": "clusterbroker management",
+            "ip": listener.ip_address,
+            "path": "/",
+            "port": str(listener.port),
+            "ssl": listener.protocol == "https",
+            **({"node": row.name} if named else {}),
+        }
+        for listener in row.listeners
+        if listener.protocol in ("http", "https")
+    ]
+
+
+def _listeners(row: NodeRow) -> list[Document]:
+    return [
+        {
+            "ip_address": listener.ip_address,
+            "node": row.name,
+            "port": listener.port,
+            "protocol": _PROTOCOL_NAMES.get(listener.protocol, listener.protocol),
+        }
+        for listener in row.listeners
+    ]
+
+
+# -- overview -------------------------------------------------------------------------------------------------
+
+
+def overview(reading: Reading) -> Document:
+    """The cluster at a glance; to those who do not monitor, what happens in the vhosts that they may enter."""
+    mirror, seer = reading.mirror, reading.seer
+    rows = sorted(mirror.node_rows(), key=lambda row: row.name)
+    nodes = [track for row in rows if (track := mirror.node_track(row.name)) is not None]
+    monitors = seer.has(MONITORING)
+    sums: Sequence[Track[Sums]] = (mirror.sums,)
+    if not monitors:
+        sums = [mirror.vhost_sums[name] for name in seer.open_vhosts() if name in mirror.vhost_sums]
+    return {
+        "churn_rates": reading.counted("msg_rates", nodes, CHURN),
+        "cluster_name": cluster_name(reading),
+        "contexts": [context for row in rows for context in _contexts(row, named=True)] if monitors else [],
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "exchange_types": EXCHANGE_TYPES,
+        "listeners": [listener for row in rows for listener in _listeners(row)] if monitors else [],
+        "management_version": RABBITMQ_API,
+        "message_stats": reading.counted("msg_rates", sums, MESSAGE_FIELDS),
+        "node": mirror.node,
+        "object_totals": _object_totals(reading, monitors),
+        "product_name": PRODUCT,
+        "product_version": VERSION,
+        "queue_totals": reading.counted("lengths", sums, DEPTH_FIELDS, gauge=True),
+        "rabbitmq_version": RABBITMQ_API,
+        "rates_mode": "basic",
+        "sample_retention_policies": {
+            "basic": [60, 3600], "detailed": [60], "global": [600, 3600, 28800, 86400],
+        },
+        "statistics_db_event_queue": 0,
+    }  # fmt: skip
+
+
+def _object_totals(reading: Reading, monitors: bool) -> Document:
+    mirror, vhosts = reading.mirror, reading.seer.open_vhosts()
+    if monitors:
+        vhosts = [vhost.name for vhost in reading.map.vhosts()]
+        queues, connections = len(mirror.queue_names), len(mirror.connections)
+        channels = sum(map(len, mirror.channels.values()))
+        consumers = sum(map(len, mirror.consumers.values()))
+    else:
+        own = [track.row for track in mirror.connections.values() if track.row.user == reading.seer.name]
+        queues, connections = sum(len(reading.map.queues(vhost)) for vhost in vhosts), len(own)
+        channels = sum(len(mirror.channels.get(row.connection_id, ())) for row in own)
+        consumers = sum(
+            len(mirror.consumers_of_channel.get((row.connection_id, number), ()))
+            for row in own
+            for number in mirror.channels.get(row.connection_id, ())
+        )
+    return {
+        "channels": channels,
+        "connections": connections,
+        "consumers": consumers,
+        "exchanges": sum(1 + len(reading.map.exchanges(vhost)) for vhost in vhosts),
+        "queues": queues,
+    }
+
+
+# -- health and sign-in attempts ------------------------------------------------------------------------------
+
+
+class Health(msgspec.Struct, frozen=True):
+    """What a check found."""
+
+    ok: bool
+    facts: dict[str, Any] = {}
+
+    @property
+    def document(self) -> Document:
+        """`{"status": "ok"}`, or why not."""
+        return {"status": "ok" if self.ok else "failed", **self.facts}
+
+
+def without_lease(reading: Reading) -> Health | None:
+    """A node that is cut off passes no check."""
+    stale_s = reading.mirror.stale_s(reading.now_ms)
+    if stale_s is None:
+        return None
+    return Health(False, {"reason": f"node '{reading.mirror.node}' has been without a lease for {stale_s} s"})
+
+
+def alarms(reading: Reading, *, local: bool = False) -> Health:
+    """Whether any node, or this one, has a resource alarm."""
+    found = [
+        {"node": row.name, "resource": alarm}
+        for row in sorted(reading.mirror.node_rows(), key=lambda row: row.name)
+        if row.name == reading.mirror.node or not local
+        for alarm in row.alarms
+    ]
+    if not found:
+        return Health(True)
+    where = "on this node" if local else "in the cluster"
+    return Health(False, {"alarms": found, "reason": f"There are alarms in effect {where}"})
+
+
+def port_listener(reading: Reading, port: str) -> Health:
+    """Whether this node listens on a port."""
+    if not (port.isascii() and port.isdigit() and len(port) < 6):
+        raise bad_request(f"Invalid port: {port}")
+    track = reading.mirror.node_track(reading.mirror.node)
+    ports = sorted(listener.port for listener in track.row.listeners) if track is not None else []
+    if int(port) in ports:
+        return Health(True, {"port": int(port)})
+    return Health(False, {"missing": int(port), "ports": ports, "reason": "No active listener"})
+
+
+def protocol_listener(reading: Reading, protocol: str) -> Health:
+    """Whether this node listens for a protocol."""
+    track = reading.mirror.node_track(reading.mirror.node)
+    protocols = sorted({listener["protocol"] for listener in _listeners(track.row)}) if track is not None else []
+    wanted = _PROTOCOL_NAMES.get(protocol.lower(), protocol)
+    if wanted in protocols:
+        return Health(True, {"protocol": wanted})
+    return Health(False, {"missing": wanted, "protocols": protocols, "reason": "No active listener"})
+
+
+def quorum_critical(reading: Reading) -> Health:
+    """Whether some queue here would lose its minimum in sync if this node went down."""
+    name = NodeId(reading.mirror.node)
+    if len(reading.mirror.node_names()) < 2:
+        return Health(True, {"reason": "single node cluster"})
+    critical = [
+        {"name": queue.name, "virtual_host": queue.vhost, "type": queue.arguments.get("x-queue-type", "classic")}
+        for queue in reading.map.replicas_of(name)
+        if name in queue.in_sync and len(queue.in_sync) - 1 < reading.map.min_in_sync(queue)
+    ]
+    if not critical:
+        return Health(True)
+    return Health(
+        False,
+        {
+            "queues": sorted(critical, key=lambda entry: (entry["virtual_host"], entry["name"])),
+            "reason": "There are queues that would lose their minimum in sync if this node went down",
+        },
+    )
+
+
+def login_attempts(reading: Reading, name: str) -> list[Document]:
+    """By protocol, since the node started. Refused (404) when no member has this name."""
+    if name not in reading.mirror.node_names():
+        raise object_not_found()
+    track = reading.mirror.node_track(name)
+    return [
+        {
+            "auth_attempts": logins.succeeded + logins.failed,
+            "auth_attempts_failed": logins.failed,
+            "auth_attempts_succeeded": logins.succeeded,
+            "protocol": "amqp091" if logins.protocol == "amqp" else logins.protocol,
+        }
+        for logins in (track.row.logins if track is not None else ())
+    ]

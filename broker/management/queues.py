@@ -1,0 +1,195 @@
+"""Documents of queues.
+
+What is declared comes from the map and is always there; what happens comes from the owner's row, and its fields are
+missing as long as nobody told one (RabbitMQ's clients know that: it does the same in a queue's first seconds).
+
+Our own fields say who has the queue: `owner`, `epoch`, `replicas`, `in_sync`, `copies` (how far each is behind).
+`leader`, `members` and `online` say the same in RabbitMQ's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from broker.census.rows import QueueRow
+from cluster.entities import Queue
+
+from .connections import consumer_document
+from .errors import object_not_found
+from .history import Track
+from .paging import Listing
+from .reading import DEPTH_FIELDS, QUEUE_FIELDS, Document, Reading, moment, plain_table
+
+QueueName = tuple[str, str]
+
+_GAUGES: Final[dict[str, Callable[[QueueRow], Any]]] = {
+    "consumers": lambda row: row.consumers,
+    "memory": lambda row: row.memory_bytes,
+    "message_bytes": lambda row: row.ready_bytes + row.unacknowledged_bytes,
+    "message_bytes_paged_out": lambda row: max(0, row.ready_bytes + row.unacknowledged_bytes - row.in_memory_bytes),
+    "message_bytes_persistent": lambda row: row.persistent_bytes,
+    "message_bytes_ram": lambda row: row.in_memory_bytes,
+    "message_bytes_ready": lambda row: row.ready_bytes,
+    "message_bytes_unacknowledged": lambda row: row.unacknowledged_bytes,
+    "messages_paged_out": lambda row: max(0, row.ready + row.unacknowledged - row.in_memory),
+    "messages_persistent": lambda row: row.persistent,
+    "messages_ram": lambda row: row.in_memory,
+    "consumer_capacity": lambda row: row.consumer_capacity,
+    "consumer_utilisation": lambda row: row.consumer_capacity,
+}
+
+
+def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
+    """Queues of a vhost, or of all that the user may enter."""
+    names: Sequence[QueueName] = reading.mirror.queue_names
+    if vhost is not None:
+        names = [(queue.vhost, queue.name) for queue in reading.map.queues(vhost)]
+        names.sort()
+    elif not reading.seer.sees_all_vhosts():
+        open_vhosts = frozenset(reading.seer.open_vhosts())
+        names = [name for name in names if name[0] in open_vhosts]
+
+    def found(name: QueueName) -> Queue:
+        queue = reading.map.queue(*name)
+        assert queue is not None, "a listed queue is in the map"
+        return queue
+
+    def quick(path: str) -> Callable[[QueueName], Any] | None:
+        if path == "name":
+            return lambda name: name[1]
+        if path == "vhost":
+            return lambda name: name[0]
+        get = _of_row(path)
+        if get is None:
+            return None
+
+        def value(name: QueueName) -> Any:
+            track = reading.mirror.queue_track(found(name))
+            return get(track) if track is not None else None
+
+        return value
+
+    return Listing(
+        names,
+        name=lambda name: name[1],
+        place=lambda name: name,
+        document=lambda name: document(reading, found(name)),
+        quick=quick,
+    )
+
+
+def _of_row(path: str) -> Callable[[Track[QueueRow]], Any] | None:
+    """The value of a path, read off the row; None: it has to be looked for in the document."""
+    if path in _GAUGES:
+        gauge = _GAUGES[path]
+        return lambda track: gauge(track.row)
+    steps = path.removeprefix("message_stats.").split(".")
+    fields = QUEUE_FIELDS if path.startswith("message_stats.") else DEPTH_FIELDS
+    if steps[0] in fields and len(steps) == 1:
+        get = fields[steps[0]]
+        return lambda track: get(track.row)
+    field = steps[0].removesuffix("_details")
+    if field in fields and steps[1:] == ["rate"] and steps[0].endswith("_details"):
+        get = fields[field]
+        return lambda track: track.change(get) if fields is DEPTH_FIELDS else track.rate(get)
+    return None
+
+
+def document(reading: Reading, queue: Queue) -> Document:
+    """One queue, as in a list."""
+    settings = reading.map.effective(queue)
+    track = reading.mirror.queue_track(queue)
+    answer: Document = {
+        "arguments": plain_table(queue.arguments),
+        "auto_delete": queue.auto_delete,
+        "durable": queue.durable,
+        "effective_policy_definition": _policy_definition(
+            reading, queue.vhost, settings.policy, settings.operator_policy
+        ),
+        "epoch": queue.epoch,
+        "exclusive": queue.exclusive_owner is not None,
+        "in_sync": list(queue.in_sync),
+        "leader": queue.owner,
+        "members": list(queue.replicas),
+        "name": queue.name,
+        "node": queue.owner or (queue.replicas[0] if queue.replicas else None),
+        "online": [node for node in queue.replicas if reading.mirror.running(node, reading.now_ms)],
+        "operator_policy": settings.operator_policy,
+        "owner": queue.owner,
+        "policy": settings.policy,
+        "queue_id": queue.queue_id,
+        "replicas": list(queue.replicas),
+        "state": "down" if queue.owner is None else "running",
+        "type": queue.arguments.get("x-queue-type", "classic"),
+        "vhost": queue.vhost,
+    }
+    if queue.exclusive_owner is not None:
+        connection = reading.mirror.connections.get(queue.exclusive_owner)
+        if connection is not None:
+            row = connection.row
+            answer["owner_pid_details"] = {"name": row.name, "peer_host": row.peer_host, "peer_port": row.peer_port}
+    if track is not None:
+        _add_row(reading, answer, queue, track)
+    return answer
+
+
+def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[QueueRow]) -> None:
+    row = track.row
+    for name, gauge in _GAUGES.items():
+        answer[name] = gauge(row)
+    answer["exclusive_consumer_tag"] = row.exclusive_consumer_tag
+    answer["head_message_timestamp"] = row.head_timestamp_s
+    answer["single_active_consumer_tag"] = row.single_active_consumer_tag
+    if queue.owner is not None:
+        answer["state"] = row.state
+    if row.idle_since_ms:
+        answer["idle_since"] = moment(row.idle_since_ms)
+    answer["copies"] = [
+        {
+            "node": copy.node,
+            "records_behind": copy.records_behind,
+            "bytes_behind": copy.bytes_behind,
+            "in_sync": copy.in_sync,
+        }
+        for copy in row.copies
+    ]
+    answer.update(reading.counted("lengths", (track,), DEPTH_FIELDS, gauge=True))
+    answer["message_stats"] = reading.counted("msg_rates", (track,), QUEUE_FIELDS)
+
+
+def full(reading: Reading, vhost: str, name: str) -> Document:
+    """One queue with its consumers, what flows in, and which rule set which limit. Refused (404) without one."""
+    queue = reading.map.queue(vhost, name)
+    if queue is None:
+        raise object_not_found()
+    answer = document(reading, queue)
+    consumers = reading.mirror.consumers.get(queue.queue_id, {})
+    answer["consumer_details"] = [
+        consumer_document(reading, track) for _, track in sorted(consumers.items(), key=lambda item: item[0])
+    ]
+    answer["deliveries"] = []
+    answer["incoming"] = [
+        {
+            "exchange": {"name": key[2], "vhost": key[1]},
+            "stats": reading.counted("msg_rates", tuple(told.values()), {"publish": lambda row: row.publish}),
+        }
+        for key, told in sorted(reading.mirror.flows_of_queue.get(queue.queue_id, {}).items())
+    ]
+    answer["explain"] = reading.map.effective(queue).explain()
+    return answer
+
+
+def _policy_definition(reading: Reading, vhost: str, policy: str | None, operator: str | None) -> Document:
+    if policy is None and operator is None:
+        return {}
+    policies, operator_policies = reading.policies(vhost)
+    mine = dict(policies[policy].definition) if policy in policies else {}
+    theirs = operator_policies[operator].definition if operator in operator_policies else {}
+    for key, value in theirs.items():
+        both = mine.get(key)
+        if isinstance(both, int) and isinstance(value, int) and not isinstance(value, bool):
+            mine[key] = min(both, value)
+        else:
+            mine[key] = value
+    return plain_table(mine)

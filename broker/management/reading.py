@@ -1,0 +1,144 @@
+"""One request's view of the mirror: who asks, when, and how much of the past; and what all documents share."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from broker.census.rows import NodeRow
+from cluster.entities import OperatorPolicy, Policy
+from cluster.view import ClusterView
+
+from .errors import bad_request
+from .history import SAMPLES_MAX, Get, Track, Window, details
+from .mirror import Mirror
+from .rights import Seer
+
+Document = dict[str, Any]
+
+FAMILIES: Final = ("lengths", "msg_rates", "data_rates", "node_stats")
+AGE_MAX_S: Final = 86_400
+
+
+class Reading:
+    """Made for one request."""
+
+    __slots__ = ("_policies", "map", "mirror", "now_ms", "query", "seer", "windows")
+
+    def __init__(self, mirror: Mirror, seer: Seer, now_ms: int, query: Mapping[str, str] | None = None) -> None:
+        """Refused (400) when the query asks for a past that cannot be."""
+        self.mirror = mirror
+        self.map: ClusterView = mirror.map
+        self.seer = seer
+        self.now_ms = now_ms
+        self.query: Mapping[str, str] = query or {}
+        self.windows = windows(self.query)
+        self._policies: dict[str, tuple[dict[str, Policy], dict[str, OperatorPolicy]]] = {}
+
+    def policies(self, vhost: str) -> tuple[dict[str, Policy], dict[str, OperatorPolicy]]:
+        """Policies and operator policies of a vhost, by name."""
+        found = self._policies.get(vhost)
+        if found is None:
+            found = self._policies[vhost] = (
+                {policy.name: policy for policy in self.map.policies(vhost)},
+                {policy.name: policy for policy in self.map.operator_policies(vhost)},
+            )
+        return found
+
+    def counted(
+        self, family: str, tracks: Sequence[Track[Any]], fields: Mapping[str, Get], gauge: bool = False
+    ) -> Document:
+        """`{field: sum, field_details: {...}}` for each field, over the rows of all tracks."""
+        window = self.windows.get(family)
+        if window is not None and window.longer:
+            self.mirror.watch(track for track in tracks if not isinstance(track.row, NodeRow))
+        document: Document = {}
+        for field, get in fields.items():
+            document[field] = sum(get(track.row) for track in tracks)
+            document[f"{field}_details"] = details(tracks, get, window, gauge)
+        return document
+
+
+def windows(query: Mapping[str, str]) -> dict[str, Window]:
+    """What the query asks of the past, by family."""
+    found: dict[str, Window] = {}
+    for family in FAMILIES:
+        age, step = query.get(f"{family}_age"), query.get(f"{family}_incr")
+        if age is None or step is None:
+            continue
+        if not (age.isascii() and age.isdigit() and step.isascii() and step.isdigit()) or len(age + step) > 12:
+            raise bad_request(f"{family}_age and {family}_incr are whole seconds")
+        seconds = min(int(age), AGE_MAX_S)
+        if not int(step):
+            raise bad_request(f"{family}_incr is at least 1")
+        if seconds // int(step) > SAMPLES_MAX:
+            raise bad_request(f"{family}_age and {family}_incr make more than {SAMPLES_MAX} samples")
+        found[family] = Window(seconds * 1000, int(step) * 1000)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A value of an argument table as JSON has it."""
+    match value:
+        case bool() | None | str():
+            return value
+        case int() | float():
+            return value if value == value and abs(value) != float("inf") else str(value)
+        case bytes() | bytearray() | memoryview():
+            raw = bytes(value)
+            try:
+                return raw.decode()
+            except UnicodeDecodeError:
+                return base64.b64encode(raw).decode()
+        case datetime():
+            return int(value.timestamp())
+        case Mapping():
+            return {str(name): plain(inner) for name, inner in value.items()}
+        case Sequence():
+            return [plain(inner) for inner in value]
+        case _:
+            return str(value)
+
+
+def plain_table(table: Mapping[str, Any]) -> Document:
+    """An argument table as JSON has it."""
+    return {name: plain(value) for name, value in table.items()} if table else {}
+
+
+def moment(at_ms: int) -> str:
+    """A time as RabbitMQ writes it: `2026-11-21T19:50:39.265+00:00`."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+# -- message totals, as fields of `message_stats`
+
+MESSAGE_FIELDS: Final[dict[str, Get]] = {
+    "ack": lambda row: row.messages.ack,
+    "confirm": lambda row: row.messages.confirm,
+    "deliver": lambda row: row.messages.deliver,
+    "deliver_get": lambda row: (
+        row.messages.deliver + row.messages.deliver_no_ack + row.messages.get + row.messages.get_no_ack
+    ),
+    "deliver_no_ack": lambda row: row.messages.deliver_no_ack,
+    "disk_reads": lambda row: row.messages.disk_reads,
+    "disk_writes": lambda row: row.messages.disk_writes,
+    "drop_unroutable": lambda row: row.messages.drop_unroutable,
+    "get": lambda row: row.messages.get,
+    "get_empty": lambda row: row.messages.get_empty,
+    "get_no_ack": lambda row: row.messages.get_no_ack,
+    "publish": lambda row: row.messages.publish,
+    "redeliver": lambda row: row.messages.redeliver,
+    "return_unroutable": lambda row: row.messages.return_unroutable,
+}
+_OF_PUBLISHERS: Final = ("confirm", "drop_unroutable", "return_unroutable")
+_OF_DISK: Final = ("disk_reads", "disk_writes")
+QUEUE_FIELDS: Final = {name: get for name, get in MESSAGE_FIELDS.items() if name not in (*_OF_PUBLISHERS, *_OF_DISK)}
+CHANNEL_FIELDS: Final = {name: get for name, get in MESSAGE_FIELDS.items() if name not in _OF_DISK}
+
+DEPTH_FIELDS: Final[dict[str, Get]] = {
+    "messages": lambda row: row.ready + row.unacknowledged,
+    "messages_ready": lambda row: row.ready,
+    "messages_unacknowledged": lambda row: row.unacknowledged,
+}
