@@ -25,6 +25,7 @@ import msgspec
 
 from . import guards, outbox
 from . import messages as m
+from .guards import MEMBERSHIP, change_of
 from .journal import Journal
 from .outbox import NoPoller, Outbox
 from .pinned import CANDIDATE, CLOCK, FOLLOWER, LEADER, Node, SyncObj, SyncObjConf, journal_of_next_core
@@ -36,7 +37,8 @@ HEARTBEAT_S: Final = 0.1
 FALLBACK_S: Final = 1.5
 GONE_STEP_S: Final = 0.02
 STALL_S: Final = 0.1
-MEMBERSHIP: Final = b"\x02"
+SNAPSHOT_BYTES_MAX: Final = 1 << 30
+"""No map comes near it; whoever sends more would fill the memory."""
 _NEVER: Final = 1 << 62
 
 
@@ -236,6 +238,13 @@ class Core(SyncObj):  # type: ignore[misc]
     def compact(self) -> None:
         """Write a snapshot of what is applied and forget the log before it, in the next turn."""
         self.forceLogCompaction()
+
+    def objection(self, message: m.AnyMessage) -> str | None:
+        """Why no correct member can have said this here; None: it may be `received`."""
+        arriving = self._snapshots.arriving_bytes
+        if isinstance(message, m.Snapshot) and not message.first and arriving + len(message.data) > SNAPSHOT_BYTES_MAX:
+            return f"a snapshot of more than {SNAPSHOT_BYTES_MAX} bytes"
+        return guards.objection(self.journal, message, term=self.term, leads=self.leads, committed=self.commit)
 
     def received(self, peer: str, message: m.AnyMessage) -> None:
         """A message of this peer."""
@@ -470,7 +479,7 @@ class Core(SyncObj):  # type: ignore[misc]
     def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> tuple[str, str, Any] | None:  # noqa: N802
         if command[:1] != MEMBERSHIP:
             return None
-        verb, raft_id = msgspec.msgpack.decode(command[1:], type=tuple[str, str])
+        verb, raft_id = change_of(command)
         return verb, raft_id, Node(raft_id)
 
     def _SyncObj__doChangeCluster(self, request: tuple[str, str, Any], reverse: bool = False) -> bool:  # noqa: N802

@@ -7,10 +7,18 @@ log (G5); and its followers ask for entries one conflict at a time, each from an
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from .journal import Journal
-from .messages import Append
+import msgspec
+
+from .fold import REGULAR, unseal
+from .journal import NO_OP, Journal
+from .messages import AnyMessage, Append, PreVoted, Snapshot
+
+MEMBERSHIP: Final = b"\x02"
+TERMS_AHEAD_MAX: Final = 1 << 32
+"""More elections than anybody misses: whoever speaks of a later term is broken, and numbers do not go on for ever."""
+_CHANGE: Final[msgspec.msgpack.Decoder[tuple[str, str]]] = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 class Normalised(NamedTuple):
@@ -47,6 +55,58 @@ def normalised(journal: Journal, message: Append) -> Normalised | None:
         return Normalised(Append(message.term, commit, tail[1], tail[2], ()), match)
     term = journal[match - first][2]
     return Normalised(Append(message.term, message.commit, match, term, entries[known:]), None)
+
+
+def objection(journal: Journal, message: AnyMessage, *, term: int, leads: bool, committed: int) -> str | None:
+    """Why no correct member can have said this to one in this term; None: it may be true.
+
+    What is wrong in itself is told by its sender alone, so the link to him ends, and not the node.
+    """
+    theirs: int | None = getattr(message, "term", None)
+    if theirs is None:
+        return None
+    newest = max(theirs, message.current) if isinstance(message, PreVoted) else theirs
+    if newest > term + TERMS_AHEAD_MAX:
+        return f"it speaks of term {newest}, and this is term {term}"
+    if not isinstance(message, Append | Snapshot) or theirs < term:
+        return None
+    if leads and theirs == term:
+        return f"two lead in term {term}, it and this node"
+    return _entries_objection(journal, message, committed) if isinstance(message, Append) else None
+
+
+def _entries_objection(journal: Journal, message: Append, committed: int) -> str | None:
+    first = journal[0][1]
+    before = message.prev_term
+    told: list[tuple[int, int]] = [(message.prev_index, message.prev_term)]
+    for place, entry in enumerate(message.entries, start=message.prev_index + 1):
+        stored, index, term = entry
+        if index != place or not before <= term <= message.term or not _is_entry(stored):
+            return f"entry {index} of term {term} does not follow entry {place - 1} of term {before}, or is none"
+        before = term
+        told.append((index, term))
+    for index, term in told:
+        if first < index <= min(committed, journal[-1][1]) and journal[index - first][2] != term:
+            return f"entry {index} is of term {journal[index - first][2]} and committed, and it says {term}"
+    return None
+
+
+def _is_entry(stored: bytes) -> bool:
+    try:
+        if stored[:1] == REGULAR:
+            unseal(stored)
+        elif stored[:1] == MEMBERSHIP:
+            return change_of(stored)[0] in ("add", "rem")
+        else:
+            return stored == NO_OP
+    except ValueError:
+        return False
+    return True
+
+
+def change_of(stored: bytes) -> tuple[str, str]:
+    """Verb and Raft id of a change of voters."""
+    return _CHANGE.decode(stored[1:])
 
 
 def _after_snapshot(journal: Journal, message: Append) -> Append:

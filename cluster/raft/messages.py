@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.ids import LogIndex, NodeId
+from cluster.ids import NodeId
+from cluster.link.fields import Whole, Word
 
-Entry = tuple[bytes, int, int]
+Entry = tuple[bytes, Whole, Word]
 """(stored entry, index, term), as the journal and pysyncobj hold it."""
 
 
@@ -39,19 +40,19 @@ class Introduce(Message, frozen=True, tag=60):
 class Append(Message, frozen=True, tag=61):
     """Entries that follow the one at `prev_index` of `prev_term`; none: a heartbeat."""
 
-    term: int
-    commit: int
-    prev_index: int
-    prev_term: int
+    term: Word
+    commit: Whole
+    prev_index: Whole
+    prev_term: Word
     entries: tuple[Entry, ...]
 
 
 class Snapshot(Message, frozen=True, tag=62):
     """A piece of a snapshot file; the empty piece ends it."""
 
-    term: int
-    commit: int
-    index: int
+    term: Word
+    commit: Whole
+    index: Whole
     """The last entry that the snapshot contains."""
     first: bool
     last: bool
@@ -61,8 +62,8 @@ class Snapshot(Message, frozen=True, tag=62):
 class Ack(Message, frozen=True, tag=63):
     """What a follower has, durably: everything before `next_index` (success), or whence to send again (reset)."""
 
-    term: int
-    next_index: int
+    term: Word
+    next_index: Whole
     reset: bool
     success: bool
 
@@ -70,37 +71,37 @@ class Ack(Message, frozen=True, tag=63):
 class AskVote(Message, frozen=True, tag=64):
     """A candidate asks for a vote in `term`."""
 
-    term: int
-    last_index: int
-    last_term: int
+    term: Word
+    last_index: Whole
+    last_term: Word
 
 
 class Vote(Message, frozen=True, tag=65):
     """The vote of its sender, durably given."""
 
-    term: int
+    term: Word
 
 
 class PreVote(Message, frozen=True, tag=66):
     """Would you vote for me in `term`? Binds nobody, raises nobody's term."""
 
-    term: int
-    last_index: int
-    last_term: int
+    term: Word
+    last_index: Whole
+    last_term: Word
 
 
 class PreVoted(Message, frozen=True, tag=67):
     """The answer, for the `term` that was asked for, with the own term beside it."""
 
-    term: int
+    term: Word
     granted: bool
-    current: int
+    current: Word
 
 
 class TermHint(Message, frozen=True, tag=68):
     """To who still leads in an older term."""
 
-    term: int
+    term: Word
 
 
 class Forward(Message, frozen=True, tag=69):
@@ -112,28 +113,28 @@ class Forward(Message, frozen=True, tag=69):
 class AppliedUpTo(Message, frozen=True, tag=70):
     """A member has applied everything up to this index."""
 
-    index: LogIndex
+    index: Whole
 
 
 class Barrier(Message, frozen=True, tag=71):
     """Every living member has applied everything up to this index."""
 
-    term: int
-    index: LogIndex
+    term: Word
+    index: Whole
 
 
 class Probe(Message, frozen=True, tag=72):
     """Am I still the leader of this term?"""
 
-    term: int
-    round: int
+    term: Word
+    round: Whole
 
 
 class Probed(Message, frozen=True, tag=73):
     """You are, as far as I know."""
 
-    term: int
-    round: int
+    term: Word
+    round: Whole
 
 
 AnyMessage = (

@@ -27,7 +27,7 @@ Events, never from within a listener or `done` but for `propose`:
     tick(now_s)              monotonic, every 20 ms
     linked(peer)             a control link exists, both ways, with nothing sent on it yet
     unlinked(peer)           it is gone; what was under way on it is lost
-    received(peer, head)     the head of a frame with a tag of 60-99; ValueError: end the link
+    received(peer, head)     the head of a frame with a tag of 60-99; ValueError: no member says that, end the link
     peer_gone(peer)          its process is known to be dead (its port refuses)
     abdicate(pause_s)        this node is about to go: another one shall lead
 
@@ -271,7 +271,7 @@ class RaftLog:
             self._kick()
 
     def received(self, peer: NodeId, head: bytes | memoryview) -> None:
-        """A frame came over the control link. Raises ValueError when it is none of ours."""
+        """A frame came over the control link. Raises ValueError when it is none of ours, or cannot be true."""
         message = m.decode(head)
         if self._closed or peer not in self._links:
             return
@@ -280,6 +280,8 @@ class RaftLog:
         else:
             known = self._links[peer]
             if known is not None and self._core is not None:
+                if why := self._core.objection(message):
+                    raise ValueError(why)
                 self._guarded(lambda: self._hear(peer, known, message))
         self._kick()
 
@@ -381,10 +383,10 @@ class RaftLog:
                 if core.leads:
                     self._forwarded.extend(entry for entry in message.entries if _is_proposal(entry))
             case m.AppliedUpTo():
-                self._applied_by.heard(peer, message.index)
+                self._applied_by.heard(peer, LogIndex(message.index))
             case m.Barrier():
                 if message.term == core.term:
-                    self._barrier = max(self._barrier, message.index)
+                    self._barrier = max(self._barrier, LogIndex(message.index))
             case m.Probe():
                 if message.term == core.term:
                     core.say(known, m.Probed(message.term, message.round))

@@ -77,6 +77,11 @@ class Snapshots:
         self.index = 0
         """The last entry that the file contains; 0: there is no file."""
 
+    @property
+    def arriving_bytes(self) -> int:
+        """Of the snapshot that a leader is sending, so far."""
+        return len(self._arriving or b"")
+
     def load(self) -> StoredSnapshot | None:
         """The snapshot; None: there is none. Raises DamagedLog."""
         data = self._disk.read(FILE)

@@ -15,8 +15,9 @@ from cluster.errors import DamagedLog, DiskFailed, PreconditionFailed, Unavailab
 from cluster.ids import Incarnation, LogIndex, NodeId
 from cluster.raft import identity, proposals
 from cluster.raft import messages as m
+from cluster.raft.core import Core
 from cluster.raft.disk import FileDisk
-from cluster.raft.fold import Fold, unseal
+from cluster.raft.fold import Envelope, Fold, seal, unseal
 from cluster.raft.identity import Founder, found, join, migrate_local
 from cluster.raft.raft_log import RaftLog
 from cluster.raft.voters import Candidate, Change, next_change, wanted_voters
@@ -411,7 +412,8 @@ def test_a_disk_that_fails_stops_the_node_once() -> None:
     assert isinstance(outcome[-1].error, Unavailable)
 
 
-def test_an_invariant_that_does_not_hold_stops_the_node() -> None:
+def test_an_invariant_that_does_not_hold_stops_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Core, "objection", lambda *_: None)  # who speaks for a second leader does not get so far
     cluster = founded()
     leader = cluster.leader
     follower = next(name for name in "abc" if name != leader.name)
@@ -466,6 +468,68 @@ def test_what_is_no_message_ends_the_link() -> None:
     for head in (b"", b"\x00", b"\x91\x05", b"\xff" * 20):
         with pytest.raises(ValueError, match=r".*"):
             log.received(NodeId("b"), head)
+
+
+REGULAR_ENTRY = seal(Envelope("x/disk-x", 1, 1, b""))
+
+
+def impossible(term: int, commit: int) -> list[m.AnyMessage]:
+    """What no correct member says to one in this term that has committed so far; some to leaders, some to followers."""
+    end = commit + 1
+    return [
+        m.Append(term, commit, commit, term - 1, ()),
+        m.Append(term, commit, commit - 1, 0, ((REGULAR_ENTRY, commit, 0),)),
+        m.Append(term + 1, commit, 3, 0, ((REGULAR_ENTRY, 4, 0),)),
+        m.Append(term + 1, commit, commit, term, ((REGULAR_ENTRY, end + 1, term),)),
+        m.Append(term + 1, commit, commit, term, ((REGULAR_ENTRY, end, term + 2),)),
+        m.Append(term + 1, commit, commit, term, ((REGULAR_ENTRY, end, term - 1),)),
+        *(m.Append(term + 1, commit, commit, term, ((entry, end, term),)) for entry in (b"", b"\0x", b"\2\xc1", b"\3")),
+        *(m.TermHint(far) for far in (2**33 + term, 2**63, 2**64 - 1)),
+        m.AskVote(2**64 - 1, 2**62, 2**64 - 1),
+        m.PreVoted(1, False, 2**64 - 1),
+    ]
+
+
+@pytest.mark.parametrize("to", ["leader", "follower"])
+@pytest.mark.parametrize("number", range(len(impossible(1, 9))))
+def test_what_no_member_says_ends_the_link_and_not_the_node(to: str, number: int) -> None:
+    cluster = founded()
+    register(cluster, "a", "b", "c")
+    leader = cluster.leader
+    log = leader if to == "leader" else next(log for log in cluster.logs.values() if log is not leader)
+    liar = next(name for name in cluster.logs if name not in (log.name, leader.name))
+    term = log.term
+    with pytest.raises(ValueError, match=r".*"):
+        log.received(NodeId(liar), m.encode(impossible(term, log.applied)[number]))
+    cluster.pass_time(0.5)
+    assert not cluster.failures
+    assert log.term == term, "nothing of it was believed"
+    assert cluster.do(log.name, c.PutUser(name="u", password_hash="", hash_algorithm="")).ok
+    assert len({log.map.digest() for log in cluster.logs.values()}) == 1
+
+
+def test_a_second_leader_of_a_term_is_not_believed() -> None:
+    cluster = founded()
+    leader = cluster.leader
+    liar = next(name for name in cluster.logs if name != leader.name)
+    for message in (m.Append(leader.term, 3, 3, 0, ()), m.Snapshot(leader.term, 3, 3, True, False, b"x")):
+        with pytest.raises(ValueError, match="two lead in term"):
+            leader.received(NodeId(liar), m.encode(message))
+    cluster.pass_time(0.1)
+    assert leader.is_leader
+    assert not cluster.failures
+
+
+def test_a_snapshot_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.raft.core.SNAPSHOT_BYTES_MAX", 1000)
+    cluster = founded()
+    follower = next(log for log in cluster.logs.values() if not log.is_leader)
+    piece = m.Snapshot(follower.term + 1, 3, 1000, True, False, bytes(400))
+    follower.received(NodeId("a" if follower.name != "a" else "b"), m.encode(piece))
+    with pytest.raises(ValueError, match="a snapshot of more than 1000 bytes"):
+        for _ in range(3):
+            piece = m.Snapshot(piece.term, 3, 1000, False, False, bytes(400))
+            follower.received(NodeId("a" if follower.name != "a" else "b"), m.encode(piece))
 
 
 def test_a_peer_that_calls_itself_another_is_not_heard() -> None:
