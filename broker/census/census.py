@@ -80,9 +80,13 @@ class Census:
             return False
         for key in [key for key in self._rows if key not in self._met]:
             self._lose(key)
+        self.abandon()
+        return True
+
+    def abandon(self) -> None:
+        """The sample cannot be done: what was met is told, and nothing is gone."""
         self._walk = None
         self._met.clear()
-        return True
 
     def _meet(self, row: AnyRow) -> None:
         key = row.key

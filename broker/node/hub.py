@@ -41,6 +41,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from broker.census.peer_messages import AnyCensus
 from broker.node.long_frames import PIECE_BYTES, Joining, More, pieces
 from broker.node.relay_messages import AnyRelay, RelayMessage
 from broker.node.requests import AnyRequest
@@ -53,7 +54,7 @@ from replication.messages import AnyReplication
 Payload = bytes | bytearray | memoryview
 Handler = Callable[[str, Any, memoryview], None]
 
-HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest, AnyRelay, More)
+HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest, AnyRelay, AnyCensus, More)
 ROUNDS_MAX: Final = 10_000
 """So often may an answer to itself lead to another one. Frames do not count: a failover has one for each queue."""
 HELD_FRAMES_MAX: Final = 10_000

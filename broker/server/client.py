@@ -38,7 +38,13 @@ class ReceiveBuffer:
 class Client(asyncio.BufferedProtocol):
     """The protocol of one socket."""
 
-    __slots__ = ("_ended", "_kept", "_reading", "_transport", "connection", "shell")
+    trusted = False
+    """Whether it came by a way that only the node's owner has."""
+
+    __slots__ = (
+        "_ended", "_kept", "_reading", "_transport", "connection", "received_bytes", "received_reads", "sent_bytes",
+        "sent_writes", "shell",
+    )  # fmt: skip
 
     def __init__(self, shell: NodeShell) -> None:
         self.shell = shell
@@ -47,6 +53,7 @@ class Client(asyncio.BufferedProtocol):
         self._kept = 0
         self._reading = True
         self._ended = False
+        self.received_bytes = self.received_reads = self.sent_bytes = self.sent_writes = 0
 
     # -- from the socket --------------------------------------------------------------------------------------
 
@@ -76,6 +83,8 @@ class Client(asyncio.BufferedProtocol):
         if self._ended or connection is None:
             return
         shell = self.shell
+        self.received_bytes += nbytes
+        self.received_reads += 1
         try:
             connection.receive(shell.buffer.view[: self._kept + nbytes], shell.clock.now_ms())
         except Exception as error:
@@ -108,6 +117,8 @@ class Client(asyncio.BufferedProtocol):
             data = out.take()
             if not self._ended and not transport.is_closing():
                 transport.write(data)
+                self.sent_bytes += len(data)
+                self.sent_writes += 1
                 connection.sent(now_ms)
             if full and not out.paused:
                 connection.mark_consumers()
@@ -136,6 +147,25 @@ class Client(asyncio.BufferedProtocol):
         else:
             transport.close()
 
+    # -- what an operator wants to know -----------------------------------------------------------------------
+
+    @property
+    def own_address(self) -> tuple[str, int]:
+        """This node's end."""
+        name = self._transport.get_extra_info("sockname")
+        return (str(name[0]), int(name[1])) if isinstance(name, tuple) and len(name) >= 2 else ("", 0)
+
+    @property
+    def cipher(self) -> tuple[str, str, int] | None:
+        """(name, protocol, bits); None without TLS."""
+        found: tuple[str, str, int] | None = self._transport.get_extra_info("cipher")
+        return found
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits for the socket."""
+        return int(self._transport.get_write_buffer_size())
+
     def abort(self) -> None:
         """Nothing more in either direction; `connection_lost` follows."""
         self._ended = True
@@ -158,8 +188,10 @@ class Client(asyncio.BufferedProtocol):
 
 
 def peer_name(transport: asyncio.BaseTransport) -> tuple[str, bool]:
-    """(address and port of the other side, whether it is this machine)."""
+    """(address and port of the other side, whether it is this machine); of a Unix socket its name."""
     name = transport.get_extra_info("peername")
+    if isinstance(name, (str, bytes)):
+        return "amqp.sock", True
     if not isinstance(name, tuple) or len(name) < 2:
         return "unknown", False
     host = str(name[0])

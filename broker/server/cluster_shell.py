@@ -31,6 +31,7 @@ from broker.server.endings import Restart, Unstarted
 from broker.server.handing_over import hand_over_all
 from broker.server.identity import Identity, identity_of
 from broker.server.joining import Admission
+from broker.server.peer_census import PeerCensus
 from broker.server.probes import Probes
 from broker.version import VERSION
 from cluster import commands as c
@@ -98,6 +99,7 @@ class ClusterShell:
         self.raft: RaftLog
         self.mesh: Mesh
         self.heart: Heart
+        self.census: PeerCensus
         self.incarnation = 0
         self.registered = False
         self.leaving = False
@@ -208,6 +210,7 @@ class ClusterShell:
         part.hub.bad = self._bad_frame
         part.relaying.leads = lambda: self.raft.leader
         part.relaying.on_silent = self._silent
+        self.census = PeerCensus(self._shell, part)
         part.linked(self.name, 0)
         for peer, session in self._data_links.items():
             part.linked(peer, session)

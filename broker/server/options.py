@@ -83,5 +83,11 @@ class ServerOptions:
     cluster: ClusterOptions | None = None
     """None: a node that is alone."""
 
+    http: tuple[Address, ...] = ()
+    """Where the management process serves, to be told to others; `broker.server.management` has it listen there."""
+
+    desk_dir: Path | None = None
+    """Where the node serves its management process (`management.sock`, `amqp.sock`); None: it has none."""
+
     admin: bool = True
     """Whether the node serves `admin.sock` in its data directory."""

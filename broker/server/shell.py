@@ -39,7 +39,7 @@ from broker.server.listener import Listener, peer_identity, tls_context
 from broker.server.log import NodeLog
 from broker.server.options import ServerOptions
 from broker.server.storage import Storage
-from broker.session.connection import Connection
+from broker.session.connection import Connection, TrustedConnection
 from broker.session.state import State
 from cluster.commands import PutUser, SetPermission
 from cluster.passwords import SCRYPT, hashed
@@ -49,6 +49,7 @@ from journal.record import DamagedRecord, Message
 
 if TYPE_CHECKING:
     from broker.server.cluster_shell import ClusterShell
+    from broker.server.desk_socket import DeskSocket
 
 TICK_S = 0.5
 HAND_OVER_S = 5.0
@@ -83,6 +84,9 @@ class NodeShell:
         self.ended: asyncio.Future[BaseException | None]
         self.cluster: ClusterShell | None = None
         """None: the node is alone."""
+        self.desk: DeskSocket | None = None
+        """None: it has no management process."""
+        self.connections_created = 0
         self.started = False
         self.retired = asyncio.Event()
         """The node has left its cluster: whoever waits for `ended` stops it."""
@@ -144,6 +148,7 @@ class NodeShell:
             self._tick()
             self._check_alarms()
             await self._open_admin()
+            await self._open_desk()
             self._accepting = True
             for listener in self.listeners:
                 await listener.listen()
@@ -156,6 +161,14 @@ class NodeShell:
     async def _open_admin(self) -> None:
         if self._admin is None and self.options.admin and self.options.data_dir is not None:
             self._admin = await AdminSocket.open(self, self.options.data_dir)
+
+    async def _open_desk(self) -> None:
+        directory = self.options.desk_dir
+        if directory is not None:
+            from broker.server.desk_socket import DeskSocket  # only who has a management process needs it
+
+            self.desk = DeskSocket(self, directory)
+            await self.desk.open()
 
     @property
     def waits_for(self) -> str:
@@ -212,6 +225,8 @@ class NodeShell:
             listener.close()
         if self._admin is not None:
             await self._admin.close()
+        if self.desk is not None:
+            await self.desk.close()
         if hasattr(self, "credentials"):
             self.credentials.close()
         if self.cluster is not None:
@@ -295,8 +310,10 @@ class NodeShell:
         identity = None
         if self.options.tls is not None and transport.get_extra_info("sslcontext") is not None:
             identity = peer_identity(transport, self.options.tls.identity)
-        connection = Connection(self.node, peer, loopback, self.clock.now_ms(), identity)
+        kind = TrustedConnection if client.trusted else Connection
+        connection = kind(self.node, peer, loopback, self.clock.now_ms(), identity)
         self.clients[connection] = client
+        self.connections_created += 1
         return connection
 
     def received(self, size: int) -> None:
@@ -366,6 +383,8 @@ class NodeShell:
 
     def lease_changed(self) -> None:
         """Without a lease clients hear nothing, and nothing that they say is listened to."""
+        if self.desk is not None:
+            self.desk.lease_changed()
         self.schedule()
 
     def heard(self, peer: str, index: int, head: memoryview, payload: memoryview) -> None:

@@ -29,6 +29,11 @@ class Confirms:
         self._on_ready = on_ready
         self._ready = False
 
+    @property
+    def unsaid(self) -> int:
+        """Publishes that wait for their confirm, about: those behind the first that waits."""
+        return self.next - self._open[0].first if self._open else 0
+
     def ticket(self, count: int) -> Ticket:
         """For the next `count` publishes."""
         ticket = Ticket(self.next, self.next + count - 1, self._done)

@@ -2,7 +2,8 @@
 
     PLAIN      authorization id NUL user NUL password (RFC 4616); the authorization id is ignored
     AMQPLAIN   a field table without its length: LOGIN, PASSWORD
-    EXTERNAL   the name in the client's TLS certificate; offered only on such a socket
+    EXTERNAL   the name in the client's TLS certificate; offered only on such a socket. On the node's own `amqp.sock`,
+               which only who may read its data directory can open, the response names the user to be
 
 Why a login was refused is in the node's log and never in the answer (amqp-rules 5.1). A user that does not exist
 costs the same time as a wrong password.
@@ -36,7 +37,7 @@ CAPABILITIES: Final = {
 }
 
 
-def start(node: Node) -> methods.ConnectionStart:
+def start(node: Node, trusted: bool = False) -> methods.ConnectionStart:
     """In a cluster a client is told where else it may connect: the AMQP addresses of the members."""
     properties: dict[str, Any] = {
         "capabilities": dict(CAPABILITIES),
@@ -49,7 +50,7 @@ def start(node: Node) -> methods.ConnectionStart:
     if node.part is not None:
         properties["node"] = node.options.name
         properties["members"] = list(addresses(node.map))
-    mechanisms = b"PLAIN AMQPLAIN EXTERNAL" if node.offers_external else b"PLAIN AMQPLAIN"
+    mechanisms = b"PLAIN AMQPLAIN EXTERNAL" if node.offers_external or trusted else b"PLAIN AMQPLAIN"
     return methods.ConnectionStart(0, 9, properties, mechanisms, b"en_US")
 
 
@@ -66,8 +67,8 @@ def login(connection: Connection, mechanism: str, response: bytes) -> None:
         if not isinstance(user, str) or not isinstance(password, (str, bytes)):
             raise syntax_error("an AMQPLAIN response has LOGIN and PASSWORD")
         _verify(connection, user.encode(), password.encode() if isinstance(password, str) else bytes(password))
-    elif mechanism == "EXTERNAL" and connection.peer_identity is not None:
-        name = connection.peer_identity
+    elif mechanism == "EXTERNAL" and (connection.trusted or connection.peer_identity is not None):
+        name = connection.peer_identity or response.decode("utf-8", "replace")
         if connection.node.map.user(name) is None:
             _refuse(connection, name, "EXTERNAL", "no such user")
         else:

@@ -107,6 +107,19 @@ def test_a_sample_is_taken_in_slices() -> None:
         census.step()
 
 
+def test_an_abandoned_sample_ends_nothing() -> None:
+    census, asker = Census("a", LIFE), Asker()
+    sampled(census, {1: 10, 2: 20})
+    census.begin(rows_of({1: 11, 3: 30}), 2000)
+    assert not census.step(1)
+    census.abandon()
+    asker.ask(census)
+    assert asker.rows == kept({1: 11, 2: 20})
+    sampled(census, {1: 11})
+    asker.ask(census)
+    assert asker.rows == kept({1: 11})
+
+
 THINGS = st.dictionaries(st.integers(0, 6), st.integers(0, 2))
 
 

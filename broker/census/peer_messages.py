@@ -1,0 +1,38 @@
+"""What members ask each other on behalf of their management processes: heads of frames on the data link.
+
+A question may be lost with its link, and nobody answers who is busy: who asks waits a second and does without.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Number = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class CensusAsk(msgspec.Struct, frozen=True, array_like=True, tag=120):
+    """Your rows, as far as they are new to me. A newer question of the same member takes the place of an older one."""
+
+    ask: Number
+    life: Number
+    number: Number
+    max_age_ms: Number
+
+
+class CensusAnswer(msgspec.Struct, frozen=True, array_like=True, tag=121):
+    """Payload: a part of the batch (`broker.census.rows`); `more`: others follow."""
+
+    ask: Number
+    more: bool
+
+
+class CloseConnection(msgspec.Struct, frozen=True, array_like=True, tag=122):
+    """An operator ends a client's connection, which is at the node that this is sent to. Not answered."""
+
+    connection_id: Annotated[str, msgspec.Meta(max_length=256)]
+    reason: Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+AnyCensus = CensusAsk | CensusAnswer | CloseConnection

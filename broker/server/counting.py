@@ -1,0 +1,232 @@
+"""What a running node has to count, as rows of `broker.census`: a walk over its connections and queues.
+
+The walk may be interrupted between two rows, for as long as it likes. So it looks at each thing only when it is that
+thing's turn, and passes over what has ended meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.census.rows import (
+    AnyRow,
+    ChannelRow,
+    ConnectionRow,
+    ConsumerRow,
+    LinkRow,
+    Listener,
+    NodeRow,
+    QueueRow,
+    TlsFacts,
+)
+from broker.queues.subscription import Subscription
+from broker.server.alarms import free_bytes, resident_bytes
+from broker.session.state import State
+from broker.version import VERSION
+from cluster.entities import Queue as QueueEntity
+from cluster.ids import NodeId, QueueId
+
+if TYPE_CHECKING:
+    from broker.queues.queue import Queue
+    from broker.queues.ring import Ring
+    from broker.server.client import Client
+    from broker.server.shell import NodeShell
+    from broker.session.channel import Channel
+    from broker.session.connection import Connection
+
+ARGUMENTS_BYTES_MAX: Final = 16 << 10
+"""Longer arguments of a consumer are not told: a batch has to fit into a frame whatever clients say."""
+
+
+def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow]:
+    """All that this node has to tell, itself first. `lag_ms`: how late its loop was at worst."""
+    node = shell.node
+    yield node_row(shell, started_at_ms, lag_ms)
+    for connection in tuple(node.connections.values()):
+        client = shell.clients.get(connection)
+        if client is None or connection.trusted or connection.state not in (State.OPEN, State.CLOSING):
+            continue
+        yield connection_row(connection, client, bool(node.alarms))
+        for channel in tuple(connection.channels.values()):
+            yield channel_row(connection.id, channel)
+            for subscription in tuple(channel.consumers.values()):
+                yield consumer_row(connection.id, channel.number, subscription)
+    for queue in tuple(node.queues.values()):
+        if not queue.deleted:
+            yield queue_row(queue)
+    if node.part is not None:
+        for queue_id, ring in tuple(node.part.copying.replicas.items()):
+            entity = node.map.queue_by_id(QueueId(queue_id))
+            if entity is not None and entity.owner is None:
+                yield copy_row(entity, ring)
+
+
+def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
+    """What the process and its place in the cluster are like at this moment."""
+    node, options, cluster = shell.node, shell.options, shell.cluster
+    directory = options.data_dir
+    member = node.map.member(NodeId(options.node.name))
+    now_ms = time.time_ns() // 1_000_000
+    files_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    listeners = [
+        Listener(listener.protocol, where.host, where.port)
+        for listener in shell.listeners
+        for where in listener.addresses
+    ]
+    if options.cluster is not None:
+        listeners.append(Listener("clustering", options.cluster.listen.host, options.cluster.listen.port))
+    listeners += [Listener("http", where.host, where.port) for where in options.http]
+    linked = () if node.part is None else node.part.hub.linked
+    return NodeRow(
+        name=options.node.name,
+        incarnation=0 if cluster is None else node.options.incarnation,
+        version=VERSION,
+        os_pid=os.getpid(),
+        started_at_ms=started_at_ms,
+        uptime_ms=max(0, now_ms - started_at_ms),
+        processors=os.cpu_count() or 1,
+        data_directory="" if directory is None else str(directory.absolute()),
+        memory_used_bytes=resident_bytes(),
+        memory_limit_bytes=shell.alarms.memory_limit_bytes,
+        disk_free_bytes=free_bytes(directory or Path("/")),
+        disk_free_limit_bytes=options.alarms.disk_free_bytes,
+        files_used=len(os.listdir("/proc/self/fd")),
+        files_limit=files_limit,
+        sockets_used=len(shell.clients),
+        sockets_limit=min(files_limit, options.node.connections_max),
+        alarms=tuple(node.alarms),
+        draining=member is not None and member.draining,
+        listeners=tuple(listeners),
+        loop_lag_ms=round(lag_ms, 3),
+        leased=cluster is None or cluster.may_speak(),
+        wiring_index=node.map.applied,
+        wiring_leader="" if cluster is None else cluster.raft.leader or "",
+        links=tuple(LinkRow(peer, peer in linked) for peer in _others(shell)),
+        connections_created=shell.connections_created,
+        connections_closed=shell.connections_created - len(shell.clients),
+    )
+
+
+def _others(shell: NodeShell) -> list[str]:
+    return [member.name for member in shell.node.map.members() if member.name != shell.options.node.name]
+
+
+def connection_row(connection: Connection, client: Client, alarmed: bool) -> ConnectionRow:
+    """A client that has opened its connection."""
+    host, port = client.own_address
+    peer_host, _, peer_port = connection.peer.rpartition(":")
+    if connection.state is State.CLOSING:
+        state = "closing"
+    elif alarmed and connection.publishes:
+        state = "blocked"
+    else:
+        state = "running" if connection.reading else "flow"
+    return ConnectionRow(
+        connection_id=connection.id,
+        user=connection.user,
+        vhost=connection.vhost.name if connection.vhost is not None else "",
+        peer_host=peer_host.strip("[]") or connection.peer,
+        peer_port=int(peer_port) if peer_port.isdigit() else 0,
+        host=host,
+        port=port,
+        auth_mechanism=connection.mechanism,
+        tls=_tls(client, connection.peer_identity),
+        client_properties=connection.client_properties,
+        frame_max_bytes=connection.out.frame_max,
+        channel_max=connection.channel_max,
+        heartbeat_s=connection.heartbeat_s,
+        connected_at_ms=connection.opened_at_ms,
+        state=state,
+        channels=len(connection.channels),
+        received_bytes=client.received_bytes,
+        received_reads=client.received_reads,
+        sent_bytes=client.sent_bytes,
+        sent_writes=client.sent_writes,
+        pending_send_bytes=connection.out.size + client.unsent_bytes,
+    )
+
+
+def _tls(client: Client, subject: str | None) -> TlsFacts | None:
+    negotiated = client.cipher
+    if negotiated is None:
+        return None
+    cipher, protocol, _ = negotiated
+    return TlsFacts(protocol=protocol.lower(), cipher=cipher, peer_subject=subject or "")
+
+
+def channel_row(connection_id: str, channel: Channel) -> ChannelRow:
+    """One channel."""
+    staged = channel.transaction
+    return ChannelRow(
+        connection_id=connection_id,
+        number=channel.number,
+        confirm=channel.confirms is not None,
+        transactional=staged is not None,
+        prefetch_count=channel.prefetch,
+        global_prefetch_count=channel.ledger.prefetch,
+        state="closing" if channel.closing else "running",
+        consumers=len(channel.consumers),
+        unacknowledged=channel.ledger.unacked,
+        unconfirmed=0 if channel.confirms is None else channel.confirms.unsaid,
+        uncommitted=0 if staged is None else sum(len(messages) for _, messages, _, _ in staged.publishes),
+        acks_uncommitted=0 if staged is None else sum(len(entries) for entries, _ in staged.settles),
+    )
+
+
+def consumer_row(connection_id: str, channel: int, subscription: Subscription) -> ConsumerRow:
+    """One consumer."""
+    credit = subscription.credit
+    return ConsumerRow(
+        connection_id=connection_id,
+        channel=channel,
+        tag=subscription.tag,
+        queue_id=subscription.queue.entity.queue_id,
+        ack_required=not subscription.no_ack,
+        exclusive=subscription.exclusive,
+        priority=credit.priority,
+        prefetch_count=credit.prefetch,
+        active=credit.active,
+        arguments=_told(subscription.arguments),
+    )
+
+
+def _told(arguments: Any) -> dict[str, Any]:
+    if not arguments or len(str(arguments)) > ARGUMENTS_BYTES_MAX:
+        return {}
+    return dict(arguments)
+
+
+def queue_row(queue: Queue) -> QueueRow:
+    """A queue that is owned here."""
+    ring = queue.ring
+    active = queue.subscriptions.active
+    return QueueRow(
+        queue_id=queue.entity.queue_id,
+        epoch=queue.entity.epoch,
+        state="opening" if queue.paused else "running",
+        ready=ring.ready,
+        unacknowledged=ring.unacked,
+        ready_bytes=ring.ready_bytes,
+        in_memory_bytes=ring.resident_bytes,
+        memory_bytes=ring.resident_bytes,
+        consumers=len(queue.subscriptions),
+        single_active_consumer_tag=active.tag if isinstance(active, Subscription) else None,
+    )
+
+
+def copy_row(entity: QueueEntity, ring: Ring) -> QueueRow:
+    """A copy of a queue that nobody owns: what would be there if this node took it over."""
+    return QueueRow(
+        queue_id=entity.queue_id,
+        owned=False,
+        epoch=ring.epoch,
+        state="down",
+        ready=ring.ready,
+        ready_bytes=ring.ready_bytes,
+        in_memory_bytes=ring.resident_bytes,
+    )

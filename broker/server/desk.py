@@ -1,0 +1,205 @@
+"""The node's side of its management process: what the process asks, answered (waits).
+
+    rows      this node's census and those of all linked members; who has not answered within ANSWER_S is left out
+    order     a command for the wiring log, of those that an operator may give
+    do        what the admin socket can do, and the end of a connection, wherever it is
+
+Deeds need a lease: without one the wiring that they would be carried out on may be of the past. The process is trusted
+as the node's owner is: it has asked its users who they are, and what they may do.
+
+`broker.server.desk_socket` has the sockets. A question never waits for another one; QUESTIONS_MAX of them may be open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.census import desk_messages as m
+from broker.census.census import split
+from broker.census.rows import Batch, encode
+from broker.server.admin import RUNNING
+from broker.server.operations import Refused
+from broker.server.sampling import Sampling
+from cluster import commands as c
+from cluster.errors import Unavailable, WiringError
+from cluster.state import Applied
+
+if TYPE_CHECKING:
+    from broker.server.shell import NodeShell
+
+ANSWER_S: Final = 1.0
+ORDER_S: Final = 10.0
+QUESTIONS_MAX: Final = 256
+NO_LEASE: Final = "this node is cut off from the majority of its cluster: ask another one, or wait"
+OPERATORS: Final = (
+    c.AddVhost, c.DeleteVhost, c.DeclareExchange, c.DeclareQueue, c.Bind, c.PutUser, c.DeleteUser, c.SetPermission,
+    c.ClearPermission, c.SetTopicPermission, c.ClearTopicPermission, c.PutPolicy, c.DeletePolicy, c.PutOperatorPolicy,
+    c.DeleteOperatorPolicy, c.PutParameter, c.DeleteParameter, c.SetVhostLimits, c.ClearVhostLimits,
+)  # fmt: skip
+"""Members, owners and the lives of connections are no affair of a management process."""
+
+Tell = Callable[[m.DeskMessage], None]
+
+
+class Desk:
+    """Answers one question at a time, each by as many messages as it takes."""
+
+    def __init__(self, shell: NodeShell) -> None:
+        self._shell = shell
+        cluster = shell.cluster
+        self._peers = None if cluster is None else cluster.census
+        self._sampling = Sampling(shell) if self._peers is None else self._peers.sampling
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def leased(self) -> bool:
+        """Whether what this node knows is what the cluster agrees on."""
+        return self._shell.cluster is None or self._shell.cluster.may_speak()
+
+    def hello(self) -> m.Hello:
+        """Who this is."""
+        return m.Hello(m.VERSION, self._shell.options.node.name, self._shell.node.cluster_name)
+
+    def close(self) -> None:
+        """Whoever waits for an answer gets none."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    # -- rows -------------------------------------------------------------------------------------------------
+
+    def rows(self, asked: m.AskRows, tell: Tell) -> None:
+        """Own rows and those of the linked members, then RowsEnd."""
+        _Round(self, asked, tell).begin()
+
+    # -- deeds ------------------------------------------------------------------------------------------------
+
+    def order(self, asked: m.Order, tell: Tell) -> None:
+        """Ordered follows, once it is applied everywhere or refused."""
+        self._begin(self._order(asked, tell), lambda why: tell(m.Ordered(asked.number, Unavailable.kind, why)))
+
+    def do(self, asked: m.Do, tell: Tell) -> None:
+        """Done follows."""
+        self._begin(self._do(asked, tell), lambda why: tell(m.Done(asked.number, {}, why)))
+
+    def _begin(self, work: Any, refuse: Callable[[str], None]) -> None:
+        if len(self._tasks) >= QUESTIONS_MAX:
+            work.close()
+            refuse("too many deeds are waited for: try again")
+            return
+        task = self._shell.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _order(self, asked: m.Order, tell: Tell) -> None:
+        error = await self._ordered(asked.command)
+        tell(m.Ordered(asked.number, "" if error is None else error.kind, "" if error is None else error.text))
+
+    async def _ordered(self, stored: bytes) -> WiringError | Unavailable | None:
+        if not self.leased:
+            return Unavailable(NO_LEASE)
+        try:
+            command = c.decode(stored)
+        except (WiringError, ValueError) as error:
+            return Unavailable(f"this node does not know the command: {error}")
+        if not isinstance(command, OPERATORS):
+            return Unavailable(f"{type(command).__name__} is no command of an operator")
+        applied: asyncio.Future[Applied] = self._shell.loop.create_future()
+
+        def told(outcome: Applied) -> None:
+            if not applied.done():  # else it came too late
+                applied.set_result(outcome)
+
+        self._shell.node.propose(command, told)
+        self._shell.schedule()
+        try:
+            return (await asyncio.wait_for(applied, ORDER_S)).error
+        except TimeoutError:
+            return Unavailable(f"no majority has agreed within {ORDER_S:g} s; it may still be carried out")
+
+    async def _do(self, asked: m.Do, tell: Tell) -> None:
+        try:
+            answer, error = await self._done(asked.what, asked.arguments), ""
+        except Refused as refused:
+            answer, error = {}, str(refused)
+        except Exception as mistake:
+            self._shell.log.crashed("management.sock", mistake)
+            answer, error = {}, "the broker made a mistake; see its log"
+        tell(m.Done(asked.number, answer, error))
+
+    async def _done(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if not self.leased:
+            raise Refused(NO_LEASE)
+        if what == "connection.close":
+            return self._close_connection(
+                str(arguments.get("id")), str(arguments.get("reason") or "closed by operator")
+            )
+        if what not in RUNNING:
+            raise Refused(f"'{what}' is not one of connection.close, {', '.join(RUNNING)}")
+        return await RUNNING[what](self._shell, arguments)
+
+    def _close_connection(self, connection_id: str, reason: str) -> dict[str, Any]:
+        connection = self._shell.node.connections.get(connection_id)
+        if connection is not None:
+            connection.force_close(reason[:200])
+            self._shell.schedule()
+            return {}
+        node = connection_id.rsplit(".", 2)[0]
+        if self._peers is None or not self._peers.close(node, connection_id[:256], reason[:200]):
+            raise Refused(f"there is no connection '{connection_id}', or its node is not linked")
+        return {}
+
+
+class _Round:
+    """One question for rows: open until all members have answered, or ANSWER_S is over."""
+
+    def __init__(self, desk: Desk, asked: m.AskRows, tell: Tell) -> None:
+        self._desk = desk
+        self._asked = asked
+        self._tell = tell
+        self._open: dict[str, int] = {}  # who has not answered in full, and the number of the question to it
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+
+    def begin(self) -> None:
+        desk, asked = self._desk, self._asked
+        name = desk._shell.options.node.name
+        self._open[name] = 0
+        self._timer = desk._shell.loop.call_later(ANSWER_S, self._end)
+        peers = desk._peers
+        if peers is not None:
+            for peer in peers.peers:
+                life, number = asked.since.get(peer, (0, 0))
+                self._open[peer] = peers.ask(peer, life, number, asked.max_age_ms, self._teller(peer))
+        life, number = asked.since.get(name, (0, 0))
+        desk._sampling.ask(life, number, asked.max_age_ms, lambda batch: self._own(split(batch)))
+
+    def _own(self, parts: list[Batch]) -> None:
+        part, *rest = parts
+        self._heard(self._desk._shell.options.node.name, encode(part), bool(rest))
+        if rest:
+            self._desk._shell.loop.call_soon(self._own, rest)
+
+    def _teller(self, peer: str) -> Callable[[bytes, bool], None]:
+        return lambda batch, more: self._heard(peer, batch, more)
+
+    def _heard(self, member: str, batch: bytes, more: bool) -> None:
+        if self._over:
+            return
+        self._tell(m.Rows(self._asked.number, batch, more))
+        if not more:
+            self._open.pop(member, None)
+            if not self._open:
+                self._end()
+
+    def _end(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._desk._peers is not None:
+            for ask in self._open.values():
+                self._desk._peers.forget(ask)
+        self._tell(m.RowsEnd(self._asked.number, self._desk.leased))

@@ -1,0 +1,57 @@
+"""Unix sockets in a node's data directory, for its owner only.
+
+A socket's path may have 107 bytes, a directory's more: so a long one is reached by way of the open directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+PATH_BYTES_MAX = 100
+
+
+@contextlib.contextmanager
+def _short(directory: Path, name: str) -> Iterator[str]:
+    path = str(directory / name)
+    if len(os.fsencode(path)) < PATH_BYTES_MAX:
+        yield path
+        return
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{name}"
+    finally:
+        os.close(fd)
+
+
+def bound(directory: Path, name: str) -> socket.socket:
+    """A socket that only this user may open. It does not listen yet; one of an earlier process gives way. The
+    directory's lock says that such a one is dead. Raises OSError."""
+    path = directory / name
+    path.unlink(missing_ok=True)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(directory, name) as short:
+            made.bind(short)
+        os.chmod(path, 0o600)  # nobody can connect before it listens
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def connected(directory: Path, name: str) -> socket.socket:
+    """A connection to it. Raises OSError; never waits long, since the other side is this machine."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(directory, name) as short:
+            made.connect(short)
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made
