@@ -42,6 +42,10 @@ class Member(Protocol):
         """Whether it may have unacknowledged messages."""
 
     @property
+    def held(self) -> int:
+        """How many it has itself, as it said last."""
+
+    @property
     def node(self) -> str:
         """Where it is; "" for a consumer that has its queue on its own node."""
 
@@ -91,6 +95,10 @@ class Subscription:
     @property
     def holds(self) -> bool:
         return self.credit.unacked > 0
+
+    @property
+    def held(self) -> int:
+        return self.credit.unacked
 
     def flush(self) -> None:
         if self.credit.ledger.out.size:
@@ -151,9 +159,10 @@ class Subscriptions:
             self._elect()
 
     def resume(self) -> None:
-        """All consumers of a queue with a new owner are known: whoever holds messages was the active one."""
+        """All consumers of a queue with a new owner are known: whoever holds messages was the active one. (What others of
+        its node hold, of a consumer that is gone perhaps, says nothing of it.)"""
         if self.single_active:
-            self._active = next((member for member in self._members if member.holds), None)
+            self._active = next((member for member in self._members if member.held), None)
             self._elect()
 
     def wait(self, nodes: frozenset[str]) -> None:

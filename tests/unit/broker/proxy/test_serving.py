@@ -204,6 +204,46 @@ def test_a_proxy_that_has_heard_goes_on_behind_the_refusal() -> None:
     assert stage.said("b", Detach)[1:] == []
 
 
+def numbered(stage: Stage, number: int, sequence: int) -> None:
+    """Node "b" publishes what its client "x" has numbered so."""
+    named = NamedPublish(QUEUE_ID, stage.epoch, stage.gens["b"], number, b"x", sequence)
+    stage.receive("b", named, records(number, [b"x:%d" % sequence]))
+
+
+@pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
+@pytest.mark.parametrize("owner", ["lives", "dies"])
+def test_what_was_refused_of_a_client_that_numbers_is_no_repeat_behind_later_ones(owner: str, overflow: str) -> None:
+    stage = Stage(max_length=1, overflow=overflow, dead_letter_exchange="")
+    stage.attach("b")
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    stage.said("b")
+    numbered(stage, 2, 5)
+    assert stage.said("b") == [], "the next owner might take a later one, and then this one for a repeat"
+    stage.commit()
+    assert [said.refused for said in stage.said("b", Published)] == [((2, 2),)]
+    stage.ring.purge()
+    stage.commit()
+    if owner == "dies":
+        stage.fail_over({"b": 1})
+    stage.attach("b", next_number=3)
+    for number, sequence in ((3, 6), (4, 5), (5, 5)):
+        numbered(stage, number, sequence)
+        stage.commit()
+        assert stage.said("b", Published)[-1].upto == number
+        assert stage.ring.ready == (number < 5)
+        stage.ring.purge()
+        stage.commit()
+
+
+def test_a_queue_without_a_log_says_at_once_what_it_refuses() -> None:
+    stage = Stage(transient=True, max_length=1, overflow="reject-publish")
+    stage.attach("b")
+    stage.publish("b", 1, b"1")
+    numbered(stage, 2, 5)
+    assert [said.refused for said in stage.said("b", Published)][-1] == ((2, 2),)
+
+
 def killing() -> Stage:
     """A full queue whose refused messages die; "b" has published number 1."""
     stage = Stage(max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="")
@@ -609,6 +649,29 @@ def test_the_active_consumer_stays_so_with_the_next_owner() -> None:
     stage.publish("c", 2, b"2")
     stage.commit()
     assert (stage.bodies_at("b"), stage.bodies_at("c")) == ([], [b"2"])
+
+
+def test_what_a_consumer_that_is_gone_left_at_its_node_makes_nobody_there_active() -> None:
+    stage = Stage(single_active_consumer=True)
+    stage.attach("b", consumers=[head(1, order=10)])
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    assert stage.bodies_at("b") == [b"1"]
+    stage.attach("c", consumers=[head(1, order=20)])
+    stage.cancel("b", 1)
+    stage.consume("b", head(2, order=30))
+    stage.publish("b", 2, b"2")
+    stage.commit()
+    assert (stage.bodies_at("b"), stage.bodies_at("c")) == ([], [b"2"])
+    stage.settle("c", 1, SETTLE_ACK, (2, 2))
+    stage.commit()
+    stage.fail_over()
+    stage.nothing("a")
+    stage.attach("c", consumers=[head(1, order=20)])
+    stage.attach("b", consumers=[head(2, order=30)], outstanding=[(1, 1)], next_number=3)
+    stage.publish("b", 3, b"3")
+    stage.commit()
+    assert (stage.bodies_at("b"), stage.bodies_at("c")) == ([], [b"3"])
 
 
 def test_the_active_consumer_hands_over_to_a_higher_priority_when_it_holds_nothing() -> None:
