@@ -14,7 +14,7 @@ PRODUCERS_OWN = b"\x00dead"
 
 class QueueState:
     """epochs     (epoch, its first seq), ascending in both
-    producers  the number up to which all publishes of a producer are in the log
+    producers  the number up to which all publishes of a producer are in the log; the longest silent first
     dead       seq -> mark (number << 8 | reason) of what is held for dead-letter targets
     """
 
@@ -59,10 +59,9 @@ class QueueState:
 
     def produced(self, producer: bytes, upto: int) -> None:
         """0: the producer is forgotten."""
+        self.producers.pop(producer, None)
         if upto:
             self.producers[producer] = upto
-        else:
-            self.producers.pop(producer, None)
 
     def died(self, seq: int, mark: int) -> None:
         self.dead[seq] = mark

@@ -21,6 +21,9 @@ each turn in which something was refused; what came behind a refusal is sent twi
 refused so. What comes again up to it is refused without being judged, so it dies once. Numbers behind `accepted` and up
 to `died` were all refused. Their refusal is told when the death is committed.
 
+*Clients' numbers.* Also noted in the log is a refused message whose client numbers it (`producers`): it may come again
+behind later ones, and the next owner must not take it for one that is here. The refusal is told when that is committed.
+
 *Settlements* are applied in order, once each. `settled` is the last one of which every record is committed.
 """
 
@@ -96,9 +99,9 @@ class Attachment:
     """One start of one node, as the owner of a queue knows it."""
 
     __slots__ = (
-        "_commits", "_settled", "accepted", "attached", "died", "dying", "gen", "holder", "incarnation", "killer",
-        "members", "next_number", "node", "producer", "published", "purged", "refused", "serving", "settlement",
-        "told_published", "told_settled", "unsettled",
+        "_commits", "_settled", "accepted", "attached", "died", "gen", "holder", "incarnation", "killer", "members",
+        "next_number", "node", "producer", "published", "purged", "refused", "serving", "settlement",
+        "told_published", "told_settled", "unlogged", "unsettled",
     )  # fmt: skip
 
     def __init__(self, serving: Serving, node: str, incarnation: int, holder: int) -> None:
@@ -113,8 +116,8 @@ class Attachment:
         self.accepted = serving.queue.ring.producers.get(self.producer, 0)
         self.killer = refused_producer(node, incarnation)
         self.died = serving.queue.ring.producers.get(self.killer, 0)
-        self.dying = 0
-        """Refusals that wait for the commit of a death."""
+        self.unlogged = 0
+        """Refusals that wait for the commit of what the log says of them."""
         self.published = 0
         self.told_published = 0
         self.next_number = 1
@@ -159,10 +162,17 @@ class Attachment:
         assert self.refused is None or number == self.refused[1] + 1, "refused numbers are neighbours"
         self.refused = (first, number)
         if number <= self.died:
-            self.dying += 1
-            ticket = Ticket(number, number, self._dead)
+            self.unlogged += 1
+            ticket = Ticket(number, number, self._logged)
             self.serving.queue.promise(ticket)
             ticket.pass_()
+
+    def remember(self) -> None:
+        """What is refused was noted; it is told when that is committed."""
+        self.unlogged += 1
+        ticket = Ticket(0, 0, self._logged)
+        self.until_durable(ticket)
+        ticket.pass_()
 
     def kill(self, number: int, message: Message) -> None:
         """What is about to be refused dies for it."""
@@ -170,8 +180,8 @@ class Attachment:
         self.serving.queue.ring.produced(self.killer, number)
         self.died = number
 
-    def _dead(self, _: Ticket) -> None:
-        self.dying -= 1
+    def _logged(self, _: Ticket) -> None:
+        self.unlogged -= 1
         self.serving.touch()
 
     @property

@@ -72,6 +72,7 @@ class Intake:
         known = queue.producers.knows(named.producer, named.sequence)
         letter = is_dead_letter(named.producer) and kills(queue)
         if not known and not letter and not self._accepts(attachment, named.number, message):
+            self._remember(attachment, [(named.producer, named.sequence)])
             return
         if attachment.refused is not None:
             return
@@ -93,10 +94,12 @@ class Intake:
         self._serving.host.published(len(records))
         named = {number: (producer, sequence) for number, producer, sequence in commit.named}
         numbered = list(enumerate(self._came(records), commit.first))
-        new = [m for number, m in numbered if number not in named or not queue.knows(*named[number])]
+        known = {name for name in named.values() if queue.producers.knows(*name)}
+        new = [m for number, m in numbered if named.get(number) not in known]
         if last <= attachment.died or not queue.takes(new, now_ms):
             for number, _ in numbered:
                 attachment.refuse(number)
+            self._remember(attachment, [name for name in named.values() if name not in known])
             self._serving.touch()
             return
         if attachment.refused is not None:
@@ -115,6 +118,14 @@ class Intake:
             attachment.until_durable(ticket)
         self._accepted(attachment, last, ticket)
         queue.ring.mark()
+
+    def _remember(self, attachment: Attachment, refused: list[tuple[bytes, int]]) -> None:
+        """Numbers of clients that the queue refused: the next owner too must know that they are not here, before their
+        clients are told and go on."""
+        queue = self._serving.queue
+        news = [queue.producers.refuse(*name) for name in refused]
+        if any(news) and queue.ring.needs_write:
+            attachment.remember()
 
     def _came(self, records: memoryview) -> list[Message]:
         """The messages of a frame. They live from now on, by the owner's clock: the sender's may show another time."""

@@ -114,7 +114,7 @@ class ProxyQueue:
         limited = settings.max_length is not None or settings.max_length_bytes is not None
         return limited and settings.overflow != "drop-head"
 
-    def accepts(self, message: Message, now_ms: int) -> bool:
+    def accepts(self, message: Message, now_ms: int, named: Named | None = None) -> bool:
         return True
 
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
@@ -128,9 +128,6 @@ class ProxyQueue:
         if not self.deleted:
             self.node.took(self, self._backlog.publish((message,), ticket, (producer, sequence)))
             self.ring.mark()
-
-    def knows(self, producer: bytes, sequence: int) -> bool:
-        return False  # the owner does, and asks nobody
 
     def inherit(self, message: Message) -> None:
         self.publish((message,), None, 0)

@@ -379,7 +379,7 @@ class Serving:
             if settled > attachment.told_settled:
                 attachment.told_settled = settled
                 self.host.send(node, Settled(queue_id, gen, settled))
-        if attachment.refused is not None and attachment.published == attachment.accepted and not attachment.dying:
+        if attachment.refused is not None and attachment.published == attachment.accepted and not attachment.unlogged:
             self.host.send(node, Published(queue_id, gen, attachment.refused[1], (attachment.refused,)))
             self.detach(attachment, "refused")
         elif attachment.published > attachment.told_published:

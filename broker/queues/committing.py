@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 def carry_out(queue: Queue, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
     """Publishes and settles within one turn. What the queue refuses is refused whole, and the deliveries return."""
-    new = [m for messages, named in part.publishes if named is None or not queue.knows(*named) for m in messages]
-    if not queue.takes(new, now_ms):
+    known = queue.producers.knows
+    new = [(m, named) for messages, named in part.publishes if named is None or not known(*named) for m in messages]
+    if not queue.takes([message for message, _ in new], now_ms):
         ticket.rejected = True
+        for _, named in new:
+            if named is not None:
+                queue.producers.refuse(*named)
         for seq, _ in part.settles:
             queue.requeue(seq, False)
         return

@@ -77,8 +77,9 @@ class QueueFace(Protocol):
     def rejects(self) -> bool:
         """Whether each message may be refused: it is asked for by `accepts`, and needs a ticket of its own."""
 
-    def accepts(self, message: Message, now_ms: int) -> bool:
-        """Whether there is room for one more; elsewhere the owner decides, and refuses through the ticket."""
+    def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
+        """Whether there is room for one more, or it is here already: `named` are its producer and number, if that gave
+        it one. Elsewhere the owner decides, and refuses through the ticket."""
 
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         """Takes the messages; the ticket, if any, is held until they are committed."""
@@ -87,9 +88,6 @@ class QueueFace(Protocol):
         self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
     ) -> None:
         """One message of a producer that numbers its own (`producers`): the queue stores each number once."""
-
-    def knows(self, producer: bytes, sequence: int) -> bool:
-        """Whether that publish is here already, so that nobody needs to ask whether there is room."""
 
     def inherit(self, message: Message) -> None:
         """Takes a dead letter."""

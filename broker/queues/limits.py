@@ -46,6 +46,14 @@ def kills(queue: Queue) -> bool:
     return queue.settings.overflow == "reject-publish-dlx" and queue.settings.dead_letter_exchange is not None
 
 
+def refuse(queue: Queue, message: Message, named: tuple[bytes, int] | None) -> None:
+    """There is no room for the message. If its producer numbers it, the log has to know that it is not here."""
+    if kills(queue):
+        kill(queue, message)
+    if named is not None:
+        queue.producers.refuse(*named)
+
+
 def kill(queue: Queue, message: Message) -> None:
     """A message dies before it was ready. In a replicated queue it joins the log to do so, for the next owner too must
     know of it."""

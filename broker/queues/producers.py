@@ -8,6 +8,9 @@ to the other replicas. The names that share that table are told apart by their f
     b"r" + node/incarnation   the same proxy: the highest number that was refused and died for it (reject-publish-dlx)
     b"p" + name               a client that numbers its messages (x-producer, x-seq): the value is the highest number
                               plus one; what is below is known. Numbers rise, from 0 or 1, gaps are allowed
+    b"h" + bucket + name      numbers of that client that were refused for want of room: they are not known, though
+                              higher ones are. Bit 2i stands for number 31 * bucket + i, the bit above it says that it
+                              came again and was taken. Bits are only added, so values only rise
     b"d" + queue id + bucket  dead letters of a queue, numbered in the order of its DEAD records. They may come in any
                               order (one may be tried again later), so the value is a set: bit i stands for number
                               63 * bucket + i. Bits are only added, so values only rise
@@ -15,12 +18,14 @@ to the other replicas. The names that share that table are told apart by their f
 
 A value of 0 takes a name out of the table.
 
-Bounds: NAMED_MAX clients per queue, the one that was silent for longest goes; DEAD_BUCKETS buckets per dying queue.
+Bounds: NAMED_MAX clients per queue, the one that was silent for longest goes; DEAD_BUCKETS buckets per dying queue,
+REFUSED_BUCKETS per client, the lowest goes.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import insort
 from collections.abc import Mapping
 from typing import Final
 
@@ -31,8 +36,13 @@ DEAD_BUCKETS: Final = 64
 BUCKET_BITS: Final = 63
 DEAD_SPREAD: Final = BUCKET_BITS * (DEAD_BUCKETS - 1)
 """A dying queue never sends a number so much higher than one that is still open: its target would have forgotten."""
+REFUSED_BUCKETS: Final = 64
+REFUSED_BITS: Final = 31
 DEAD_LETTERS: Final = b"\0dlx"
 HAD_CONSUMERS: Final = b"c"
+REFUSED: Final = 1
+TAKEN_SINCE: Final = 2
+"""What the two bits of a refused number say."""
 _QUEUE_ID: Final = struct.Struct(">Q")
 _BUCKET: Final = struct.Struct(">QQ")
 
@@ -62,18 +72,33 @@ def forget_proxies(ring: Ring, alive: Mapping[str, int]) -> None:
 class Producers:
     """The clients and dying queues that number what they publish into one queue."""
 
-    __slots__ = ("_named", "_ring")
+    __slots__ = ("_named", "_refused", "_ring")
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._named = dict.fromkeys(name for name in ring.producers if name[:1] == b"p")  # the longest silent first
+        self._refused: dict[bytes, list[int]] = {}  # client to its buckets of refused numbers, ascending
+        self._named: dict[bytes, None] = {}  # clients, the longest silent first
+        for name in ring.producers:
+            if name[:1] == b"p":
+                self._named[name[1:]] = None
+            elif name[:1] == b"h":
+                (bucket,), client = _QUEUE_ID.unpack_from(name, 1), name[1 + _QUEUE_ID.size :]
+                self._named[client] = None
+                insort(self._refused.setdefault(client, []), bucket)
 
     def knows(self, producer: bytes, number: int) -> bool:
         """Whether this publish is in the queue, or was."""
         if is_dead_letter(producer):
             name, bit = _bucket(producer, number)
             return bool(self._ring.producers.get(name, 0) >> bit & 1)
-        return number < self._ring.producers.get(b"p" + producer, 0)
+        below = number < self._ring.producers.get(b"p" + producer, 0)
+        return below and self._refusal(producer, number) != REFUSED
+
+    def _refusal(self, producer: bytes, number: int) -> int:
+        if producer not in self._refused:
+            return 0
+        name, bit = _refused_bucket(producer, number)
+        return self._ring.producers.get(name, 0) >> bit & 3
 
     def note(self, producer: bytes, number: int) -> None:
         """A publish that is not known is appended in this turn."""
@@ -81,14 +106,41 @@ class Producers:
         if is_dead_letter(producer):
             self._note_dead(producer, number)
             return
+        if self._refusal(producer, number) == REFUSED:
+            name, bit = _refused_bucket(producer, number)
+            self._ring.produced(name, self._ring.producers[name] | TAKEN_SINCE << bit)
         name = b"p" + producer
-        self._named.pop(name, None)
-        self._named[name] = None
-        self._ring.produced(name, number + 1)
+        if number >= self._ring.producers.get(name, 0):
+            self._ring.produced(name, number + 1)
+        self._heard(producer)
+
+    def refuse(self, producer: bytes, number: int) -> bool:
+        """A publish that is not known finds no room. It must not seem known once a later one is taken; whether that was
+        news for the log."""
+        assert not self.knows(producer, number), "what is here is not refused"
+        if is_dead_letter(producer) or self._refusal(producer, number) == REFUSED:
+            return False
+        name, bit = _refused_bucket(producer, number)
+        buckets = self._refused.setdefault(producer, [])
+        if name not in self._ring.producers:
+            insort(buckets, number // REFUSED_BITS)
+        self._ring.produced(name, self._ring.producers.get(name, 0) | REFUSED << bit)
+        if len(buckets) > REFUSED_BUCKETS:
+            self._ring.produced(_refused_bucket(producer, buckets.pop(0) * REFUSED_BITS)[0], 0)
+        self._heard(producer)
+        return True
+
+    def _heard(self, producer: bytes) -> None:
+        """The client is the one that was silent for the shortest time."""
+        self._named.pop(producer, None)
+        self._named[producer] = None
         if len(self._named) > NAMED_MAX:
             oldest = next(iter(self._named))
             del self._named[oldest]
-            self._ring.produced(oldest, 0)
+            gone = [_refused_bucket(oldest, bucket * REFUSED_BITS)[0] for bucket in self._refused.pop(oldest, ())]
+            for name in (b"p" + oldest, *gone):
+                if name in self._ring.producers:
+                    self._ring.produced(name, 0)
 
     def _note_dead(self, producer: bytes, number: int) -> None:
         name, bit = _bucket(producer, number)
@@ -109,3 +161,9 @@ def _bucket(producer: bytes, number: int) -> tuple[bytes, int]:
     (queue_id,) = _QUEUE_ID.unpack_from(producer, len(DEAD_LETTERS))
     bucket, bit = divmod(number, BUCKET_BITS)
     return b"d" + _BUCKET.pack(queue_id, bucket), bit
+
+
+def _refused_bucket(client: bytes, number: int) -> tuple[bytes, int]:
+    """The name of a refused number's bucket, and the first of its two bits there."""
+    bucket, place = divmod(number, REFUSED_BITS)
+    return b"h" + _QUEUE_ID.pack(bucket) + client, 2 * place

@@ -24,7 +24,7 @@ from broker.queues.committing import carry_out
 from broker.queues.deadletter import Reason
 from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
 from broker.queues.host import Host
-from broker.queues.limits import awaits_commit, exceeds, kill, kills
+from broker.queues.limits import awaits_commit, exceeds, refuse
 from broker.queues.producers import HAD_CONSUMERS, Producers
 from broker.queues.retries import retry_delay_ms
 from broker.queues.ring import (
@@ -147,9 +147,6 @@ class Queue:
         elif ticket is not None:
             self.promise(ticket)
 
-    def knows(self, producer: bytes, sequence: int) -> bool:
-        return self.producers.knows(producer, sequence)
-
     @property
     def producers(self) -> Producers:
         self._producers = self._producers or Producers(self.ring)
@@ -178,11 +175,13 @@ class Queue:
     def _limited(self) -> bool:
         return self.settings.max_length is not None or self.settings.max_length_bytes is not None
 
-    def accepts(self, message: Message, now_ms: int) -> bool:
-        """reject-publish: whether there is room for one more; what is refused may die."""
+    def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
+        """reject-publish: whether there is room for one more, or it is here already; what is refused may die."""
+        if named is not None and self.producers.knows(*named):
+            return True
         accepted = self.has_room(now_ms)
-        if not accepted and kills(self):
-            kill(self, message)
+        if not accepted:
+            refuse(self, message, named)
         return accepted
 
     def takes(self, messages: Sequence[Message], now_ms: int) -> bool:

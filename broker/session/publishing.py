@@ -7,6 +7,7 @@ that look into headers, and queues that may refuse (overflow reject-publish).
 
 A producer that numbers its messages (headers x-producer, a name, and x-seq, rising from 1) may publish one again, over
 another connection, node or day: each queue stores a number once, and confirms the repeat when the original is safe.
+One that a queue refused may come again too, also behind later ones.
 
 Order of checks (amqp-rules 5.1, 5.4): size and expiration, immediate, permission, exchange, internal, topic
 permission, properties; then returns, before the ack.
@@ -226,7 +227,7 @@ def depart(channel: Channel, route: Route[QueueFace], messages: Sequence[Message
 
 def _send_named(queue: QueueFace, message: Message, ticket: Ticket | None, named: Named, now_ms: int) -> None:
     """A repeat is never refused: it is there already."""
-    if not queue.rejects or queue.knows(*named) or queue.accepts(message, now_ms):
+    if not queue.rejects or queue.accepts(message, now_ms, named):
         queue.publish_named(*named, message, ticket, now_ms)
     elif ticket is not None:
         ticket.rejected = True

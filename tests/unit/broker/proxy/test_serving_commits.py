@@ -38,6 +38,26 @@ def test_messages_and_settlements_stand_in_one_group() -> None:
     assert (stage.ring.unacked, stage.ring.ready) == (1, 2)
 
 
+@pytest.mark.parametrize("owner", ["lives", "dies"])
+def test_what_was_refused_with_it_of_a_client_that_numbers_is_no_repeat_later(owner: str) -> None:
+    stage = Stage(max_length=1, overflow="reject-publish")
+    stage.attach("b")
+    commit(stage, 1, b"x:5", b"x:6", named=((1, b"x", 5), (2, b"x", 6)))
+    assert stage.said("b", Published) == []
+    stage.commit()
+    assert [said.refused for said in stage.said("b", Published)] == [((1, 2),)]
+    if owner == "dies":
+        stage.fail_over({"b": 1})
+    stage.attach("b", next_number=3)
+    for number, sequence in ((3, 7), (4, 5)):
+        commit(stage, number, b"x:%d" % sequence, named=((number, b"x", sequence),))
+        stage.commit()
+        assert stage.said("b", Published)[-1].upto == number
+        assert stage.ring.ready == 1
+        stage.ring.purge()
+        stage.commit()
+
+
 def test_it_is_taken_once() -> None:
     stage = holding()
     settles: Settles = ((SETTLE_ACK, ((1, 1),)),)

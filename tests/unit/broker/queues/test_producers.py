@@ -40,6 +40,53 @@ def test_the_client_that_was_silent_for_longest_goes_first(monkeypatch) -> None:
     assert producers.knows(b"z", 1)
 
 
+def test_the_next_owner_knows_who_was_silent_for_longest(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(module, "NAMED_MAX", 2)
+    ring = Ring(1, True)
+    first = Producers(ring)
+    for name, number in ((b"x", 1), (b"y", 1), (b"x", 2)):
+        claim(first, name, number)
+    heir = Producers(ring)
+    claim(heir, b"z", 1)
+    assert (heir.knows(b"x", 2), heir.knows(b"y", 1)) == (True, False)
+
+
+@given(st.lists(st.tuples(st.integers(0, 70), st.booleans(), st.booleans()), max_size=80))
+def test_a_refused_number_is_taken_once_whenever_it_comes_again(story: list[tuple[int, bool, bool]]) -> None:
+    """`room`: the queue takes it; `heir`: another owner judges it."""
+    ring = Ring(1, True)
+    producers = Producers(ring)
+    highest, taken, refused = -1, [], set()
+    for number, room, heir in story:
+        producers = Producers(ring) if heir else producers
+        assert producers.knows(b"x", number) == (number in taken or (number <= highest and number not in refused))
+        if producers.knows(b"x", number):
+            continue
+        if room:
+            producers.note(b"x", number)
+            taken.append(number)
+            highest = max(highest, number)
+        else:
+            assert producers.refuse(b"x", number) == (number not in refused)
+            refused.add(number)
+    assert len(taken) == len(set(taken))
+
+
+def test_what_is_remembered_of_refusals_is_bounded(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(module, "NAMED_MAX", 2)
+    ring = Ring(1, True)
+    producers = Producers(ring)
+    for number in range(0, 10_000, 7):
+        producers.refuse(b"x", number)
+    assert len(ring.producers) == module.REFUSED_BUCKETS
+    producers.note(b"x", 10_000)
+    assert not producers.knows(b"x", 9_996), "the newest refusals are remembered"
+    assert producers.knows(b"x", 0)
+    for name in (b"y", b"z"):
+        producers.refuse(name, 1)
+    assert not [name for name in ring.producers if name.endswith(b"x")], "it was silent for longest"
+
+
 @given(st.lists(st.integers(1, DEAD_SPREAD), max_size=200))
 def test_dead_letters_in_any_order_are_taken_once_each(numbers: list[int]) -> None:
     producers = Producers(Ring(1, True))

@@ -320,6 +320,43 @@ def test_a_full_queue_refuses_a_new_number_and_no_repeat() -> None:
     assert bodies(client.consume("q")) == [b"2"]
 
 
+def test_a_refused_number_may_come_again_behind_later_ones() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q", x_max_length=1, x_overflow="reject-publish")
+    client.ask(m.ConfirmSelect())
+    assert numbered(client, 1, b"1") == [m.BasicAck(1, True)]
+    assert numbered(client, 2, b"2") == [m.BasicNack(2, False)]
+    client.ask(m.QueuePurge(queue="q"))
+    assert numbered(client, 3, b"3") == [m.BasicAck(3, True)]
+    assert numbered(client, 2, b"2") == [m.BasicNack(4, False)]
+    client.ask(m.QueuePurge(queue="q"))
+    world.checkpoint()
+    world.crash()
+    client = world.client()
+    client.ask(m.ConfirmSelect())
+    assert numbered(client, 2, b"2") == [m.BasicAck(1, True)]
+    assert numbered(client, 2, b"2 again") == [m.BasicAck(2, True)]
+    assert bodies(client.consume("q")) == [b"2"]
+
+
+def test_what_a_refused_transaction_numbered_may_come_again_behind_later_ones() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q", x_max_length=1, x_overflow="reject-publish")
+    client.ask(m.TxSelect())
+    numbered(client, 1, b"1")
+    numbered(client, 2, b"2")
+    client.say(m.TxCommit())
+    assert client.hear(0)[-1].reply_code == 541
+    client = world.client()
+    client.ask(m.ConfirmSelect())
+    assert numbered(client, 3, b"3") == [m.BasicAck(1, True)]
+    client.ask(m.QueuePurge(queue="q"))
+    assert numbered(client, 1, b"1") == [m.BasicAck(2, True)]
+    assert bodies(client.consume("q")) == [b"1"]
+
+
 def test_numbered_messages_in_a_transaction() -> None:
     client = World().client()
     client.declare("q")
