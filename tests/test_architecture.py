@@ -35,6 +35,8 @@ WORLD = {
 """Modules that wait, or that read clock, chance, disk, network or environment."""
 
 SHELLS = {
+    "broker/http/app.py": "the management process answers requests on its loop, and hashes passwords in a thread",
+    "broker/http/auth.py": "waits for passwords to be verified in threads",
     "broker/cli/": "the command line: processes, files, terminals",
     "broker/server/": "the shell of the node: one loop, sockets, disk, clock",
     "broker/trial/client.py": "a client's socket",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.errors import AccessRefused, NotFound, Unavailable, WiringError
+from cluster.errors import AccessRefused, NotFound, Unavailable
 
 
 class Refused(Exception):
@@ -32,14 +32,14 @@ def bad_request(reason: Any) -> Refused:
     return Refused(400, "bad_request", reason)
 
 
-def of_wiring(error: WiringError | Unavailable) -> Refused:
-    """The wiring's answer to a command. The client may repeat a 503."""
-    match error:
-        case Unavailable():
-            return Refused(503, "unavailable", error.text)
-        case NotFound():
-            return Refused(404, "not_found", error.text)
-        case AccessRefused():
-            return not_authorised(error.text)
+def of_order(kind: str, text: str) -> Refused:
+    """What the wiring answered to a command: a kind of `cluster.errors`, and its text. The client may repeat a 503."""
+    match kind:
+        case Unavailable.kind:
+            return Refused(503, "unavailable", text)
+        case NotFound.kind:
+            return Refused(404, "not_found", text)
+        case AccessRefused.kind:
+            return not_authorised(text)
         case _:
-            return bad_request(error.text)
+            return bad_request(text)

@@ -182,7 +182,7 @@ class Mirror:
         member.sampling.sampled(batch.sampled_at_ms)
         member.leased = batch.leased
         if batch.node == self.node:
-            self._lease(batch.leased, now_ms)
+            self.lease(batch.leased, now_ms)
         if batch.whole:
             kept = {row.key for row in batch.rows}
             for key in [key for key in member.rows if key not in kept]:
@@ -226,7 +226,8 @@ class Mirror:
             whole.messages = [have + new for have, new in zip(whole.messages, _values(row.messages), strict=True)]
         self.sums.put(whole.now())
 
-    def _lease(self, leased: bool, now_ms: int) -> None:
+    def lease(self, leased: bool, now_ms: int) -> None:
+        """Whether this process's node holds a lease from now on."""
         self.leased = leased
         self.lost_lease_ms = 0 if leased else self.lost_lease_ms or now_ms
 

@@ -1,0 +1,269 @@
+"""The management API as an ASGI application: the tables of `broker.management` as routes.
+
+    reads    signed in -> Reading -> document -> JSON
+    writes   signed in -> body -> plan -> passwords hashed in a thread -> commands ordered -> 201 or 204
+
+What is answered, and to whom, is decided in the tables, which know nothing of HTTP; here are bodies, headers, errors
+and the waiting. Nothing that a client sends ends in a 500 unless it is our own mistake, and then it says nothing of
+what was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+import structlog
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+
+from broker.management import bodies, reads, writes
+from broker.management.errors import Refused, bad_request, of_order
+from broker.management.mirror import Mirror
+from broker.management.reading import Reading
+from broker.version import VERSION
+from cluster import passwords
+from cluster.commands import PutUser
+
+from .auth import REALM, LoginFailed, SignIn
+from .deeds import Deeds, OrderError
+from .entrance import Entrance
+from .reference import page
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+LOG: Final = structlog.get_logger("management")
+_QUERY: Final = {
+    "page": "Number of the page, from 1",
+    "page_size": "Items on a page, 1 to 500",
+    "name": "Only items whose name contains this",
+    "use_regex": "`true`: name is a regular expression",
+    "sort": "Dotted path of the field to sort by",
+    "sort_reverse": "`true`: the last one first",
+    "columns": "Dotted paths of the fields to answer, with commas",
+    "cursor": "Instead of a page: where the last answer ended; empty to begin",
+    "limit": "With a cursor: how many items, 1 to 500",
+}
+
+
+def create_app(
+    mirror: Mirror,
+    deeds: Deeds,
+    *,
+    now_ms: Callable[[], int],
+    loopback_users: tuple[str, ...] = ("guest",),
+    password_cost: int = passwords.COST_DEFAULT,
+) -> FastAPI:
+    """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set."""
+    shell = _Shell(mirror, deeds, now_ms, loopback_users, password_cost)
+    app = FastAPI(
+        title="clusterbroker management API",
+        version=VERSION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        redirect_slashes=False,
+        lifespan=shell.lifespan,
+    )
+    for read in reads.READS:
+        _route(app, "GET", read.path, read.summary, shell.read(read))
+    for write in writes.WRITES:
+        _route(app, write.method, write.path, write.summary, shell.write(write))
+    app.add_api_route("/api/auth", _oauth, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/api", page(app), methods=["GET"], include_in_schema=False)
+    app.add_api_route("/api/index.html", page(app), methods=["GET"], include_in_schema=False)
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(HTTPException, _not_routed)
+    app.add_exception_handler(Exception, _failed)
+    app.add_middleware(Entrance, stale_s=lambda: mirror.stale_s(now_ms()))
+    return app
+
+
+class _Shell:
+    """What the endpoints share."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        deeds: Deeds,
+        now_ms: Callable[[], int],
+        loopback_users: tuple[str, ...],
+        password_cost: int,
+    ) -> None:
+        self._mirror = mirror
+        self._deeds = deeds
+        self._now_ms = now_ms
+        self._loopback_users = loopback_users
+        self._password_cost = password_cost
+        self._sign_in: SignIn | None = None
+
+    @asynccontextmanager
+    async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
+        yield
+        if self._sign_in is not None:
+            self._sign_in.close()
+
+    async def _reading(self, request: Request) -> Reading:
+        if self._sign_in is None:
+            self._sign_in = SignIn(self._mirror, asyncio.get_running_loop(), self._now_ms, self._loopback_users)
+        seer = await self._sign_in.seer(request)
+        return Reading(self._mirror, seer, self._now_ms(), request.query_params)
+
+    def read(self, read: reads.Read) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            reading = await self._reading(request)
+            status, document = reads.run(read, reading, decoded(request.path_params))
+            headers = {}
+            if read.filename:
+                headers["content-disposition"] = f'attachment; filename="{read.filename}"'
+            return json_response(document, status, headers)
+
+        return endpoint
+
+    def write(self, write: writes.Write) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+                raise Refused(403, "forbidden", "a request from another site")
+            reading = await self._reading(request)
+            reading.seer.require(write.right)
+            fields = bodies.parsed(await body_of(request, write.body_bytes_max))
+            planned = writes.run(write, reading, decoded(request.path_params), fields)
+            stale_s = self._mirror.stale_s(self._now_ms())
+            if stale_s is not None:
+                raise Refused(503, "unavailable", f"the node has been cut off from the cluster for {stale_s} s")
+            await self._carry_out(planned)
+            return Response(status_code=planned.status)
+
+        return endpoint
+
+    async def _carry_out(self, planned: writes.Planned) -> None:
+        for place, password in planned.passwords:
+            command = planned.commands[place]
+            assert isinstance(command, PutUser), "a password belongs to a user"
+            try:
+                stored = await asyncio.to_thread(passwords.hashed, password, cost=self._password_cost)
+            except ValueError as error:
+                raise bad_request(str(error)) from None
+            planned.commands[place] = msgspec.structs.replace(
+                command, password_hash=stored, hash_algorithm=passwords.SCRYPT
+            )
+        if planned.whole:
+            _accepted(await self._deeds.order_all(planned.commands))
+            return
+        for command in planned.commands:
+            _accepted(await self._deeds.order(command))
+
+
+def _accepted(refused: OrderError | None) -> None:
+    if refused is not None:
+        raise of_order(refused.kind, refused.text)
+
+
+def decoded(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters of a path without their escapes."""
+    try:
+        return {name: unquote(str(value), errors="strict") for name, value in parameters.items()}
+    except UnicodeDecodeError:
+        raise bad_request("the path is not UTF-8") from None
+
+
+async def body_of(request: Request, bytes_max: int) -> bytes:
+    """The body. Refused: 413 when it is too long, 415 when it is not JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    received = bytearray()
+    async for chunk in request.stream():
+        if len(received) + len(chunk) > bytes_max:
+            raise Refused(413, "bad_request", f"a body has {bytes_max} bytes at most")
+        received += chunk
+    # another site's page may POST without asking first, but not as JSON
+    if (received or request.method == "POST") and kind != "application/json" and (kind or request.method == "POST"):
+        raise Refused(415, "unsupported_media_type", "the body is application/json")
+    return bytes(received)
+
+
+def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A document as RabbitMQ sends it."""
+    return Response(msgspec.json.encode(document), status, headers, media_type="application/json")
+
+
+def _route(app: FastAPI, method: str, path: str, summary: str, endpoint: Endpoint) -> None:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in _parameters(path)
+    ]
+    extra: dict[str, Any] = {"parameters": parameters}
+    if method == "GET":
+        extra["parameters"] = parameters + [
+            {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+            for name, text in _QUERY.items()
+        ]
+    else:
+        extra["requestBody"] = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    app.add_api_route(
+        path,
+        endpoint,
+        methods=[method],
+        summary=summary,
+        openapi_extra=extra,
+        response_class=Response,
+        tags=[path.split("/")[2]],
+        operation_id=f"{method} {path}",
+        responses={
+            "default": {
+                "description": "Refused",
+                "content": {"application/json": {"schema": {"type": "object", "required": ["error", "reason"]}}},
+            }
+        },
+    )
+
+
+def _parameters(path: str) -> list[str]:
+    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
+
+
+async def _oauth(_request: Request) -> Response:
+    """What RabbitMQ's page asks before it signs in."""
+    return json_response({"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""})
+
+
+def error_response(status: int, error: str, reason: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """An error as RabbitMQ sends it."""
+    return Response(
+        json.dumps({"error": error, "reason": reason}, default=str), status, headers, media_type="application/json"
+    )
+
+
+async def _refused(_request: Request, refused: Exception) -> Response:
+    assert isinstance(refused, Refused), "registered for this kind"
+    headers = {"www-authenticate": REALM} if isinstance(refused, LoginFailed) else None
+    return error_response(refused.status, refused.error, refused.reason, headers)
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "registered for this kind"
+    if error.status_code == 404:
+        return error_response(404, "Object Not Found", "Not Found")
+    if error.status_code == 405:
+        allowed = {
+            method
+            for route in request.app.routes
+            if route.matches(request.scope)[0] is not Match.NONE
+            for method in route.methods or ()
+        }
+        if "GET" in allowed:
+            allowed |= {"HEAD"}
+        return error_response(405, "method_not_allowed", "Method Not Allowed", {"allow": ", ".join(sorted(allowed))})
+    return error_response(error.status_code, "bad_request", str(error.detail))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    LOG.error("request failed", path=request.url.path, method=request.method, exc_info=error)
+    return error_response(500, "internal_error", "the request failed; the node's log says more")

@@ -1,0 +1,28 @@
+"""What the HTTP shell asks of the node: the port behind which the desk is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from cluster.commands import AnyCommand
+
+
+class OrderError(NamedTuple):
+    """A command was refused, or could not be ordered."""
+
+    kind: str
+    """Of `cluster.errors`: "not_found", "unavailable", ..."""
+    text: str
+
+
+class Deeds(Protocol):
+    """Commands for the wiring log, as an operator.
+
+    Both come back when the mirror has folded what was done, so that who reads after it wrote finds what it wrote.
+    """
+
+    async def order(self, command: AnyCommand) -> OrderError | None:
+        """One command."""
+
+    async def order_all(self, commands: list[AnyCommand]) -> OrderError | None:
+        """All of them, or none and the first error."""
