@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,13 +23,24 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DATA_DIR = Path("clusterbroker-data")
 
 
-def perform(directory: Path, do: str, *, patience_s: float = 30.0, **arguments: Any) -> dict[str, Any]:
-    """The answer of the node, or of its wiring log; leaves with exit code 1 and one line when it is no."""
+def perform(
+    directory: Path,
+    do: str,
+    *,
+    patience_s: float = 30.0,
+    meanwhile: AbstractContextManager[None] | None = None,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """The answer of the node, or of its wiring log; leaves with exit code 1 and one line when it is no.
+
+    `meanwhile`: what is done until the answer is there.
+    """
     from broker.server.admin import RUNNING, ask
 
     asked = {"do": do, **arguments}
     try:
-        answer = ask(directory, asked, patience_s)
+        with meanwhile or nullcontext():
+            answer = ask(directory, asked, patience_s)
     except TimeoutError:
         answer = {"ok": False, "error": f"the node has not answered '{do}' within {patience_s:g} s: look at its log"}
     if answer is None and do in RUNNING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import Annotated, Any
@@ -78,8 +78,8 @@ def leave(
 ) -> None:
     """Take a member out for good: this node (others get its queues and copies first), or a dead one by its name."""
     asked = {"member": name, "timeout_s": timeout, "force": force, "accept_loss": accept_loss}
-    with _progress(data_dir) if name is None else nullcontext():
-        perform(data_dir, "leave", patience_s=timeout + PATIENCE_S, **asked)
+    meanwhile = _progress(data_dir) if name is None else None
+    perform(data_dir, "leave", patience_s=timeout + PATIENCE_S, meanwhile=meanwhile, **asked)
     typer.echo(f"{name or 'this node'} is a member no more")
 
 
@@ -97,7 +97,7 @@ def _progress(data_dir: Path) -> Iterator[None]:
                 answer = ask(data_dir, {"do": "leave.progress"}) or {}
             except (OSError, ValueError):  # it has left
                 return
-            if answer.get("ok") and (now := (answer["owns"], answer["counting"])) != told:
+            if answer.get("leaving") and (now := (answer["owns"], answer["counting"])) != told:
                 told = now
                 typer.echo(f"{now[0]} queues to hand over, {now[1]} wait for a copy elsewhere", err=True)
             over.wait(PROGRESS_S)

@@ -54,7 +54,9 @@ def need_somebody_else(shell: NodeShell) -> None:
 
 def progress(view: ClusterView, name: NodeId) -> Facts:
     """What still has to go elsewhere: how many queues it owns, and how many count on its copy."""
-    return {"owns": view.owned(name), "counting": sum(1 for _ in counting_on(view, name))}
+    member = view.member(name)
+    leaving = member is not None and member.leaving
+    return {"leaving": leaving, "owns": view.owned(name), "counting": sum(1 for _ in counting_on(view, name))}
 
 
 def about_loss(text: str) -> str:
