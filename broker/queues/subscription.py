@@ -159,8 +159,9 @@ class Subscriptions:
             self._elect()
 
     def resume(self) -> None:
-        """All consumers of a queue with a new owner are known: whoever holds messages was the active one. What others of
-        its node hold, and left there when they went, says nothing of it.
+        """All consumers of a queue with a new owner are known: whoever holds messages was the active one.
+
+        What others hold at its node, or left there when they went, says nothing of it.
         """
         if self.single_active:
             self._active = next((member for member in self._members if member.held), None)

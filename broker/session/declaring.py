@@ -153,7 +153,7 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     if method.passive:
         name = channel.queue(channel.queue_name(name)).name
         channel.park()
-        _declared(channel, method, name)
+        _declared(channel, method, name, None)
         return
     server_named = not name
     if server_named:
@@ -180,8 +180,15 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
 
     # said before the answer: a connection that is lost meanwhile must end the queue as well
     connection.exclusive_queues = connection.exclusive_queues or method.exclusive
+
+    def declare() -> None:
+        channel.propose(command, method, declared)
+
+    def declared(applied: Applied) -> None:
+        _declared(channel, method, name, declare, new=bool(applied.changes))
+
     channel.park()
-    channel.propose(command, method, lambda applied: _declared(channel, method, name, new=bool(applied.changes)))
+    declare()
 
 
 def _seek_requester(channel: Channel, method: methods.QueueDeclare, name: str) -> None:
@@ -204,13 +211,25 @@ def _seek_requester(channel: Channel, method: methods.QueueDeclare, name: str) -
         channel.connection.node.seek_requester(name, found)
 
 
-def _declared(channel: Channel, method: methods.QueueDeclare, name: str, new: bool = False) -> None:
+def _declared(
+    channel: Channel, method: methods.QueueDeclare, name: str, again: Callable[[], None] | None, new: bool = False
+) -> None:
     """The queue is there: tells the parked channel its counts. A new one has nothing in it, so its owner, perhaps at
-    another node, needs not be asked."""
+    another node, needs not be asked.
+
+    `again` is called when the queue ended before it was counted, as one does that lived on a node which was lost: who
+    comes from there and declares it is the first to hear of that. None: then there is no such queue.
+    """
     channel.last_queue = name
 
     def counted(ready: int, consumers: int) -> None:
         if not channel.awaits():
+            return
+        if queue is not None and queue.deleted:
+            if again is None:
+                channel.refuse(channel.no_queue(name), method)
+            else:
+                again()
             return
         if not method.nowait:
             channel.send(methods.QueueDeclareOk(name, ready, consumers))

@@ -147,6 +147,27 @@ def test_an_owner_that_was_asked_before_it_opened_does_not_do_later_what_was_giv
     assert drained(cluster, "q", asker) == [b"later"]
 
 
+@pytest.mark.parametrize("passive", [False, True])
+def test_a_queue_that_ends_with_its_node_while_it_is_declared_again(passive: bool) -> None:
+    """A client that was on the lost node comes back sooner than the loss is known."""
+    cluster = three()
+    cluster["a"].client().ask(m.QueueDeclare(queue="q"))
+    assert cluster.queue("q").owner == "a"
+    client = cluster["b"].client()
+    cluster.kill("a", failed=False)
+    assert client.say(m.QueueDeclare(queue="q", passive=passive)) == []
+    cluster.order(c.FailNode(node=NodeId("a"), incarnation=Incarnation(cluster["a"].incarnation)))
+    cluster.turn()
+    (answer,) = client.say()
+    if passive:
+        assert (answer.reply_code, answer.reply_text) == (404, "NOT_FOUND - no queue 'q' in vhost '/'")
+    else:
+        assert answer == m.QueueDeclareOk("q", 0, 0)
+        assert cluster.queue("q").owner == "b"
+        client.publish("", "q", b"x")
+        assert bodies([client.ask(m.BasicGet(queue="q"))]) == [b"x"]
+
+
 def away_from(owner: str) -> str:
     return next(name for name in "abc" if name != owner)
 
