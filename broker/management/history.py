@@ -29,7 +29,7 @@ SAMPLES_MAX: Final = 500
 
 
 class Window(NamedTuple):
-    """What a page asks of the past: `*_age` and `*_incr` of the query, in ms."""
+    """What a page asks of the past: `*_age` and `*_incr` of the query, in ms. At most SAMPLES_MAX steps."""
 
     age_ms: int
     step_ms: int
@@ -138,7 +138,7 @@ def details(tracks: Sequence[Track[Any]], get: Get, window: Window | None, gauge
 
 
 def _samples(tracks: Iterable[Track[Any]], get: Get, window: Window) -> list[tuple[int, int | float]]:
-    step_ms = max(window.step_ms, window.age_ms // SAMPLES_MAX, 1)
+    step_ms = window.step_ms
     sums: dict[int, int | float] = {}
     for track in tracks:
         end_ms = track.sampling.at_ms // step_ms * step_ms

@@ -1,0 +1,62 @@
+"""An application over a mirror whose deeds are carried out at once, and a client inside the same loop."""
+
+from __future__ import annotations
+
+import httpx
+
+from broker.http.app import create_app
+from broker.http.deeds import OrderError
+from cluster.commands import AnyCommand
+from cluster.errors import WiringError
+from cluster.passwords import COST_CHEAP
+from cluster.state import Applied
+from tests.unit.broker.management.set_up import NOW_MS, Place
+
+
+class DeedsAtOnce:
+    """The node's part: folds each command into the mirror's own map."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.ordered: list[AnyCommand] = []
+
+    async def order(self, command: AnyCommand) -> OrderError | None:
+        self.ordered.append(command)
+        (applied,) = self._place.apply(command)
+        return _error(applied)
+
+    async def order_all(self, commands: list[AnyCommand]) -> OrderError | None:
+        for command in commands:
+            error = await self.order(command)
+            if error is not None:
+                return error
+        return None
+
+
+def _error(applied: Applied) -> OrderError | None:
+    if applied.error is None:
+        return None
+    assert isinstance(applied.error, WiringError)
+    return OrderError(applied.error.kind, applied.error.text)
+
+
+class Client:
+    """Asks as a user; `guest` unless told."""
+
+    def __init__(self, place: Place, address: str = "127.0.0.1") -> None:
+        self.place = place
+        self.now_ms = NOW_MS
+        self.deeds = DeedsAtOnce(place)
+        app = create_app(place.mirror, self.deeds, now_ms=lambda: self.now_ms, password_cost=COST_CHEAP)
+        transport = httpx.ASGITransport(app=app, client=(address, 1234), raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://node")
+
+    async def ask(
+        self, method: str, path: str, user: str = "guest", body: str | None = None, password: str | None = None
+    ) -> httpx.Response:
+        given = password or ("guest" if user == "guest" else "secret-pass")
+        headers = {"content-type": "application/json"} if body is not None or method == "POST" else {}
+        return await self.http.request(method, path, auth=(user, given), content=body, headers=headers)
+
+    async def get(self, path: str, user: str = "guest") -> httpx.Response:
+        return await self.ask("GET", path, user)

@@ -1,0 +1,174 @@
+"""The management process's line to a real node: the mirror has what the node has, and says when that is of the past."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.http import desk_client
+from broker.http.deeds import OrderError
+from broker.http.desk_client import DeskClient, NotDone, tried
+from broker.management.mirror import Mirror
+from broker.server.alarms import AlarmOptions
+from broker.server.listener import Address
+from broker.server.log import NodeLog
+from broker.server.options import ServerOptions
+from broker.server.shell import NodeShell
+from cluster import commands as c
+from cluster.state import ClusterMap
+from journal.options import MIB, JournalOptions
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def until(reached: Callable[[], Any], timeout_s: float = 10.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not reached():
+            await asyncio.sleep(0.005)
+
+
+@dataclass
+class Beside:
+    """A node, and what stands beside it; `shell` may be stopped and started again."""
+
+    directory: Path
+    shell: NodeShell
+    mirror: Mirror
+    client: DeskClient
+
+    async def start_node(self) -> None:
+        options = ServerOptions(
+            data_dir=self.directory,
+            desk_dir=self.directory,
+            amqp=(Address("127.0.0.1", 0),),
+            journal=JournalOptions(segment_bytes=MIB, reserve_bytes=0, map_bytes=1 << 32),
+            alarms=AlarmOptions(memory_fraction=0, disk_free_bytes=0),
+            stop_grace_s=0.1,
+            admin=False,
+        )
+        self.shell = NodeShell(options, NodeLog(lambda *_: None, "debug"))
+        await self.shell.start()
+
+    def same(self) -> bool:
+        return self.mirror.map.digest() == self.shell.node.map.digest()
+
+
+@pytest.fixture
+async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
+    mirror = Mirror("node")
+    made = Beside(tmp_path, None, mirror, DeskClient(tmp_path, mirror, now_ms, interval_s=0.05))  # type: ignore[arg-type]
+    await made.start_node()
+    running = asyncio.create_task(made.client.run())
+    yield made
+    running.cancel()
+    await made.shell.stop()
+
+
+async def test_the_mirror_has_what_the_node_has(beside: Beside) -> None:
+    assert beside.mirror.stale_s(now_ms()) is not None, "before the first word nothing is certain"
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+    assert beside.same()
+    assert beside.mirror.stale_s(now_ms()) is None
+    queue = (await beside.shell.propose(c.DeclareQueue(vhost="/", name="q", durable=True))).result
+    await until(beside.same)
+    await beside.client.touched()
+    await until(lambda: beside.mirror.queue_track(queue) is not None)
+    track = beside.mirror.queue_track(queue)
+    assert track is not None
+    assert track.row.ready == 0
+    row = next(beside.mirror.node_rows())
+    assert row.name == "node"
+
+
+async def test_who_ordered_finds_it_at_once(beside: Beside) -> None:
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+    for number in range(20):
+        assert await beside.client.order(c.AddVhost(name=f"v{number}")) is None
+        assert beside.mirror.map.vhost(f"v{number}") is not None
+    refused = await beside.client.order(c.Bind(vhost="/", source="x", destination="y"))
+    assert refused is not None
+    assert refused.kind == "not_found"
+
+
+async def test_all_of_many_commands_or_none(beside: Beside) -> None:
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+    queues: list[c.AnyCommand] = [c.DeclareQueue(vhost="/", name=f"q{n}", durable=True) for n in range(250)]
+    bad = c.Bind(vhost="/", source="nowhere", destination="q1")
+    refused = await beside.client.order_all([*queues, bad])
+    assert refused == OrderError("not_found", "no exchange 'nowhere' in vhost '/'")
+    assert beside.shell.node.map.queues() == () or not list(beside.shell.node.map.queues())
+    assert await beside.client.order_all(queues) is None
+    assert len(list(beside.mirror.map.queues())) == 250
+
+
+async def test_deeds(beside: Beside) -> None:
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+    assert await beside.client.do("alarm.set", {"name": "memory", "raised": True}) == {"alarms": ["memory"]}
+    with pytest.raises(NotDone, match="there is no connection 'a.1.1'"):
+        await beside.client.do("connection.close", {"id": "a.1.1"})
+
+
+async def test_a_node_that_goes_and_comes_again(beside: Beside) -> None:
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+    assert await beside.client.order(c.AddVhost(name="before")) is None
+    await beside.shell.stop()
+    await until(lambda: not beside.client.connected)
+    assert beside.mirror.stale_s(now_ms()) is not None
+    assert beside.mirror.map.vhost("before") is not None, "what was known is still known"
+    refused = await beside.client.order(c.AddVhost(name="meanwhile"))
+    assert refused is not None
+    assert refused.kind == "unavailable"
+    await beside.client.touched()
+
+    await beside.start_node()
+    await until(lambda: beside.mirror.stale_s(now_ms()) is None)
+    assert await beside.client.order(c.AddVhost(name="after")) is None
+    await until(beside.same)
+
+
+async def test_a_mirror_that_cannot_follow_begins_anew(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+
+    def fails(*_: Any) -> None:
+        monkeypatch.undo()
+        raise AssertionError("a mistake of ours")
+
+    monkeypatch.setattr(beside.mirror, "applied", fails)
+    with capture_logs() as said:
+        await beside.shell.propose(c.AddVhost(name="v"))
+        await until(beside.same)
+    assert [line["event"] for line in said] == ["the mirror begins anew"]
+    await until(lambda: beside.mirror.stale_s(now_ms()) is None)
+
+
+async def test_rows_are_not_asked_for_while_nobody_is_interested(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_client, "INTEREST_S", 0.1)
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+    row = next(beside.mirror.node_rows())
+    await asyncio.sleep(0.4)  # nothing can be waited for where nothing shall happen
+    quiet = next(beside.mirror.node_rows())
+    await asyncio.sleep(0.4)
+    assert next(beside.mirror.node_rows()) == quiet
+    await beside.client.touched()
+    assert next(beside.mirror.node_rows()).uptime_ms > row.uptime_ms + 500, "who comes again sees nothing old"
+
+
+def test_what_would_be_refused_is_known_before() -> None:
+    state = ClusterMap().snapshot()
+    assert tried(state, [c.AddVhost(name="v"), c.DeclareQueue(vhost="v", name="q", durable=True)]) is None
+    refused = tried(
+        state, [c.AddVhost(name="v"), c.SetPermission(user="u", vhost="v", configure="", write="", read="")]
+    )
+    assert refused is not None
+    assert refused.kind == "not_found"
