@@ -66,6 +66,9 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     volatile: bool = False
     """Its copies are in memory only (`x-durability=memory` at its declaration in a cluster). A policy that comes later
     changes nothing of it: what copies hold must mean the same to all who count on them, from the first message on."""
+    gap_epoch: Epoch = Epoch(0)
+    """The newest epoch whose first owner may have lacked what was committed: it was forced, or nobody was left. A copy
+    that knows of no epoch since then does not know what was handed out of it, or has left."""
 
     @property
     def transient(self) -> bool:

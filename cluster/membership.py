@@ -18,7 +18,7 @@ from . import ownership
 from .changes import Change
 from .entities import Member, Queue
 from .errors import AlreadyExists, NotFound, PreconditionFailed, queue_text
-from .ids import NodeId, QueueId
+from .ids import Epoch, NodeId, QueueId
 from .leaving import counting_on
 from .ownership import Terms
 from .placement import one_more, place
@@ -183,7 +183,7 @@ class Membership(ClusterView):
             if queue.replicas == (name,):
                 # whose loss was accepted: it starts empty where it goes, and no operator has to force it there
                 replicas = replicas or self._anybody(name)
-                after = replace(after, in_sync=replicas)
+                after = replace(after, in_sync=replicas, gap_epoch=Epoch(queue.epoch + 1))
             after = replace(after, replicas=replicas)
             if queue.owner is None:
                 after = ownership.elected(after, terms, self._members.get, self._members.owned)

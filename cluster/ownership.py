@@ -93,7 +93,7 @@ def elected(queue: Queue, terms: Terms, member: Lookup, owned: Count) -> Queue:
     replica.
     """
     chosen = _best(queue.in_sync, queue, member, owned)
-    in_sync, eligible = queue.in_sync, queue.eligible
+    in_sync, eligible, gap_epoch = queue.in_sync, queue.eligible, queue.gap_epoch
     if chosen is None:
         chosen = _best(queue.eligible, queue, member, owned)
         if chosen is not None:
@@ -101,6 +101,7 @@ def elected(queue: Queue, terms: Terms, member: Lookup, owned: Count) -> Queue:
     if chosen is None and terms.memory and not in_sync and not eligible:
         chosen = _best(queue.replicas, queue, member, owned)
         in_sync = (chosen.name,) if chosen is not None else ()
+        gap_epoch = Epoch(queue.epoch + 1)
     if chosen is None:
         return queue if queue.owner is None else replace(queue, owner=None, epoch=Epoch(queue.epoch + 1))
     return replace(
@@ -110,6 +111,7 @@ def elected(queue: Queue, terms: Terms, member: Lookup, owned: Count) -> Queue:
         incarnation=chosen.incarnation,
         in_sync=in_sync,
         eligible=eligible,
+        gap_epoch=gap_epoch,
     )
 
 
@@ -143,7 +145,9 @@ def transferred(queue: Queue, to: Member) -> Queue:
 
 def forced(queue: Queue, to: Member) -> Queue:
     """An operator's choice: this replica is the queue from now on."""
-    return replace(transferred(replace(queue, in_sync=(to.name,)), to), eligible=())
+    after = replace(transferred(replace(queue, in_sync=(to.name,)), to), eligible=())
+    whole = to.name in (*queue.in_sync, *queue.eligible)
+    return after if whole else replace(after, gap_epoch=after.epoch)
 
 
 def adopted(queue: Queue, node: NodeId) -> Queue:

@@ -170,6 +170,7 @@ class Topology:
             eligible=self._shared(queue.eligible),
             version=queue.version,
             volatile=queue.volatile,
+            gap_epoch=queue.gap_epoch,
         )
         self.queues[held.name] = held
         return held

@@ -242,8 +242,12 @@ class Part:
     def _take_over(self, entity: QueueEntity, declared: bool) -> None:
         node = self.node
         ring = self.copying.drop(entity.queue_id) or self._new_replica(entity)
+        of_before = (ring.epochs[-1][0] if ring.epochs else 0) < entity.gap_epoch
+        if of_before and entity.volatile:  # nobody is left who knew what has been acknowledged
+            node.forget_ring(ring)
+            ring = self._new_replica(entity)
         queue = Queue(entity, node.map.effective(entity), ring, node, node.now_ms)
-        ring.take_over(entity.epoch)
+        ring.take_over(entity.epoch, of_before)
         node.queues[entity.queue_id] = queue
         alive: dict[str, int] = {} if declared else {m.name: m.incarnation for m in node.map.alive_members()}
         self.servings.begin(queue, entity.epoch, node.map.applied, alive, synced=False)

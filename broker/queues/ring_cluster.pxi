@@ -460,7 +460,7 @@ cdef class Ring(LocalRing):
         self.committed = self.unwritten = self.cursor = self.next_seq
         self.loaded_to = 0
 
-    def take_over(self, uint32_t epoch) -> None:
+    def take_over(self, uint32_t epoch, bint seen = False) -> None:
         """The queue is this node's from `epoch` on; see ring_cluster_pure."""
         cdef size_t i, k
         cdef uint64_t seq, lowest = NONE
@@ -469,6 +469,8 @@ cdef class Ring(LocalRing):
         self.step_down()
         self.replica = False
         self.paused = True
+        if seen:
+            self.reserved = max(self.reserved, self.next_seq - 1)
         self.next_seq = max(self.next_seq, self.reserved + 1)
         self.unwritten = self.next_seq
         self.reserve_step = RESERVE_FIRST

@@ -330,12 +330,17 @@ class Ring(LocalRing):
     def _follow(self) -> None:
         self.committed = self._unwritten = self._cursor = self.next_seq
 
-    def take_over(self, epoch: int) -> None:
+    def take_over(self, epoch: int, seen: bool = False) -> None:
         """The queue is this node's from `epoch` on. Nothing counts as committed, all that was reserved counts as
-        delivered before, and nothing is handed out before the caller ends `paused` (and marks the ring)."""
+        delivered before, and nothing is handed out before the caller ends `paused` (and marks the ring).
+
+        `seen`: of all that is here nobody knows whether it was delivered before, so it counts as reserved, and the
+        first group says so."""
         self.step_down()
         self.replica = False
         self.paused = True
+        if seen:
+            self.reserved = max(self.reserved, self.next_seq - 1)
         self.next_seq = max(self.next_seq, self.reserved + 1)
         self._slots = OrderedDict(sorted(self._slots.items()))
         self._unwritten = self.next_seq

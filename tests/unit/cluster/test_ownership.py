@@ -326,6 +326,28 @@ def test_a_memory_queue_of_which_nobody_is_left_starts_empty() -> None:
     assert world.sets("m") == ("c", "c", "")
 
 
+def test_a_queue_knows_since_when_its_copies_may_lack_something() -> None:
+    world = ClusterWorld()
+    world.declare("q")
+    world.fail("c")
+    world.register("c")
+    world.force("q", "b")
+    assert world.queue("q").gap_epoch == 0, "it was in sync"
+    world.force("q", "c")
+    assert world.queue("q").gap_epoch == world.queue("q").epoch
+    gap = world.queue("q").gap_epoch
+    world.in_sync("q", "bc")
+    world.fail("c")
+    assert world.sets("q")[0] == "b"
+    assert world.queue("q").gap_epoch == gap
+    world.declare("m", x={"durability": "memory"})
+    for name in "ab":
+        world.register(name)
+        world.fail(name)
+    world.register("c")
+    assert world.queue("m").gap_epoch == world.queue("m").epoch, "nobody was left"
+
+
 def test_move_replica() -> None:
     world = ClusterWorld("abcd", witnesses="w")
     world.declare("q")

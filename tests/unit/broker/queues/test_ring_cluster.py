@@ -430,6 +430,21 @@ def test_digests_tell_buckets_apart(half: Any) -> None:
     assert theirs[0] == expected
 
 
+def test_a_new_owner_that_cannot_know_what_was_handed_out_flags_all_and_says_so_at_once(half: Any) -> None:
+    ring, copy, third = owner(half, 100), replica(half), replica(half)
+    flush(half, ring, copy)
+    copy.take_over(2, True)
+    assert copy.epochs == [(1, 1), (2, 101)]
+    assert (copy.emitted_reserved(), copy.reserved) == (0, 100)
+    copy.paused = False
+    copy.fill(list(copy.missing()), [half.message(b"%d" % (place[0] - 1)) for place in copy.missing()])
+    assert copy.head(0) == HEAD_NOT_COMMITTED
+    group = flush(half, copy, third)
+    assert group.kinds[:2] == [EPO, RSV]
+    assert third.emitted_reserved() == 100
+    assert [copy.take()[2] for _ in range(100)] == [True] * 100
+
+
 def test_a_new_owner_flags_what_was_reserved_and_waits(half: Any) -> None:
     ring, copy = owner(half, 100), replica(half)
     ring.reserve()

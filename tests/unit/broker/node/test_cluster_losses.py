@@ -1,0 +1,73 @@
+"""More was lost than the minimum in sync allows: what is left says what it cannot know."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.amqp import methods as m
+from cluster import commands as c
+from cluster.ids import NodeId
+from tests.unit.broker.node.node_cluster import Cluster
+from tests.unit.broker.session.harness import Content, bodies
+
+
+def behind(durability: str) -> Cluster:
+    """c has ten messages of a queue, of which it does not know that they were handed out at a, and acknowledged; b died
+    last of those who know. c owns nothing yet."""
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local", x_durability=durability)
+    alice.ask(m.ConfirmSelect())
+    alice.publish("", "q", *(b"%d" % number for number in range(10)))
+    cluster.cuts.update({("a", "c"), ("b", "c")})
+    for other in "ab":
+        cluster.unlink(other, "c")
+    cluster.wait(1000)
+    assert cluster.queue("q").in_sync == ("a", "b")
+    assert len(bodies(alice.consume("q"))) == 10
+    alice.say(m.BasicAck(5, True))
+    cluster.turn()
+    assert cluster.queue("q").owner == "a"
+    return cluster
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["", "and-begins-again"])
+def test_what_an_operator_has_left_may_have_been_handed_out(crash: bool) -> None:
+    """The copy that was forced has messages that its former owners may have handed out since it left."""
+    cluster = behind("fsync")
+    cluster.kill("a")
+    cluster.kill("b")
+    cluster.wait(3000)
+    assert cluster.queue("q").owner is None
+    cluster.order(c.ForceOwner(queue_id=cluster.queue("q").queue_id, node=NodeId("c")))
+    if crash:
+        cluster["c"].disk_waits = True
+        cluster.turn()
+        cluster.kill("c", failed=False)
+        cluster["c"].disk_waits = False
+        cluster.restart("c")
+    cluster.cuts.clear()
+    cluster.restart("a")
+    cluster.wait(3000)
+    carol = cluster["c"].client()
+    heard = [said for said in carol.consume("q") if isinstance(said, Content)]
+    assert [said.body for said in heard] == [b"%d" % number for number in range(10)]
+    assert all(said.method.redelivered for said in heard)
+    (new,) = [said for said in carol.publish("", "q", b"new") if isinstance(said, Content)]
+    assert not new.method.redelivered
+
+
+def test_a_queue_in_memory_begins_empty_where_its_messages_are_not_known() -> None:
+    cluster = behind("memory")
+    cluster.kill("a")
+    cluster.kill("b")
+    cluster.wait(3000)
+    assert cluster.queue("q").owner == "c"
+    cluster.cuts.clear()
+    cluster.restart("a")
+    cluster.wait(3000)
+    assert cluster.queue("q").in_sync == ("a", "c")
+    carol = cluster["c"].client()
+    assert bodies(carol.consume("q")) == [], "what was acknowledged does not come back"
+    (new,) = [said for said in carol.publish("", "q", b"new") if isinstance(said, Content)]
+    assert (new.body, new.method.redelivered) == (b"new", False)
