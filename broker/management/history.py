@@ -22,9 +22,10 @@ R = TypeVar("R")
 Get = Callable[[Any], int | float]
 """One value of a row."""
 
-MINUTE: Final = ((5_000, 13),)
-HOUR: Final = ((5_000, 121), (60_000, 61))
-DAY: Final = (*HOUR, (600_000, 49), (1_800_000, 49))
+MINUTE: Final = ((5_000, 14),)
+HOUR: Final = ((5_000, 122), (60_000, 62))
+DAY: Final = (*HOUR, (600_000, 50), (1_800_000, 50))
+"""(step in ms, rows kept): both ends of the span, and what held before the first step ended."""
 SAMPLES_MAX: Final = 500
 
 

@@ -1,9 +1,10 @@
 """Records what RabbitMQ's management API answers for a small set-up: `python -m tests.recorded.record`.
 
 A private node on loopback (see bench.servers) gets vhosts, users, queues, bindings, policies, one connection with two
-channels and two consumers, and some messages; then each request of REQUESTS is asked and its answer written to
-`management.json` beside this file; of what other users may see only the status, and how much it was. Tests compare field names and types with it, so that no RabbitMQ is needed to run
-them. Names that differ from run to run (ports, process ids, times) are left as they came.
+channels and two consumers, and some messages; then each request of GET, RIGHTS, REFUSED and DONE is asked and its
+answer written to `management.json` beside this file; of what other users may see only the status, and how much it was.
+Tests compare field names and types with it, so that no RabbitMQ is needed to run them. Names that differ from run to
+run (ports, process ids, times) are left as they came.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ GET = """
 /api/vhosts/none /api/policies/%2F/none /api/connections/none /api/channels/none /api/nothing
 /api/bindings/%2F/e/events/q/busy/none /api/global-parameters/none /api/parameters/none/none/none
 /api/permissions/%2F/none /api/queues/%2F/plain%2Fslash /api/queues/%2F/
-""".split()
+"""
 
 REFUSED = [
     ("PUT", "/api/overview", None),
@@ -140,7 +141,7 @@ RIGHTS = """
 /api/vhost-limits /api/global-parameters /api/extensions /api/users/guest /api/operator-policies /api/feature-flags
 /api/cluster-name /api/channels /api/consumers /api/bindings /api/aliveness-test/%2F /api/health/checks/alarms
 /api/user-limits /api/topic-permissions /api/users/man/permissions /api/auth/attempts/NODE
-""".split()
+"""
 
 
 class ManagedRabbit(RabbitMqNode):
@@ -265,10 +266,10 @@ def main() -> int:
             recorded.append(entry | ({"sent": body} if body is not None else {}) | {"body": said})
             connection.process_data_events(0)
 
-        for path in GET:
+        for path in GET.split():
             ask("GET", path)
         for user in (*TAGS, "lonely"):
-            for path in RIGHTS:
+            for path in RIGHTS.split():
                 ask("GET", path, user=user, short=True)
         for verb, path, body in (*REFUSED, *DONE):
             ask(verb, path, body)

@@ -78,7 +78,7 @@ def test_sums_over_nodes() -> None:
 
 def test_a_minute_is_kept_and_an_hour_once_somebody_looks() -> None:
     long_ago: list[int | None] = list(range(200))
-    assert len(details([told(long_ago)], value, Window(600_000, 5_000))["samples"]) == 13
+    assert len(details([told(long_ago)], value, Window(600_000, 5_000))["samples"]) == 14
     sampling = Sampling()
     sampling.sampled(T0)
     track = Track(sampling, 0)
