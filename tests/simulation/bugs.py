@@ -265,6 +265,13 @@ def no_dedup() -> None:
     patch(Attachment, "__init__", make)
 
 
+@mutation("a refused number of a client counts when a later one is taken")
+def forgotten_refusals() -> None:
+    from broker.queues.producers import Producers
+
+    patch(Producers, "refuse", lambda _: lambda self, producer, number: False)
+
+
 @mutation("no attach generation", only=("hand_over", "reset", "late_attached"))
 def no_generation() -> None:
     """Most frames of an older gen come before the answer to the newer Attach, and a proxy that is not attached drops

@@ -132,6 +132,29 @@ class NamedPublisher(Publisher):
         self._mine.pop(self._tag_of.pop(tag), None)
 
 
+class Insister(NamedPublisher):
+    """Publishes again also what was refused, under its number, behind later ones."""
+
+    def method(self, channel: int, said: Any) -> None:
+        refused: dict[int, tuple[str, str, tuple[str, ...]]] = {}
+        if isinstance(said, m.BasicNack) and not self.world.quiet:
+            tags = self._answered(said.delivery_tag, said.multiple, tuple(self._unheard))
+            refused = {self._tag_of[tag]: self._mine[self._tag_of[tag]] for tag in tags}
+        super().method(channel, said)
+        self._mine |= refused
+        for sequence in refused:
+            self.after(self.rng.random(), self._insist, self.socket, sequence)
+
+    def _insist(self, socket: Socket, sequence: int) -> None:
+        if self.socket is not socket:
+            return  # said again when it had connected again
+        if self.world.quiet:
+            self._mine.pop(sequence, None)
+        else:
+            self.world.schedule.counts["insisted"] += 1
+            socket.send(self._send(socket, sequence, *self._mine[sequence]))
+
+
 class Transaction:
     """`bodies` go to each of `queues`, or none does; `answered`: commit-ok was written."""
 

@@ -15,7 +15,7 @@ from tests.simulation.checkers import Checkers, Violation
 from tests.simulation.clients import Actor, Churner, Declarer, Pioneer
 from tests.simulation.consumers import Consumer, Poller
 from tests.simulation.network import CONTROL, DATA, Network
-from tests.simulation.publishers import NamedPublisher, Publisher, Route, Transaction, Transactor
+from tests.simulation.publishers import Insister, NamedPublisher, Publisher, Route, Transaction, Transactor
 from tests.simulation.raft_wiring import RaftControl, RaftWiring
 from tests.simulation.schedule import Schedule
 from tests.simulation.site import Site
@@ -25,6 +25,7 @@ FOUNDERS = "abcde"
 NEWCOMERS = "fghijklmnopqrstuvwxyz"
 SHAPES = 11
 """Of so many seeds one has two members that hold messages and a witness, and one has two members alone."""
+INSISTER = "i1"
 UNEXPECTED = (501, 502, 503, 504, 505, 530, 540, 541)
 """Codes with which no client of these may be closed."""
 
@@ -143,6 +144,10 @@ class World:
     def keeps_order(self, queue: str) -> bool:
         return queue in self.kinds and self.kinds[queue].keeps_order
 
+    def goes_on_in_order(self, publisher: bytes) -> bool:
+        """Who publishes again what was refused does so behind later messages."""
+        return publisher != INSISTER.encode()
+
     def volatile(self, queue: str) -> bool:
         return queue in self.kinds and self.kinds[queue].volatile
 
@@ -159,6 +164,8 @@ class World:
         actors.append(Publisher(self, "p1", [*plain, *wide]))
         actors.append(Publisher(self, "p2", [("", "q0", {}, ("q0",)), ("fan", "", {}, ("q1", "q2"))]))
         actors.append(NamedPublisher(self, "n1", [("", "q0", {}, ("q0",)), ("fan", "", {}, ("q1", "q2"))]))
+        if "full" in self.kinds:
+            actors.append(Insister(self, INSISTER, [("", "full", {}, ("full",))]))
         if rng.random() < 0.5:
             actors.append(Transactor(self, "t1", ("q1", "q2")))
         for kind in self.kinds.values():

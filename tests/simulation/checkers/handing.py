@@ -112,9 +112,9 @@ class I13DeliveryOrder(Checker):
         self._last: dict[tuple[Socket, str, bytes], int] = {}
 
     def delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
-        if redelivered or not self.world.keeps_order(queue):
-            return
         publisher, _, number = body.rpartition(b":")
+        if redelivered or not self.world.keeps_order(queue) or not self.world.goes_on_in_order(publisher):
+            return
         key = (socket, consumer, publisher)
         self.require(
             int(number) > self._last.get(key, 0), f"{body!r} of {queue} comes after number {self._last.get(key)}"
