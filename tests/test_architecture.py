@@ -36,6 +36,8 @@ WORLD = {
 
 SHELLS = {
     "broker/http/app.py": "the management process answers requests on its loop, and hashes passwords in a thread",
+    "broker/http/desk_client.py": "the line to the node",
+    "broker/http/main.py": "the management process itself",
     "broker/http/auth.py": "waits for passwords to be verified in threads",
     "broker/cli/": "the command line: processes, files, terminals",
     "broker/server/": "the shell of the node: one loop, sockets, disk, clock",

@@ -109,10 +109,11 @@ class RowsEnd(Answer, frozen=True, tag="rows_end"):
 
 
 class Ordered(Answer, frozen=True, tag="ordered"):
-    """What came of a command; `kind` is that of `cluster.errors`, empty: it was carried out."""
+    """What came of a command; `kind` is that of `cluster.errors`, empty: it was carried out, as the command `index`."""
 
     kind: str
     text: str
+    index: int = 0
 
 
 class Done(Answer, frozen=True, tag="done"):

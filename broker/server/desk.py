@@ -93,10 +93,15 @@ class Desk:
         task.add_done_callback(self._tasks.discard)
 
     async def _order(self, asked: m.Order, tell: Tell) -> None:
-        error = await self._ordered(asked.command)
-        tell(m.Ordered(asked.number, "" if error is None else error.kind, "" if error is None else error.text))
+        outcome = await self._ordered(asked.command)
+        if isinstance(outcome, Unavailable):
+            tell(m.Ordered(asked.number, outcome.kind, outcome.text))
+        elif outcome.error is not None:
+            tell(m.Ordered(asked.number, outcome.error.kind, outcome.error.text, outcome.index))
+        else:
+            tell(m.Ordered(asked.number, "", "", outcome.index))
 
-    async def _ordered(self, stored: bytes) -> WiringError | Unavailable | None:
+    async def _ordered(self, stored: bytes) -> Applied | Unavailable:
         if not self.leased:
             return Unavailable(NO_LEASE)
         try:
@@ -114,7 +119,7 @@ class Desk:
         self._shell.node.propose(command, told)
         self._shell.schedule()
         try:
-            return (await asyncio.wait_for(applied, ORDER_S)).error
+            return await asyncio.wait_for(applied, ORDER_S)
         except TimeoutError:
             return Unavailable(f"no majority has agreed within {ORDER_S:g} s; it may still be carried out")
 

@@ -31,9 +31,10 @@ def now_ms() -> int:
 
 
 async def until(reached: Callable[[], Any], timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not reached():
-            await asyncio.sleep(0.005)
+    end_s = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < end_s, "it did not happen in time"
+        await asyncio.sleep(0.005)
 
 
 @dataclass
@@ -105,7 +106,7 @@ async def test_all_of_many_commands_or_none(beside: Beside) -> None:
     bad = c.Bind(vhost="/", source="nowhere", destination="q1")
     refused = await beside.client.order_all([*queues, bad])
     assert refused == OrderError("not_found", "no exchange 'nowhere' in vhost '/'")
-    assert beside.shell.node.map.queues() == () or not list(beside.shell.node.map.queues())
+    assert not list(beside.shell.node.map.queues())
     assert await beside.client.order_all(queues) is None
     assert len(list(beside.mirror.map.queues())) == 250
 
@@ -113,7 +114,7 @@ async def test_all_of_many_commands_or_none(beside: Beside) -> None:
 async def test_deeds(beside: Beside) -> None:
     await asyncio.wait_for(beside.client.ready.wait(), 10)
     assert await beside.client.do("alarm.set", {"name": "memory", "raised": True}) == {"alarms": ["memory"]}
-    with pytest.raises(NotDone, match="there is no connection 'a.1.1'"):
+    with pytest.raises(NotDone, match="there is no connection"):
         await beside.client.do("connection.close", {"id": "a.1.1"})
 
 

@@ -172,7 +172,7 @@ async def test_the_wiring_is_followed(desked: Any, tmp_path: Path) -> None:
     assert mirror.digest() == desked.node.map.digest()
     for name in ("v", "w"):
         process.say(m.Order(2, c.encode(c.AddVhost(name=name))))
-        assert await process.hear(m.Ordered) == m.Ordered(2, "", "")
+        assert await process.hear(m.Ordered) == m.Ordered(2, "", "", desked.node.map.applied)
     while mirror.applied < desked.node.map.applied:
         for index, command in (await process.hear(m.Followed)).commands:
             mirror.apply(LogIndex(index), c.decode(command))

@@ -1,0 +1,297 @@
+"""The management process's line to its node: feeds the mirror, and carries deeds to the node (waits).
+
+    run      connects, follows the wiring and asks for rows, again and again until it is cancelled
+    order    a command; back when the mirror has folded it
+    do       a deed of the node
+
+Rows are asked for every interval, as long as somebody was interested within the last minute (`touched`); who comes
+after a pause waits for one round, so that nobody is shown what is long past.
+
+When the line is lost the mirror keeps what it had, as of a node without a lease: readers are told how old it is. The
+node may be gone for good, or begin again in its cluster, which takes as long as a majority takes to be found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from broker.census import desk_messages as m
+from broker.census import rows
+from broker.census.census import joined
+from broker.management.mirror import Mirror
+from broker.server.private_socket import connected
+from cluster import commands as c
+from cluster import snapshot
+from cluster.errors import Unavailable, WiringError
+from cluster.ids import LogIndex
+from cluster.state import ClusterMap
+
+from .deeds import OrderError
+
+NAME: Final = "management.sock"
+AGAIN_S: Final = 0.25
+INTERVAL_S: Final = 5.0
+INTEREST_S: Final = 60.0
+ROUND_S: Final = 5.0
+"""A node that has not told its own rows by then is as good as cut off."""
+DEED_S: Final = 90.0
+"""Longer than any deed of a node that lives."""
+READ_BYTES: Final = 1 << 18
+ORDERS_AT_ONCE: Final = 100
+
+LOG: Final = structlog.get_logger("management")
+
+A = TypeVar("A", bound=m.Answer)
+
+
+class LineLost(ConnectionError):
+    """There is no line to the node."""
+
+
+class NotDone(Exception):
+    """The node refused a deed; the text says why."""
+
+
+class DeskClient:
+    """One line at a time; belongs to one loop."""
+
+    def __init__(
+        self, directory: Path, mirror: Mirror, now_ms: Callable[[], int], interval_s: float = INTERVAL_S
+    ) -> None:
+        self._directory = directory
+        self._mirror = mirror
+        self._now_ms = now_ms
+        self._interval_s = interval_s
+        self._writer: asyncio.StreamWriter | None = None
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._chunks: list[bytes] = []
+        self._parts: dict[str, list[rows.Batch]] = {}
+        self._folded: dict[asyncio.Future[None], int] = {}  # who waits until the mirror has an index
+        self._touched_s = float("-inf")
+        self._told_s = float("-inf")
+        self._interest = asyncio.Event()
+        self._afresh = True  # nothing that the mirror has is built upon
+        self._mapped = asyncio.Event()  # the snapshot of this line is there
+        self._round_over = asyncio.Event()
+        self.ready = asyncio.Event()
+        """The mirror has had a map, and the rows of a first round, at some time."""
+        self._leased(False)
+
+    @property
+    def connected(self) -> bool:
+        """There is a line to the node."""
+        return self._writer is not None
+
+    # -- the line ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keeps a line, until it is cancelled."""
+        while True:
+            try:
+                await self._line()
+            except OSError:
+                pass  # the node is not there, or not yet; LineLost is one of these
+            except Exception as error:  # what is in the mirror may be wrong by now
+                LOG.error("the mirror begins anew", exc_info=error)
+                self._afresh = True
+            await asyncio.sleep(AGAIN_S)
+
+    async def _line(self) -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=connected(self._directory, NAME))
+        frames = m.Frames(m.AnyTold)
+        self._writer = writer
+        asking: asyncio.Task[None] | None = None
+        try:
+            self._say(m.Hello(m.VERSION))
+            self._say(m.Tail(self._next(), 0 if self._afresh else self._mirror.map.applied))
+            asking = asyncio.create_task(self._ask_rows())
+            while data := await reader.read(READ_BYTES):
+                for message in frames.feed(data):
+                    self._told(message)
+        finally:
+            self._writer = None
+            writer.close()
+            if asking is not None:
+                asking.cancel()
+            self._lost()
+
+    def _lost(self) -> None:
+        self._leased(False)
+        self._mapped.clear()
+        self._chunks.clear()
+        self._parts.clear()
+        waiting, self._waiting = self._waiting, {}
+        for answer in (*waiting.values(), *self._folded):
+            if not answer.done():
+                answer.set_exception(LineLost("the node has ended the line"))
+        self._folded.clear()
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _say(self, message: m.DeskMessage) -> None:
+        if self._writer is None:
+            raise LineLost("there is no line to the node: it begins again, or it is gone")
+        self._writer.write(m.encode(message))
+
+    async def _asked(self, question: m.Question, answer: type[A], timeout_s: float) -> A:
+        """The answer. Raises LineLost, TimeoutError."""
+        future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._say(question)
+        self._waiting[question.number] = future
+        try:
+            told = await asyncio.wait_for(future, timeout_s)
+        finally:
+            self._waiting.pop(question.number, None)
+        if not isinstance(told, answer):
+            raise LineLost(f"the node answered {type(told).__name__}")
+        return told
+
+    # -- what the node tells ----------------------------------------------------------------------------------
+
+    def _told(self, message: m.DeskMessage) -> None:
+        match message:
+            case m.Hello():
+                if message.version != m.VERSION:
+                    raise ValueError(f"the node speaks version {message.version}")
+            case m.Leased():
+                self._leased(message.leased)
+            case m.Snapshot():
+                self._chunk(message)
+            case m.Following():
+                self._mapped.set()
+            case m.Followed():
+                for index, command in message.commands:
+                    self._mirror.applied(LogIndex(index), c.decode(command))
+                self._reached()
+            case m.Rows():
+                batch = rows.decode(message.batch)
+                self._parts.setdefault(batch.node, []).append(batch)
+                if not message.more:
+                    self._mirror.told(joined(self._parts.pop(batch.node)), self._now_ms())
+            case m.RowsEnd():
+                self._parts.clear()
+                self._mirror.closed(self._now_ms())
+                self._leased(message.leased)
+                self._answer(message)
+            case m.Answer():
+                self._answer(message)
+
+    def _answer(self, message: m.Answer) -> None:
+        waiting = self._waiting.get(message.number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    def _chunk(self, message: m.Snapshot) -> None:
+        if message.chunk:
+            self._chunks.append(message.chunk)
+            return
+        chunks, self._chunks = self._chunks, []
+        self._mirror.restored(snapshot.decode(LogIndex(message.index), chunks))
+        self._mapped.set()
+        self._reached()
+
+    def _leased(self, leased: bool) -> None:
+        mirror = self._mirror
+        mirror.leased = leased
+        mirror.lost_lease_ms = 0 if leased else mirror.lost_lease_ms or self._now_ms()
+
+    # -- rows -------------------------------------------------------------------------------------------------
+
+    async def _ask_rows(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                max_age_ms = int(self._interval_s * 500)
+                since = {} if self._afresh else self._mirror.since()
+                await self._asked(m.AskRows(self._next(), since, max_age_ms), m.RowsEnd, ROUND_S)
+            except TimeoutError:
+                self._leased(False)
+                continue
+            except LineLost:
+                return
+            self._told_s = loop.time()
+            await self._mapped.wait()
+            self._afresh = False
+            self.ready.set()
+            self._round_over.set()
+            self._round_over.clear()
+            await asyncio.sleep(self._interval_s)
+            if loop.time() - self._touched_s > INTEREST_S:
+                self._interest.clear()
+                await self._interest.wait()
+
+    async def touched(self) -> None:
+        """Somebody is interested; back when the rows are not of long ago."""
+        loop = asyncio.get_running_loop()
+        self._touched_s = loop.time()
+        self._interest.set()
+        if self._writer is not None and loop.time() - self._told_s > 3 * self._interval_s:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._round_over.wait(), ROUND_S)
+
+    # -- deeds ------------------------------------------------------------------------------------------------
+
+    async def order(self, command: c.AnyCommand) -> OrderError | None:
+        """One command; back when the mirror has it."""
+        try:
+            stored = c.encode(command)
+            ordered = await self._asked(m.Order(self._next(), stored), m.Ordered, DEED_S)
+            await self._until(ordered.index)
+        except WiringError as error:
+            return OrderError(error.kind, error.text)
+        except (LineLost, TimeoutError) as error:
+            return OrderError(Unavailable.kind, str(error) or "the node has not answered: it may still be carried out")
+        return OrderError(ordered.kind, ordered.text) if ordered.kind else None
+
+    async def order_all(self, commands: list[c.AnyCommand]) -> OrderError | None:
+        """All of them, or none: tried on a copy of the map before the first one is ordered. What others change in the
+        meantime may still refuse one of them, and then those before it stay."""
+        refused = tried(self._mirror.map.snapshot(), commands)
+        for at in range(0, len(commands), ORDERS_AT_ONCE):
+            if refused is not None:
+                break
+            outcomes = await asyncio.gather(*map(self.order, commands[at : at + ORDERS_AT_ONCE]))
+            refused = next((outcome for outcome in outcomes if outcome is not None), None)
+        return refused
+
+    async def do(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """A deed of the node. Raises NotDone, LineLost, TimeoutError."""
+        done = await self._asked(m.Do(self._next(), what, arguments), m.Done, DEED_S)
+        if done.error:
+            raise NotDone(done.error)
+        return done.answer
+
+    async def _until(self, index: int) -> None:
+        if self._mirror.map.applied >= index:
+            return
+        folded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._folded[folded] = index
+        try:
+            await asyncio.wait_for(folded, ROUND_S)
+        finally:
+            self._folded.pop(folded, None)
+
+    def _reached(self) -> None:
+        applied = self._mirror.map.applied
+        for folded, index in tuple(self._folded.items()):
+            if index <= applied and not folded.done():
+                folded.set_result(None)
+
+
+def tried(state: snapshot.Snapshot, commands: Sequence[c.AnyCommand]) -> OrderError | None:
+    """The first error that the commands would have, one after the other, on this state."""
+    scratch = ClusterMap.restored(state)
+    for command in commands:
+        error = scratch.apply(LogIndex(scratch.applied + 1), command).error
+        if error is not None:
+            return OrderError(error.kind, error.text)
+    return None

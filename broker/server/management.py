@@ -1,0 +1,205 @@
+"""The process beside a node that serves the management API: its sockets, its start, its watching, its end (waits).
+
+The node takes the HTTP addresses itself, so that one that is in use is told before `ready`, and hands the listening
+sockets to the process. When the process ends by itself its node says so and starts another one, after 0.5 s and twice
+as long each time, 30 s at most; one that has lived for a minute begins that count anew. Clients that connect meanwhile
+wait in the sockets' backlog.
+
+It lives as long as the node's process, not as one life of the node in its cluster: a node that is cut off begins again
+and waits for a majority, and meanwhile its operator is told what it last knew. `pause` and `begin` hand the watch from
+one event loop to the next. The process holds the other end of a socket, and ends when this end is closed, however
+this process came to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from broker.server.listener import Address, refused
+from broker.server.log import NodeLog
+
+BACKLOG: Final = 1024
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+STEADY_S: Final = 60.0
+END_S: Final = 3.0
+MODULE: Final = (sys.executable, "-m", "broker.http.main")
+
+
+class ManagementProcess:
+    """`bind`, then `begin`; `pause` before the loop ends, `begin` on the next one; `end`."""
+
+    def __init__(self, node: str, directory: Path, log: NodeLog, command: Sequence[str] = MODULE) -> None:
+        """`directory`: where `management.sock` is. `command`: what is started, for tests."""
+        self.addresses: tuple[Address, ...] = ()
+        self.restarts = 0
+        self._node = node
+        self._directory = directory
+        self._log = log
+        self._command = tuple(command)
+        self._listening: list[socket.socket] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: socket.socket | None = None
+        self._watched = -1  # a descriptor that can be read when the process has ended
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self._begun_s = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """None: it does not run."""
+        return None if self._process is None else self._process.pid
+
+    # -- addresses --------------------------------------------------------------------------------------------
+
+    def bind(self, where: Sequence[Address]) -> None:
+        """Takes the addresses; connections wait until the process runs. Raises OSError with the address in its text."""
+        try:
+            for wanted in where:
+                try:
+                    self._listening += _bound(wanted)
+                except OSError as error:
+                    raise refused("http", wanted, error) from error
+        except BaseException:
+            self._shut()
+            raise
+        self.addresses = tuple(Address(*one.getsockname()[:2]) for one in self._listening)
+
+    def _shut(self) -> None:
+        for one in self._listening:
+            one.close()
+        self._listening.clear()
+
+    # -- its life ---------------------------------------------------------------------------------------------
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watches over it on this loop, and starts it if it does not run."""
+        assert self._loop is None, "watched on one loop at a time"
+        self._loop = loop
+        if self._process is None:
+            self._start()
+        else:
+            loop.add_reader(self._watched, self._ended)
+
+    def pause(self) -> None:
+        """The loop is about to end; the process goes on."""
+        loop, self._loop = self._loop, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if loop is not None and self._watched >= 0:
+            loop.remove_reader(self._watched)
+
+    async def end(self) -> None:
+        """Ends it and gives the addresses back. May be called again."""
+        loop = self._loop
+        self.pause()
+        self._shut()
+        if self._process is not None:
+            self._signal(signal.SIGTERM)
+            if loop is not None and not await self._gone(loop):
+                self._signal(signal.SIGKILL)
+            self._forget()
+
+    async def _gone(self, loop: asyncio.AbstractEventLoop) -> bool:
+        gone = asyncio.Event()
+        loop.add_reader(self._watched, gone.set)
+        try:
+            await asyncio.wait_for(gone.wait(), END_S)
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(self._watched)
+        return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, OSError):
+            signal.pidfd_send_signal(self._watched, number)
+
+    def _start(self) -> None:
+        self._timer = None
+        assert self._loop is not None, "started while it is watched"
+        own, its = socket.socketpair()
+        listening = [one.fileno() for one in self._listening]
+        words = ["--node", self._node, "--directory", str(self._directory), "--lifeline", str(its.fileno())]
+        words += [word for fd in listening for word in ("--listen", str(fd))]
+        self._begun_s = self._loop.time()
+        try:
+            process = subprocess.Popen(  # noqa: S603
+                [*self._command, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(its.fileno(), *listening),
+                start_new_session=True,  # what a terminal sends to the node is the node's affair
+            )
+        except OSError as error:
+            own.close()
+            self._again(f"it cannot be started: {error}")
+            return
+        finally:
+            its.close()
+        self._process, self._lifeline = process, own
+        self._watched = os.pidfd_open(process.pid)
+        self._loop.add_reader(self._watched, self._ended)
+
+    def _ended(self) -> None:
+        assert self._loop is not None, "heard while it is watched"
+        self._loop.remove_reader(self._watched)
+        code = self._forget()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if self._loop.time() - self._begun_s >= STEADY_S:
+            self._pause_s = FIRST_PAUSE_S
+        self._again(f"it ended by itself: {how}")
+
+    def _again(self, why: str) -> None:
+        assert self._loop is not None, "started again while it is watched"
+        self.restarts += 1
+        self._log.say("error", "management.ended", why=why, again_in_s=self._pause_s)
+        self._timer = self._loop.call_later(self._pause_s, self._start)
+        self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+
+    def _forget(self) -> int:
+        """The process is over, or was told to end just now; its exit code."""
+        process, self._process = self._process, None
+        assert process is not None, "there was one"
+        code = process.wait()
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
+        os.close(self._watched)
+        self._watched = -1
+        return code
+
+
+def _bound(where: Address) -> list[socket.socket]:
+    """A listening socket for each address that the host has."""
+    infos = socket.getaddrinfo(where.host or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    made: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, place in dict.fromkeys(infos):
+            one = socket.socket(family, kind, protocol)
+            made.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(place)
+            one.listen(BACKLOG)
+            one.setblocking(False)
+    except BaseException:
+        for one in made:
+            one.close()
+        raise
+    return made
+
+
+__all__ = ["ManagementProcess"]
