@@ -19,7 +19,8 @@ to the other replicas. The names that share that table are told apart by their f
 A value of 0 takes a name out of the table.
 
 Bounds: NAMED_MAX clients per queue, the one that was silent for longest goes; DEAD_BUCKETS buckets per dying queue,
-REFUSED_BUCKETS per client, the lowest goes.
+REFUSED_BUCKETS per client, the lowest goes, and NAMED_MAX of these in all: those of the client go that was not refused
+for longest.
 """
 
 from __future__ import annotations
@@ -72,11 +73,11 @@ def forget_proxies(ring: Ring, alive: Mapping[str, int]) -> None:
 class Producers:
     """The clients and dying queues that number what they publish into one queue."""
 
-    __slots__ = ("_named", "_refused", "_ring")
+    __slots__ = ("_named", "_refused", "_refused_buckets", "_ring")
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._refused: dict[bytes, list[int]] = {}  # client to its buckets of refused numbers, ascending
+        self._refused: dict[bytes, list[int]] = {}  # client to its buckets, ascending; who was refused last at the end
         self._named: dict[bytes, None] = {}  # clients, the longest silent first
         for name in ring.producers:
             if name[:1] == b"p":
@@ -85,6 +86,7 @@ class Producers:
                 (bucket,), client = _QUEUE_ID.unpack_from(name, 1), name[1 + _QUEUE_ID.size :]
                 self._named[client] = None
                 insort(self._refused.setdefault(client, []), bucket)
+        self._refused_buckets = sum(map(len, self._refused.values()))
 
     def knows(self, producer: bytes, number: int) -> bool:
         """Whether this publish is in the queue, or was."""
@@ -121,14 +123,27 @@ class Producers:
         if is_dead_letter(producer) or self._refusal(producer, number) == REFUSED:
             return False
         name, bit = _refused_bucket(producer, number)
-        buckets = self._refused.setdefault(producer, [])
+        buckets = self._refused[producer] = self._refused.pop(producer, [])
         if name not in self._ring.producers:
             insort(buckets, number // REFUSED_BITS)
+            self._refused_buckets += 1
         self._ring.produced(name, self._ring.producers.get(name, 0) | REFUSED << bit)
         if len(buckets) > REFUSED_BUCKETS:
-            self._ring.produced(_refused_bucket(producer, buckets.pop(0) * REFUSED_BITS)[0], 0)
+            self._forget_refused(producer, 1)
+        elif self._refused_buckets > NAMED_MAX:
+            self._forget_refused(next(iter(self._refused)), REFUSED_BUCKETS)
         self._heard(producer)
         return True
+
+    def _forget_refused(self, client: bytes, count: int) -> None:
+        """Takes out so many of the client's buckets, the lowest first."""
+        buckets = self._refused[client]
+        for bucket in buckets[:count]:
+            self._ring.produced(_refused_bucket(client, bucket * REFUSED_BITS)[0], 0)
+            self._refused_buckets -= 1
+        del buckets[:count]
+        if not buckets:
+            del self._refused[client]
 
     def _heard(self, producer: bytes) -> None:
         """The client is the one that was silent for the shortest time."""
@@ -137,10 +152,10 @@ class Producers:
         if len(self._named) > NAMED_MAX:
             oldest = next(iter(self._named))
             del self._named[oldest]
-            gone = [_refused_bucket(oldest, bucket * REFUSED_BITS)[0] for bucket in self._refused.pop(oldest, ())]
-            for name in (b"p" + oldest, *gone):
-                if name in self._ring.producers:
-                    self._ring.produced(name, 0)
+            if b"p" + oldest in self._ring.producers:
+                self._ring.produced(b"p" + oldest, 0)
+            if oldest in self._refused:
+                self._forget_refused(oldest, REFUSED_BUCKETS)
 
     def _note_dead(self, producer: bytes, number: int) -> None:
         name, bit = _bucket(producer, number)

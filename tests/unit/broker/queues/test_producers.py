@@ -73,7 +73,6 @@ def test_a_refused_number_is_taken_once_whenever_it_comes_again(story: list[tupl
 
 
 def test_what_is_remembered_of_refusals_is_bounded(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(module, "NAMED_MAX", 2)
     ring = Ring(1, True)
     producers = Producers(ring)
     for number in range(0, 10_000, 7):
@@ -82,9 +81,14 @@ def test_what_is_remembered_of_refusals_is_bounded(monkeypatch) -> None:  # type
     producers.note(b"x", 10_000)
     assert not producers.knows(b"x", 9_996), "the newest refusals are remembered"
     assert producers.knows(b"x", 0)
+    monkeypatch.setattr(module, "NAMED_MAX", 2)
     for name in (b"y", b"z"):
         producers.refuse(name, 1)
     assert not [name for name in ring.producers if name.endswith(b"x")], "it was silent for longest"
+    heir = Producers(ring)
+    for number in (1, 40):
+        heir.refuse(b"z", number)
+    assert [name[-1:] for name in ring.producers] == [b"z", b"z"], "y was not refused for longest"
 
 
 @given(st.lists(st.integers(1, DEAD_SPREAD), max_size=200))
