@@ -93,6 +93,9 @@ async def _awaited(shell: NodeShell, cluster: ClusterShell, end_s: float) -> lis
     loop, name = shell.loop, NodeId(cluster.name)
     tell_s = loop.time()
     while True:
+        member = shell.node.map.member(name)
+        if member is None or not member.leaving:
+            raise Refused(f"'{name}' stays: it was told so meanwhile (drain --undo)")
         short = list(counting_on(shell.node.map, name))
         if not short or loop.time() >= end_s or shell.ended.done() or not any(one.hopeful for one in short):
             return short

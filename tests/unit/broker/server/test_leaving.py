@@ -1,0 +1,87 @@
+"""How long a member that leaves waits for others to have its copies."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.server import leaving
+from broker.server.operations import Refused
+from cluster.ids import NodeId
+from tests.unit.cluster.cluster_world import ClusterWorld
+
+LONG_S = 60.0
+
+
+class Waiting:
+    """Member b of four, which has a copy of q, waits to leave."""
+
+    def __init__(self, wait_s: float = LONG_S) -> None:
+        self.world = ClusterWorld("abcd")
+        self.world.declare("q")
+        self.world.drain("b", leaving=True)
+        self.told: list[str] = []
+        loop = asyncio.get_running_loop()
+        shell: Any = SimpleNamespace(loop=loop, ended=loop.create_future(), node=SimpleNamespace(map=self.world.map))
+        cluster: Any = SimpleNamespace(name=NodeId("b"), say=lambda event, text: self.told.append(f"{event}: {text}"))
+        self.task = asyncio.create_task(leaving._awaited(shell, cluster, loop.time() + wait_s))
+
+    async def queues(self) -> list[str]:
+        return [short.queue.name for short in await asyncio.wait_for(self.task, 10)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaving, "LOOK_S", 0.001)
+
+
+async def began(waiting: Waiting) -> None:
+    while not waiting.told:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert not waiting.task.done()
+
+
+async def test_until_another_has_caught_up() -> None:
+    waiting = Waiting()
+    await began(waiting)
+    assert waiting.told == ["leaving: 1 queues count on a copy here: others catch up"]
+    waiting.world.move("q", add="d")
+    waiting.world.in_sync("q", "abcd")
+    assert await waiting.queues() == []
+
+
+async def test_until_the_time_is_over() -> None:
+    assert await Waiting(0.01).queues() == ["q"]
+
+
+async def test_not_when_nothing_can_come_of_it() -> None:
+    waiting = Waiting()
+    await began(waiting)
+    waiting.world.fail("d")
+    assert await waiting.queues() == ["q"]
+
+
+async def test_not_when_it_is_told_to_stay() -> None:
+    waiting = Waiting()
+    await began(waiting)
+    waiting.world.drain("b", draining=False)
+    with pytest.raises(Refused, match="'b' stays: it was told so meanwhile"):
+        await waiting.queues()
+
+
+def test_a_refusal_names_a_few_queues_and_what_to_do() -> None:
+    world = ClusterWorld("abcd")
+    for number in range(13):
+        world.declare(f"q{number}", x={"replicas": 4})
+    short = list(leaving.counting_on(world.map, NodeId("b")))
+    assert short == []
+    world.policy(replicas=3)
+    for number in range(13):
+        world.in_sync(f"q{number}", "".join(sorted({str(world.queue(f"q{number}").owner), "b"})))
+    short = list(leaving.counting_on(world.map, NodeId("b")))
+    text = leaving._about_copies("b", short)
+    assert "'q0' 1 of 3, " in text
+    assert text.endswith("and 3 more; others are catching up: give it more time (--timeout), or say --force"), text
