@@ -16,12 +16,15 @@ from tests.unit.broker.management.set_up import NOW_MS, Place
 class DeedsAtOnce:
     """The node's part: folds each command into the mirror's own map."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, carry_out: bool) -> None:
         self._place = place
+        self._carry_out = carry_out
         self.ordered: list[AnyCommand] = []
 
     async def order(self, command: AnyCommand) -> OrderError | None:
         self.ordered.append(command)
+        if not self._carry_out:
+            return None
         (applied,) = self._place.apply(command)
         return _error(applied)
 
@@ -43,10 +46,10 @@ def _error(applied: Applied) -> OrderError | None:
 class Client:
     """Asks as a user; `guest` unless told."""
 
-    def __init__(self, place: Place, address: str = "127.0.0.1") -> None:
+    def __init__(self, place: Place, address: str = "127.0.0.1", carry_out: bool = True) -> None:
         self.place = place
         self.now_ms = NOW_MS
-        self.deeds = DeedsAtOnce(place)
+        self.deeds = DeedsAtOnce(place, carry_out)
         app = create_app(place.mirror, self.deeds, now_ms=lambda: self.now_ms, password_cost=COST_CHEAP)
         transport = httpx.ASGITransport(app=app, client=(address, 1234), raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://node")

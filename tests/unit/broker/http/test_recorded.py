@@ -41,9 +41,9 @@ OF_ITS_STORE = {
 }  # fmt: skip
 HAS_NO_MEANING = OF_ERLANG | OF_ITS_STORE
 OTHER_STATUS = {
-    "/api/nodes/none": "404; RabbitMQ fails with 500",
-    "/api/health/checks/certificate-expiration/1/weeks": "not there yet",
-    "/api/auth/attempts/NODE/source": "addresses are not counted",
+    "/api/nodes/none": (404, "RabbitMQ fails with 500"),
+    "/api/health/checks/certificate-expiration/1/weeks": (404, "not there yet"),
+    "/api/auth/attempts/NODE/source": (404, "addresses are not counted"),
 }
 
 
@@ -105,17 +105,21 @@ def client() -> Client:
     return Client(recorded_place())
 
 
-@pytest.mark.parametrize("entry", asked("guest"), ids=lambda entry: entry["path"])
-async def test_documents_have_the_names_and_kinds_of_rabbitmq(client: Client, entry: dict[str, Any]) -> None:
-    answer = await client.get(filled(entry["path"]))
-    if entry["path"] in OTHER_STATUS:
-        assert answer.status_code in (200, 400, 404)
-        return
-    assert answer.status_code == entry["status"], answer.text
-    if not isinstance(entry["body"], str):
-        assert differences(entry["body"], answer.json(), "") == []
-    if answer.status_code >= 400 and answer.status_code != 503:
-        assert answer.json() == entry["body"]
+async def test_documents_have_the_names_and_kinds_of_rabbitmq(client: Client) -> None:
+    wrong: dict[str, Any] = {}
+    for entry in asked("guest"):
+        path, answer = entry["path"], await client.get(filled(entry["path"]))
+        if path in OTHER_STATUS:
+            if answer.status_code != OTHER_STATUS[path][0]:
+                wrong[path] = answer.status_code
+        elif answer.status_code != entry["status"]:
+            wrong[path] = answer.text
+        elif answer.status_code >= 400 and answer.status_code != 503:
+            if answer.json() != entry["body"]:
+                wrong[path] = answer.json()
+        elif found := differences(entry["body"], answer.json(), ""):
+            wrong[path] = found
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("user", ["mon", "pol", "man", "nobody", "lonely"])

@@ -1,0 +1,251 @@
+"""Sign-in, paths, errors and headers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.http.auth import basic, is_loopback
+from broker.management.reads import READS
+from broker.management.writes import WRITES
+from cluster import commands as c
+from tests.unit.broker.http.clients import Client
+from tests.unit.broker.management.set_up import NOW_MS, everything, queue, recorded_place
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(recorded_place())
+
+
+async def test_without_a_login_the_client_is_asked_for_one(client: Client) -> None:
+    answer = await client.http.get("/api/overview")
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Basic realm=")
+    assert answer.json() == {"error": "not_authorized", "reason": "Login failed"}
+
+
+@pytest.mark.parametrize(("user", "password"), [("guest", "wrong"), ("nobody-at-all", "x"), ("guest", "")])
+async def test_a_wrong_login_says_no_more_than_that(client: Client, user: str, password: str) -> None:
+    answer = await client.http.get("/api/overview", auth=(user, password))
+    assert (answer.status_code, answer.json()["reason"]) == (401, "Login failed")
+
+
+async def test_too_many_wrong_logins_wait(client: Client) -> None:
+    for number in range(10):
+        assert (await client.ask("GET", "/api/whoami", "mon", password=f"wrong{number}")).status_code == 401
+    answer = await client.get("/api/whoami", "mon")
+    assert (answer.status_code, answer.json()["reason"]) == (
+        429,
+        "too many failed logins: try again in 60 s",
+    )
+    assert (await client.get("/api/whoami", "man")).status_code == 200
+    client.now_ms += 60_000
+    assert (await client.get("/api/whoami", "mon")).status_code == 200
+
+
+async def test_guest_comes_from_here_only() -> None:
+    far = Client(recorded_place(), address="192.0.2.7")
+    assert (await far.get("/api/whoami")).status_code == 401
+    assert (await far.get("/api/whoami", "mon")).status_code == 200
+    assert (await Client(recorded_place(), address="::1").get("/api/whoami")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "given"),
+    [
+        ("Basic YTpi", ("a", b"b")),
+        ("basic YTpiOmM=", ("a", b"b:c")),
+        ("Basic YTo=", ("a", b"")),
+        ("Basic YQ==", None),
+        ("Basic OmI=", None),
+        ("Basic ***", None),
+        ("Basic /zpi", None),
+        ("Bearer YTpi", None),
+        ("", None),
+        ("Basic " + "A" * 20_000, None),
+    ],
+)
+def test_basic(header: str, given: tuple[str, bytes] | None) -> None:
+    assert basic(header) == given
+
+
+def test_loopback() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")))
+    assert not any(map(is_loopback, ("10.0.0.1", "::", "", "localhost", "::ffff:10.0.0.1")))
+
+
+async def test_names_of_any_kind_travel_in_paths(client: Client) -> None:
+    names = ["a/b", "%2F", "%", "ä ö", "..", ".", "a?b#c", "+", "\u2028", "a\\b"]
+    for name in names:
+        client.place.must(queue(name, "a/b"))
+    from urllib.parse import quote
+
+    for name in names:
+        encoded = quote(name, safe="").replace(".", "%2E")
+        answer = await client.get(f"/api/queues/a%2Fb/{encoded}")
+        assert answer.status_code == 200, name
+        assert answer.json()["name"] == name
+
+
+async def test_bindings_are_found_by_the_key_that_their_list_gives(client: Client) -> None:
+    for key in ("a b", "~", "x~y", "%", "ä/ö", "+"):
+        client.place.must(c.Bind(vhost="/", source="amq.direct", destination="busy", routing_key=key))
+    from urllib.parse import quote
+
+    listed = (await client.get("/api/bindings/%2F/e/amq.direct/q/busy")).json()
+    assert len(listed) == 6
+    for binding in listed:
+        for key in (binding["properties_key"], quote(binding["properties_key"], safe="")):
+            answer = await client.get(f"/api/bindings/%2F/e/amq.direct/q/busy/{key}")
+            assert answer.json() == binding
+
+
+async def test_a_path_that_is_no_text_is_a_bad_request(client: Client) -> None:
+    assert (await client.get("/api/queues/%FF/x")).status_code == 400
+
+
+async def test_wrong_methods_say_which_are_right(client: Client) -> None:
+    answer = await client.ask("PUT", "/api/overview")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    answer = await client.ask("POST", "/api/policies/%2F/p")
+    assert answer.headers["allow"] == "DELETE, GET, HEAD, PUT"
+    assert set(answer.json()) == {"error", "reason"}
+
+
+async def test_head_is_get_without_a_body(client: Client) -> None:
+    answer = await client.ask("HEAD", "/api/queues")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert int(answer.headers["content-length"]) == len((await client.get("/api/queues")).content)
+
+
+async def test_headers_that_all_answers_have(client: Client) -> None:
+    for path in ("/api/overview", "/api/none", "/api/nodes/none", "/api"):
+        answer = await client.get(path)
+        assert answer.headers["cache-control"] == "no-cache"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "x-clusterbroker-stale" not in answer.headers
+
+
+async def test_a_node_that_is_cut_off_says_so_and_fails_its_checks(client: Client) -> None:
+    client.place.mirror.lease(False, NOW_MS - 42_000)
+    answer = await client.get("/api/queues")
+    assert (answer.status_code, answer.headers["x-clusterbroker-stale"]) == (200, "42")
+    for path in ("/api/health/checks/alarms", "/api/aliveness-test/%2F", "/api/healthchecks/node"):
+        answer = await client.get(path)
+        assert (answer.status_code, answer.json()["status"]) == (503, "failed")
+
+
+async def test_columns_of_one_document(client: Client) -> None:
+    answer = await client.get("/api/queues/%2F/busy?columns=name,messages_details.rate")
+    assert answer.json() == {"name": "busy", "messages_details": {"rate": 1.0}}
+
+
+async def test_what_goes_wrong_here_is_told_to_nobody_else(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.management.queues.document", lambda *_: 1 / 0)
+    answer = await client.get("/api/queues")
+    assert (answer.status_code, answer.json()["error"]) == (500, "internal_error")
+    assert "ZeroDivision" not in answer.text
+
+
+async def test_the_schema_has_every_path_and_the_page_lists_them(client: Client) -> None:
+    schema = (await client.http.get("/api/openapi.json")).json()
+    declared = {(method.upper(), path) for path, methods in schema["paths"].items() for method in methods}
+    assert declared == {("GET", read.path) for read in READS} | {(write.method, write.path) for write in WRITES}
+    page = await client.http.get("/api")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert all(read.path in page.text for read in READS)
+    assert "http://" not in page.text
+    assert "https://" not in page.text
+
+
+PARTS = st.sampled_from(
+    ("api", "queues", "%2F", "busy", "exchanges", "events", "bindings", "e", "q", "users", "guest", "..", "%00", "%FF",
+     "nodes", "n1", "connections", "a%2Fb", "policies", "definitions", "permissions", "x" * 300, "channels", "~")
+)  # fmt: skip
+QUERIES = st.dictionaries(
+    st.sampled_from(
+        ("page", "page_size", "name", "use_regex", "sort", "sort_reverse", "columns", "cursor", "limit", "lengths_age",
+         "lengths_incr", "msg_rates_age", "msg_rates_incr")
+    ),
+    st.one_of(st.text(max_size=8), st.sampled_from(("1", "0", "true", "name", "messages", "60", "-1", "(", ".*"))),
+    max_size=4,
+)  # fmt: skip
+BODIES = st.none() | st.dictionaries(
+    st.sampled_from(("tags", "password", "pattern", "definition", "value", "name", "configure", "users", "queues")),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=5), below, max_size=3),
+        max_leaves=6,
+    ),
+    max_size=4,
+)
+
+
+PATHS = st.one_of(
+    st.lists(PARTS, max_size=7).map(lambda parts: "/api/" + "/".join(parts)),
+    st.sampled_from([entry.path for entry in (*READS, *WRITES)]).map(
+        lambda path: path.replace("{vhost}", "%2F").replace("{name}", "busy").replace("{user}", "man")
+    ),
+)
+
+
+def test_nothing_that_is_sent_ends_in_a_mistake_of_ours() -> None:
+    client = Client(recorded_place(), carry_out=False)
+    statuses: set[int] = set()
+
+    async def ask(method: str, path: str, query: Any, body: Any) -> None:
+        headers = {"content-type": "application/json", "authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
+        answer = await client.http.request(method, path, params=query, json=body, headers=headers)
+        statuses.add(answer.status_code)
+        assert answer.status_code < 500 or answer.json()["status"] == "failed", answer.text
+
+    with asyncio.Runner() as runner:
+
+        @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+        @given(st.sampled_from(("GET", "GET", "PUT", "DELETE", "POST", "HEAD")), PATHS, QUERIES, BODIES)
+        def check(method: str, path: str, query: Any, body: Any) -> None:
+            runner.run(ask(method, path, query, body))
+
+        check()
+    assert {200, 204, 400, 404, 405} <= statuses
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_node_imports_nothing_of_http() -> None:
+    code = (
+        "import sys, broker.cli.main, broker.cli.start, broker.server.shell, broker.server.cluster_shell, "
+        "broker.embedded\n"
+        "print([m for m in sys.modules if m.split('.')[0] in ('fastapi', 'starlette', 'uvicorn', 'prometheus_client')"
+        " or m.startswith(('broker.http', 'broker.management'))])"
+    )
+    assert run(code) == "[]"
+
+
+def test_the_process_imports_nothing_of_a_nodes_work() -> None:
+    code = (
+        "import sys, broker.http.app\n"
+        "print([m for m in sys.modules if m.startswith(('broker.node', 'broker.queues', 'broker.session', "
+        "'broker.amqp', 'broker.routing', 'broker.proxy', 'journal', 'replication'))])"
+    )
+    assert run(code) == "[]"
+
+
+async def test_a_map_that_changes_while_a_password_is_checked(client: Client) -> None:
+    client.place.must(everything("lonely"))
+    asked = asyncio.ensure_future(client.get("/api/whoami", "lonely"))
+    while not asked.done():
+        await asyncio.sleep(0)
+        if client.place.mirror.map.user("lonely") is not None:
+            client.place.must(c.DeleteUser(name="lonely"))
+    assert (await asked).status_code == 401

@@ -1,0 +1,146 @@
+"""Deeds by wiring commands: RabbitMQ's recorded statuses, what is ordered, and what is refused before anything is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.management.writes import WRITES
+from cluster import commands as c
+from cluster.passwords import SCRYPT, verified
+from tests.unit.broker.http.clients import Client
+from tests.unit.broker.management.set_up import NOW_MS, recorded_place
+
+RECORDED: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[3] / "recorded" / "management.json").read_text(encoding="utf-8")
+)
+TOPICS = {write.path.split("/")[2] for write in WRITES}
+OTHER = {
+    '{"queues": [{"vhost": "/", "name": "imported", "durable": true, "arguments": {}}]}': (
+        "RabbitMQ wants auto_delete said; here it has a default"
+    ),
+    '{"exchanges": [{"vhost": "none", "name": "x", "type": "direct"}]}': "the wiring's answer is 404, and says which",
+}
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(recorded_place())
+
+
+def deeds() -> list[dict[str, Any]]:
+    return [
+        entry
+        for entry in RECORDED
+        if entry["verb"] != "GET" and entry["path"].split("/")[2] in TOPICS and entry.get("sent") not in OTHER
+    ]
+
+
+async def test_one_after_another_they_have_rabbitmqs_statuses(client: Client) -> None:
+    for entry in deeds():
+        answer = await client.ask(entry["verb"], entry["path"], body=entry.get("sent"))
+        assert answer.status_code == entry["status"], (entry["verb"], entry["path"], entry.get("sent"), answer.text)
+        if answer.status_code >= 400:
+            assert set(answer.json()) == {"error", "reason"}
+            assert answer.json()["error"] == entry["body"]["error"]
+        else:
+            assert answer.content == b""
+
+
+async def test_a_password_is_hashed_before_it_is_ordered(client: Client) -> None:
+    body = json.dumps({"password": "sesame-open", "tags": "monitoring, x,monitoring"})
+    assert (await client.ask("PUT", "/api/users/new", body=body)).status_code == 201
+    (command,) = client.deeds.ordered
+    assert isinstance(command, c.PutUser)
+    assert (command.hash_algorithm, command.tags, command.at_ms) == (SCRYPT, ("monitoring", "x"), NOW_MS)
+    assert verified("sesame-open", command.password_hash, SCRYPT)
+    assert (await client.ask("GET", "/api/whoami", "new", password="sesame-open")).json()["name"] == "new"
+
+
+async def test_a_new_password_ends_the_old_one_at_once(client: Client) -> None:
+    assert (await client.get("/api/whoami", "mon")).status_code == 200
+    body = json.dumps({"password": "another", "tags": "monitoring"})
+    assert (await client.ask("PUT", "/api/users/mon", body=body)).status_code == 204
+    assert (await client.get("/api/whoami", "mon")).status_code == 401
+    assert (await client.get("/api/user-limits/mon")).json()[0]["value"] == {"max-connections": 5}
+
+
+async def test_who_wrote_reads_what_it_wrote(client: Client) -> None:
+    policy = {"pattern": "^x", "definition": {"max-length": 5}, "apply-to": "queues", "priority": 1}
+    assert (await client.ask("PUT", "/api/policies/a%2Fb/mine", body=json.dumps(policy))).status_code == 201
+    there = (await client.get("/api/policies/a%2Fb/mine")).json()
+    assert there == policy | {"name": "mine", "vhost": "a/b"}
+    assert (await client.ask("PUT", "/api/cluster-name", body='{"name": "rabbits"}')).status_code == 204
+    assert (await client.get("/api/cluster-name")).json() == {"name": "rabbits"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "user", "status"),
+    [
+        ("PUT", "/api/vhosts/new", "mon", 401),
+        ("PUT", "/api/users/new", "pol", 401),
+        ("DELETE", "/api/users/guest", "man", 401),
+        ("POST", "/api/definitions", "mon", 401),
+        ("PUT", "/api/policies/%2F/p", "man", 401),
+        ("PUT", "/api/operator-policies/%2F/p", "pol", 401),
+        ("PUT", "/api/policies/a%2Fb/p", "pol", 401),
+        ("PUT", "/api/global-parameters/p", "pol", 401),
+    ],
+)
+async def test_without_the_right_nothing_is_ordered(
+    client: Client, method: str, path: str, user: str, status: int
+) -> None:
+    answer = await client.ask(method, path, user, body='{"pattern": "x", "definition": {"max-length": 1}}')
+    assert answer.status_code == status
+    assert client.deeds.ordered == []
+
+
+async def test_an_import_is_ordered_as_one(client: Client) -> None:
+    document = (await client.get("/api/definitions")).text
+    other = Client(recorded_place())
+    assert (await other.ask("POST", "/api/definitions", body=document)).status_code == 204
+    assert other.deeds.ordered
+    assert (await other.get("/api/definitions")).json() == json.loads(document)
+
+
+async def test_a_node_that_is_cut_off_does_nothing(client: Client) -> None:
+    client.place.mirror.lease(False, NOW_MS - 7_000)
+    answer = await client.ask("PUT", "/api/vhosts/new")
+    assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
+    assert "7 s" in answer.json()["reason"]
+    assert client.deeds.ordered == []
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"{", {}, 400),
+        (b"\xff", {}, 400),
+        (b"[" * 100_000, {}, 400),
+        (b'{"a": ' * 50_000 + b"1" + b"}" * 50_000, {}, 400),
+        (b'{"description": 5}', {}, 400),
+        (b'{"tags": [5]}', {}, 400),
+        (b'{"description": "' + b"x" * (1 << 20) + b'"}', {}, 413),
+        (b"{}", {"content-type": "text/plain"}, 415),
+        (b"{}", {"sec-fetch-site": "cross-site"}, 403),
+        (b"{}", {"sec-fetch-site": "same-origin"}, 201),
+    ],
+)
+async def test_bodies_that_cannot_be_used(client: Client, body: bytes, headers: dict[str, str], status: int) -> None:
+    answer = await client.http.put(
+        "/api/vhosts/new",
+        auth=("guest", "guest"),
+        content=body,
+        headers={"content-type": "application/json"} | headers,
+    )
+    assert answer.status_code == status, answer.text
+    assert len(client.deeds.ordered) == (status < 300)
+
+
+async def test_another_sites_form_cannot_post(client: Client) -> None:
+    answer = await client.http.post("/api/users/bulk-delete", auth=("guest", "guest"), content=b'{"users": ["man"]}')
+    assert answer.status_code == 415
+    assert client.deeds.ordered == []

@@ -1,0 +1,104 @@
+"""Definitions: what is exported brings the same back, and a document with a mistake is refused at the first one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from broker.management import definitions
+from broker.management.bodies import parsed
+from broker.management.errors import Refused
+from cluster import commands as c
+from tests.unit.broker.management.set_up import Place, everything, queue, recorded_place, user
+
+WHEN_MS = 5
+
+
+def imported(document: Any, vhost: str | None = None) -> Place:
+    place = Place()
+    commands, passwords = definitions.planned(document, WHEN_MS, vhost)
+    assert not passwords
+    place.must(*commands)
+    return place
+
+
+def test_an_export_brings_the_same_back() -> None:
+    document = definitions.exported(recorded_place().reading())
+    again = imported(parsed(json.dumps(document).encode()))
+    assert definitions.exported(again.reading()) == document
+
+
+def test_an_export_of_a_vhost_fits_another_one() -> None:
+    place = recorded_place()
+    document = definitions.exported_of(place.reading(), "/")
+    assert "users" not in document
+    assert '"vhost"' not in json.dumps(document)
+    place.must(c.AddVhost(name="new"), everything("guest", "new"))
+    commands, _ = definitions.planned(document, WHEN_MS, "new")
+    place.must(*commands)
+    assert definitions.exported_of(place.reading(), "new") == document
+
+
+def test_nothing_that_vhosts_have_by_themselves_or_that_ends_is_exported() -> None:
+    place = Place()
+    place.must(user("guest", "administrator"), everything("guest"))
+    place.must(queue("mine", exclusive=True, connection="c1"), queue("kept"))
+    for name in ("mine", "kept"):
+        place.must(c.Bind(vhost="/", source="amq.direct", destination=name, connection="c1"))
+    document = definitions.exported(place.reading())
+    assert [entry["name"] for entry in document["queues"]] == ["kept"]
+    assert document["exchanges"] == []
+    assert [entry["destination"] for entry in document["bindings"]] == ["kept"]
+
+
+def test_what_rabbitmq_exports_is_understood() -> None:
+    from pathlib import Path
+
+    recorded = json.loads((Path(__file__).parents[3] / "recorded" / "management.json").read_text(encoding="utf-8"))
+    document = next(e["body"] for e in recorded if e["path"] == "/api/definitions" and e["verb"] == "GET")
+    again = imported(document)
+    ours = definitions.exported(again.reading())
+    for section in ("users", "vhosts", "permissions", "topic_permissions", "policies", "queues", "exchanges"):
+        names = sorted((entry.get("vhost", ""), entry.get("name", entry.get("user"))) for entry in document[section])
+        assert [(e.get("vhost", ""), e.get("name", e.get("user"))) for e in ours[section]] == names
+    assert len(ours["bindings"]) == len(document["bindings"])
+    assert ours["parameters"] == sorted(document["parameters"], key=lambda e: (e["vhost"], e["component"]))
+
+
+def test_passwords_are_left_to_be_hashed() -> None:
+    commands, passwords = definitions.planned(
+        {
+            "users": [
+                {"name": "a", "password_hash": "", "tags": ""},
+                {"name": "b", "password": "x", "tags": "monitoring"},
+            ]
+        },
+        WHEN_MS,
+    )
+    assert passwords == [(1, "x")]
+    assert [type(command) for command in commands] == [c.PutUser, c.PutUser]
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ([], "not_json"),
+        ({"queues": {}}, "queues: not a list"),
+        ({"queues": [{"vhost": "/", "name": "a"}, 5]}, "queues[1]: not an object"),
+        ({"queues": [{"name": "x"}]}, "queues[0]: [{key_missing,vhost}]"),
+        ({"queues": [{"vhost": "/", "name": 5}]}, "queues[0]: 'name' should be a text"),
+        ({"queues": [{"vhost": "/", "name": "\ud800"}]}, "queues[0]: 'name' is not valid Unicode"),
+        ({"users": [{"name": "x"}]}, "users[0]: tags_not_present"),
+        ({"users": [{"name": "x", "tags": "", "password_hash": "$"}]}, "users[0]: password_hash is not base64"),
+        ({"bindings": [{"vhost": "/", "source": "a", "destination": "b", "destination_type": "c"}]}, "neither"),
+        ({"parameters": [{"vhost": "/", "component": "vhost-limits", "name": "limits", "value": {"x": 1}}]}, "limits"),
+        ({"policies": [{"vhost": "/", "name": "p", "pattern": ".*"}]}, "policies[0]: [{key_missing,definition}]"),
+    ],
+)
+def test_the_first_mistake_refuses_the_whole(document: Any, reason: str) -> None:
+    with pytest.raises(Refused) as refused:
+        definitions.planned(document, WHEN_MS)
+    assert refused.value.status == 400
+    assert reason in str(refused.value.reason)
