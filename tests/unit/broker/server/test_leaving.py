@@ -11,6 +11,7 @@ import pytest
 from broker.server import leaving
 from broker.server.operations import Refused
 from cluster.ids import NodeId
+from cluster.leaving import counting_on
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 LONG_S = 60.0
@@ -76,12 +77,12 @@ def test_a_refusal_names_a_few_queues_and_what_to_do() -> None:
     world = ClusterWorld("abcd")
     for number in range(13):
         world.declare(f"q{number}", x={"replicas": 4})
-    short = list(leaving.counting_on(world.map, NodeId("b")))
+    short = list(counting_on(world.map, NodeId("b")))
     assert short == []
     world.policy(replicas=3)
     for number in range(13):
         world.in_sync(f"q{number}", "".join(sorted({str(world.queue(f"q{number}").owner), "b"})))
-    short = list(leaving.counting_on(world.map, NodeId("b")))
+    short = list(counting_on(world.map, NodeId("b")))
     text = leaving._about_copies("b", short)
     assert "'q0' 1 of 3, " in text
     assert text.endswith("and 3 more; others are catching up: give it more time (--timeout), or say --force"), text
