@@ -51,7 +51,9 @@ class Sampling:
         self.before_ms = 0
 
     def sampled(self, at_ms: int) -> None:
-        """A later sample came. A clock that went back makes no rate this time."""
+        """A sample, perhaps the one that was known already. A clock that went back makes no rate this time."""
+        if at_ms == self.at_ms:
+            return
         self.before_ms = self.at_ms if at_ms > self.at_ms else 0
         self.at_ms = at_ms
 

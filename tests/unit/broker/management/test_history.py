@@ -51,6 +51,12 @@ def test_a_total_that_fell_began_anew() -> None:
     assert told([1000, 10]).change(value) == -198
 
 
+def test_a_sample_that_is_told_twice_counts_once() -> None:
+    track = told([0, 10])
+    track.sampling.sampled(T0 + 5_000)
+    assert track.rate(value) == 2
+
+
 def test_a_clock_that_went_back_makes_no_rate() -> None:
     track = told([0, 10])
     track.sampling.sampled(T0 - 60_000)
