@@ -325,7 +325,8 @@ cdef class Ring(LocalRing):
         """ENQ records of those seqs that live in the emitted state, out of memory or `found`; each with the epoch that
         gave its seq. What left meanwhile is left out."""
         cdef RecordBuffer buffer = RecordBuffer()
-        cdef uint64_t seq
+        cdef uint64_t seq, first = 1, end = 0  # of the seqs that `epoch` gave
+        cdef uint32_t epoch = 0
         cdef block *place
         cdef slot *s
         for seq in seqs:
@@ -335,15 +336,50 @@ cdef class Ring(LocalRing):
                 continue
             message = <object><PyObject *>s.message if in_memory(s) else found.get(seq)
             if message is not None:
-                buffer.put(self.queue_id, self.epoch_of(seq), seq, <Message?>message, s.delivery_count, False)
+                if not first <= seq < end:
+                    epoch = self.epoch_around(seq, &first, &end)
+                buffer.put(self.queue_id, epoch, seq, <Message?>message, s.delivery_count, False)
         return buffer.take()
+
+    cdef uint32_t epoch_around(self, uint64_t seq, uint64_t *first, uint64_t *end) except? 0:
+        # `epoch_of(seq)`, and the seqs from `first` to before `end`, which have the same one
+        first[0] = 0
+        end[0] = NONE
+        if self.known_state is not None:
+            for epoch, first_seq in reversed(self.known_state.epochs):
+                if first_seq <= seq:
+                    first[0] = first_seq
+                    return epoch
+                end[0] = first_seq
+        return self.epoch
 
     def emitted_counts(self, uint64_t bucket) -> list:
         """(seq, delivery count) where it is not 0."""
-        return [(seq, count) for seq, count, _ in self.emitted_of(bucket) if count]
+        cdef list found = []
+        cdef dict before = self.emitted_before()
+        cdef uint64_t seq = bucket * BUCKET_SEQS, end = seq + BUCKET_SEQS, stop
+        cdef bint plain = not before
+        cdef block *place
+        cdef slot *s
+        while seq < end:
+            place = self.find_block(seq >> 8)
+            if place == NULL:
+                seq = self.skip(seq, end)
+                continue
+            stop = (seq | 255) + 1
+            while seq < stop:
+                s = &place.slots[seq & 255]
+                if (s.delivery_count or not plain) and self.is_emitted(s, seq):
+                    count = s.delivery_count if plain else before.get(seq, s.delivery_count)
+                    if count:
+                        found.append((seq, count))
+                seq += 1
+        return found
 
     def emitted_dead(self, uint64_t bucket) -> list:
         """(seq, mark): what `GroupWriter.dead` writes and `restore_dead` takes."""
+        if not self.buried and (self.known_state is None or not self.known_state.dead):
+            return []  # so it is with nearly every queue, and no message of the bucket is looked at
         return [(seq, mark) for seq, _, mark in self.emitted_of(bucket) if mark]
 
     def checkpoint_meta(self) -> dict:

@@ -17,7 +17,7 @@ from broker.queues.ring_pure import (
 )
 from journal.layout import DEAD, ENQ, EPO, PRD, REDELIVERED_BIT, REQ, RSV, SET
 from journal.queue_state import PRODUCERS_OWN
-from journal.record_pure import DamagedRecord
+from journal.record_pure import DamagedRecord, scan_span
 
 
 class Group:
@@ -356,6 +356,23 @@ def test_a_copy_is_sent_what_still_lives_of_the_seqs_it_lacks(half: Any) -> None
     assert counts == [(2, 1), (4, 0), (10, 0), (11, 0)]
     assert half.record.verify_records(records, ring.queue_id, ring.epoch) == 4
     assert half.record.enqueued(records) == ([(2, 2), (4, 4), (10, 11)], 4)
+
+
+def test_each_record_of_a_copy_carries_the_epoch_that_gave_its_seq(half: Any) -> None:
+    """In whatever order they are asked for; also when no epoch was ever begun."""
+    ring = owner(half)
+    for epoch in (1, 3, 4, 9):
+        ring.begin_epoch(epoch)
+        ring.append(half.messages(2))
+        flush(half, ring)
+    epochs = {1: 1, 2: 1, 3: 3, 4: 3, 5: 4, 6: 4, 7: 9, 8: 9}
+    for wanted in ([1, 2, 3, 4, 5, 6, 7, 8], [8, 1, 6, 2, 3, 7, 5, 4], [4]):
+        records = scan_span(ring.encode_emitted(wanted, {}))
+        assert [(record.seq, record.epoch) for record in records] == [(seq, epochs[seq]) for seq in wanted]
+    plain = half.ring(2, journaled=True)
+    half.commit(plain)
+    records = scan_span(plain.encode_emitted([1, 2], {}))
+    assert [(record.seq, record.epoch) for record in records] == [(1, plain.epoch), (2, plain.epoch)]
 
 
 def test_bodies_that_are_on_disk_only_are_asked_for(half: Any) -> None:
