@@ -1,0 +1,136 @@
+"""`rabbitmqadmin` from RabbitMQ's distribution package, as it is, against the management API over a mirror.
+
+What it does by AMQP (exchanges, queues, bindings, messages, closing) is not here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from broker.http.app import create_app
+from cluster.passwords import COST_CHEAP
+from tests.unit.broker.http.clients import DeedsAtOnce
+from tests.unit.broker.management.set_up import NOW_MS, Place, recorded_place
+
+PROGRAM = shutil.which("rabbitmqadmin")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="rabbitmqadmin is not installed")
+
+
+class Served:
+    """The application on a loopback port, in a thread with its own loop."""
+
+    def __init__(self) -> None:
+        self.place: Place = recorded_place()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        app = create_app(
+            self.place.mirror, DeedsAtOnce(self.place, True), now_ms=lambda: NOW_MS, password_cost=COST_CHEAP
+        )
+        self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve(sockets=[self._socket])))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+    def admin(self, *words: str) -> str:
+        assert PROGRAM is not None
+        argv = [PROGRAM, "-H", "127.0.0.1", "-P", str(self.port), *words]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    server = Served()
+    server.start()
+    yield server
+    server.end()
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("users", "guest"),
+        ("vhosts", "a/b"),
+        ("connections", "127.0.0.1:56222 -> 127.0.0.1:5672"),
+        ("exchanges", "amq.topic"),
+        ("bindings", "order.#"),
+        ("permissions", "guest"),
+        ("channels", "(1)"),
+        ("parameters", "vhost-limits"),
+        ("consumers", "slow"),
+        ("queues", "plain/slash"),
+        ("policies", "limits"),
+        ("operator_policies", "most"),
+        ("vhost_limits", "max-queues"),
+        ("nodes", "n1"),
+    ],
+)
+def test_lists(served: Served, what: str, shown: str) -> None:
+    assert shown in served.admin("list", what)
+    assert json.loads(served.admin("-f", "raw_json", "list", what))
+
+
+def test_columns_sorted(served: Served) -> None:
+    lines = served.admin("-f", "tsv", "-S", "messages", "-R", "list", "queues", "name", "messages").splitlines()
+    assert [line.split("\t") for line in lines[-5:]][:2] == [["busy", "5"], ["limited", "4"]]
+
+
+def test_of_one_vhost(served: Served) -> None:
+    assert "there" in (text := served.admin("-V", "a/b", "list", "queues"))
+    assert "busy" not in text
+
+
+def test_the_overview(served: Served) -> None:
+    assert "clusterbroker@n1" in served.admin("show", "overview")
+    assert "publish_details.rate" in served.admin("-d", "4", "-f", "long", "show", "overview")
+
+
+def test_definitions_out_and_in(served: Served, tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    served.admin("export", str(file))
+    assert "limited" in file.read_text()
+    served.admin("import", str(file))
+    again = tmp_path / "again.json"
+    served.admin("export", str(again))
+    assert again.read_text() == file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "delete"),
+    [
+        ("vhost", ["name=v/1"], ["name=v/1"]),
+        ("user", ["name=u", "password=secret-pass", "tags=monitoring,management"], ["name=u"]),
+        ("user", ["name=u", "password_hash=", "tags="], ["name=u"]),
+        ("permission", ["vhost=a/b", "user=man", "configure=^$", "write=.*", "read=.*"], ["vhost=a/b", "user=man"]),
+        ("policy", ["name=p", "pattern=^p", 'definition={"max-length":5}', "apply-to=queues"], ["name=p"]),
+        ("operator_policy", ["name=o", "pattern=^p", 'definition={"max-length":5}'], ["name=o"]),
+        ("parameter", ["component=mine", "name=x", 'value={"a":1}'], ["component=mine", "name=x"]),
+        ("vhost_limit", ["vhost=/", "name=max-connections", "value=7"], ["vhost=/", "name=max-connections"]),
+    ],
+)
+def test_what_is_declared_is_there_and_what_is_deleted_is_not(
+    served: Served, what: str, words: list[str], delete: list[str]
+) -> None:
+    plural = {"policy": "policies", "operator_policy": "operator_policies"}.get(what, f"{what}s")
+    before = served.admin("list", plural)
+    assert f"{what} declared" in served.admin("declare", what, *words)
+    assert served.admin("list", plural) != before
+    assert f"{what} deleted" in served.admin("delete", what, *delete)
+    assert served.admin("list", plural) == before
