@@ -182,7 +182,7 @@ class Commit(ProxyMessage, frozen=True, tag=29):
     count: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
     settlements: tuple[tuple[Annotated[int, msgspec.Meta(ge=0, le=1)], tuple[Range, ...]], ...]
     """(SETTLE_ACK or SETTLE_REJECT, ranges): outstanding at the proxy until the commit is answered. What the
-    transaction returns is told afterwards, in a `Settle`."""
+    transaction returns goes in a `Settle`."""
     named: tuple[tuple[Whole, Producer, Whole], ...] = ()
     """(number, producer, its number) of messages whose producer numbers them itself."""
 

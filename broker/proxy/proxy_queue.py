@@ -19,6 +19,7 @@ Without an owner (offline) everything waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from broker.proxy.backlog import Backlog, Committing, Named
@@ -223,8 +224,8 @@ class ProxyQueue:
     def _commit(self, part: CommitPart, ticket: Ticket) -> None:
         """Until the owner has answered, the settled messages are outstanding here as before.
 
-        What is returned is told apart, and only then: it would be handed out again, perhaps to this node, while it is
-        still outstanding here. No record says that a message is ready, so the rest stands or falls without it.
+        What is returned goes back at once, whatever becomes of the rest: no record says that a message is ready. It
+        may come again before the answer does, perhaps to this node, so that must not find it outstanding here.
         """
         messages: list[Message] = []
         named: dict[int, Named] = {}
@@ -234,15 +235,17 @@ class ProxyQueue:
             messages.extend(some)
         seqs: dict[int, list[int]] = {}
         for seq, outcome in part.settles:
-            seqs.setdefault(_OUTCOMES[outcome], []).append(seq)
+            if outcome == "requeue":
+                self._give_back(seq, SETTLE_REQUEUE)
+            else:
+                seqs.setdefault(_OUTCOMES[outcome], []).append(seq)
 
         def answered(refused: bool) -> None:
-            for seq, outcome in part.settles:
-                if not self.deleted and self.ring.release(seq) >= 0 and (refused or outcome == "requeue"):
+            for seq in chain.from_iterable(seqs.values()):
+                if not self.deleted and self.ring.release(seq) >= 0 and refused:
                     self._settlements.add(seq, SETTLE_REQUEUE)
             self.ring.mark()
 
-        seqs.pop(SETTLE_REQUEUE, None)
         settlements = [(outcome, joined((seq, seq) for seq in some)) for outcome, some in seqs.items()]
         self.node.took(self, self._backlog.publish(messages, ticket, commit=Committing(settlements, named, answered)))
 
