@@ -119,9 +119,9 @@ class Hub:
     # -- links
 
     @property
-    def busy(self) -> bool:
-        """Frames wait to be taken, or to be handed over here."""
-        return bool(self.out or self._round)
+    def round(self) -> bool:
+        """Frames of this node to itself wait for a turn."""
+        return bool(self._round)
 
     def link(self, peer: str, session: int) -> None:
         """A new link: nothing of the old one counts any more."""

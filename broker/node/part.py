@@ -354,9 +354,11 @@ class Part:
 
     @property
     def at_rest(self) -> bool:
-        """`turn` would find nothing to do, and nothing waits for a group or a link."""
-        relays = self.relay.via
-        return not (self.servings.touched or self.copying.waits or self._full or self.hub.busy or relays)
+        """`turn` would find nothing to do, and nothing waits for a group; frames may wait for their links."""
+        return not (
+            self.servings.touched or self.copying.waits or self._full or self.hub.round or self.proxies.shared
+            or self.relay.via
+        )  # fmt: skip
 
     def tick(self, now_ms: int) -> None:
         """To be called every 50 ms. What is due between two calls (`next_wake_ms`) is done by `turn`."""

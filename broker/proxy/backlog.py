@@ -9,6 +9,10 @@ is kept whole, and its messages are kept, until `Published` says that all of it 
 *Commits.* What a transaction does in the queue is one entry, and goes as one `Commit` frame: its settlements with its
 messages. By the numbers of its messages it is taken once, settlements included.
 
+*Holding back.* While a publish is under way to the owner, what comes meanwhile waits here until that one is called
+committed, or there is HOLD_BYTES of it: the owner could not write it earlier either (a queue has one group in flight),
+and each frame costs two nodes a turn. So a busy queue's publishes go in step with its groups, without a timer.
+
 *Refusals* (overflow reject-publish) are told once, and no record holds them. An owner accepts nothing behind a refusal
 before it was attached again, so a refused number that is not heard of here is sent again, and judged anew.
 """
@@ -26,6 +30,9 @@ from journal.record import Message, RecordBuffer, size_of
 
 PART_BYTES_MAX: Final = 1 << 20
 """An entry that would make a part longer than this begins a new one."""
+
+HOLD_BYTES: Final = 16 << 10
+"""As much as one TLS record takes is worth a frame of its own."""
 
 Named = tuple[bytes, int]  # producer, its number of the message
 
@@ -77,7 +84,7 @@ class Backlog:
     size    bytes of all that is here
     """
 
-    __slots__ = ("_accepted", "_sent", "_waiting", "next_number", "size")
+    __slots__ = ("_accepted", "_again", "_sent", "_waiting", "_waiting_bytes", "next_number", "size")
 
     def __init__(self) -> None:
         self.next_number = 1
@@ -85,6 +92,8 @@ class Backlog:
         self._accepted = 0  # the owner has all up to it
         self._sent: deque[Entry] = deque()
         self._waiting: deque[Entry] = deque()
+        self._waiting_bytes = 0
+        self._again = False  # what waits was sent in an earlier attachment: it has waited for long enough
 
     def __bool__(self) -> bool:
         return bool(self._sent or self._waiting)
@@ -93,6 +102,11 @@ class Backlog:
     def next_to_send(self) -> int:
         """All messages with lower numbers have been sent in this attachment."""
         return self._waiting[0].first if self._waiting else self.next_number
+
+    @property
+    def holds_back(self) -> bool:
+        """What waits goes on when the owner calls committed what it has."""
+        return bool(self._sent) and self._waiting_bytes < HOLD_BYTES and not self._again
 
     def publish(
         self, messages: Sequence[Message], ticket: Ticket | None, named: Named | None = None,
@@ -104,6 +118,7 @@ class Backlog:
             ticket.hold()
         self.next_number = entry.last + 1
         self._waiting.append(entry)
+        self._waiting_bytes += entry.size
         self.size += entry.size
         return entry.size
 
@@ -115,14 +130,14 @@ class Backlog:
             outbox.in_flight_bytes -= sum(entry.size for entry in self._sent)
         self._sent.extend(self._waiting)
         self._waiting, self._sent = self._sent, deque()
+        self._waiting_bytes = self.size
 
     def attached(self, accepted: int, outbox: Outbox) -> None:
         """The owner has all up to number `accepted`; the rest is to be sent again."""
         self._accepted = accepted
+        self._again = True
         while self._waiting and self._waiting[0].last <= accepted:
-            entry = self._waiting.popleft()
-            outbox.in_flight_bytes += entry.size
-            self._sent.append(entry)
+            self._departed(outbox)
 
     def send(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
         """Hands over as much as the owner's window allows, which all its queues share. One that has nothing under way
@@ -143,6 +158,7 @@ class Backlog:
                 number += buffer.enqueue_all(queue_id, epoch, number, entry.messages, number - entry.first)
                 self._departed(outbox)
             outbox.publish((queue_id, epoch, gen, first, number - first), buffer.take())
+        self._again = self._again and bool(self._waiting)
 
     def _send_named(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
         entry = self._waiting[0]
@@ -168,6 +184,7 @@ class Backlog:
     def _departed(self, outbox: Outbox) -> None:
         entry = self._waiting.popleft()
         self._sent.append(entry)
+        self._waiting_bytes -= entry.size
         outbox.in_flight_bytes += entry.size
 
     # -- answers
@@ -189,6 +206,7 @@ class Backlog:
         """Forgets everything, for a deleted queue takes what it gets; returns how many bytes were here."""
         self.detached(outbox)
         size, self.size = self.size, 0
+        self._waiting_bytes = 0
         waiting, self._waiting = self._waiting, deque()
         for entry in waiting:
             entry.refused = False

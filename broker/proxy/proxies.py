@@ -136,6 +136,11 @@ class Proxies:
         """This node may speak to clients again: its owners may have given away what it held."""
         self._full.update(self._linked)
 
+    @property
+    def shared(self) -> bool:
+        """There are consumers under a channel-wide limit: whatever their clients say may concern several queues."""
+        return bool(self._shared)
+
     # -- what queues ask --------------------------------------------------------------------------------------
 
     def next_consumer(self) -> int:

@@ -121,7 +121,8 @@ class ProxyQueue:
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         if messages and not self.deleted:
             self.node.took(self, self._backlog.publish(messages, ticket))
-            self.ring.mark()
+            if not (self.attached and self._backlog.holds_back):
+                self.ring.mark()
 
     def publish_named(
         self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
@@ -361,7 +362,8 @@ class ProxyQueue:
             self.node.want_attach(self)  # the rest is said once that is answered
             return
         queue_id, epoch, gen = self.entity.queue_id, self.entity.epoch, self.gen
-        self._backlog.send(outbox, queue_id, epoch, gen)
+        if self._questions or not self._backlog.holds_back:  # who asks wants to count what he has published
+            self._backlog.send(outbox, queue_id, epoch, gen)
         if not outbox.open and self._backlog.next_to_send < self._backlog.next_number:
             self.node.delayed(self)
         self.gather()

@@ -317,7 +317,10 @@ class NodeShell:
         return connection
 
     def received(self, size: int) -> None:
-        """A client read so many bytes."""
+        """So many bytes came, from a client or another node: what they ask for is done in a turn, if anything is."""
+        part = self.node.part
+        if self._rests and (part is None or not part.hub.out):
+            return
         self._received += size
         if self._received >= self.options.turn_bytes_max:
             self.run_turn()
@@ -378,6 +381,11 @@ class NodeShell:
             self._wake_at(wake_ms, now_ms)
 
     @property
+    def _rests(self) -> bool:
+        """A turn would do no more than pass frames on to their links."""
+        return self.node.at_rest and self.node.next_wake_ms == self._wake_ms
+
+    @property
     def _may_speak(self) -> bool:
         return self.cluster is None or self.cluster.may_speak()
 
@@ -400,8 +408,7 @@ class NodeShell:
         except Exception as error:
             self.fail(error)
             return
-        if not self.node.at_rest or self.node.next_wake_ms != self._wake_ms:
-            self.received(len(payload))
+        self.received(len(payload))
 
     def _order(self) -> None:
         proposals, self.node.proposals = self.node.proposals, []
@@ -505,7 +512,10 @@ class NodeShell:
             self.node.group_committed(group, self.clock.now_ms())
         except Exception as error:
             self.fail(error)
-        self.run_turn()
+        if not self._rests:
+            self.run_turn()
+        elif self.cluster is not None:
+            self.cluster.exchange()
 
     def _send(self, now_ms: int) -> None:
         sending = self.node.sending

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.proxy import outbox
+from broker.proxy.backlog import HOLD_BYTES
 from broker.proxy.messages import Answer, Ask, Attach, Attached, Detach, NamedPublish, Publish, Published
 from tests.unit.broker.proxy.pair import Pair, Receipt, entity, message, numbers
 
@@ -68,11 +69,55 @@ def test_publishes_of_one_turn_to_one_owner_are_one_frame() -> None:
     ((_, head, data),) = pair.all()
     assert [(part[0], part[3], part[4]) for part in head.parts] == [(7, 1, 1), (8, 1, 1)]
     assert len(data) == sum(part[5] for part in head.parts)
+    pair.say(Published(7, pair.gen, 1))
     publish(pair, b"2")
     publish(pair, b"3", b"4")
     pair.turn()
     ((_, head, data),) = pair.all()
     assert [(part[3], part[4]) for part in head.parts] == [(2, 3)], "neighbours are one part"
+
+
+def test_what_comes_while_a_publish_is_under_way_waits_for_its_answer_and_costs_no_turn() -> None:
+    pair = attached()
+    publish(pair, b"2")
+    pair.turn()
+    assert sent(pair) == [2]
+    receipts = [publish(pair, b"3"), publish(pair, b"4", b"5")]
+    assert not pair.queue.ring.marked
+    pair.turn()
+    assert sent(pair) == []
+    pair.say(Published(7, pair.gen, 2))
+    assert sent(pair) == [3, 4, 5]
+    pair.say(Published(7, pair.gen, 5))
+    assert [receipt.answered for receipt in receipts] == ["ack"] * 2
+
+
+def test_much_does_not_wait_for_the_answer() -> None:
+    pair = attached()
+    publish(pair, b"2")
+    pair.turn()
+    assert sent(pair) == [2]
+    for _ in range(3):
+        publish(pair, bytes(HOLD_BYTES // 4))
+    pair.turn()
+    assert sent(pair) == []
+    publish(pair, bytes(HOLD_BYTES // 4))
+    pair.turn()
+    assert sent(pair) == [3, 4, 5, 6]
+
+
+def test_who_asks_counts_what_was_held_back() -> None:
+    pair = attached()
+    publish(pair, b"2")
+    pair.turn()
+    pair.all()
+    publish(pair, b"3")
+    pair.queue.counts(0, lambda _count, _consumers: None)
+    pair.turn()
+    (_, first, data), (_, second, _) = pair.all()
+    assert isinstance(first, Publish)
+    assert isinstance(second, Ask)
+    assert numbers(data) == [3]
 
 
 def test_frames_are_not_much_longer_than_a_mebibyte() -> None:
