@@ -175,7 +175,8 @@ class NodeConfig(BaseSettings):
     cluster: Addresses = ()
     """Where other nodes are spoken to, TCP and UDP: HOST:PORT. Empty: as `peers` says, or nowhere (one node)."""
     http: Addresses = ()
-    """Where the management API is served. Not in this version."""
+    """Where the management API is served, by a process beside the node: HOST:PORT, several separated by commas. Empty:
+    nowhere."""
     peers: str = ""
     """NAME@HOST:PORT (cluster addresses) of all founding members, separated by commas; NAME@HOST:PORT/witness for one
     that votes and holds no messages. Empty: one node."""
@@ -221,8 +222,6 @@ class NodeConfig(BaseSettings):
             raise ValueError("tls.client_certificate: needs authorities: set [tls] authorities to a PEM file")
         if not self.amqp and not self.amqps:
             raise ValueError("amqp: the node would listen nowhere: give amqp or amqps an address")
-        if self.http:
-            raise ValueError("http: this version has no management API yet: leave it out")
         if len(self.cluster) > 1:
             raise ValueError("cluster: one address is enough: other nodes are told one")
         peers = _members(self.peers)
@@ -255,6 +254,7 @@ class NodeConfig(BaseSettings):
             data_dir=self.data_dir,
             amqp=self.amqp,
             amqps=self.amqps,
+            http=self.http,
             tls=None if tls.certificate is None else TlsOptions(**{**dict(tls), "certificate": tls.certificate}),
             node=NodeOptions(name=self.name, **_plain(self.limits)),
             journal=JournalOptions(**_plain(self.journal)),

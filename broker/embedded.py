@@ -12,12 +12,13 @@ clients that have not gone when it stops are cut after a moment. It logs to the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 from broker.server.alarms import AlarmOptions
@@ -26,6 +27,9 @@ from broker.server.log import NodeLog, library
 from broker.server.options import ServerOptions
 from broker.server.shell import NodeShell
 from journal.options import MIB, JournalOptions
+
+if TYPE_CHECKING:
+    from broker.server.management import ManagementProcess
 
 T = TypeVar("T")
 
@@ -37,6 +41,7 @@ class Broker:
 
     data_dir   where to keep wiring and messages; None: nowhere
     port       0 takes a free one at the first start and keeps it for later ones
+    http       whether the management API is served as well, by a process of its own, at `http_url`
     limits     fields of `broker.node.options.NodeOptions`, e.g. heartbeat_s=1, message_bytes_max=1000
     """
 
@@ -47,11 +52,18 @@ class Broker:
         *,
         host: str = "127.0.0.1",
         name: str = "embedded",
+        http: bool = False,
+        http_port: int = 0,
         **limits: Any,
     ) -> None:
         self.host = host
         self.port = port
         """Where it listens; 0 until the first start."""
+        self.http_port = http_port
+        """Where the management API is; 0 until the first start."""
+        self._http = http
+        self._beside: ManagementProcess | None = None
+        self._private: Path | None = None
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._name = name
         self._limits = limits
@@ -76,6 +88,14 @@ class Broker:
         assert self.port, "the broker has not been started yet: use `with Broker() as b` or call start()"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"amqp://guest:guest@{host}:{self.port}/{quote(vhost, safe='')}"
+
+    @property
+    def http_url(self) -> str:
+        """Where the management API begins; user and password are guest, guest."""
+        assert self._http, "made without the management API: Broker(http=True)"
+        assert self.http_port, "the broker has not been started yet: use `with Broker(http=True) as b` or call start()"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.http_port}"
 
     # -- blocking ---------------------------------------------------------------------------------------------
 
@@ -124,17 +144,49 @@ class Broker:
         """The same on the running loop."""
         options = replace(_options(), data_dir=self._data_dir, amqp=(Address(self.host, self.port),))
         options = replace(options, node=replace(options.node, name=self._name, **self._limits))
-        shell = NodeShell(options, NodeLog(library(), "debug"))
-        await shell.start()
+        log = NodeLog(library(), "debug")
+        if self._http:
+            options = self._with_management(options, log)
+        shell = NodeShell(options, log)
+        try:
+            await shell.start()
+        except BaseException:
+            await self._end_management()
+            raise
         self.port = shell.listeners[0].addresses[0].port
         self._shell = shell
+        if self._beside is not None:
+            self._beside.begin(shell.loop)
         return self
+
+    def _with_management(self, options: ServerOptions, log: NodeLog) -> ServerOptions:
+        import tempfile
+
+        from broker.server.management import ManagementProcess
+
+        directory = self._data_dir
+        if directory is None:
+            directory = self._private = Path(tempfile.mkdtemp(prefix="clusterbroker-"))
+        self._beside = ManagementProcess(self._name, directory.absolute(), log)
+        self._beside.bind((Address(self.host, self.http_port),))
+        self.http_port = self._beside.addresses[0].port
+        return replace(options, http=self._beside.addresses, desk_dir=directory.absolute())
+
+    async def _end_management(self) -> None:
+        beside, self._beside = self._beside, None
+        if beside is not None:
+            await beside.end()
+        private, self._private = self._private, None
+        if private is not None:
+            with contextlib.suppress(OSError):
+                private.rmdir()
 
     async def stop_async(self) -> None:
         """The same on the running loop."""
         shell, self._shell = self._shell, None
         if shell is not None:
             await shell.stop()
+        await self._end_management()
 
     async def __aenter__(self) -> Self:
         return await self.start_async()

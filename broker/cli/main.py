@@ -51,7 +51,7 @@ def start(
     data_dir: Annotated[Path | None, typer.Option(help="Where everything is kept. [clusterbroker-data]")] = None,
     amqp: Annotated[str | None, typer.Option(help="HOST:PORT of AMQP clients. [127.0.0.1:5672]")] = None,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT for other nodes, TCP and UDP.")] = None,
-    http: Annotated[str | None, typer.Option(help="HOST:PORT of the management API. Not in this version.")] = None,
+    http: Annotated[str | None, typer.Option(help="HOST:PORT of the management API.")] = None,
     peers: Annotated[str | None, typer.Option(help="NAME@HOST:PORT,... of all founding members.")] = None,
     secret_file: Annotated[Path | None, typer.Option(help="The join secret. [~/.config/clusterbroker/secret]")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; flags and environment come before it.")] = None,

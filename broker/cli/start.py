@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.node.options import NodeOptions
 from broker.server.endings import Restart
@@ -22,6 +23,9 @@ from broker.server.options import NAME, ServerOptions
 from broker.server.scheduling import shorten_slices
 from broker.server.shell import NodeShell
 from journal.build import COMPILED
+
+if TYPE_CHECKING:
+    from broker.server.management import ManagementProcess
 
 QUICK = {"name", "data_dir", "amqp", "log.level"}
 
@@ -59,9 +63,27 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
             return 2
     options, level, form = quick
     log = NodeLog(structured(form), level)
-    while (code := _run_on_loop(_serve(options, log))) == BEGIN_AGAIN:
+    beside: ManagementProcess | None = None
+    if options.http:
+        try:
+            options, beside = _with_management(options, log)
+        except OSError as error:
+            print(f"clusterbroker: {error}", file=sys.stderr)
+            return 1
+    while (code := _run_on_loop(_serve(options, log, beside))) == BEGIN_AGAIN:
         log.say("info", "node.begins_again")
     return code
+
+
+def _with_management(options: ServerOptions, log: NodeLog) -> tuple[ServerOptions, ManagementProcess]:
+    """Takes the HTTP addresses before anybody else hears of this start. Raises OSError."""
+    from broker.server.management import ManagementProcess  # a node without it does not pay for it
+
+    assert options.data_dir is not None, "a node that is started has a data directory"
+    directory = options.data_dir.absolute()
+    beside = ManagementProcess(options.node.name, directory, log)
+    beside.bind(options.http)
+    return replace(options, http=beside.addresses, desk_dir=directory), beside
 
 
 BEGIN_AGAIN = -1
@@ -82,7 +104,24 @@ def _run_on_loop(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-async def _serve(options: ServerOptions, log: NodeLog) -> int:
+async def _serve(options: ServerOptions, log: NodeLog, beside: ManagementProcess | None) -> int:
+    """One life of the node. The process beside it lives on when another one follows."""
+    if beside is None:
+        return await _live(options, log, None)
+    if beside.pid is not None:
+        beside.begin(asyncio.get_running_loop())
+    code = 1
+    try:
+        code = await _live(options, log, beside)
+    finally:
+        if code == BEGIN_AGAIN:
+            beside.pause()
+        else:
+            await beside.end()
+    return code
+
+
+async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess | None) -> int:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -101,6 +140,11 @@ async def _serve(options: ServerOptions, log: NodeLog) -> int:
     for listener in shell.listeners:
         for where in listener.addresses:
             print(f"{listener.protocol} {where}", flush=True)
+    if beside is not None:
+        for where in beside.addresses:
+            print(f"http {where}", flush=True)
+        if beside.pid is None:
+            beside.begin(loop)
     print("ready", flush=True)
     _quiet_collector()
     shorten_slices()

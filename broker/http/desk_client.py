@@ -73,6 +73,7 @@ class DeskClient:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._chunks: list[bytes] = []
         self._parts: dict[str, list[rows.Batch]] = {}
+        self._round: list[rows.Batch] = []
         self._folded: dict[asyncio.Future[None], int] = {}  # who waits until the mirror has an index
         self._touched_s = float("-inf")
         self._told_s = float("-inf")
@@ -127,6 +128,7 @@ class DeskClient:
         self._mapped.clear()
         self._chunks.clear()
         self._parts.clear()
+        self._round.clear()
         waiting, self._waiting = self._waiting, {}
         for answer in (*waiting.values(), *self._folded):
             if not answer.done():
@@ -176,14 +178,21 @@ class DeskClient:
                 batch = rows.decode(message.batch)
                 self._parts.setdefault(batch.node, []).append(batch)
                 if not message.more:
-                    self._mirror.told(joined(self._parts.pop(batch.node)), self._now_ms())
+                    self._round.append(joined(self._parts.pop(batch.node)))
             case m.RowsEnd():
-                self._parts.clear()
-                self._mirror.closed(self._now_ms())
-                self._leased(message.leased)
-                self._answer(message)
+                self._end_round(message)
             case m.Answer():
                 self._answer(message)
+
+    def _end_round(self, message: m.RowsEnd) -> None:
+        """Rows and sums change together: nobody sees half of a round."""
+        self._parts.clear()
+        batches, self._round = self._round, []
+        for batch in batches:
+            self._mirror.told(batch, self._now_ms())
+        self._mirror.closed(self._now_ms())
+        self._leased(message.leased)
+        self._answer(message)
 
     def _answer(self, message: m.Answer) -> None:
         waiting = self._waiting.get(message.number)
@@ -208,6 +217,7 @@ class DeskClient:
 
     async def _ask_rows(self) -> None:
         loop = asyncio.get_running_loop()
+        await self._mapped.wait()  # rows mean nothing without what was declared
         while True:
             try:
                 max_age_ms = int(self._interval_s * 500)
@@ -219,7 +229,6 @@ class DeskClient:
             except LineLost:
                 return
             self._told_s = loop.time()
-            await self._mapped.wait()
             self._afresh = False
             self.ready.set()
             self._round_over.set()

@@ -84,7 +84,7 @@ class ServerOptions:
     """None: a node that is alone."""
 
     http: tuple[Address, ...] = ()
-    """Where the management process serves, to be told to others; `broker.server.management` has it listen there."""
+    """Where the management API is served: `broker.server.management` takes the addresses, the node only tells them."""
 
     desk_dir: Path | None = None
     """Where the node serves its management process (`management.sock`, `amqp.sock`); None: it has none."""

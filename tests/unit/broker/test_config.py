@@ -94,7 +94,7 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ('amqps = ":5671"', "amqps ({file}): needs a certificate: set [tls] certificate"),
         ('amqp = ""', "amqp ({file}): the node would listen nowhere"),
         ('[tls]\nclient_certificate = "wanted"', "tls.client_certificate ({file}): needs authorities"),
-        ('http = ":15672"', "http ({file}): this version has no management API yet"),
+        ('http = "15672"', "http ({file}): '15672' is not HOST:PORT"),
         ('cluster = ":1,:2"', "cluster ({file}): one address is enough"),
         ('peers = "a@h:1,b@h:2"', "peers ({file}): 'node' is not among them"),
         ('peers = "a@h:1,a@h:2,node@h:3"', "peers ({file}): 'a' is named twice, at h:1 and at h:2"),
@@ -159,7 +159,15 @@ def test_the_quick_way_gives_the_same_as_the_long_one(flags: dict[str, Any]) -> 
     assert quick == (config.options(), config.log.level, config.log.format)
 
 
-@pytest.mark.parametrize("flags", [{"name": "a b"}, {"amqp": "x"}, {"amqp": ""}, {"log.level": "x"}, {"http": ":1"}])
+def test_http_is_served_where_it_is_said_and_nowhere_by_default() -> None:
+    assert load(None, {}).options().http == ()
+    assert load(None, {"http": "127.0.0.1:0,[::1]:15672"}).options().http == (
+        Address("127.0.0.1", 0),
+        Address("::1", 15672),
+    )
+
+
+@pytest.mark.parametrize("flags", [{"name": "a b"}, {"amqp": "x"}, {"amqp": ""}, {"log.level": "x"}, {"http": "x"}])
 def test_the_quick_way_leaves_errors_to_the_long_one(flags: dict[str, Any]) -> None:
     assert quick_options(flags) is None
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import logging
+import subprocess
+import sys
 import threading
+import urllib.error
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
@@ -49,6 +56,42 @@ async def test_async_with_on_the_running_loop() -> None:
     async with Broker() as broker:
         assert await asyncio.to_thread(count, broker.url) == 0
     assert threading.active_count() <= before + 2, "asyncio's own threads, none of the broker's"
+
+
+def managed(broker: Broker, path: str) -> Any:
+    password = base64.b64encode(b"guest:guest").decode()
+    request = urllib.request.Request(broker.http_url + path, headers={"authorization": f"Basic {password}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_with_its_management_api(tmp_path: Path) -> None:
+    for directory in (None, tmp_path):
+        with Broker(directory, http=True) as broker:
+            publish(broker.url)
+            assert managed(broker, "/api/queues/%2F/q")["durable"]
+            assert [row["name"] for row in managed(broker, "/api/nodes")] == ["embedded"]
+            where = broker.http_url
+        with pytest.raises(urllib.error.URLError):
+            managed(broker, "/api/overview")
+    with Broker(tmp_path, http=True, http_port=broker.http_port) as again:
+        assert again.http_url == where
+        assert managed(again, "/api/queues/%2F/q")["name"] == "q"
+
+
+def test_without_a_management_api_nothing_of_it_is_imported() -> None:
+    script = (
+        "import sys\n"
+        "from broker import Broker\n"
+        "with Broker() as broker: pass\n"
+        "found = ('fastapi', 'uvicorn', 'starlette', 'broker.http', 'broker.census', 'broker.server.desk',\n"
+        "         'broker.server.management', 'broker.management')\n"
+        "print([name for name in found if name in sys.modules])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.strip() == "[]"
+    with Broker() as broker, pytest.raises(AssertionError, match="made without the management API"):
+        broker.http_url  # noqa: B018
 
 
 def test_two_at_once() -> None:

@@ -1,0 +1,188 @@
+"""The management API of a real cluster: any node answers for all, and what happens to its process harms no message."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from broker.amqp import methods
+from broker.trial.nodes import LOOPBACK, free_port
+from tests.faults.fleet import Fleet
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
+NAMES = ("a", "b", "c")
+PATIENCE_S = 40.0
+
+
+class Managed:
+    """Three nodes, each with its management API."""
+
+    def __init__(self, directory: Path) -> None:
+        self.fleet = Fleet(directory)
+        self.ports = {name: free_port() for name in NAMES}
+
+    def launch(self, name: str) -> None:
+        peers = self.fleet.peers(*NAMES)
+        self.fleet.launch(name, "--peers", peers, "--http", f"{LOOPBACK}:{self.ports[name]}")
+
+    def pid(self, name: str) -> int:
+        """Of the management process."""
+        process = self.fleet.node(name).process
+        assert process is not None
+        (child,) = [child for child in psutil.Process(process.pid).children() if "broker.http.main" in child.cmdline()]
+        return child.pid
+
+    def ask(self, name: str, path: str, method: str = "GET", body: Any = None) -> tuple[int, Any, dict[str, str]]:
+        """Status, document, headers."""
+        headers = {"authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
+        data = None
+        if body is not None:
+            headers["content-type"] = "application/json"
+            data = json.dumps(body).encode()
+        url = f"http://{LOOPBACK}:{self.ports[name]}{path}"
+        request = urllib.request.Request(url, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                status, text, told = answer.status, answer.read(), answer.headers
+        except urllib.error.HTTPError as error:
+            status, text, told = error.code, error.read(), error.headers
+        return status, json.loads(text or b"null"), {key.lower(): value for key, value in told.items()}
+
+    async def get(self, name: str, path: str) -> Any:
+        status, document, _ = await asyncio.to_thread(self.ask, name, path)
+        assert status == 200, document
+        return document
+
+    async def until(self, name: str, path: str, fits: Callable[[Any], bool]) -> Any:
+        """The document, once it is as it must become."""
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            document = await self.get(name, path)
+            if fits(document):
+                return document
+            assert time.monotonic() < end_s, document
+            await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+async def managed(tmp_path: Path) -> AsyncIterator[Managed]:
+    made = Managed(tmp_path)
+    for name in NAMES:
+        made.launch(name)
+    try:
+        await made.fleet.ready(*NAMES)
+        yield made
+    finally:
+        for name in NAMES:
+            if made.fleet.node(name).running:
+                made.fleet.node(name).send(signal.SIGCONT)
+        await made.fleet.kill_all()
+
+
+async def test_every_node_answers_for_the_cluster(managed: Managed) -> None:
+    said = (managed.fleet.node("a").directory / "node.out").read_text().splitlines()
+    assert said[-2:] == [f"http {LOOPBACK}:{managed.ports['a']}", "ready"]
+    for name in NAMES:
+        await managed.fleet.publish(name, f"of-{name}", [b"x"] * 10)
+    clients = [await managed.fleet.client(name) for name in NAMES]
+    for name in NAMES:
+        queues = await managed.until(
+            name, "/api/queues", lambda rows: [row.get("messages_ready") for row in rows] == [10, 10, 10]
+        )
+        assert [row["name"] for row in queues] == ["of-a", "of-b", "of-c"]
+        nodes = await managed.until(name, "/api/nodes", lambda rows: all(row["running"] for row in rows))
+        assert [row["name"] for row in nodes] == list(NAMES)
+        assert all(row["mem_used"] > 1 << 20 for row in nodes)
+        overview = await managed.until(
+            name, "/api/overview", lambda found: found["object_totals"]["connections"] == len(clients)
+        )
+        assert overview["node"] == name
+        assert overview["queue_totals"]["messages_ready"] == 30
+    # what is ordered at one node is read at once there, and soon everywhere
+    status, _, _ = await asyncio.to_thread(managed.ask, "b", "/api/vhosts/new", "PUT", {})
+    assert status == 201
+    assert (await managed.get("b", "/api/vhosts/new"))["name"] == "new"
+    for name in NAMES:
+        await managed.until(name, "/api/vhosts", lambda rows: "new" in [row["name"] for row in rows])
+    for client in clients:
+        await client.close()
+
+
+async def test_killing_the_management_process_harms_nothing(managed: Managed) -> None:
+    await managed.fleet.publish("a", "q", [b"x"] * 5)
+    client = await managed.fleet.client("a")
+    await managed.until("a", "/api/queues/%2F/q", lambda row: row.get("messages_ready") == 5)
+    first = managed.pid("a")
+    os.kill(first, signal.SIGKILL)
+    await managed.fleet.publish("a", "q", [b"x"] * 5)  # at this very moment
+    await managed.until("a", "/api/queues/%2F/q", lambda row: row.get("messages_ready") == 10)
+    assert managed.pid("a") != first
+    await client.call(methods.QueueDeclare(queue="mine", exclusive=True))
+    log = managed.fleet.node("a").log.read_text()
+    assert log.count("management.ended") == 1
+    assert "SIGKILL" in log
+    await client.close()
+
+
+async def test_a_node_that_is_cut_off_says_so_and_shows_what_it_knew(managed: Managed) -> None:
+    await managed.fleet.publish("a", "q", [b"x"] * 5)
+    await managed.until("a", "/api/queues/%2F/q", lambda row: row.get("messages_ready") == 5)
+    for name in ("b", "c"):
+        managed.fleet.node(name).send(signal.SIGSTOP)
+
+    async def stale() -> tuple[int, Any, dict[str, str]]:
+        return await asyncio.to_thread(managed.ask, "a", "/api/queues/%2F/q")
+
+    end_s = time.monotonic() + PATIENCE_S
+    while "x-clusterbroker-stale" not in (answer := await stale())[2]:
+        assert time.monotonic() < end_s, answer
+        await asyncio.sleep(0.1)
+    assert answer[0] == 200
+    assert answer[1]["name"] == "q", "what it last knew"
+    status, refused, _ = await asyncio.to_thread(managed.ask, "a", "/api/vhosts/new", "PUT", {})
+    assert (status, refused["error"]) == (503, "unavailable")
+    pid = managed.pid("a")
+    # the node begins again and waits for a majority; its management process stays
+    log = managed.fleet.node("a").log
+    while "node.begins_again" not in log.read_text():
+        assert time.monotonic() < end_s, log.read_text()[-2000:]
+        await asyncio.sleep(0.1)
+    answer = await stale()
+    assert (answer[0], answer[1]["name"]) == (200, "q")
+    assert int(answer[2]["x-clusterbroker-stale"]) >= 1
+    for name in ("b", "c"):
+        managed.fleet.node(name).send(signal.SIGCONT)
+    while "x-clusterbroker-stale" in (answer := await stale())[2]:
+        assert time.monotonic() < end_s + PATIENCE_S, answer
+        await asyncio.sleep(0.1)
+    await managed.until("a", "/api/queues/%2F/q", lambda row: row.get("messages_ready") == 5)
+    assert managed.pid("a") == pid
+
+
+async def test_it_goes_with_its_node(managed: Managed) -> None:
+    """However the node goes: told to, or killed."""
+    pids = {name: managed.pid(name) for name in NAMES}
+    assert await managed.fleet.stop("a") == 0
+    await managed.fleet.kill("b")
+    end_s = time.monotonic() + PATIENCE_S
+    for name in ("a", "b"):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while psutil.Process(pids[name]).status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < end_s, f"the management process of {name} still runs"
+                await asyncio.sleep(0.05)
+    managed.launch("a")
+    await managed.fleet.ready("a")
+    await managed.until("a", "/api/overview", lambda found: found["node"] == "a")
