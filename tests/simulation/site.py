@@ -32,6 +32,8 @@ TICK_S = 0.05
 BEAT_S = 0.1
 STUCK_S = 1.0
 """A flush that takes longer is a stuck disk: the node stops beating."""
+LIVES_MAX = 1_000_000
+"""No member begins so often: who takes the name of one that has left has other lives, and does not get its answers."""
 TURN_S = 0.0002
 EPOCH_MS = 1_700_000_000_000
 
@@ -65,7 +67,7 @@ class Site:
         self.disks: int
         self.journal: SimJournal
         self.starts = 0
-        self.life = 0
+        self.life = world.disks[name] * LIVES_MAX
         self.incarnation = 0
         self.up = False
         self.paused_until_s: float | None = None

@@ -21,6 +21,7 @@ from journal.record import GroupWriter, Message, SegmentUse
 from tests.simulation.faults import Faults
 from tests.simulation.publishers import Publisher
 from tests.simulation.run import conclude, run
+from tests.simulation.site import Site
 from tests.simulation.world import World
 from tests.unit.broker.node.node_cluster import Cluster
 
@@ -124,3 +125,12 @@ def test_a_confirm_of_all_until_a_number_does_not_mean_what_was_refused_before_i
     world.checkers._hooks["wrote"] = world.checkers._hooks["confirmed"] = []
     world.checkers.written(socket, [(1, m.BasicNack(1)), (1, m.BasicAck(2, True))])  # type: ignore[arg-type]
     assert list(world.checkers.history.confirmed) == [b"p:2"]
+
+
+def test_who_takes_the_name_of_one_that_left_gets_none_of_its_answers() -> None:
+    """Seed 7500029: its first proposal had the number of the other's first one, and was taken for that."""
+    world = World(1, 3, raft=False)
+    world.schedule.run_until(3)
+    former = world.sites["c"]
+    former.kill()
+    assert Site(world, "c").life > former.life + 1000
