@@ -53,6 +53,9 @@ class QueueState:
         self.epochs.append((epoch, first_seq))
 
     def cut(self, from_seq: int) -> None:
+        """The log ends before that seq. Cut at the first one it begins anew, and what producers had in it is gone."""
+        if from_seq <= 1:
+            self.producers.clear()
         while self.epochs and self.epochs[-1][1] >= from_seq:
             self.epochs.pop()
         self.dead = {seq: mark for seq, mark in self.dead.items() if seq < from_seq}

@@ -248,6 +248,7 @@ class Backup:
         cut = cut_point(following.alien, store.next_seq)
         if cut is not None:
             out.append(self._records.cut(queue_id, epoch, cut))
+            following.emptied = following.atomic and cut <= 1
         inner = following.alien if cut is None else below(following.alien, cut)
         gone = [part for bucket in sorted(own) for part in intersect(list(store.emitted_live(bucket)), inner)]
         if gone:
@@ -381,7 +382,7 @@ class Backup:
         gone = merged(part for ranges in following.remove.values() for part in ranges)
         if gone:
             out.append(self._records.settle(queue_id, epoch, gone))
-        known = self._store(queue_id).emitted_producers()
+        known = {} if following.emptied else self._store(queue_id).emitted_producers()
         for producer, upto in sorted(following.producers.items()):
             if known.get(producer, 0) < upto:
                 out.append(self._records.produced(queue_id, epoch, producer, upto))

@@ -57,6 +57,8 @@ class Following:
     kept: list[bytes | memoryview] = field(default_factory=list)
     kept_epochs: tuple[tuple[int, int], ...] | None = None
     """What an atomic sync is going to write."""
+    emptied: bool = False
+    """It begins with a cut at the first seq, which no producer's number outlives."""
     next_seq: int = 0
     alien: list[Range] = field(default_factory=list)
     """What was cut or taken out at the beginning."""

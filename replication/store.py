@@ -53,7 +53,7 @@ class RecordMaker(Protocol):
     """Encodes single records with their checksums, ready to stand in a group of the own journal."""
 
     def cut(self, queue_id: int, epoch: int, from_seq: int) -> bytes:
-        """CUT: nothing from this seq on is in the log any more."""
+        """CUT: nothing from this seq on is in the log any more; from 1: nor anything of producers."""
 
     def settle(self, queue_id: int, epoch: int, ranges: Sequence[Range]) -> bytes:
         """SET: the messages have left. Seqs that are not there are passed over by the fold."""

@@ -118,6 +118,8 @@ class Ring:
                 for seq in [seq for seq in self.live if seq >= rest[0]]:
                     del self.live[seq]
                 self.next_seq = min(self.next_seq, rest[0])
+                if rest[0] <= 1:
+                    self.producers.clear()
                 self.epochs = [(epoch, first) for epoch, first in self.epochs if first < rest[0]]
             elif kind == "PRD":
                 self.producers[rest[0].encode()] = rest[1]

@@ -85,6 +85,22 @@ def test_what_waited_behind_an_offer_says_the_newest_numbers(electable: bool, be
 
 
 @pytest.mark.parametrize("electable", [False, True])
+@pytest.mark.parametrize("before", [{}, {b"p": 2}, {b"p": 5}, {b"p": 9, b"q": 3}])
+def test_a_copy_that_begins_anew_knows_of_producers_what_its_owner_does(
+    electable: bool, before: dict[bytes, int]
+) -> None:  # fmt: skip
+    """What it had is cut off at its first message, and with that its producers' numbers."""
+    host = Host(electable)
+    host.ring.fold(pack(("ENQ", 1, 1, "p:1", 0), ("SET", [[1, 1]])))
+    host.ring.producers = before
+    host.hear(offer(((b"p", 5),)))
+    for _ in range(3):
+        host.group()
+    assert isinstance(host.sent[-1], SyncDone)
+    assert {name: upto for name, upto in host.ring.producers.items() if upto} == {b"p": 5}
+
+
+@pytest.mark.parametrize("electable", [False, True])
 def test_damage_behind_an_offer_is_refused_and_ends_the_sync(electable: bool) -> None:
     host = Host(electable)
     host.backup.stepped_down(1, host.write(1, pack(("RSV", 1)), None))

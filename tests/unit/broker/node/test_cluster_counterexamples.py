@@ -67,6 +67,50 @@ def test_a_copy_that_went_away_and_came_back_brings_nothing_back(away: bool, che
     assert bodies(cluster["b"].client().consume("q")) == []
 
 
+@pytest.mark.parametrize("checkpoint", [True, False], ids=["in-the-index", "in-the-log"])
+def test_a_copy_that_came_back_does_not_know_of_publishes_that_nobody_has(checkpoint: bool) -> None:
+    """It had a numbered message that was never committed; the message's repeat was confirmed and not stored."""
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local")
+    queue_id = cluster.queue("q").queue_id
+    alice.ask(m.ConfirmSelect())
+    for pair in (("a", "b"), ("b", "c")):
+        cluster.unlink(*pair)
+        cluster.cuts.add(pair)
+    headers = {"x-producer": "press", "x-seq": 1}
+    assert alice.publish("", "q", b"once", headers=headers) == [], "b does not hear of it"
+    if checkpoint:
+        cluster["c"].checkpoint()
+    queue = cluster.queue("q")
+    cluster.order(
+        c.TransferOwner(
+            node=NodeId("a"), incarnation=queue.incarnation, queue_id=queue_id, epoch=queue.epoch,
+            version=queue.version, to=NodeId("b"),
+        )
+    )  # fmt: skip
+    cluster.kill("a")
+    cluster.order(c.MoveReplica(queue_id=queue_id, remove=(NodeId("c"),)))
+    cluster.turn()
+    cluster.order(c.MoveReplica(queue_id=queue_id, add=(NodeId("c"),)))
+    cluster.cuts.clear()
+    cluster.relink()
+    cluster.wait(1000)
+    assert cluster.queue("q").in_sync == ("b", "c")
+    for name in "bc":
+        cluster.kill(name, failed=False)
+    cluster["c"].start()
+    cluster.order(c.FailNode(node=NodeId("b"), incarnation=cluster["b"].incarnation))
+    for name in "ab":
+        cluster.restart(name)
+    cluster.wait(2000)
+    assert cluster.queue("q").owner == "c"
+    again = cluster["c"].client()
+    again.ask(m.ConfirmSelect())
+    assert again.publish("", "q", b"once", headers=headers) == [m.BasicAck(1, True)]
+    assert bodies(again.consume("q")) == [b"once"]
+
+
 def test_a_copy_that_begins_anew_counts_when_its_past_is_durably_over() -> None:
     cluster = Cluster("a", "b", "c")
     alice = cluster["a"].client()
