@@ -50,7 +50,7 @@ class Listing(msgspec.Struct, Generic[T], frozen=True):
     """Where an item stands in the listing's own order; unique."""
     document: Callable[[T], Document]
     quick: Callable[[str], Callable[[T], Any] | None] = lambda _path: None
-    """How to read the value of a dotted path without the document; None: not known."""
+    """How to read the value of a dotted path without the document, None being what the document lacks; None: no way."""
 
 
 def of_documents(documents: Sequence[Document]) -> Listing[Document]:
@@ -126,7 +126,7 @@ def answer(listing: Listing[T], wanted: Wish) -> Document | list[Document]:
     if wanted.reverse:
         items = list(reversed(items))
     if wanted.page is None:
-        return [reduced(listing.document(item), wanted.columns) for item in items]
+        return _shown(listing, items, wanted.columns)
     start = (wanted.page - 1) * wanted.page_size
     if start >= max(len(items), 1):
         raise Refused(
@@ -138,7 +138,7 @@ def answer(listing: Listing[T], wanted: Wish) -> Document | list[Document]:
     return {
         "filtered_count": len(items),
         "item_count": len(shown),
-        "items": [reduced(listing.document(item), wanted.columns) for item in shown],
+        "items": _shown(listing, shown, wanted.columns),
         "page": wanted.page,
         "page_count": max(1, -(-len(items) // wanted.page_size)),
         "page_size": wanted.page_size,
@@ -201,14 +201,35 @@ def reduced(document: Document, columns: tuple[tuple[str, ...], ...]) -> Documen
                 break
             value = value[step]
         else:
-            place = kept
-            for step in steps[:-1]:
-                below = place.get(step)
-                if not isinstance(below, dict):
-                    below = place[step] = {}
-                place = below
-            place.setdefault(steps[-1], value)
+            _put(kept, steps, value)
     return kept
+
+
+def _shown(listing: Listing[T], items: Sequence[T], columns: tuple[tuple[str, ...], ...]) -> list[Document]:
+    """Documents, or of these the columns: without the documents when each column can be read so."""
+    values = [(steps, listing.quick(".".join(steps))) for steps in columns]
+    quick = [(steps, value) for steps, value in values if value is not None]
+    if not columns or len(quick) < len(columns):
+        return [reduced(listing.document(item), columns) for item in items]
+    return [_picked(item, quick) for item in items]
+
+
+def _picked(item: T, values: list[tuple[tuple[str, ...], Callable[[T], Any]]]) -> Document:
+    picked: Document = {}
+    for steps, value in values:
+        found = value(item)
+        if found is not None:
+            _put(picked, steps, found)
+    return picked
+
+
+def _put(document: Document, steps: tuple[str, ...], value: Any) -> None:
+    for step in steps[:-1]:
+        below = document.get(step)
+        if not isinstance(below, dict):
+            below = document[step] = {}
+        document = below
+    document.setdefault(steps[-1], value)
 
 
 def _after(listing: Listing[T], items: Sequence[T], wanted: Wish) -> Document:
@@ -219,7 +240,7 @@ def _after(listing: Listing[T], items: Sequence[T], wanted: Wish) -> Document:
     shown = items[start : start + wanted.page_size]
     more = start + len(shown) < len(items)
     return {
-        "items": [reduced(listing.document(item), wanted.columns) for item in shown],
+        "items": _shown(listing, shown, wanted.columns),
         "next": cursor(listing.place(shown[-1])) if more else None,
     }
 

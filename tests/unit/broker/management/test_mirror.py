@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from broker.census import rows
 from broker.management import queues, reads
 from broker.management.mirror import Mirror
+from broker.management.paging import inner
 from broker.management.reading import Reading
 from cluster import commands as c
 from cluster.ids import Incarnation, LogIndex, NodeId, QueueId
@@ -177,6 +178,19 @@ def test_names_and_depths_are_those_of_a_walk_over_all(steps: list[tuple[str, st
     assert mirror.queue_names == sorted((entity.vhost, entity.name) for entity in mirror.map.queues())
     told = [track.row.ready for entity in mirror.map.queues() if (track := mirror.queue_track(entity)) is not None]
     assert mirror.sums.row.ready == sum(told)
+
+
+def test_what_is_read_quickly_is_what_the_documents_say() -> None:
+    place = recorded_place()
+    place.must(queue("fresh"))
+    paths = ("name", "vhost", "messages", "messages_ready_details.rate", "consumers", "memory", "message_stats.publish",
+             "message_stats.deliver_get_details.rate", "message_bytes_paged_out", "consumer_capacity")  # fmt: skip
+    listing = queues.listing(place.reading())
+    for path in paths:
+        value = listing.quick(path)
+        assert value is not None, path
+        for item in listing.items:
+            assert value(item) == inner(listing.document(item), tuple(path.split("."))), (path, item)
 
 
 def test_ten_thousand_queues_are_paged_within_a_moment() -> None:

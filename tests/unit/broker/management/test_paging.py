@@ -102,6 +102,14 @@ def test_a_list_is_the_models(items: list[Item], query: dict[str, str]) -> None:
     assert found == wanted
 
 
+def test_columns_that_can_be_read_quickly_need_no_document() -> None:
+    items: list[Item] = [("/", "a", 1), ("/", "b", None)]
+    made: list[Item] = []
+    found = answer(listing(items, made), wish({"columns": "depth,name"}))
+    assert found == [{"depth": 1, "name": "a"}, {"name": "b"}]
+    assert made == []
+
+
 @given(ITEMS, st.integers(1, 7), st.text("ab", max_size=1))
 def test_cursors_lead_through_all_of_it_once(items: list[Item], size: int, name: str) -> None:
     seen, cursor = [], ""
