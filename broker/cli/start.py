@@ -158,6 +158,8 @@ async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess 
     failure = shell.ended.result() if shell.ended.done() else None
     if failure is None:
         log.say("info", "node.stopping")
+    if beside is not None:
+        beside.pause()  # who stops the node may have told the process beside it as well: that is no reason for another
     await shell.stop()
     if isinstance(failure, Restart):
         return BEGIN_AGAIN

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from broker.census.rows import (
     AnyRow,
@@ -39,8 +41,9 @@ if TYPE_CHECKING:
     from broker.session.channel import Channel
     from broker.session.connection import Connection
 
-ARGUMENTS_BYTES_MAX: Final = 16 << 10
-"""Longer arguments of a consumer are not told: a batch has to fit into a frame whatever clients say."""
+FREE_BYTES_MAX: Final = 16 << 10
+"""Longer arguments and properties are not told: a batch has to fit into a frame whatever clients say."""
+_FREE: Final = msgspec.msgpack.Encoder(enc_hook=str)
 
 
 def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow]:
@@ -136,7 +139,7 @@ def connection_row(connection: Connection, client: Client, alarmed: bool) -> Con
         port=port,
         auth_mechanism=connection.mechanism,
         tls=_tls(client, connection.peer_identity),
-        client_properties=connection.client_properties,
+        client_properties=_told(connection.client_properties),
         frame_max_bytes=connection.out.frame_max,
         channel_max=connection.channel_max,
         heartbeat_s=connection.heartbeat_s,
@@ -195,10 +198,15 @@ def consumer_row(connection_id: str, channel: int, subscription: Subscription) -
     )
 
 
-def _told(arguments: Any) -> dict[str, Any]:
-    if not arguments or len(str(arguments)) > ARGUMENTS_BYTES_MAX:
+def _told(free: Mapping[str, Any]) -> dict[str, Any]:
+    """What a client made up, if it can be told at all: names may be no UTF-8, and numbers of any size."""
+    if not free:
         return {}
-    return dict(arguments)
+    try:
+        size = len(_FREE.encode(free))
+    except (ValueError, OverflowError, TypeError, RecursionError):
+        return {}
+    return dict(free) if size <= FREE_BYTES_MAX else {}
 
 
 def queue_row(queue: Queue) -> QueueRow:

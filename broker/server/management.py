@@ -102,17 +102,16 @@ class ManagementProcess:
 
     async def end(self) -> None:
         """Ends it and gives the addresses back. May be called again."""
-        loop = self._loop
         self.pause()
         self._shut()
         if self._process is not None:
             self._signal(signal.SIGTERM)
-            if loop is not None and not await self._gone(loop):
+            if not await self._gone():
                 self._signal(signal.SIGKILL)
             self._forget()
 
-    async def _gone(self, loop: asyncio.AbstractEventLoop) -> bool:
-        gone = asyncio.Event()
+    async def _gone(self) -> bool:
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._watched, gone.set)
         try:
             await asyncio.wait_for(gone.wait(), END_S)

@@ -51,9 +51,15 @@ class Sampling:
             self._census.begin(rows(self._shell, self._started_at_ms, lag_ms), self._shell.clock.now_ms())
             self._soon()
         if self._census.sampling:
-            self._waiting.append(lambda: then(self._told(life, number)))
+            self._waiting.append(lambda: self._tell(life, number, then))
         else:
+            self._tell(life, number, then)
+
+    def _tell(self, life: int, number: int, then: Callable[[Batch], None]) -> None:
+        try:
             then(self._told(life, number))
+        except Exception as error:  # what cannot be told hurts no message either
+            self._shell.log.crashed("census", error)
 
     def _told(self, life: int, number: int) -> Batch:
         cluster = self._shell.cluster

@@ -156,6 +156,47 @@ async def test_rows_of_what_there_is(desked: Any, connect: Any, tmp_path: Path) 
     assert (queue.ready, queue.unacknowledged, queue.consumers) == (3, 0, 0)
 
 
+async def test_a_client_whose_words_cannot_be_told_hides_nothing(desked: Any, connect: Any, tmp_path: Path) -> None:
+    """Names that are no UTF-8, numbers that are too big, and too much of everything."""
+    for properties in ({"\udcff": 1}, {"x": {"\udcff": [1]}}, {"x": "y" * 7000, "z": "\u20ac" * 1}):
+        peer = await connect(desked)
+        peer.writer.write(HEADER)
+        await peer.receive()
+        peer.send(0, methods.ConnectionStartOk(properties, "PLAIN", b"\0guest\0guest", "en_US"))
+        tune = await peer.receive()
+        peer.send(0, methods.ConnectionTuneOk(tune.channel_max, tune.frame_max, 0))
+        peer.send(0, methods.ConnectionOpen("/"))
+        assert isinstance(await peer.receive(), methods.ConnectionOpenOk)
+    peer.send(1, methods.ChannelOpen())
+    peer.send(1, methods.QueueDeclare(queue="q"))
+    peer.send(1, methods.BasicConsume(queue="q", consumer_tag="c", arguments={"x-long": "y" * 100_000}))
+    await until(lambda: any(queue.subscriptions for queue in desked.node.queues.values()))
+    process = await Process.open(tmp_path)
+    batch = await process.rows(1)
+    told = [connection.client_properties for connection in of(batch.rows, ConnectionRow)]
+    assert told == [{}, {}, {"x": "y" * 7000, "z": "\u20ac"}]
+    (consumer,) = of(batch.rows, ConsumerRow)
+    assert consumer.arguments == {}
+
+
+async def test_what_cannot_be_counted_ends_no_node(
+    desked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: Lines
+) -> None:
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError("a mistake of ours")
+
+    process = await Process.open(tmp_path)
+    await process.rows(1)
+    monkeypatch.setattr("broker.server.counting.connection_row", fails)
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", desked.listeners[0].addresses[0].port))
+    await peer.open()
+    assert len((await process.rows(2)).rows) == 1, "what came before the mistake"
+    monkeypatch.undo()
+    assert len(of((await process.rows(3)).rows, ConnectionRow)) == 1
+    assert not desked.ended.done()
+    peer.writer.close()
+
+
 async def test_a_sample_serves_all_who_accept_its_age(desked: Any, tmp_path: Path) -> None:
     process = await Process.open(tmp_path)
     first = await process.rows(1)
