@@ -221,8 +221,8 @@ class Part:
             self._step_down(queue)
             queue = None
         if queue is not None:
-            queue.entity = entity
-        elif owns:
+            return  # it owns the queue as before; `_renew` tells what else has changed
+        if owns:
             self._take_over(entity, declared)
         elif self._holds(entity):
             if entity.queue_id not in self.copying.replicas:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.amqp import methods as m
 from cluster import commands as c
+from cluster.ids import NodeId
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Content, bodies
 
@@ -170,6 +171,17 @@ def test_an_owner_tells_who_leaves_the_in_sync_set_and_who_is_back() -> None:
         ("replica.out_of_sync", away, 1),
         ("replica.in_sync", away, 1),
     ]
+
+
+def test_a_replica_that_is_taken_away_is_told_to_leave_the_in_sync_set() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("q", x_queue_leader_locator="client-local")
+    cluster.order(c.MoveReplica(queue_id=cluster.queue("q").queue_id, remove=(NodeId("c"),)))
+    cluster.turn()
+    assert cluster.queue("q").in_sync == ("a", "b")
+    told = [(event, facts["node"]) for event, facts in cluster["a"].events if event.startswith("replica.")]
+    assert told[-1] == ("replica.out_of_sync", "c")
+    assert told.count(("replica.out_of_sync", "c")) == 1
 
 
 def test_what_a_copy_means_does_not_change_with_a_policy() -> None:
