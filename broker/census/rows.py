@@ -397,8 +397,35 @@ _DECODER: Final = msgspec.msgpack.Decoder(Batch)
 
 
 def encode(batch: Batch) -> bytes:
-    """The batch as bytes. A free-form value that msgpack does not know travels as its text."""
-    return bytes((VERSION,)) + _ENCODER.encode(batch)
+    """The batch as bytes, whatever clients have sent: a value that msgpack cannot say travels as a text like it."""
+    version = bytes((VERSION,))
+    try:
+        return version + _ENCODER.encode(batch)
+    except (UnicodeEncodeError, OverflowError):
+        return version + _ENCODER.encode(_sayable(batch))
+
+
+def _sayable(value: Any) -> Any:
+    """The same without texts that are no Unicode (AMQP carries such bytes through) and integers beyond 64 bits."""
+    match value:
+        case str():
+            return value.encode("utf-8", "surrogateescape" if _escaped(value) else "replace").decode("utf-8", "replace")
+        case int() if not -(2**63) <= value < 2**64:
+            return str(value)
+        case dict():
+            return {_sayable(name): _sayable(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return type(value)(_sayable(inner) for inner in value)
+        case msgspec.Struct():
+            fields = {name: _sayable(getattr(value, name)) for name in value.__struct_fields__}
+            return msgspec.structs.replace(value, **fields)
+        case _:
+            return value
+
+
+def _escaped(text: str) -> bool:
+    """Whether what is no Unicode in it are escaped bytes."""
+    return all(not 0xD800 <= ord(char) <= 0xDFFF or 0xDC80 <= ord(char) <= 0xDCFF for char in text)
 
 
 def decode(stored: bytes | memoryview) -> Batch:

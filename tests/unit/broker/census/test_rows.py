@@ -58,6 +58,19 @@ def test_totals_of_any_size_come_back(totals: rows.MessageTotals, count: int, na
     assert rows.decode(rows.encode(told)) == told
 
 
+def test_whatever_a_client_sent_travels_as_a_text_like_it() -> None:
+    sent = {"a\udcff": "\ud800", "deep": [{"\udc80": 2**70, "fine": b"\xff"}], "ä": -5}
+    told = batch_of(rows.ConnectionRow(connection_id="a/1", client_properties=sent), rows.QueueRow(queue_id=3))
+    (connection, queue) = rows.decode(rows.encode(told)).rows
+    assert isinstance(connection, rows.ConnectionRow)
+    assert connection.client_properties == {
+        "a\ufffd": "?",
+        "deep": [{"\ufffd": str(2**70), "fine": b"\xff"}],
+        "ä": -5,
+    }
+    assert queue == rows.QueueRow(queue_id=3)
+
+
 def test_a_key_begins_with_the_tag_of_its_row_and_is_the_rows_own() -> None:
     keys = [row.key for row in EACH]
     assert [key[0] for key in keys] == [type(row).__struct_config__.tag for row in EACH]
