@@ -85,7 +85,9 @@ def document(reading: Reading, name: str) -> Document:
     track = reading.mirror.node_track(name)
     running = reading.mirror.running(name, reading.now_ms)
     member = reading.map.member(NodeId(name))
+    told = reading.mirror.members.get(name)
     answer: Document = {"name": name, "running": running and track is not None, "type": "disc"}
+    answer["told_ms_ago"] = max(0, reading.now_ms - told.heard_ms) if told is not None else None
     if member is not None:
         answer |= {
             "alive": member.alive,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from broker.census import rows
-from broker.management import queues, reads
+from broker.management import nodes, queues, reads
 from broker.management.mirror import Mirror
 from broker.management.paging import inner
 from broker.management.reading import Reading
@@ -132,6 +132,8 @@ def test_a_member_that_says_nothing_or_failed_does_not_run() -> None:
     place.tell(rows.NodeRow(name="n2"), node="n2")
     assert [place.mirror.running(f"n{number}", NOW_MS) for number in (1, 2, 3)] == [True, True, False]
     assert not place.mirror.running("n2", NOW_MS + 31_000)
+    documents = nodes.all_nodes(place.reading(now_ms=NOW_MS + 31_000))
+    assert [document["told_ms_ago"] for document in documents] == [31_000, 31_000, None]
     place.must(c.FailNode(node=NodeId("n2"), incarnation=Incarnation(1)))
     assert not place.mirror.running("n2", NOW_MS)
 
