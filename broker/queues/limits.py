@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.queues.ring import HEAD_NOT_COMMITTED, HOLDER_MAX
+from broker.queues.ring import HEAD_NOT_COMMITTED, HEAD_NOT_LOADED, HOLDER_MAX
 from journal.record import Message
 
 if TYPE_CHECKING:
@@ -15,16 +15,23 @@ if TYPE_CHECKING:
 def exceeds(queue: Queue, more: int, more_bytes: int) -> bool:
     """Whether the ready messages, and so many more, are above the queue's length in messages or bytes.
 
-    In a replicated queue a message that is not committed cannot be handed out yet. If a consumer waits for it, it is
-    not counted: in a queue of one node it would be gone by now.
+    What a replicated queue cannot hand out yet, though a consumer waits for it, is not counted: in a queue of one node
+    it would be gone by now.
     """
     ring, length, size = queue.ring, queue.settings.max_length, queue.settings.max_length_bytes
     ready, ready_bytes = ring.ready, ring.ready_bytes
-    if queue.burial is not None and ready and ring.committed < ring.next_seq:
+    if queue.burial is not None and ready and (delayed := _delayed(queue)):
         credit = sum(max(0, credit.limit - credit.delivered) for credit in queue.subscriptions.credits)
-        taken = min(ready, ring.next_seq - ring.committed, credit)
+        taken = min(ready, delayed, credit)
         ready, ready_bytes = ready - taken, ready_bytes * (ready - taken) // ready
     return (length is not None and ready + more > length) or (size is not None and ready_bytes + more_bytes > size)
+
+
+def _delayed(queue: Queue) -> int:
+    """How many of the ready messages cannot be handed out yet: those that are not committed, and all of them while the
+    first one is on its way from the disk (after a failover the content of what clients hold is there alone)."""
+    ring = queue.ring
+    return ring.ready if ring.head(0) == HEAD_NOT_LOADED else ring.next_seq - ring.committed
 
 
 def awaits_commit(queue: Queue) -> bool:

@@ -227,6 +227,22 @@ def test_a_full_queue_refuses_publishers_of_every_node(overflow: str) -> None:
     assert drained(cluster, "graves", "c") == ([b"no"] * 4 if overflow == "reject-publish-dlx" else [])
 
 
+def test_what_consumers_wait_for_is_not_dropped_though_its_content_is_on_the_disk() -> None:
+    cluster = three()
+    declared(cluster, "q", "a", x_max_length=2)
+    reader, writer = cluster["b"].client(), confirming(cluster, "c")
+    heard = reader.consume("q")
+    for number in range(6):
+        writer.publish("", "q", b"%d" % number)
+        heard += reader.say()
+    assert bodies(heard) == [b"%d" % number for number in range(6)]
+    hand_over(cluster, "q", "c")
+    cluster.wait(1000)
+    heard = reader.say(m.BasicRecover(True))
+    cluster.wait(1000)
+    assert bodies(heard + reader.say()) == [b"%d" % number for number in range(6)]
+
+
 @pytest.mark.parametrize("lost", ["link", "owner"])
 def test_what_a_full_queue_refuses_dies_once_though_the_answer_is_lost(lost: str) -> None:
     cluster = three()
