@@ -136,11 +136,10 @@ class Intake:
         ]
 
     def _too_early(self, attachment: Attachment) -> bool:
-        """Whether a message might be refused for want of room that nobody knows of yet."""
-        early = self._serving.queue.rejects and not self._serving.open
-        if early:
+        """Whether a message might be refused for want of room that nobody knows of yet, or comes behind such a one."""
+        if self._serving.queue.rejects and not self._serving.open:
             self._serving.pass_over(attachment)
-        return early
+        return self._serving.passes_over(attachment)
 
     def _next(self, attachment: Attachment, first: int, last: int) -> bool:
         """Whether these numbers are to be taken. What is here already is answered by `Published` when it is due."""

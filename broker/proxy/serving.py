@@ -119,6 +119,9 @@ class Serving:
         """It publishes what may be judged only when the queue is open: it says all of it again then."""
         self._passed_over[attachment] = None
 
+    def passes_over(self, attachment: Attachment) -> bool:
+        return attachment in self._passed_over
+
     def _hear_again(self) -> None:
         passed, self._passed_over = self._passed_over, {}
         for attachment in passed:

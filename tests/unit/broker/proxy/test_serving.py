@@ -26,6 +26,7 @@ from broker.proxy.messages import (
     Settlement,
 )
 from broker.queues.producers import dead_letter_producer
+from cluster.queue_settings import resolve
 from journal.record import read_records
 from tests.unit.broker.proxy.owner_support import QUEUE_ID, Stage, head, records
 
@@ -157,6 +158,24 @@ def test_nothing_is_refused_before_everybody_has_said_what_he_holds(overflow: st
     stage.commit()
     assert stage.said("c", Published) == [Published(QUEUE_ID, gen, 1)]
     assert stage.buried == []
+
+
+def test_what_came_too_early_is_not_skipped_when_the_queue_cannot_refuse_any_more() -> None:
+    """A policy took its length away before it was open: the next publish was taken, and both were confirmed."""
+    stage = Stage(max_length=1, overflow="reject-publish")
+    stage.fail_over()
+    stage.attach("b", next_number=3)
+    stage.publish("b", 1, b"1")
+    stage.queue.adopt(resolve({}, transient=False))
+    stage.publish("b", 2, b"2")
+    stage.nothing("a")
+    stage.nothing("c")
+    stage.said("b")
+    stage.attach("b", next_number=3)
+    assert stage.said("b", Attached)[-1].accepted == 0
+    stage.publish("b", 1, b"1", b"2")
+    stage.commit()
+    assert stage.ring.ready == 2
 
 
 def test_a_refusal_waits_for_what_was_published_before_it() -> None:
