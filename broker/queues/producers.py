@@ -18,9 +18,9 @@ to the other replicas. The names that share that table are told apart by their f
 
 A value of 0 takes a name out of the table.
 
-Bounds: NAMED_MAX clients per queue, the one that was silent for longest goes; DEAD_BUCKETS buckets per dying queue,
-REFUSED_BUCKETS per client, the lowest goes, and NAMED_MAX of these in all: those of the client go that was not refused
-for longest.
+Bounds: NAMED_MAX clients per queue, the one that was silent for longest goes, and as many dying queues (nobody tells
+that one was deleted), of each the numbers in the last DEAD_BUCKETS buckets. REFUSED_BUCKETS per client, the lowest
+goes, and NAMED_MAX of these in all: those of the client go that was not refused for longest.
 """
 
 from __future__ import annotations
@@ -73,14 +73,18 @@ def forget_proxies(ring: Ring, alive: Mapping[str, int]) -> None:
 class Producers:
     """The clients and dying queues that number what they publish into one queue."""
 
-    __slots__ = ("_named", "_refused", "_refused_buckets", "_ring")
+    __slots__ = ("_dying", "_named", "_refused", "_refused_buckets", "_ring")
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._refused: dict[bytes, list[int]] = {}  # client to its buckets, ascending; who was refused last at the end
         self._named: dict[bytes, None] = {}  # clients, the longest silent first
+        self._dying: dict[int, list[int]] = {}  # queues to their buckets, ascending; the longest silent first
         for name in ring.producers:
-            if name[:1] == b"p":
+            if name[:1] == b"d":
+                queue_id, bucket = _BUCKET.unpack_from(name, 1)
+                insort(self._dying.setdefault(queue_id, []), bucket)
+            elif name[:1] == b"p":
                 self._named[name[1:]] = None
             elif name[:1] == b"h":
                 (bucket,), client = _QUEUE_ID.unpack_from(name, 1), name[1 + _QUEUE_ID.size :]
@@ -159,11 +163,17 @@ class Producers:
 
     def _note_dead(self, producer: bytes, number: int) -> None:
         name, bit = _bucket(producer, number)
+        queue_id, bucket = _BUCKET.unpack_from(name, 1)
+        buckets = self._dying[queue_id] = self._dying.pop(queue_id, [])
+        if name not in self._ring.producers:
+            insort(buckets, bucket)
         self._ring.produced(name, self._ring.producers.get(name, 0) | 1 << bit)
-        if number >= DEAD_BUCKETS * BUCKET_BITS:
-            forgotten, _ = _bucket(producer, number - DEAD_BUCKETS * BUCKET_BITS)
-            if forgotten in self._ring.producers:
-                self._ring.produced(forgotten, 0)
+        while buckets[0] <= buckets[-1] - DEAD_BUCKETS:
+            self._ring.produced(b"d" + _BUCKET.pack(queue_id, buckets.pop(0)), 0)
+        if len(self._dying) > NAMED_MAX:
+            oldest = next(iter(self._dying))
+            for bucket in self._dying.pop(oldest):
+                self._ring.produced(b"d" + _BUCKET.pack(oldest, bucket), 0)
 
 
 def is_dead_letter(producer: bytes) -> bool:

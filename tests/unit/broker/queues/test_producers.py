@@ -109,6 +109,30 @@ def test_the_buckets_of_a_dying_queue_are_bounded() -> None:
     assert len(ring.producers) <= module.DEAD_BUCKETS
 
 
+def test_the_buckets_of_a_dying_queue_are_bounded_though_few_of_its_letters_come_here() -> None:
+    ring = Ring(1, True)
+    producers = Producers(ring)
+    name = dead_letter_producer(9)
+    numbers = [bucket * BUCKET_BITS for bucket in range(1, 3000, 11)]
+    for number in numbers:
+        assert claim(producers, name, number)
+        producers = producers if number % 2 else Producers(ring)
+    assert len(ring.producers) <= module.DEAD_BUCKETS
+    assert producers.knows(name, numbers[-1] - (module.DEAD_BUCKETS - 1) // 11 * 11 * BUCKET_BITS)
+
+
+def test_dying_queues_are_bounded_too(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Each leaves its numbers, also one that is deleted then."""
+    monkeypatch.setattr(module, "NAMED_MAX", 3)
+    ring = Ring(1, True)
+    producers = Producers(ring)
+    for queue_id in (1, 2, 1, 3, 4):
+        assert claim(producers, dead_letter_producer(queue_id), len(ring.producers) * BUCKET_BITS)
+    assert [queue_id for queue_id in (1, 2, 3, 4) if producers.knows(dead_letter_producer(queue_id), 0)] == [1]
+    assert len(ring.producers) == 4
+    assert not producers.knows(dead_letter_producer(2), BUCKET_BITS)
+
+
 def test_a_clients_name_is_no_proxys_and_no_dying_queues() -> None:
     ring = Ring(1, True)
     claim(Producers(ring), b"n1", 1)
