@@ -162,12 +162,13 @@ class Broker:
     def _with_management(self, options: ServerOptions, log: NodeLog) -> ServerOptions:
         import tempfile
 
-        from broker.server.management import ManagementProcess
+        from broker.server.management import ManagementProcess, settings
 
         directory = self._data_dir
         if directory is None:
             directory = self._private = Path(tempfile.mkdtemp(prefix="clusterbroker-"))
-        self._beside = ManagementProcess(self._name, directory.absolute(), log)
+        words = settings(options, "console", "info")
+        self._beside = ManagementProcess(self._name, directory.absolute(), log, words)
         self._beside.bind((Address(self.host, self.http_port),))
         self.http_port = self._beside.addresses[0].port
         return replace(options, http=self._beside.addresses, desk_dir=directory.absolute())

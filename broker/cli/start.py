@@ -66,7 +66,7 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
     beside: ManagementProcess | None = None
     if options.http:
         try:
-            options, beside = _with_management(options, log)
+            options, beside = _with_management(options, log, form, level)
         except OSError as error:
             print(f"clusterbroker: {error}", file=sys.stderr)
             return 1
@@ -75,13 +75,15 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
     return code
 
 
-def _with_management(options: ServerOptions, log: NodeLog) -> tuple[ServerOptions, ManagementProcess]:
+def _with_management(
+    options: ServerOptions, log: NodeLog, form: str, level: str
+) -> tuple[ServerOptions, ManagementProcess]:
     """Takes the HTTP addresses before anybody else hears of this start. Raises OSError."""
-    from broker.server.management import ManagementProcess  # a node without it does not pay for it
+    from broker.server.management import ManagementProcess, settings  # a node without it does not pay for it
 
     assert options.data_dir is not None, "a node that is started has a data directory"
     directory = options.data_dir.absolute()
-    beside = ManagementProcess(options.node.name, directory, log)
+    beside = ManagementProcess(options.node.name, directory, log, settings(options, form, level))
     beside.bind(options.http)
     return replace(options, http=beside.addresses, desk_dir=directory), beside
 

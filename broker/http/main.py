@@ -4,8 +4,10 @@
     --directory DIR     where the node's `management.sock` and `amqp.sock` are
     --listen FD         a listening socket; may be given several times
     --lifeline FD       a socket whose other end the node's process holds: when that is closed, this process ends
+    --loopback-user NAME, --password-cost N, --log-format json|console, --log-level LEVEL      as the node has them
 
-It is started by a node and by nobody else. It says what goes wrong on its standard error, which is the node's.
+It is started by a node and by nobody else. What it has to say stands on its standard error, which is the node's, in
+the form of the node's own lines.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ import uvicorn
 from broker.http.app import create_app
 from broker.http.desk_client import DeskClient
 from broker.management.mirror import Mirror
+from broker.server.log import LEVELS, Sink, structured
+from cluster import passwords
 
 NICE: Final = 5
 """Less of a busy machine than the node gets: messages come before pages."""
@@ -70,14 +74,20 @@ async def _not_yet(send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def serve(node: str, directory: Path, listening: Sequence[socket.socket], lifeline: socket.socket) -> None:
+async def serve(asked: argparse.Namespace, listening: Sequence[socket.socket], lifeline: socket.socket) -> None:
     """Returns when the node is gone, or the process is told to end."""
     loop = asyncio.get_running_loop()
-    mirror = Mirror(node)
-    desk = DeskClient(directory, mirror, now_ms)
-    app = Attentive(create_app(mirror, desk, now_ms=now_ms), desk)
+    mirror = Mirror(asked.node)
+    desk = DeskClient(asked.directory, mirror, now_ms)
+    app = create_app(
+        mirror,
+        desk,
+        now_ms=now_ms,
+        loopback_users=tuple(asked.loopback_user),
+        password_cost=asked.password_cost,
+    )
     config = uvicorn.Config(
-        app,
+        Attentive(app, desk),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -100,15 +110,31 @@ async def serve(node: str, directory: Path, listening: Sequence[socket.socket], 
         following.cancel()
 
 
-def _say_on_standard_error() -> None:
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+class _Lines(logging.Handler):
+    """What libraries say, as lines of ours."""
+
+    def __init__(self, write: Sink) -> None:
+        super().__init__(logging.WARNING)
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts: dict[str, Any] = {"library": record.name, "text": record.getMessage()}
+        if record.exc_info:
+            facts["exc_info"] = record.exc_info
+        self._write("error" if record.levelno >= logging.ERROR else "warning", "management.library", facts)
+
+
+def speak(form: str, level: str) -> None:
+    """Lines on standard error as the node writes them."""
+    logging.basicConfig(handlers=[_Lines(structured(form))], level=logging.WARNING)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([structlog.processors.format_exc_info] if form == "json" else []),
+            structlog.processors.JSONRenderer(default=str) if form == "json" else structlog.dev.ConsoleRenderer(False),
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
     )
 
@@ -120,18 +146,22 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--lifeline", type=int, required=True)
     parser.add_argument("--listen", type=int, action="append", required=True)
+    parser.add_argument("--loopback-user", action="append", default=[])
+    parser.add_argument("--password-cost", type=int, default=passwords.COST_DEFAULT)
+    parser.add_argument("--log-format", choices=("json", "console"), default="console")
+    parser.add_argument("--log-level", choices=tuple(LEVELS), default="info")
     asked = parser.parse_args(words)
     os.nice(NICE)
-    _say_on_standard_error()
+    speak(asked.log_format, asked.log_level)
     listening = [socket.socket(fileno=fd) for fd in asked.listen]
     lifeline = socket.socket(fileno=asked.lifeline)
     try:
         import uvloop
     except ImportError:
-        asyncio.run(serve(asked.node, asked.directory, listening, lifeline))
+        asyncio.run(serve(asked, listening, lifeline))
     else:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(asked.node, asked.directory, listening, lifeline))
+            runner.run(serve(asked, listening, lifeline))
     return 0
 
 

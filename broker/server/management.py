@@ -26,6 +26,7 @@ from typing import Final
 
 from broker.server.listener import Address, refused
 from broker.server.log import NodeLog
+from broker.server.options import ServerOptions
 
 BACKLOG: Final = 1024
 FIRST_PAUSE_S: Final = 0.5
@@ -38,14 +39,18 @@ MODULE: Final = (sys.executable, "-m", "broker.http.main")
 class ManagementProcess:
     """`bind`, then `begin`; `pause` before the loop ends, `begin` on the next one; `end`."""
 
-    def __init__(self, node: str, directory: Path, log: NodeLog, command: Sequence[str] = MODULE) -> None:
-        """`directory`: where `management.sock` is. `command`: what is started, for tests."""
+    def __init__(
+        self, node: str, directory: Path, log: NodeLog, words: Sequence[str] = (), command: Sequence[str] = MODULE
+    ) -> None:
+        """`directory`: where `management.sock` is. `words`: what else it is told (`settings`). `command`: what is
+        started, for tests."""
         self.addresses: tuple[Address, ...] = ()
         self.restarts = 0
         self._node = node
         self._directory = directory
         self._log = log
         self._command = tuple(command)
+        self._words = tuple(words)
         self._listening: list[socket.socket] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
@@ -135,7 +140,7 @@ class ManagementProcess:
         self._begun_s = self._loop.time()
         try:
             process = subprocess.Popen(  # noqa: S603
-                [*self._command, *words],
+                [*self._command, *words, *self._words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(its.fileno(), *listening),
@@ -180,6 +185,13 @@ class ManagementProcess:
         return code
 
 
+def settings(options: ServerOptions, log_format: str, log_level: str) -> list[str]:
+    """What the process has to know of its node's options: who may come from loopback only, and how lines look."""
+    words = [f"--loopback-user={name}" for name in options.node.loopback_users]
+    words += ["--password-cost", str(options.password_cost), "--log-format", log_format, "--log-level", log_level]
+    return words
+
+
 def _bound(where: Address) -> list[socket.socket]:
     """A listening socket for each address that the host has."""
     infos = socket.getaddrinfo(where.host or None, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -201,4 +213,4 @@ def _bound(where: Address) -> list[socket.socket]:
     return made
 
 
-__all__ = ["ManagementProcess"]
+__all__ = ["ManagementProcess", "settings"]

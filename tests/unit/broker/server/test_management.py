@@ -7,15 +7,18 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from server_support import Lines, until
+from server_support import options as node_options
 
+from broker.node.options import NodeOptions
 from broker.server import management
 from broker.server.listener import Address
 from broker.server.log import NodeLog
-from broker.server.management import ManagementProcess
+from broker.server.management import ManagementProcess, settings
 
 ANY = (Address("127.0.0.1", 0),)
 SERVES = """
@@ -41,7 +44,7 @@ while True:
 
 
 def process(lines: Lines, directory: Path, script: str = SERVES) -> ManagementProcess:
-    return ManagementProcess("a", directory, NodeLog(lines, "debug"), (sys.executable, "-c", script))
+    return ManagementProcess("a", directory, NodeLog(lines, "debug"), (), (sys.executable, "-c", script))
 
 
 async def asked(where: Address) -> list[str]:
@@ -122,7 +125,7 @@ async def test_it_ends_when_the_process_of_its_node_is_killed(tmp_path: Path) ->
         "from broker.server.management import ManagementProcess\n"
         "async def main():\n"
         "    log = NodeLog(lambda *_: None, 'debug')\n"
-        "    beside = ManagementProcess('a', Path('.'), log, (sys.executable, '-c', sys.argv[1]))\n"
+        "    beside = ManagementProcess('a', Path('.'), log, (), (sys.executable, '-c', sys.argv[1]))\n"
         "    beside.bind((Address('127.0.0.1', 0),))\n"
         "    beside.begin(asyncio.get_running_loop())\n"
         "    print(beside.addresses[0].port, flush=True)\n"
@@ -145,6 +148,14 @@ async def test_it_ends_when_the_process_of_its_node_is_killed(tmp_path: Path) ->
             return True
 
     await until(gone, 10)
+
+
+def test_it_is_told_the_settings_of_its_node() -> None:
+    """Who may come from this machine only is refused elsewhere over HTTP as over AMQP."""
+    options = replace(node_options(), node=NodeOptions(loopback_users=("guest", "-x")), password_cost=9)
+    words = settings(options, "json", "warning")
+    assert words[:2] == ["--loopback-user=guest", "--loopback-user=-x"]
+    assert words[2:] == ["--password-cost", "9", "--log-format", "json", "--log-level", "warning"]
 
 
 def test_an_address_in_use_is_one_line(tmp_path: Path, lines: Lines) -> None:
