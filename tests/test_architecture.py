@@ -36,7 +36,7 @@ WORLD = {
 
 SHELLS = {
     "broker/http/app.py": "the management process answers requests on its loop, and hashes passwords in a thread",
-    "broker/http/amqp_client.py": "a client's socket to the node",
+    "broker/http/amqp_line.py": "a client's socket to the node",
     "broker/http/desk_client.py": "the line to the node",
     "broker/http/main.py": "the management process itself",
     "broker/http/auth.py": "waits for passwords to be verified in threads",
