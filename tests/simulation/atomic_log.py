@@ -84,6 +84,10 @@ class AtomicLog:
         """From the log."""
         self.world.network.part(name, NAME, channels)
 
+    def still_votes(self, site: Site) -> bool:
+        """Nobody votes."""
+        return False
+
     def leading(self) -> str:
         """Where beats are answered."""
         return NAME

@@ -31,6 +31,7 @@ NOTHING = c.ClearPermission(user="", vhost="")
 RAFT_TICK_S = 0.03
 LEADER_S = 1.0
 HOLD_S = 0.5
+ABDICATE_S = 5.0
 
 
 class RaftControl:
@@ -58,6 +59,14 @@ class RaftControl:
     def leader(self) -> Site | None:
         leading = [s for s in self.world.sites.values() if s.up and s.wiring.log is not None and s.wiring.log.is_leader]
         return max(leading, key=lambda site: int(site.wiring.log.term)) if leading else None
+
+    def still_votes(self, site: Site) -> bool:
+        """Whether the configuration has a member that left still; if it leads, another one has to."""
+        log = site.wiring.log
+        if log is not None and log.is_leader:
+            site.do(site.life, log.abdicate, ABDICATE_S)
+        leader = self.leader()
+        return leader is None or NodeId(site.name) in leader.wiring.log.voters
 
     def condemn(self, name: str, incarnation: int) -> None:
         """The port of a process refuses: everybody who looks knows that it is gone."""

@@ -26,6 +26,8 @@ NEWCOMERS = "fghijklmnopqrstuvwxyz"
 SHAPES = 11
 """Of so many seeds one has two members that hold messages and a witness, and one has two members alone."""
 INSISTER = "i1"
+RETIRE_S = 15.0
+"""So long a member that left stays for its vote."""
 UNEXPECTED = (501, 502, 503, 504, 505, 530, 540, 541)
 """Codes with which no client of these may be closed."""
 
@@ -119,11 +121,18 @@ class World:
         return site
 
     def dismiss(self, name: str) -> None:
-        """It is no member any more: somebody switches it off, and what it holds is of no use."""
+        """It is no member any more, and ends when the others do without its vote; what it holds is of no use."""
         site = self.sites.pop(name)
         self.left.append(site)
         self.schedule.counts["left"] += 1
-        self.schedule.after(self.schedule.rng.random(), site.kill)
+        until_s = self.schedule.now_s + RETIRE_S
+        self.schedule.after(self.schedule.rng.random(), self._retire, site, until_s)
+
+    def _retire(self, site: Site, until_s: float) -> None:
+        if site.up and self.schedule.now_s < until_s and self.control.still_votes(site):
+            self.schedule.after(0.1, self._retire, site, until_s)
+        else:
+            site.kill()
 
     def new_wiring(self, site: Site) -> Any:
         return RaftWiring(site, self.control) if self.raft else AtomicWiring(site, self.control)
