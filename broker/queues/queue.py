@@ -326,6 +326,7 @@ class Queue:
         if not self._getters:
             answer, known = self._take(credit, now_ms)
             if known:
+                self.ring.mark()  # the next head may have a time to expire
                 then(answer)
                 return
             self._getters = deque()

@@ -276,6 +276,15 @@ def test_a_message_that_is_trimmed_while_it_is_being_read() -> None:
     assert sorted(bodies(client.consume("dead", tag="dead", channel=2))) == [b"1", b"2"]
 
 
+def test_what_stands_behind_a_message_that_is_got_expires_in_time() -> None:
+    world, client = world_with(**DYING)
+    client.publish("", "q", b"1")
+    client.publish("", "q", b"2", expiration="1000")
+    assert bodies(client.say(m.BasicGet(queue="q"))) == [b"1"]
+    world.wait(1500)
+    assert ready(world, "dead") == [1]
+
+
 def test_a_chain_of_full_queues_does_not_nest() -> None:
     """Each refusal killed the next message within the last: a long chain exhausted the stack."""
     world = World(journaled=False)
