@@ -2,6 +2,7 @@
 
     reads    signed in -> Reading -> document -> JSON
     writes   signed in -> body -> plan -> passwords hashed in a thread -> commands ordered -> 201 or 204
+    acts     signed in -> body -> plan -> AMQP through the node's own socket, as the user -> answer
 
 What is answered, and to whom, is decided in the tables, which know nothing of HTTP; here are bodies, headers, errors
 and the waiting. Nothing that a client sends ends in a 500 unless it is our own mistake, and then it says nothing of
@@ -11,9 +12,10 @@ what was sent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -25,7 +27,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from broker.management import bodies, reads, writes
+from broker.management import amqp_deeds, bodies, reads, writes
 from broker.management.errors import Refused, bad_request, of_order
 from broker.management.mirror import Mirror
 from broker.management.reading import Reading
@@ -33,6 +35,7 @@ from broker.version import VERSION
 from cluster import passwords
 from cluster.commands import PutUser
 
+from .amqp_line import carried_out
 from .auth import REALM, LoginFailed, SignIn
 from .deeds import Deeds, OrderError
 from .entrance import Entrance
@@ -40,6 +43,7 @@ from .reference import page
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
+FOLDED_S: Final = 2.0
 LOG: Final = structlog.get_logger("management")
 _QUERY: Final = {
     "page": "Number of the page, from 1",
@@ -61,9 +65,11 @@ def create_app(
     now_ms: Callable[[], int],
     loopback_users: tuple[str, ...] = ("guest",),
     password_cost: int = passwords.COST_DEFAULT,
+    directory: Path | None = None,
 ) -> FastAPI:
-    """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set."""
-    shell = _Shell(mirror, deeds, now_ms, loopback_users, password_cost)
+    """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set;
+    `directory`: where the node's `amqp.sock` is, without which nothing is done by AMQP."""
+    shell = _Shell(mirror, deeds, now_ms, loopback_users, password_cost, directory)
     app = FastAPI(
         title="clusterbroker management API",
         version=VERSION,
@@ -77,6 +83,8 @@ def create_app(
         _route(app, "GET", read.path, read.summary, shell.read(read))
     for write in writes.WRITES:
         _route(app, write.method, write.path, write.summary, shell.write(write))
+    for act in amqp_deeds.ACTS:
+        _route(app, act.method, act.path, act.summary, shell.act(act))
     app.add_api_route("/api/auth", _oauth, methods=["GET"], include_in_schema=False)
     app.add_api_route("/api", page(app), methods=["GET"], include_in_schema=False)
     app.add_api_route("/api/index.html", page(app), methods=["GET"], include_in_schema=False)
@@ -97,15 +105,19 @@ class _Shell:
         now_ms: Callable[[], int],
         loopback_users: tuple[str, ...],
         password_cost: int,
+        directory: Path | None,
     ) -> None:
         self._mirror = mirror
         self._deeds = deeds
         self._now_ms = now_ms
         self._loopback_users = loopback_users
         self._password_cost = password_cost
+        self._directory = directory
         self._sign_in: SignIn | None = None
+        self._folded = asyncio.Event()
+        mirror.folded = self._folded.set
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
         yield
         if self._sign_in is not None:
@@ -130,19 +142,57 @@ class _Shell:
 
     def write(self, write: writes.Write) -> Endpoint:
         async def endpoint(request: Request) -> Response:
-            if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-                raise Refused(403, "forbidden", "a request from another site")
-            reading = await self._reading(request)
+            reading = await self._reading_to_write(request)
             reading.seer.require(write.right)
             fields = bodies.parsed(await body_of(request, write.body_bytes_max))
             planned = writes.run(write, reading, decoded(request.path_params), fields)
-            stale_s = self._mirror.stale_s(self._now_ms())
-            if stale_s is not None:
-                raise Refused(503, "unavailable", f"the node has been cut off from the cluster for {stale_s} s")
+            self._not_cut_off()
             await self._carry_out(planned)
             return Response(status_code=planned.status)
 
         return endpoint
+
+    def act(self, act: amqp_deeds.Act) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            reading = await self._reading_to_write(request)
+            fields = bodies.parsed(await body_of(request, act.body_bytes_max))
+            path = decoded(request.path_params)
+            deed = amqp_deeds.run(act, reading, path, fields)
+            self._not_cut_off()
+            if isinstance(deed, amqp_deeds.CloseConnection):
+                reason = request.headers.get("x-reason", "closed by operator")
+                _accepted(await self._deeds.close_connection(deed.connection_id, reason))
+                return Response(status_code=204)
+            if isinstance(deed, amqp_deeds.Nothing):
+                return Response(status_code=204)
+            if self._directory is None:
+                raise Refused(503, "unavailable", "there is no AMQP connection to the node")
+            answer = await carried_out(self._directory, reading.seer.name, path["vhost"], deed)
+            if not isinstance(deed, amqp_deeds.Call):
+                return json_response(answer)
+            await self._until(deed)
+            headers = {"location": deed.location} if deed.location else None
+            return Response(status_code=deed.status, headers=headers)
+
+        return endpoint
+
+    async def _reading_to_write(self, request: Request) -> Reading:
+        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            raise Refused(403, "forbidden", "a request from another site")
+        return await self._reading(request)
+
+    def _not_cut_off(self) -> None:
+        stale_s = self._mirror.stale_s(self._now_ms())
+        if stale_s is not None:
+            raise Refused(503, "unavailable", f"the node has been cut off from the cluster for {stale_s} s")
+
+    async def _until(self, call: amqp_deeds.Call) -> None:
+        """The node has done it; the mirror folds it a moment later. What another did since may hide it: then not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FOLDED_S):
+                while not call.folded(self._mirror.map):
+                    self._folded.clear()
+                    await self._folded.wait()
 
     async def _carry_out(self, planned: writes.Planned) -> None:
         for place, password in planned.passwords:

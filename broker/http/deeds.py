@@ -18,7 +18,8 @@ class OrderError(NamedTuple):
 class Deeds(Protocol):
     """Commands for the wiring log, as an operator.
 
-    Both come back when the mirror has folded what was done, so that who reads after it wrote finds what it wrote.
+    `order` and `order_all` come back when the mirror has folded what was done, so that who reads after it wrote finds
+    what it wrote.
     """
 
     async def order(self, command: AnyCommand) -> OrderError | None:
@@ -26,3 +27,6 @@ class Deeds(Protocol):
 
     async def order_all(self, commands: list[AnyCommand]) -> OrderError | None:
         """All of them, or none and the first error."""
+
+    async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
+        """Ends a client's connection, at whatever node it is."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -109,6 +109,8 @@ class Mirror:
         self.node = node
         self.cluster = cluster or f"clusterbroker@{node}"
         self.map = ClusterMap()
+        self.folded: Callable[[], object] = lambda: None
+        """Called after the map has changed."""
         self.queue_names: list[tuple[str, str]] = []
         """(vhost, name), sorted."""
         self.members: dict[str, MemberRows] = {}
@@ -140,6 +142,7 @@ class Mirror:
         """Begin anew from a snapshot; rows stay."""
         self.map = ClusterMap.restored(snapshot)
         self._reindex()
+        self.folded()
 
     def applied(self, index: LogIndex, command: AnyCommand) -> Applied:
         """The next command that the node applied."""
@@ -156,6 +159,7 @@ class Mirror:
                     self._count(queue.queue_id)
                 case _:
                     pass
+        self.folded()
         return outcome
 
     def _reindex(self) -> None:

@@ -20,6 +20,7 @@ class DeedsAtOnce:
         self._place = place
         self._carry_out = carry_out
         self.ordered: list[AnyCommand] = []
+        self.closed: list[tuple[str, str]] = []
 
     async def order(self, command: AnyCommand) -> OrderError | None:
         self.ordered.append(command)
@@ -27,6 +28,10 @@ class DeedsAtOnce:
             return None
         (applied,) = self._place.apply(command)
         return _error(applied)
+
+    async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
+        self.closed.append((connection_id, reason))
+        return None
 
     async def order_all(self, commands: list[AnyCommand]) -> OrderError | None:
         for command in commands:
