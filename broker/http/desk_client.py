@@ -28,7 +28,7 @@ from broker.management.mirror import Mirror
 from broker.server.private_socket import connected
 from cluster import commands as c
 from cluster import snapshot
-from cluster.errors import NotFound, Unavailable, WiringError
+from cluster.errors import Unavailable, WiringError
 from cluster.ids import LogIndex
 from cluster.state import ClusterMap
 
@@ -285,16 +285,6 @@ class DeskClient:
             await self.do("connection.close", {"id": connection_id, "reason": reason})
         except NotDone as error:
             return OrderError("refused", str(error))
-        except (LineLost, TimeoutError) as error:
-            return OrderError(Unavailable.kind, str(error) or "the node has not answered")
-        return None
-
-    async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
-        """Ends a client's connection, at whatever node it is."""
-        try:
-            await self.do("connection.close", {"id": connection_id, "reason": reason})
-        except NotDone as refused:
-            return OrderError(NotFound.kind, str(refused))
         except (LineLost, TimeoutError) as error:
             return OrderError(Unavailable.kind, str(error) or "the node has not answered")
         return None

@@ -85,6 +85,7 @@ async def serve(asked: argparse.Namespace, listening: Sequence[socket.socket], l
         now_ms=now_ms,
         loopback_users=tuple(asked.loopback_user),
         password_cost=asked.password_cost,
+        directory=asked.directory,
     )
     config = uvicorn.Config(
         Attentive(app, desk),

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -117,6 +118,23 @@ async def test_every_node_answers_for_the_cluster(managed: Managed) -> None:
     assert (await managed.get("b", "/api/vhosts/new"))["name"] == "new"
     for name in NAMES:
         await managed.until(name, "/api/vhosts", lambda rows: "new" in [row["name"] for row in rows])
+    # messages: AMQP by the node that is asked, whoever owns the queue
+    sent = {"properties": {}, "routing_key": "of-c", "payload": "y", "payload_encoding": "string"}
+    status, answer, _ = await asyncio.to_thread(
+        managed.ask, "a", "/api/exchanges/%2F/amq.default/publish", "POST", sent
+    )
+    assert (status, answer) == (200, {"routed": True})
+    wanted = {"count": 20, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    status, got, _ = await asyncio.to_thread(managed.ask, "b", "/api/queues/%2F/of-c/get", "POST", wanted)
+    assert status == 200
+    assert [message["payload"] for message in got] == ["x"] * 10 + ["y"]
+    # a connection of another node is closed
+    (at_b,) = [row for row in await managed.get("a", "/api/connections") if row["node"] == "b"]
+    path = "/api/connections/" + urllib.parse.quote(at_b["name"])
+    status, _, _ = await asyncio.to_thread(managed.ask, "a", path, "DELETE")
+    assert status == 204
+    await asyncio.wait_for(clients[1].lost.wait(), PATIENCE_S)
+    assert "closed by operator" in clients[1].why
     for client in clients:
         await client.close()
 

@@ -116,6 +116,16 @@ async def test_deeds(beside: Beside) -> None:
     assert await beside.client.do("alarm.set", {"name": "memory", "raised": True}) == {"alarms": ["memory"]}
     with pytest.raises(NotDone, match="there is no connection"):
         await beside.client.do("connection.close", {"id": "a.1.1"})
+    refused = await beside.client.close_connection("a.1.1", "enough")
+    assert refused is not None
+    assert "there is no connection" in refused.text
+    reader, writer = await asyncio.open_connection("127.0.0.1", beside.shell.listeners[0].addresses[0].port)
+    writer.write(b"AMQP\x00\x00\x09\x01")
+    await reader.readexactly(7)
+    (connection_id,) = beside.shell.node.connections
+    assert await beside.client.close_connection(connection_id, "enough") is None
+    await asyncio.wait_for(reader.readuntil(b"enough"), 10)
+    writer.close()
 
 
 async def test_a_node_that_goes_and_comes_again(beside: Beside) -> None:
