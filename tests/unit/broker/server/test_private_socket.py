@@ -1,0 +1,32 @@
+"""Sockets in a directory, for its owner only, however long the directory's name is."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from broker.server.private_socket import bound, connected
+
+
+@pytest.mark.parametrize("depth", [0, 6])
+def test_long_directories_too(tmp_path: Path, depth: int) -> None:
+    directory = tmp_path.joinpath(*["d" * 40] * depth)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "x.sock").write_text("what an earlier process left")
+    with bound(directory, "x.sock") as door:
+        assert stat.S_IMODE((directory / "x.sock").stat().st_mode) == 0o600
+        with pytest.raises(ConnectionRefusedError):
+            connected(directory, "x.sock")
+        door.listen()
+        with connected(directory, "x.sock") as line:
+            served, _ = door.accept()
+            line.send(b"x")
+            served.setblocking(True)
+            assert served.recv(1) == b"x"
+            served.close()
+    with pytest.raises(ConnectionRefusedError):
+        connected(directory, "x.sock")
+    with pytest.raises(FileNotFoundError):
+        connected(directory, "y.sock")
