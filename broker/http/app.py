@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -315,5 +316,7 @@ async def _not_routed(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    LOG.error("request failed", path=request.url.path, method=request.method, exc_info=error)
+    # as text: a renderer of exceptions may show local variables, and these are what the client sent
+    trace = "".join(traceback.format_exception(error))
+    LOG.error("request failed", path=request.url.path, method=request.method, trace=trace)
     return error_response(500, "internal_error", "the request failed; the node's log says more")

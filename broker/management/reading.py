@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Any, Final
 
 from broker.census.rows import NodeRow
@@ -80,12 +81,16 @@ def windows(query: Mapping[str, str]) -> dict[str, Window]:
 
 
 def plain(value: Any) -> Any:
-    """A value of an argument table as JSON has it."""
+    """A value of an argument table as JSON has it; AMQP's own kinds of numbers and texts become plain ones."""
     match value:
-        case bool() | None | str():
+        case bool() | None:
             return value
-        case int() | float():
-            return value if value == value and abs(value) != float("inf") else str(value)
+        case str():
+            return str.__str__(value).encode("utf-8", "replace").decode()
+        case int():
+            return int(value) if -(2**63) <= value < 2**64 else str(int(value))
+        case float():
+            return float(value) if isfinite(value) else str(float(value))
         case bytes() | bytearray() | memoryview():
             raw = bytes(value)
             try:
@@ -95,7 +100,7 @@ def plain(value: Any) -> Any:
         case datetime():
             return int(value.timestamp())
         case Mapping():
-            return {str(name): plain(inner) for name, inner in value.items()}
+            return {plain(str(name)): plain(inner) for name, inner in value.items()}
         case Sequence():
             return [plain(inner) for inner in value]
         case _:
@@ -104,7 +109,8 @@ def plain(value: Any) -> Any:
 
 def plain_table(table: Mapping[str, Any]) -> Document:
     """An argument table as JSON has it."""
-    return {name: plain(value) for name, value in table.items()} if table else {}
+    shown: Document = plain(table) if table else {}
+    return shown
 
 
 def moment(at_ms: int) -> str:

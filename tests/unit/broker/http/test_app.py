@@ -148,11 +148,17 @@ async def test_columns_of_one_document(client: Client) -> None:
     assert answer.json() == {"name": "busy", "messages_details": {"rate": 1.0}}
 
 
-async def test_what_goes_wrong_here_is_told_to_nobody_else(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_goes_wrong_here_is_told_to_nobody_else(
+    client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("broker.management.queues.document", lambda *_: 1 / 0)
     answer = await client.get("/api/queues")
     assert (answer.status_code, answer.json()["error"]) == (500, "internal_error")
     assert "ZeroDivision" not in answer.text
+    logged = capsys.readouterr().out
+    assert "ZeroDivision" in logged
+    assert "Z3Vlc3Q6Z3Vlc3Q=" not in logged
+    assert "authorization" not in logged
 
 
 async def test_the_schema_has_every_path_and_the_page_lists_them(client: Client) -> None:
