@@ -15,6 +15,7 @@ it was asked. Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -88,6 +89,13 @@ class Journal:
         self._checkpoint_runs = False
         self._bytes_since_checkpoint = 0
         self._due_since_s: float | None = None
+        self._submitted_s = 0.0
+        self.written_bytes = 0
+        """Of all groups since it was opened."""
+        self.groups = 0
+        """Written since it was opened, and flushed if that was asked for."""
+        self.groups_us = 0
+        """How long they took together, from `submit` to `done`."""
 
     @classmethod
     def open(
@@ -193,6 +201,8 @@ class Journal:
         window = min(lsn - self._writer.durable_lsn, WINDOW_MAX)
         data = writer.finish(lsn, int(time.time() * 1000) | window << WINDOW_SHIFT)
         self._in_flight = True
+        self._submitted_s = time.monotonic()
+        self.written_bytes += size
         self._end = Position(segment, offset + size, lsn)
         self._bytes_since_checkpoint += size
         if self._due_since_s is None:
@@ -201,6 +211,8 @@ class Journal:
 
     def _group_done(self, done: Callable[[], object]) -> None:
         self._in_flight = False
+        self.groups += 1
+        self.groups_us += int((time.monotonic() - self._submitted_s) * 1e6)
         done()
 
     # -- checkpoints and space
@@ -282,6 +294,14 @@ class Journal:
 
     def _give_up_reserve(self) -> None:
         self._reserve().unlink(missing_ok=True)
+
+    def size(self) -> tuple[int, int]:
+        """(segment files, their bytes): what stands on the disk now."""
+        sizes = []
+        for number in self._segments.numbers():
+            with contextlib.suppress(FileNotFoundError):  # a checkpoint has just let it go
+                sizes.append(self._segments.size(number))
+        return len(sizes), sum(sizes)
 
     def sparse_segments(self) -> list[int]:
         """Segments before the checkpoint whose live bytes are few enough to be worth copying forward."""

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec.structs import replace
 
 from broker.amqp.errors import AmqpError
+from broker.node.churn import Churn
 from broker.node.dead_letters import DeadLetters
 from broker.node.log import Log, Silence
 from broker.node.options import NodeOptions
@@ -84,6 +85,7 @@ class Node:
         self.turns_away = False
         """It drains: no client may stay, nor open a connection."""
         self.now_ms = 0
+        self.churn = Churn()
         self.vhosts: dict[str, VirtualHost] = {}
         self.queues: dict[int, Queue] = {}
         self.connections: dict[str, Connection] = {}
@@ -247,6 +249,7 @@ class Node:
         vhost.router.add_queue(entity.name)
 
     def _queue_declared(self, change: changes.QueueDeclared) -> None:
+        self.churn.queues_created += self.part is None or change.queue.owner == self.options.name
         if self.part is not None:
             self.part.declared(change.queue)
         else:
@@ -262,6 +265,7 @@ class Node:
             self.part.deleted(entity)
         queue = self.queues.pop(entity.queue_id, None)
         if queue is not None:
+            self.churn.queues_deleted += 1
             queue.drop()
             self.writes.pop(queue, None)
             self.forget_ring(queue.ring)

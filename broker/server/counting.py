@@ -22,6 +22,7 @@ from broker.census.rows import (
     ConsumerRow,
     LinkRow,
     Listener,
+    LoginTotals,
     NodeRow,
     QueueRow,
     TlsFacts,
@@ -84,6 +85,8 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
     if options.cluster is not None:
         listeners.append(Listener("clustering", options.cluster.listen.host, options.cluster.listen.port))
     listeners += [Listener("http", where.host, where.port) for where in options.http]
+    journal = shell.storage.journal
+    segments, journal_bytes = (0, 0) if journal is None else journal.size()
     linked = () if node.part is None else node.part.hub.linked
     return NodeRow(
         name=options.node.name,
@@ -107,11 +110,23 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         listeners=tuple(listeners),
         loop_lag_ms=round(lag_ms, 3),
         leased=cluster is None or cluster.may_speak(),
+        lease_left_ms=0 if cluster is None else cluster.heart.lease_left_ms(),
         wiring_index=node.map.applied,
         wiring_leader="" if cluster is None else cluster.raft.leader or "",
+        journal_segments=segments,
+        journal_bytes=journal_bytes,
+        journal_written_bytes=0 if journal is None else journal.written_bytes,
+        journal_flushes=0 if journal is None else journal.groups,
+        journal_flush_us=0 if journal is None else journal.groups_us,
         links=tuple(LinkRow(peer, peer in linked) for peer in _others(shell)),
         connections_created=shell.connections_created,
         connections_closed=shell.connections_created - len(shell.clients),
+        channels_created=node.churn.channels,
+        channels_closed=node.churn.channels - sum(len(one.channels) for one in node.connections.values()),
+        queues_declared=node.churn.queues_declared,
+        queues_created=node.churn.queues_created,
+        queues_deleted=node.churn.queues_deleted,
+        logins=(LoginTotals("amqp", node.churn.logins, node.churn.refused_logins),),
     )
 
 

@@ -187,6 +187,7 @@ class Connection:
             limit = self.channel_max
             raise not_allowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({limit})")
         channel = Channel(self, event.channel)
+        self.node.churn.channels += 1
         self.channels[event.channel] = channel
         return channel
 
@@ -221,6 +222,7 @@ class Connection:
     def authenticated(self, user: str) -> None:
         """The handshake knows who it is."""
         self.user = user
+        self.node.churn.logins += 1
         options = self.node.options
         self.state = State.TUNE
         self.send(0, methods.ConnectionTune(options.channel_max, options.frame_max_bytes, options.heartbeat_s))

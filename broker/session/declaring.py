@@ -231,6 +231,7 @@ def _declared(
             else:
                 again()
             return
+        channel.connection.node.churn.queues_declared += 1
         if not method.nowait:
             channel.send(methods.QueueDeclareOk(name, ready, consumers))
         channel.resume()

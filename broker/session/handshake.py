@@ -99,6 +99,7 @@ def _verify(connection: Connection, raw_user: bytes, password: bytes) -> None:
 
 
 def _refuse(connection: Connection, user: str, mechanism: str, why: str) -> None:
+    connection.node.churn.refused_logins += 1
     connection.node.log_refused(connection, user, mechanism, why)
     connection.state = State.START
     connection.refused(

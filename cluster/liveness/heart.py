@@ -201,6 +201,10 @@ class Heart:
         """Whether the node may write to clients at this moment."""
         return self.keeper.leased(self._clock())
 
+    def lease_left_ms(self) -> int:
+        """Until the lease ends if no answer comes any more; 0: there is none."""
+        return max(0, int((self.keeper.lease_until - self._clock()) * 1000)) if self.leased() else 0
+
     def lease_state(self) -> LeaseState:
         """Where the node stands at this moment."""
         return self.keeper.state(self._clock())

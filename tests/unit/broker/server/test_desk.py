@@ -14,7 +14,17 @@ from server_support import HEADER, Lines, Peer, until
 from broker.amqp import methods
 from broker.census import desk_messages as m
 from broker.census.census import joined
-from broker.census.rows import AnyRow, Batch, ChannelRow, ConnectionRow, ConsumerRow, NodeRow, QueueRow, decode
+from broker.census.rows import (
+    AnyRow,
+    Batch,
+    ChannelRow,
+    ConnectionRow,
+    ConsumerRow,
+    LoginTotals,
+    NodeRow,
+    QueueRow,
+    decode,
+)
 from broker.server import desk_socket
 from broker.server.desk_socket import AMQP_NAME, NAME
 from broker.server.private_socket import connected
@@ -130,7 +140,15 @@ async def test_rows_of_what_there_is(desked: Any, connect: Any, tmp_path: Path) 
     assert 0 < node.uptime_ms < 3_600_000
     assert node.wiring_index == desked.node.map.applied
     assert node.listeners[0].port == desked.listeners[0].addresses[0].port
-    assert node.connections_created == 1
+    assert (node.connections_created, node.connections_closed) == (1, 0)
+    assert (node.channels_created, node.channels_closed) == (1, 0)
+    assert (node.queues_declared, node.queues_created, node.queues_deleted) == (1, 1, 0)
+    assert node.logins == (LoginTotals("amqp", 1, 0),)
+    assert node.journal_flushes > 0
+    assert node.journal_flush_us > 0
+    assert node.journal_written_bytes > 15
+    assert node.journal_segments > 0
+    assert node.journal_bytes >= node.journal_written_bytes
     (connection,) = of(batch.rows, ConnectionRow)
     assert (connection.user, connection.vhost, connection.state, connection.channels) == ("guest", "/", "running", 1)
     assert connection.peer_host == "127.0.0.1"
@@ -154,6 +172,8 @@ async def test_rows_of_what_there_is(desked: Any, connect: Any, tmp_path: Path) 
     assert set(later.gone) == {connection.key, channel.key, consumer.key}
     (queue,) = of(later.rows, QueueRow)
     assert (queue.ready, queue.unacknowledged, queue.consumers) == (3, 0, 0)
+    (node,) = of(later.rows, NodeRow)
+    assert (node.connections_closed, node.channels_closed) == (1, 1)
 
 
 async def test_a_client_whose_words_cannot_be_told_hides_nothing(desked: Any, connect: Any, tmp_path: Path) -> None:
