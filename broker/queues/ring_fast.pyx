@@ -914,7 +914,10 @@ cdef class LocalRing:
             raise AssertionError("what a proxy holds returns at its owner")
         if self.held_counts != NULL:
             self.let_go(seq)
-        heap_push(&self.heap, heap_key(s, seq))
+        if seq < self.cursor:
+            heap_push(&self.heap, heap_key(s, seq))
+        elif not in_memory(s):  # after a failover the cursor stands before what was held
+            self.loaded_to = min(self.loaded_to, seq)
         set_state(s, READY)
         s.bits |= REDELIVERED
         if counted:

@@ -389,7 +389,8 @@ class LocalRing:
         self.unacked -= 1
         self.ready += 1
         self.ready_bytes += slot.body_length
-        heapq.heappush(self._heap, (-slot.priority, seq))
+        if seq < self._cursor:  # else the cursor will meet it: after a failover it stands before what was held
+            heapq.heappush(self._heap, (-slot.priority, seq))
         self.mark()
         return slot.delivery_count
 

@@ -131,6 +131,25 @@ def test_what_returns_takes_its_old_place() -> None:
     assert drained(cluster, "q", "b") == [b"0", b"1", b"4", b"5"]
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_returns_to_a_new_owner_takes_its_place_behind_what_is_ready(lost: bool) -> None:
+    cluster = three()
+    declared(cluster, "q", "a")
+    confirming(cluster, "b").publish("", "q", *(b"%d" % i for i in range(6)))
+    gone, reader = cluster["c"].client(), cluster["c"].client()
+    for client in (gone, gone, reader):
+        assert client.ask(m.BasicGet(queue="q"))
+    gone.leave()
+    if lost:
+        cluster.kill("a")
+        cluster.wait(3000)
+    else:
+        hand_over(cluster, "q", "b")
+    reader.say(m.BasicNack(1, False, True))
+    cluster.wait(1000)
+    assert drained(cluster, "q", "b") == [b"%d" % i for i in range(6)]
+
+
 def test_a_rotating_queue_is_served_where_it_is_and_goes_round() -> None:
     cluster = three()
     declared(cluster, "q", x_ownership="rotating", x_ownership_hold_ms=500)

@@ -488,6 +488,33 @@ def test_a_new_owner_flags_what_was_reserved_and_waits(half: Any) -> None:
     assert copy.settle_held(3, 4, 1) == 2
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_what_returns_to_a_new_owner_takes_its_old_place(half: Any, loaded: bool) -> None:
+    ring, copy = owner(half, 6), replica(half)
+    ring.reserve()
+    flush(half, ring, copy)
+    copy.take_over(2)
+    copy.adopt(3, 4, 1)
+    copy.paused = False
+    flush(half, copy)
+    bodies = dict(enumerate(half.messages(6), 1))
+    if loaded:  # those before it and behind it are in memory, what is held is not
+        places = list(copy.missing())
+        assert [seq for seq, *_ in places] == [1, 2, 5, 6]
+        copy.fill(places, [bodies[seq] for seq, *_ in places])
+    assert copy.requeue_held(3, 3, 1, False) == 1
+    places = list(copy.missing())
+    assert [seq for seq, *_ in places] == ([3] if loaded else [1, 2, 3, 5, 6]), "each once, in their order"
+    copy.fill(places, [bodies[seq] for seq, *_ in places])
+    far = taker(half, copy, 2)
+    half.module.dispatch(copy, [far], 0)
+    flush(half, copy)
+    half.module.dispatch(copy, [far], 0)
+    assert seqs(half, far.out.take()) == [1, 2, 3, 5, 6]
+    copy.requeue_held(4, 4, 1, False)
+    assert [seq for seq, *_ in copy.missing()] == [4]
+
+
 def test_an_owner_that_loses_its_queue_goes_back_to_what_it_has_emitted(half: Any) -> None:
     ring, copy = owner(half, 400), replica(half)
     ring.reserve()
