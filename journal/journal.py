@@ -38,7 +38,7 @@ from journal.replay import Tail
 from journal.segments import START, Position, Segments
 from journal.survivors import Survivor, survivors_of
 from journal.worker import Worker
-from journal.writer import Group, Watch, Writer
+from journal.writer import Group, Soon, Watch, Writer
 
 SEGMENT_END_MAX = 2**32 - 1
 
@@ -189,9 +189,10 @@ class Journal:
             self._end = Position(segment + 1, 0, lsn)
         return GroupWriter(self._end.segment, self._end.offset, self.options.group_bytes_max)
 
-    def submit(self, writer: GroupWriter, sync: bool, done: Callable[[], object]) -> None:
+    def submit(self, writer: GroupWriter, sync: bool, done: Callable[[], object], soon: Soon | None = None) -> None:
         """Writes the group; `done()` runs on the loop when it is written (and flushed, with `sync`). It does not
-        run when the disk fails or the journal is closed while the disk is full."""
+        run when the disk fails or the journal is closed while the disk is full. With `soon`, `loop.call_soon`, a
+        small group may hold up the loop for as long as a quick disk takes: for an owner who has little else to do."""
         assert self._writer is not None, "recover comes first"
         assert not self._in_flight, "one group at a time"
         segment, offset, lsn = self._end
@@ -207,7 +208,7 @@ class Journal:
         self._bytes_since_checkpoint += size
         if self._due_since_s is None:
             self._due_since_s = time.monotonic()
-        self._writer.put(Group(segment, offset, lsn, data, sync, partial(self._group_done, done)))
+        self._writer.put(Group(segment, offset, lsn, data, sync, partial(self._group_done, done)), soon)
 
     def _group_done(self, done: Callable[[], object]) -> None:
         self._in_flight = False

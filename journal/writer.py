@@ -11,6 +11,12 @@ Where the compiled half runs and the owner can watch a descriptor, groups that g
 cut: a thread of C code writes them and wakes the loop through a pipe. This thread then has what is rare: rolling over,
 no space, the flush of `disk` groups, barriers. Both never write at once, because there is one group at a time.
 
+*Here.* A small group of an owner who has nothing better to do (`soon`) is written on the loop itself, as long as the
+disk is quick: to hand it to a thread and hear of it costs two switches, and beside other work each of them waits for a
+processor. When flushes take longer than SLOW_S, in the mean of the last ones, or one takes STALL_S, the next groups are
+left to the thread, for PATIENCE_S at first and twice as long each time: a slow disk holds up the loop for a few flushes
+in a while, and no more.
+
 The next segment is allocated ahead. When that finds no space the disk counts as full although the current segment
 still takes groups: publishers stop, acknowledgements go on and free segments.
 """
@@ -78,6 +84,15 @@ def commit_thread() -> Commits | None:
 
 Watch = Callable[[int, Callable[[], object]], object]
 """Has a callable called on the loop whenever a descriptor is readable; `loop.add_reader`."""
+Soon = Callable[[Callable[[], object]], object]
+"""Has a callable called on the loop when what it is at is done; `loop.call_soon`."""
+HERE_BYTES_MAX = 16 << 10
+SLOW_S = 0.004
+STALL_S = 0.05
+MEAN_OF = 8
+"""About so many flushes count for the mean."""
+PATIENCE_S = 1.0
+PATIENCE_MAX_S = 60.0
 NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
@@ -109,6 +124,10 @@ class Writer:
         if self._commits is not None and watch is not None:
             watch(self._commits.fileno(), self._committed)
         self._committing: Group | None = None
+        self._here = False  # the group that is being committed waits for its turn on the loop
+        self._mean_s = 0.0  # how long it took
+        self._slow_until_s = 0.0  # nothing is written here before
+        self._next_patience_s = PATIENCE_S
         self._behind: list[Callable[[], object]] = []
         self._lock = threading.Lock()
         self._segments = segments
@@ -142,10 +161,16 @@ class Writer:
     def watched(self) -> int | None:
         return None if self._commits is None else self._commits.fileno()
 
-    def put(self, group: Group) -> None:
-        """`done` goes through the loop once the group is as durable as it asked to be."""
+    def put(self, group: Group, soon: Soon | None = None) -> None:
+        """`done` goes through the loop once the group is as durable as it asked to be. With `soon` it may be written
+        here, on the loop."""
         if self._commits is None or self._fd < 0 or self._state.failed:
             self._jobs.put(group)
+            return
+        small = group.segment == self._segment and len(group.data) <= HERE_BYTES_MAX
+        if soon is not None and small and time.monotonic() >= self._slow_until_s:
+            self._committing, self._here = group, True
+            soon(self._commit_here)
             return
         before = -1
         if group.segment != self._segment:
@@ -173,13 +198,36 @@ class Writer:
         for fd in retired:
             os.close(fd)
 
+    def _commit_here(self) -> None:
+        """Writes the group that waits for it, on the loop; nothing when it was closed meanwhile."""
+        if self._here and self._committing is not None:
+            self._answered(self._committing, self._write_here(self._committing))
+
+    def _write_here(self, group: Group) -> int:
+        self._here = False
+        began_s = time.monotonic()
+        error = write_group(self._fd, group.data, group.offset, self._must_flush(group))
+        ended_s = time.monotonic()
+        took_s = ended_s - began_s
+        self._mean_s += (took_s - self._mean_s) / MEAN_OF
+        if self._mean_s > SLOW_S or took_s > STALL_S:
+            self._slow_until_s = ended_s + self._next_patience_s
+            self._next_patience_s = min(2 * self._next_patience_s, PATIENCE_MAX_S)
+            self._mean_s = 0.0
+        elif ended_s - self._slow_until_s > self._next_patience_s:
+            self._next_patience_s = PATIENCE_S  # it has been quick for as long as it would be left alone
+        return error
+
     def _committed(self) -> None:
         """The short cut's answer, on the loop."""
         assert self._commits is not None, "nobody else's descriptor is watched"
         error = self._commits.take()
-        if error is None or self._committing is None:
-            return
-        group, self._committing = self._committing, None
+        if error is not None and self._committing is not None:
+            self._answered(self._committing, error)
+
+    def _answered(self, group: Group, error: int) -> None:
+        """The group is written, or could not be (see `write_group`)."""
+        self._committing = None
         if self._retired:
             self._jobs.put(self._close_retired)  # behind a flush that may still be using one of them
         if self._state.failed:
@@ -209,7 +257,8 @@ class Writer:
         """Waits for what was put; gives up a group that finds no space."""
         self._closing.set()
         if self._commits is not None:
-            error = self._commits.take(wait=True)
+            here = self._committing if self._here else None
+            error = self._commits.take(wait=True) if here is None else self._write_here(here)
             if self._committing is not None and error == 0:
                 self._note(self._committing, self._must_flush(self._committing))
                 self._state.tell(self._committing.done)

@@ -59,6 +59,8 @@ ORDER_ROUNDS_MAX = 16
 LAZY_S = 0.025
 """Acknowledgements alone wait so long for company: a flush of their own would take the disk from others."""
 JUMPED = "the wall clock was set, or the machine slept: this node's time follows by a tenth of the time that passes"
+CALM_BYTES = 16 << 10
+"""Of clients and other nodes in one turn: with less the loop may be held up for one quick flush."""
 GUEST_HASH = "$scrypt$ln=14,r=8,p=1$Y2x1c3RlcmJyb2tlci0wMA$ZnLafsfnVR9QKJnC/OhXEnONAR2QHZEcGvrP2rrTeVE"
 """Of the password that everybody knows, so it needs no salt of its own and a first start no 50 ms."""
 
@@ -93,7 +95,7 @@ class NodeShell:
         self._admin: AdminSocket | None = None
         self._lingering: dict[Client, float] = {}
         self._scheduled = False
-        self._received = 0
+        self._received = self._turn_bytes = 0
         self._accepting = False
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms: int | None = None
@@ -350,7 +352,7 @@ class NodeShell:
 
     def run_turn(self) -> None:
         self._scheduled = False
-        self._received = 0
+        self._turn_bytes, self._received = self._received, 0
         if self.ended.done():
             return
         node = self.node
@@ -490,7 +492,10 @@ class NodeShell:
             if writer.records:
                 if self.cluster is not None:
                     self.cluster.flushing(True)
-                journal.submit(writer, group.sync, partial(self._committed, group))
+                # members wait for each other's disks before anything goes on, and have little else to do meanwhile
+                here = self.cluster is not None and self._turn_bytes < CALM_BYTES
+                soon = self.loop.call_soon if here else None
+                journal.submit(writer, group.sync, partial(self._committed, group), soon)
             else:
                 node.group_committed(group, now_ms)
                 if node.wants_group:

@@ -114,8 +114,10 @@ class Memory:
 class Node:
     """One journal with its queues; `crash` leaves the files as they are and opens them again."""
 
-    def __init__(self, directory: Path, options: JournalOptions = SMALL) -> None:
+    def __init__(self, directory: Path, options: JournalOptions = SMALL, here: bool = False) -> None:
+        """`here`: groups are written on the loop where they may be."""
         self.directory = directory
+        self.here = here
         self.options = options
         self.states: list[str] = []
         self.start()
@@ -145,6 +147,10 @@ class Node:
         self.journal.close()
         self.start()
 
+    @property
+    def soon(self) -> Callable[[Callable[[], object]], object] | None:
+        return self.loop.calls.put if self.here else None
+
     def write(self, *bodies: bytes, queue_id: int = 1, sync: bool = True, wait: bool = True) -> list[int]:
         """One group; returns the seqs."""
         done: list[int] = []
@@ -163,7 +169,7 @@ class Node:
             seq = self.seqs[queue_id] = self.seqs.get(queue_id, 0) + 1
             self.put(writer, queue_id, seq, message)
             seqs.append(seq)
-        self.journal.submit(writer, sync, done)
+        self.journal.submit(writer, sync, done, self.soon)
         return seqs
 
     def put(self, writer: Any, queue_id: int, seq: int, message: Message) -> None:
@@ -186,7 +192,7 @@ class Node:
 
     def commit(self, writer: Any, sync: bool = True) -> None:
         done: list[int] = []
-        self.journal.submit(writer, sync, lambda: done.append(1))
+        self.journal.submit(writer, sync, lambda: done.append(1), self.soon)
         self.loop.until(lambda: bool(done))
 
     def checkpoint(self, forgotten: tuple[int, ...] = ()) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from journal_bench import SMALL, Loop, Memory, Node, message_of
 
+from journal import writer as writing
+from journal.build import COMPILED
 from journal.errors import DamagedJournal, ForeignJournal, LockedJournal
 from journal.index import Index
 from journal.journal import Journal
@@ -19,9 +21,9 @@ from journal.packed_run import pack_run
 from journal.record import DamagedRecord
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    node = Node(tmp_path)
+@pytest.fixture(params=[False, True], ids=["there", "here"])
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
+    node = Node(tmp_path, here=request.param)
     yield node
     node.journal.close()
 
@@ -74,6 +76,38 @@ def test_one_group_at_a_time_and_answers_in_order(node: Node) -> None:
     node.submit(b"x", done=again)
     assert not node.journal.idle
     node.loop.until(lambda: len(answers) == 50)
+
+
+@pytest.mark.skipif(not COMPILED, reason="the pure twin has one way to write")
+def test_a_small_group_is_written_on_the_loop_while_the_disk_is_quick(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = node.journal._writer
+    assert writer is not None
+    monkeypatch.setattr(writing, "SLOW_S", 100.0)
+    monkeypatch.setattr(writing, "STALL_S", 100.0)
+    written = node.submit(b"quick")
+    assert writer._here is node.here
+    node.loop.until(lambda: node.journal.idle)
+    node.submit(b"large" * writing.HERE_BYTES_MAX)
+    assert not writer._here
+    node.loop.until(lambda: node.journal.idle)
+    written += node.write(b"the segment's first is not written there, the next one is")
+    monkeypatch.setattr(writing, "STALL_S", 0.0)
+    written += node.write(b"slow")
+    assert (writer._slow_until_s > 0) is node.here
+    written += node.submit(b"left to the thread")
+    assert not writer._here
+    node.loop.until(lambda: node.journal.idle)
+    node.restart()
+    assert len(node.read(*written)) == 4
+
+
+def test_a_group_that_waits_for_the_loop_is_written_when_the_journal_is_closed(node: Node) -> None:
+    node.write(b"first")
+    (seq,) = node.submit(b"last")
+    node.restart()
+    assert [message.body for message in node.read(seq)] == [b"last"]
 
 
 def test_a_group_larger_than_a_segment_gets_its_own(node: Node) -> None:
