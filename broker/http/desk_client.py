@@ -36,6 +36,8 @@ from .deeds import OrderError
 
 NAME: Final = "management.sock"
 AGAIN_S: Final = 0.25
+MISTAKE_S: Final = 10.0
+"""The longest pause when the mirror cannot follow its node, again and again."""
 INTERVAL_S: Final = 5.0
 INTEREST_S: Final = 60.0
 ROUND_S: Final = 5.0
@@ -94,7 +96,9 @@ class DeskClient:
 
     async def run(self) -> None:
         """Keeps a line, until it is cancelled."""
+        mistake_s = AGAIN_S
         while True:
+            again_s = AGAIN_S
             try:
                 await self._line()
             except OSError:
@@ -102,7 +106,8 @@ class DeskClient:
             except Exception as error:  # what is in the mirror may be wrong by now
                 LOG.error("the mirror begins anew", exc_info=error)
                 self._afresh = True
-            await asyncio.sleep(AGAIN_S)
+                again_s = mistake_s = min(2 * mistake_s, MISTAKE_S)
+            await asyncio.sleep(again_s)
 
     async def _line(self) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=connected(self._directory, NAME))

@@ -227,6 +227,35 @@ async def test_a_sample_serves_all_who_accept_its_age(desked: Any, tmp_path: Pat
     assert len(third.rows) == 1, "the node itself has grown older"
 
 
+async def test_a_member_that_does_not_answer_in_time_is_left_out(
+    desked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows come with a later round; nobody waits for it."""
+    forgotten: list[int] = []
+    asked: list[tuple[Any, ...]] = []
+
+    class Silent:
+        peers = ("b", "c")
+
+        def ask(self, peer: str, life: int, number: int, max_age_ms: int, told: Any) -> int:
+            asked.append((peer, life, number, told))
+            return len(asked)
+
+        def forget(self, ask: int) -> None:
+            forgotten.append(ask)
+
+    monkeypatch.setattr("broker.server.desk.ANSWER_S", 0.1)
+    monkeypatch.setattr(desked.desk.desk, "_peers", Silent())
+    process = await Process.open(tmp_path)
+    batch = await process.rows(1, {"b": (5, 6)})
+    assert batch.node == "node"
+    assert [ask[:3] for ask in asked] == [("b", 5, 6), ("c", 0, 0)]
+    assert forgotten == [1, 2]
+    asked[0][3](b"too late", False)
+    await process.rows(2)
+    assert forgotten == [1, 2, 3, 4]
+
+
 async def test_the_wiring_is_followed(desked: Any, tmp_path: Path) -> None:
     process = await Process.open(tmp_path)
     mirror = await process.folded()
