@@ -368,8 +368,10 @@ class Part:
 
     @property
     def next_wake_ms(self) -> int | None:
-        times = (self.proxies.next_wake_ms, self.copying.primary.due_ms)
-        return min((time for time in times if time is not None), default=None)
+        one, other = self.proxies.next_wake_ms, self.copying.primary.due_ms
+        if one is None or other is None:
+            return other if one is None else one
+        return min(one, other)
 
     def may_write(self, queue: Queue) -> bool:
         """Whether the queue's records may go into the next group: else it would be made for nothing."""

@@ -229,6 +229,8 @@ class Proxies:
     @property
     def next_wake_ms(self) -> int | None:
         """When `turn` must be called even if nothing happens."""
+        if not self._again and not self._asked:
+            return None
         times = [*self._again.values()]
         if self._asked:
             times.append(next(iter(self._asked.values())))

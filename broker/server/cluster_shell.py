@@ -303,7 +303,7 @@ class ClusterShell:
 
     def exchange(self) -> None:
         """After a turn: frames to their links."""
-        if (part := self._part) is None:
+        if (part := self._part) is None or not (part.hub.out or part.relay.via):
             return
         for peer, frames in part.hub.take().items():
             self.mesh.send(peer, DATA, frames)

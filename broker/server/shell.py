@@ -320,14 +320,13 @@ class NodeShell:
 
     def received(self, size: int) -> None:
         """So many bytes came, from a client or another node: what they ask for is done in a turn, if anything is."""
-        part = self.node.part
-        if self._rests and (part is None or not part.hub.out):
-            return
         self._received += size
         if self._received >= self.options.turn_bytes_max:
             self.run_turn()
-        else:
-            self.schedule()
+        elif not self._scheduled:
+            part = self.node.part
+            if not self._rests or (part is not None and part.hub.out):
+                self.schedule()
 
     def lost(self, client: Client, connection: Connection) -> None:
         del self.clients[connection]
