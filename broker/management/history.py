@@ -99,19 +99,21 @@ class Track(Generic[R]):
             (step, capacity), (_, _, times, kept) = MINUTE[0], self._rings[0]
             self._rings = [(step, capacity, times[-capacity:], kept[-capacity:])]
 
-    def rate(self, get: Get) -> float:
-        """Per second, over the last sample."""
+    def last(self) -> tuple[R, float] | None:
+        """The row of the sample before the last one, and the seconds between; None: nothing to make a rate of."""
         elapsed_ms = self.sampling.at_ms - self.sampling.before_ms
         if self.before is None or self.at_ms != self.sampling.at_ms or not self.sampling.before_ms or elapsed_ms <= 0:
-            return 0.0
-        return grown(get(self.before), get(self.row)) * 1000 / elapsed_ms
+            return None
+        return self.before, elapsed_ms / 1000
 
-    def change(self, get: Get) -> float:
-        """As `rate`, of a gauge: below 0 when it falls."""
-        elapsed_ms = self.sampling.at_ms - self.sampling.before_ms
-        if self.before is None or self.at_ms != self.sampling.at_ms or not self.sampling.before_ms or elapsed_ms <= 0:
+    def rate(self, get: Get, gauge: bool = False) -> float:
+        """Per second, over the last sample; of a gauge below 0 when it falls."""
+        last = self.last()
+        if last is None:
             return 0.0
-        return (get(self.row) - get(self.before)) * 1000 / elapsed_ms
+        before, elapsed_s = last
+        now = get(self.row)
+        return (now - get(before) if gauge else grown(get(before), now)) / elapsed_s
 
     def at(self, t_ms: int, age_ms: int) -> R | None:
         """The row at that time, from the finest ring that reaches back `age_ms`."""
@@ -129,7 +131,7 @@ def grown(before: int | float, now: int | float) -> int | float:
 
 def details(tracks: Sequence[Track[Any]], get: Get, window: Window | None, gauge: bool = False) -> dict[str, Any]:
     """`{"rate"}`, and with a window `samples` (the newest first), `avg` and `avg_rate`: sums over the tracks."""
-    rate = sum((track.change(get) if gauge else track.rate(get)) for track in tracks)
+    rate = sum(track.rate(get, gauge) for track in tracks)
     answer: dict[str, Any] = {"rate": float(rate)}
     if window is None:
         return answer

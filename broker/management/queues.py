@@ -92,7 +92,7 @@ def _of_row(path: str) -> Callable[[Track[QueueRow]], Any] | None:
     field = steps[0].removesuffix("_details")
     if field in fields and steps[1:] == ["rate"] and steps[0].endswith("_details"):
         get = fields[field]
-        return lambda track: track.change(get) if fields is DEPTH_FIELDS else track.rate(get)
+        return lambda track: track.rate(get, gauge=fields is DEPTH_FIELDS)
     return None
 
 

@@ -48,7 +48,7 @@ def test_a_rate_is_of_the_last_sample_only() -> None:
 
 def test_a_total_that_fell_began_anew() -> None:
     assert told([1000, 10]).rate(value) == 2
-    assert told([1000, 10]).change(value) == -198
+    assert told([1000, 10]).rate(value, gauge=True) == -198
 
 
 def test_a_sample_that_is_told_twice_counts_once() -> None:
