@@ -191,6 +191,24 @@ async def test_a_node_that_is_cut_off_says_so_and_shows_what_it_knew(managed: Ma
     assert managed.pid("a") == pid
 
 
+async def test_a_node_that_stands_still_is_said_to(managed: Managed) -> None:
+    """Its management process hears nothing of it any more; the others know that it is dead."""
+    await managed.fleet.publish("b", "q", [b"x"] * 5)
+    await managed.until("a", "/api/queues/%2F/q", lambda row: row.get("messages_ready") == 5)
+    managed.fleet.node("a").send(signal.SIGSTOP)
+    await managed.until("b", "/api/nodes", lambda rows: [row["running"] for row in rows] == [False, True, True])
+    end_s = time.monotonic() + PATIENCE_S
+    while "x-clusterbroker-stale" not in (await asyncio.to_thread(managed.ask, "a", "/api/overview"))[2]:
+        assert time.monotonic() < end_s, "nobody is told that what stands there is of the past"
+        await asyncio.sleep(0.1)
+    managed.fleet.node("a").send(signal.SIGCONT)
+    for name in NAMES:
+        await managed.until(name, "/api/nodes", lambda rows: all(row["running"] for row in rows))
+    while "x-clusterbroker-stale" in (await asyncio.to_thread(managed.ask, "a", "/api/overview"))[2]:
+        assert time.monotonic() < end_s + PATIENCE_S
+        await asyncio.sleep(0.1)
+
+
 async def test_it_goes_with_its_node(managed: Managed) -> None:
     """However the node goes: told to, or killed."""
     pids = {name: managed.pid(name) for name in NAMES}
