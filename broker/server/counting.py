@@ -118,7 +118,7 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         journal_written_bytes=0 if journal is None else journal.written_bytes,
         journal_flushes=0 if journal is None else journal.groups,
         journal_flush_us=0 if journal is None else journal.groups_us,
-        links=tuple(LinkRow(peer, peer in linked) for peer in _others(shell)),
+        links=tuple(LinkRow(peer, peer in linked, *_traffic(shell, peer)) for peer in _others(shell)),
         connections_created=shell.connections_created,
         connections_closed=shell.connections_created - len(shell.clients),
         channels_created=node.churn.channels,
@@ -128,6 +128,10 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         queues_deleted=node.churn.queues_deleted,
         logins=(LoginTotals("amqp", node.churn.logins, node.churn.refused_logins),),
     )
+
+
+def _traffic(shell: NodeShell, peer: str) -> tuple[int, int]:
+    return (0, 0) if shell.cluster is None else shell.cluster.mesh.traffic(peer)
 
 
 def _others(shell: NodeShell) -> list[str]:

@@ -69,6 +69,9 @@ class Link(asyncio.Protocol):
         self.certified: str | None = None
         self.session = 0
         """Given by the owner when the link stands."""
+        self.sent_bytes = 0
+        """Of frames since it stands."""
+        self.received_bytes = 0
         self.writable = True
         self.refused = False
         """One side did not want the other."""
@@ -97,11 +100,14 @@ class Link(asyncio.Protocol):
         assert self.linked, "frames go over a link that stands"
         assert self.transport is not None, "a link that stands has a transport"
         if isinstance(frames, bytes):
+            self.sent_bytes += len(frames)
             self.transport.write(frames)
         else:
             parts = tuple(frames)
+            size = sum(map(len, parts))
+            self.sent_bytes += size
             # each write is a TLS record of its own, and costs more than copying small frames together
-            if sum(map(len, parts)) <= JOINED_BYTES_MAX:
+            if size <= JOINED_BYTES_MAX:
                 self.transport.write(b"".join(parts))
             else:
                 self.transport.writelines(parts)
@@ -161,6 +167,7 @@ class Link(asyncio.Protocol):
         """Bytes of the peer."""
         if self._over:
             return
+        self.received_bytes += len(data)
         try:
             for index, head, payload in self._reader.feed(data):
                 if self.linked:

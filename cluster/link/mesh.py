@@ -91,6 +91,7 @@ class Mesh:
         self._loop = asyncio.get_running_loop()
         self._acceptor: Acceptor | None = None
         self._links: dict[tuple[str, str], Link] = {}
+        self._past: dict[str, tuple[int, int]] = {}  # bytes sent and received by links that are over
         self._unlinked: dict[Link, None] = {}
         """Connections that do not stand yet, in order."""
         self._peers: dict[str, str] = {}
@@ -173,6 +174,15 @@ class Mesh:
         """Bytes that wait to leave for that peer; 0 without a link."""
         link = self._links.get((peer, channel))
         return link.backlog if link is not None else 0
+
+    def traffic(self, peer: str) -> tuple[int, int]:
+        """(bytes sent, bytes received) over all links with the peer since this node began."""
+        sent, received = self._past.get(peer, (0, 0))
+        for channel in CHANNELS:
+            link = self._links.get((peer, channel))
+            if link is not None:
+                sent, received = sent + link.sent_bytes, received + link.received_bytes
+        return sent, received
 
     def writable(self, peer: str, channel: str) -> bool:
         """There is a link and not too much waits for it."""
@@ -354,6 +364,8 @@ class Mesh:
         hello = link.hello
         if hello is not None and self._links.get((hello.name, hello.channel)) is link:
             del self._links[hello.name, hello.channel]
+            sent, received = self._past.get(hello.name, (0, 0))
+            self._past[hello.name] = sent + link.sent_bytes, received + link.received_bytes
             self._events.on_unlinked(hello.name, hello.channel, link.session, why)
             return
         self._unlinked.pop(link, None)

@@ -108,6 +108,7 @@ async def test_every_node_answers_for_the_cluster(managed: Managed) -> None:
         assert [row["name"] for row in nodes] == list(NAMES)
         assert all(row["mem_used"] > 1 << 20 for row in nodes)
         assert all(0 < row["lease_left_ms"] < 60_000 for row in nodes)
+        assert all(link["up"] and link["stats"]["send_bytes"] > 0 for row in nodes for link in row["cluster_links"])
         overview = await managed.until(
             name, "/api/overview", lambda found: found["object_totals"]["connections"] == len(clients)
         )

@@ -24,6 +24,26 @@ async def test_three_nodes_link_by_two_channels_and_frames_arrive_in_order() -> 
         assert not a.told.refused
 
 
+async def test_traffic_with_a_peer_is_counted_over_all_its_links() -> None:
+    a, b = Node("a"), Node("b")
+    async with nodes(a, b):
+        await linked(a, b)
+        frames = [say("x", 0, b"p" * 1000), say("y")]
+        size = sum(map(len, frames))
+        assert a.mesh.send("b", "data", frames)
+        assert a.mesh.send("b", "control", frames[0])
+        await b.told.until(lambda: len(b.told.frames) == 3)
+        assert a.mesh.traffic("b")[0] == size + len(frames[0])
+        sent, received = b.mesh.traffic("a")
+        assert (sent, received >= size) == (0, True)
+        b.mesh.drop("a", "it owes too much")
+        assert b.mesh.traffic("a") == (0, received), "what was counted is not forgotten"
+        await linked(a, b)
+        assert b.mesh.send("a", "data", frames[1])
+        assert b.mesh.traffic("a")[0] == len(frames[1])
+        assert b.mesh.traffic("nobody") == (0, 0)
+
+
 async def test_without_a_link_nothing_is_sent() -> None:
     a = Node("a")
     async with nodes(a):
