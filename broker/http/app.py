@@ -35,6 +35,7 @@ from broker.management.reading import Reading
 from broker.version import VERSION
 from cluster import passwords
 from cluster.commands import PutUser
+from cluster.errors import Unavailable
 
 from .amqp_line import carried_out
 from .auth import REALM, LoginFailed, SignIn
@@ -160,9 +161,12 @@ class _Shell:
             path = decoded(request.path_params)
             deed = amqp_deeds.run(act, reading, path, fields)
             self._not_cut_off()
-            if isinstance(deed, amqp_deeds.CloseConnection):
+            if isinstance(deed, amqp_deeds.CloseConnections):
                 reason = request.headers.get("x-reason", "closed by operator")
-                _accepted(await self._deeds.close_connection(deed.connection_id, reason))
+                for connection_id in deed.connection_ids:
+                    error = await self._deeds.close_connection(connection_id, reason)
+                    if error is not None and (error.kind == Unavailable.kind or not deed.each):
+                        raise of_order(*error)
                 return Response(status_code=204)
             if isinstance(deed, amqp_deeds.Nothing):
                 return Response(status_code=204)

@@ -74,17 +74,19 @@ class Get(msgspec.Struct, frozen=True):
     """Bytes of a payload that are shown; None: all."""
 
 
-class CloseConnection(msgspec.Struct, frozen=True):
-    """No AMQP of ours: the node ends somebody's connection."""
+class CloseConnections(msgspec.Struct, frozen=True):
+    """No AMQP of ours: the nodes end these connections."""
 
-    connection_id: str
+    connection_ids: tuple[str, ...]
+    each: bool = False
+    """Whichever of them are still there; otherwise it is an error when one is not."""
 
 
 class Nothing(msgspec.Struct, frozen=True):
     """There is nothing to do."""
 
 
-Deed = Call | Publish | Get | CloseConnection | Nothing
+Deed = Call | Publish | Get | CloseConnections | Nothing
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -320,7 +322,12 @@ def message_document(get: Get, got: m.BasicGetOk, properties: Properties, payloa
 
 
 def _close_connection(r: Reading, p: Path, _body: Body) -> Deed:
-    return CloseConnection(connections.connection_named(r, p["name"]).row.connection_id)
+    return CloseConnections((connections.connection_named(r, p["name"]).row.connection_id,))
+
+
+def _close_connections(r: Reading, p: Path, _body: Body) -> Deed:
+    ids = tuple(row.connection_id for row in connections.rows_of_user(r, p["user"]))
+    return CloseConnections(ids, each=True)
 
 
 _BINDINGS: Final = "/api/bindings/{vhost}/e/{source}"
@@ -337,5 +344,6 @@ ACTS: Final[tuple[Act, ...]] = (
     Act("POST", _BINDINGS + "/e/{destination}", "Bind an exchange", _bind("e")),
     Act("DELETE", _BINDINGS + "/q/{destination}/{properties_key}", "Unbind a queue", _unbind("q")),
     Act("DELETE", _BINDINGS + "/e/{destination}/{properties_key}", "Unbind an exchange", _unbind("e")),
+    Act("DELETE", "/api/connections/username/{user}", "Close all connections of a user", _close_connections),
     Act("DELETE", "/api/connections/{name}", "Close a connection", _close_connection),
 )

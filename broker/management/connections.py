@@ -118,18 +118,23 @@ def _of_own(reading: Reading, user: str) -> None:
         reading.seer.require(MONITORING)
 
 
+def rows_of_user(reading: Reading, user: str) -> list[ConnectionRow]:
+    """All connections of one user, by name. Refused (401) when they are another's and the user does not monitor."""
+    _of_own(reading, user)
+    found = (track.row for track in reading.mirror.connections.values())
+    return sorted((row for row in found if row.user == user), key=lambda row: row.name)
+
+
 def connections_of_user(reading: Reading, user: str) -> list[Document]:
     """Short lines about all connections of one user."""
-    _of_own(reading, user)
-    tracks = [track for track in reading.mirror.connections.values() if track.row.user == user]
     return [
         {
-            "name": track.row.name,
-            "node": reading.mirror.node_of(track),
-            "user": track.row.user,
-            "vhost": track.row.vhost,
+            "name": row.name,
+            "node": reading.mirror.node_of(reading.mirror.connections[row.connection_id]),
+            "user": row.user,
+            "vhost": row.vhost,
         }
-        for track in sorted(tracks, key=lambda track: track.row.name)
+        for row in rows_of_user(reading, user)
     ]
 
 

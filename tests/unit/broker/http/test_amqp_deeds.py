@@ -241,3 +241,7 @@ async def test_connections_are_closed_by_their_name() -> None:
     assert client.deeds.closed == [("c1", "enough")]
     assert (await client.ask("DELETE", path, "man")).status_code == 401
     assert (await client.ask("DELETE", "/api/connections/none")).status_code == 404
+    assert (await client.ask("DELETE", "/api/connections/username/guest", "man")).status_code == 401
+    assert (await client.ask("DELETE", "/api/connections/username/guest")).status_code == 204
+    assert (await client.ask("DELETE", "/api/connections/username/man")).status_code == 204
+    assert client.deeds.closed == [("c1", "enough"), ("c1", "closed by operator")]
