@@ -27,7 +27,7 @@ from broker.census.rows import (
     QueueRow,
     TlsFacts,
 )
-from broker.queues.subscription import Subscription
+from broker.queues.subscription import Subscription, Subscriptions
 from broker.server.alarms import free_bytes, resident_bytes
 from broker.session.state import State
 from broker.version import VERSION
@@ -55,7 +55,7 @@ def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow
         client = shell.clients.get(connection)
         if client is None or connection.trusted or connection.state not in (State.OPEN, State.CLOSING):
             continue
-        yield connection_row(connection, client, bool(node.alarms))
+        yield connection_row(connection, client, bool(node.alarms or connection.fed))
         for channel in tuple(connection.channels.values()):
             yield channel_row(connection.id, channel)
             for subscription in tuple(channel.consumers.values()):
@@ -242,8 +242,16 @@ def queue_row(queue: Queue) -> QueueRow:
         in_memory_bytes=ring.resident_bytes,
         memory_bytes=ring.resident_bytes,
         consumers=len(queue.subscriptions),
+        exclusive_consumer_tag=_exclusive(queue.subscriptions),
         single_active_consumer_tag=active.tag if isinstance(active, Subscription) else None,
     )
+
+
+def _exclusive(consumers: Subscriptions) -> str | None:
+    """Of a consumer at this node; one at another node is known there by its tag."""
+    if not consumers.exclusive:
+        return None
+    return next((one.tag for one in consumers if isinstance(one, Subscription)), None)
 
 
 def copy_row(entity: QueueEntity, ring: Ring) -> QueueRow:

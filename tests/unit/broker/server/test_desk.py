@@ -176,6 +176,24 @@ async def test_rows_of_what_there_is(desked: Any, connect: Any, tmp_path: Path) 
     assert (node.connections_closed, node.channels_closed) == (1, 1)
 
 
+async def test_what_stands_in_the_way_is_told(desked: Any, connect: Any, tmp_path: Path) -> None:
+    """A connection that an alarm blocks, and a consumer that wants no other."""
+    peer = await (await connect(desked)).open()
+    peer.send(1, methods.QueueDeclare(queue="q"))
+    peer.send(1, methods.BasicConsume(queue="q", consumer_tag="mine", exclusive=True))
+    peer.publish("q", b"x")
+    await until(lambda: any(connection.publishes for connection in desked.clients))
+    desked.alarms.set("memory", "a drill", True)
+    process = await Process.open(tmp_path)
+    batch = await process.rows(1)
+    assert of(batch.rows, NodeRow)[0].alarms == ("memory",)
+    assert of(batch.rows, ConnectionRow)[0].state == "blocked"
+    assert of(batch.rows, QueueRow)[0].exclusive_consumer_tag == "mine"
+    desked.alarms.set("memory", "a drill", False)
+    batch = await process.rows(2)
+    assert of(batch.rows, ConnectionRow)[0].state == "running"
+
+
 async def test_a_client_whose_words_cannot_be_told_hides_nothing(desked: Any, connect: Any, tmp_path: Path) -> None:
     """Names that are no UTF-8, numbers that are too big, and too much of everything."""
     for properties in ({"\udcff": 1}, {"x": {"\udcff": [1]}}, {"x": "y" * 7000, "z": "\u20ac" * 1}):
