@@ -93,7 +93,17 @@ class _Line:
                 return {"routed": await self._publish(deed)}
             case deeds.Get():
                 return await self._get(deed)
+            case deeds.Live():
+                return await self._live(deed)
         return None
+
+    async def _live(self, deed: deeds.Live) -> Document:
+        await self._call(1, m.QueueDeclare(queue=deed.queue), m.QueueDeclareOk)
+        await self._publish(deeds.Publish("", deed.queue, p.Properties(), b"alive"))
+        got = await self._get(deeds.Get(deed.queue, 1, "ack_requeue_false", base64=False, truncate=None))
+        if not got:
+            raise Refused(503, "unavailable", "the message that was published cannot be got")
+        return {"status": "ok"}
 
     async def _publish(self, deed: deeds.Publish) -> bool:
         await self._call(1, m.ConfirmSelect(), m.ConfirmSelectOk)

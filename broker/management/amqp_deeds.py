@@ -2,8 +2,8 @@
 
 A plan is the method to send, and what comes of the answer; the shell opens a connection as the user, sends it, and
 closes. So permissions, argument checks, if-unused, exclusive queues and all else are those of any client, by
-construction. Two deeds are more than one method: publish waits for its confirm and for a return, get takes messages
-one by one and settles them in the end as the request says.
+construction. Three deeds are more than one method: publish waits for its confirm and for a return, get takes messages
+one by one and settles them in the end as the request says. The aliveness test is a declare, a publish and a get.
 
 AMQP's errors become HTTP's: 404 not_found, 403 not_authorised, all others bad_request, with the text that AMQP gave,
 without its name in front.
@@ -74,6 +74,12 @@ class Get(msgspec.Struct, frozen=True):
     """Bytes of a payload that are shown; None: all."""
 
 
+class Live(msgspec.Struct, frozen=True):
+    """A queue declared, a message published and got: answered with `{"status": "ok"}`."""
+
+    queue: str = "aliveness-test"
+
+
 class CloseConnections(msgspec.Struct, frozen=True):
     """No AMQP of ours: the nodes end these connections."""
 
@@ -86,7 +92,7 @@ class Nothing(msgspec.Struct, frozen=True):
     """There is nothing to do."""
 
 
-Deed = Call | Publish | Get | CloseConnections | Nothing
+Deed = Call | Publish | Get | Live | CloseConnections | Nothing
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -344,6 +350,7 @@ ACTS: Final[tuple[Act, ...]] = (
     Act("POST", _BINDINGS + "/e/{destination}", "Bind an exchange", _bind("e")),
     Act("DELETE", _BINDINGS + "/q/{destination}/{properties_key}", "Unbind a queue", _unbind("q")),
     Act("DELETE", _BINDINGS + "/e/{destination}/{properties_key}", "Unbind an exchange", _unbind("e")),
+    Act("GET", "/api/aliveness-test/{vhost}", "Whether a message goes through a vhost", lambda _r, _p, _body: Live()),
     Act("DELETE", "/api/connections/username/{user}", "Close all connections of a user", _close_connections),
     Act("DELETE", "/api/connections/{name}", "Close a connection", _close_connection),
 )

@@ -117,7 +117,6 @@ _CHECKS: Final[tuple[Read, ...]] = (
         _check(lambda r, _: nodes.quorum_critical(r)),
     ),
     Read("/api/healthchecks/node", "This node's alarms and lease", _check(lambda r, _: nodes.alarms(r, local=True))),
-    Read("/api/aliveness-test/{vhost}", "Whether the node serves a vhost", _check(lambda _r, _p: Health(True))),
 )
 
 READS: Final[tuple[Read, ...]] = (

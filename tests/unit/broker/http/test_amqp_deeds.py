@@ -144,6 +144,16 @@ async def test_what_becomes_of_messages_that_were_got(served: Served) -> None:
     assert await served.get("q", "ack_requeue_true") == []
 
 
+async def test_a_message_goes_through_a_vhost(served: Served) -> None:
+    for _ in range(2):
+        answer = await served.ask("GET", "/api/aliveness-test/%2F")
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    await served.shell.propose(user("bob", "management"))
+    await served.shell.propose(c.SetPermission(user="bob", vhost="/", configure="", write="", read=""))
+    assert (await served.ask("GET", "/api/aliveness-test/%2F", who="bob")).status_code == 401
+    assert (await served.ask("GET", "/api/aliveness-test/none")).status_code == 404
+
+
 async def test_who_did_reads_what_it_did(served: Served) -> None:
     await served.ask("PUT", "/api/queues/%2F/a%2Fb", {"arguments": {"x-max-length": 5, "x-text": "t", "x-flag": True}})
     there = (await served.ask("GET", "/api/queues/%2F/a%2Fb")).json()
