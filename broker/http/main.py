@@ -133,7 +133,10 @@ def speak(form: str, level: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *([structlog.processors.format_exc_info] if form == "json" else []),
-            structlog.processors.JSONRenderer(default=str) if form == "json" else structlog.dev.ConsoleRenderer(False),
+            structlog.processors.JSONRenderer(default=str)
+            if form == "json"
+            # without local variables: passwords and hashes are among them
+            else structlog.dev.ConsoleRenderer(False, exception_formatter=structlog.dev.plain_traceback),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),

@@ -242,6 +242,24 @@ def test_a_node_imports_nothing_of_http() -> None:
     assert run(code) == "[]"
 
 
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_the_process_logs_no_local_variables(form: str) -> None:
+    code = (
+        "import structlog\n"
+        "from broker.http.main import speak\n"
+        f"speak({form!r}, 'info')\n"
+        "def check(password):\n"
+        "    raise ValueError('wrong')\n"
+        "try:\n"
+        "    check('sec' + 'ret')\n"
+        "except ValueError as error:\n"
+        "    structlog.get_logger('management').error('failed', exc_info=error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "ValueError" in done.stderr
+    assert "secret" not in done.stderr
+
+
 def test_the_process_imports_nothing_of_a_nodes_work() -> None:
     code = (
         "import sys, broker.http.app\n"
