@@ -142,6 +142,11 @@ class Core(SyncObj):  # type: ignore[misc]
         """Everything up to here is committed."""
         return max(int(self.raftCommitIndex), self.applied)
 
+    @property
+    def snapshot_index(self) -> int:
+        """The last entry that the snapshot contains; 0: there is none."""
+        return self._snapshots.index
+
     def voters_at_applied(self) -> tuple[str, ...]:
         """Who votes according to the entries that are applied, without those that follow."""
         voters = set(self.voters)
@@ -498,7 +503,7 @@ class Core(SyncObj):  # type: ignore[misc]
         self._SyncObj__raftCommitIndex = max(self.raftCommitIndex, stored.last[1])
         self.voters = stored.voters
         self._SyncObj__updateClusterConfiguration([Node(v) for v in self.voters if v != self.me])
-        for entry in self.journal[2:]:
+        for entry in self.journal[stored.last[1] + 1 - self.journal[0][1] :]:
             request = self._SyncObj__parseChangeClusterRequest(entry[0])
             if request is not None:
                 self._SyncObj__doChangeCluster(request)

@@ -13,8 +13,14 @@ node does not start; a broken one at the very end is a write that a crash tore, 
 is cut off. Compaction replaces the file by a new one of a single batch, durable before it has the name; that
 first batch is never torn, only damaged.
 
+What remains undetected is damage of the very last batch, which looks like a torn one. So the last batch of a log that
+rests is one that holds the commit index and nothing else (`note_commit`): nothing is lost with it.
+
+A compaction keeps some entries from before the snapshot (`kept`), for followers that are just a little behind: who gets
+a snapshot begins anew. They are no more than one Append holds, so the one that follows a snapshot reaches beyond it.
+
 It implements `pysyncobj.journal.Journal`; entries are the tuples (stored entry, index, term) that pysyncobj
-handles. Invariant: the log is contiguous, begins with the last two entries of the snapshot, and is never cut at
+handles. Invariant: the log is contiguous, contains the last two entries of the snapshot, and is never cut at
 or below the commit index.
 """
 
@@ -38,6 +44,8 @@ _ENTRY: Final = struct.Struct("<QQ")
 MAGIC: Final = 0x52464A31
 _MAGIC: Final = struct.pack("<I", MAGIC)
 _KIND_ENTRY, _KIND_CUT, _KIND_TERM, _KIND_COMMIT = 1, 2, 3, 4
+KEPT_BYTES_MAX: Final = 512 << 10
+"""Of entries from before the snapshot."""
 NO_OP: Final = b"\x01"
 """pysyncobj's entry that does nothing."""
 
@@ -45,9 +53,11 @@ NO_OP: Final = b"\x01"
 class Journal:
     """Entries in memory, and in a file what is needed to have them again."""
 
-    def __init__(self, disk: Disk) -> None:
-        """Read the file, if there is one; cut a torn end. Raises DamagedLog."""
+    def __init__(self, disk: Disk, kept: int = 0) -> None:
+        """Read the file, if there is one; cut a torn end. `kept`: so many entries from before the snapshot are not
+        forgotten, if they are not too large. Raises DamagedLog."""
         self._disk = disk
+        self._kept = kept
         self._entries: list[Entry] = []
         self._term = 0
         self._vote: str | None = None
@@ -90,6 +100,15 @@ class Journal:
         self._size += len(batch)
         self.syncs += 1
 
+    def note_commit(self) -> bool:
+        """Make the commit index durable in a batch of its own, if it is not and nothing else waits; whether it did."""
+        if self._body or self._commit == self._commit_stored:
+            return False
+        self._record(_KIND_COMMIT, _U64.pack(self._commit))
+        self._commit_stored = self._commit
+        self.sync()
+        return True
+
     def rewrite(self) -> None:
         """A new file with what holds now, in the place of the old one; durable."""
         self._body = bytearray()
@@ -106,19 +125,29 @@ class Journal:
         self.syncs += 1
 
     def align(self, previous: Entry, last: Entry) -> None:
-        """Let the log begin with the last two entries of a snapshot, and keep what follows them if it does.
+        """Let the log begin with the last two entries of a snapshot, and keep what is around them if they are there.
 
         Raft section 7: a log that contains the snapshot's last entry keeps the entries after it.
         """
-        keep: list[Entry] = []
         at = previous[1] - self._entries[0][1] if self._entries else -1
-        if at >= 0 and self._entries[at : at + 2] == [previous, last]:
-            if at == 0:
-                return
-            keep = self._entries[at + 2 :]
-        self._entries = [previous, last, *keep]
+        whole = at >= 0 and self._entries[at : at + 2] == [previous, last]
         self._commit = max(self._commit, last[1])
-        self.rewrite()
+        if not whole:
+            self._entries = [previous, last]
+            self.rewrite()
+        elif (forgotten := self._forgettable(at)) > 0:
+            self._entries = self._entries[forgotten:]
+            self.rewrite()
+
+    def _forgettable(self, before: int) -> int:
+        """How many of the entries before this position are too many or too large to be kept."""
+        first = max(0, before - self._kept)
+        size = 0
+        for at in range(before - 1, first - 1, -1):
+            size += len(self._entries[at][0])
+            if size > KEPT_BYTES_MAX:
+                return at + 1
+        return first
 
     # ---- what pysyncobj asks of a journal ----
 
@@ -138,8 +167,8 @@ class Journal:
             del self._entries[entryFrom:]
 
     def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
-        """Forget the entries before this position: a snapshot has them."""
-        self._entries = self._entries[entryTo:]
+        """Forget the entries before this position but the last few: a snapshot has them."""
+        self._entries = self._entries[self._forgettable(entryTo) :]
         self.rewrite()
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803

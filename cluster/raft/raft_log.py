@@ -69,6 +69,10 @@ from .voters import Candidate, next_change, wanted_voters
 COMMAND_BYTES_MAX: Final = 512 << 10
 ENTRY_BYTES_MAX: Final = COMMAND_BYTES_MAX + 1024
 SNAPSHOT_EVERY: Final = 10_000
+KEPT_SHARE: Final = 10
+"""One in so many of the entries between two snapshots stays behind the newer one."""
+RESTS_S: Final = 1.0
+"""After so long without a flush the log is taken to rest."""
 ANNOUNCE_EVERY_S: Final = 0.5
 
 
@@ -93,7 +97,8 @@ class RaftLog:
         say: Callable[[str], object] | None = None,
         snapshot_every: int = SNAPSHOT_EVERY,
     ) -> None:
-        """Open a formatted directory; a snapshot is taken when the log is longer than it, and than the map."""
+        """Open a formatted directory; a snapshot is taken when what follows the last one is longer than it, and than
+        the map."""
         self._disk = disk
         self._now_s = now_s
         self._chance = chance
@@ -118,6 +123,8 @@ class RaftLog:
         self._announced: tuple[int, ...] = ()
         self._announced_s = now_s
         self._hint: tuple[NodeId | None, int] = (None, 0)
+        self._flushes = 0
+        self._flushed_s = now_s
         self._turn_is_due = False
         self._closed = False
         self._fold = Fold()
@@ -317,7 +324,7 @@ class RaftLog:
                 identities.establish(self._disk, over, identities.founders_map(over.founders))
             else:
                 identities.write(self._disk, over)
-        journal = Journal(self._disk)
+        journal = Journal(self._disk, self._snapshot_every // KEPT_SHARE)
         snapshots = Snapshots(self._disk, self._dump)
         stored = snapshots.load()
         begins = journal[0][1] if len(journal) else 0
@@ -427,6 +434,7 @@ class RaftLog:
             self._follow(core)
         self._compact(core)
         core.flush()
+        self._note_rest(core.journal)
         self._tell()
         if core.leads and core.commit < core.journal[-1][1] and core.voters == (self.me_id,):
             self._kick()
@@ -489,9 +497,16 @@ class RaftLog:
                 self.propose(c.SetVoters(voters=names))
 
     def _compact(self, core: Core) -> None:
-        length = len(core.journal)
-        if length > self._snapshot_every and length > self._fold.map.entities and core.applied > core.journal[1][1]:
+        length = core.journal[-1][1] - core.snapshot_index
+        if length > self._snapshot_every and length > self._fold.map.entities and core.applied > core.snapshot_index:
             core.compact()
+
+    def _note_rest(self, journal: Journal) -> None:
+        """A log to which nothing more comes ends with a batch that may be lost."""
+        if journal.syncs != self._flushes:
+            self._flushes, self._flushed_s = journal.syncs, self._now_s
+        elif self._now_s - self._flushed_s > RESTS_S and journal.note_commit():
+            self._flushes = journal.syncs
 
     # ---- what is replicated (core.Machine) ----
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cluster.errors import DamagedLog
 from cluster.raft.disk import AHEAD_BYTES, FileDisk
-from cluster.raft.journal import FILE, NO_OP, Journal
+from cluster.raft.journal import FILE, KEPT_BYTES_MAX, NO_OP, Journal
 from tests.simulation.raft.sim_disk import SimDisk
 
 
@@ -110,6 +110,39 @@ def test_compaction_leaves_one_batch_and_the_tail(tmp_path: Path) -> None:
     assert (tmp_path / FILE).stat().st_size < size
     assert [entry[1] for entry in Journal(FileDisk(tmp_path))[:]] == [6, 7, 8]
     assert not (tmp_path / f"{FILE}.new").exists()
+
+
+def test_some_entries_stay_behind_a_snapshot_if_they_are_small(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path)
+    journal = Journal(disk, kept=3)
+    journal.align((NO_OP, 2, 0), (NO_OP, 3, 0))
+    for index in range(4, 20):
+        journal.add(bytes(KEPT_BYTES_MAX // 2 - 1 if index == 12 else 1), index, 1)
+    journal.setRaftCommitIndex(19)
+    journal.sync()
+    journal.align(journal[8], journal[9])  # the entries 10 and 11
+    assert journal[0][1] == 7
+    again = Journal(FileDisk(tmp_path), kept=3)
+    assert again[:] == journal[:]
+    again.align(again[3], again[4])
+    assert again[:] == journal[:]
+    again.deleteEntriesTo(again[:].index(journal[-2]))  # the entries 18 and 19
+    assert again[0][1] == 15
+    again.add(bytes(KEPT_BYTES_MAX), 20, 1)
+    again.add(NO_OP, 21, 1)
+    again.add(NO_OP, 22, 1)
+    again.add(NO_OP, 23, 1)
+    again.deleteEntriesTo(len(again) - 2)
+    assert again[0][1] == 21
+
+
+def test_the_commit_index_of_a_log_that_rests_is_stored_once(tmp_path: Path) -> None:
+    journal = filled(tmp_path)
+    assert not journal.note_commit() or journal.getRaftCommitIndex() == 3
+    journal.setRaftCommitIndex(6)
+    assert journal.note_commit()
+    assert not journal.note_commit()
+    assert Journal(FileDisk(tmp_path)).getRaftCommitIndex() == 6
 
 
 def test_a_snapshot_within_the_log_keeps_what_follows_it(tmp_path: Path) -> None:

@@ -374,6 +374,34 @@ def test_restart_from_files_with_and_without_snapshots(tmp_path: Path) -> None:
     assert cluster.do("b", c.AddVhost(name="after")).ok
 
 
+@pytest.mark.parametrize(("missed", "anew"), [(4, False), (20, False), (70, True)])
+def test_who_is_a_little_behind_a_compaction_gets_the_entries_and_no_snapshot(missed: int, anew: bool) -> None:
+    """A snapshot would have its node begin again."""
+    cluster = founded(snapshot_every=50)
+    leader = cluster.leader
+    late = next(name for name in "abc" if name != leader.name)
+    core = leader._core
+    assert core is not None
+    before = core.snapshot_index
+    while leader.applied - before < 49:
+        cluster.do(leader.name, c.AddVhost(name="again"))
+    cluster.take_down(late)
+    while core.snapshot_index == before:
+        cluster.do(leader.name, c.AddVhost(name="again"))
+    end = core.snapshot_index + missed
+    while leader.applied < end:
+        cluster.do(leader.name, c.AddVhost(name="again"))
+    cluster.down.clear()
+    cluster.logs[late].unlinked(NodeId(leader.name))
+    for name in "abc":
+        if name != late:
+            cluster.link(name, late)
+    cluster.until(lambda: cluster.logs[late].applied == cluster.leader.applied)
+    assert cluster.restored == ([late] if anew else [])
+    assert cluster.logs[late].map.digest() == cluster.leader.map.digest()
+    assert cluster.do(late, c.AddVhost(name="after")).ok
+
+
 @pytest.mark.parametrize("name", ["journal", "snapshot", "identity"])
 def test_a_missing_or_damaged_file_refuses_to_start_in_one_line(tmp_path: Path, name: str) -> None:
     cluster = founded(tmp_path)
@@ -389,6 +417,21 @@ def test_a_missing_or_damaged_file_refuses_to_start_in_one_line(tmp_path: Path, 
     file.unlink()
     with pytest.raises(DamagedLog, match=f"{tmp_path}/a"):
         RaftLog(FileDisk(tmp_path / "a"), **quiet())
+
+
+def test_damage_of_the_last_command_is_seen_once_the_log_rests(tmp_path: Path) -> None:
+    """It is not taken for a write that a crash tore: what stands behind it holds the commit index only."""
+    cluster = founded(tmp_path)
+    cluster.do("a", c.AddVhost(name="the last one"))
+    cluster.pass_time(2)
+    for log in cluster.logs.values():
+        log.close()
+        file = tmp_path / log.name / "journal"
+        whole = bytearray(file.read_bytes())
+        whole[whole.rindex(b"the last one")] ^= 1
+        file.write_bytes(whole)
+        with pytest.raises(DamagedLog, match=rf"{tmp_path}/{log.name}/journal"):
+            RaftLog(FileDisk(tmp_path / log.name), **quiet())
 
 
 def quiet() -> dict[str, Any]:
