@@ -281,8 +281,10 @@ class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
     amqp: tuple[str, ...] = ()
     damaged: tuple[QueueId, ...] = ()
     """Queues whose replica at this node has lost records: it does not count before it has caught up."""
+    all_damaged: bool = False
+    """So it is with every replica at this node, however many there are when the command is applied."""
     spare_last: bool = False
-    """Refuse if one of `damaged` would have nobody left who may have all of it: a damaged copy is better than none."""
+    """Refuse if a damaged one would leave nobody who may have all of its queue: a damaged copy is better than none."""
 
 
 class FailNode(Command, frozen=True, kw_only=True, tag="fail_node"):

@@ -69,6 +69,8 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     gap_epoch: Epoch = Epoch(0)
     """The newest epoch whose first owner may have lacked what was committed: it was forced, or nobody was left. A copy
     that knows of no epoch since then does not know what was handed out of it, or has left."""
+    begins_empty: bool = False
+    """The loss of all that was before `gap_epoch` was accepted: what such a copy holds is nothing."""
 
     @property
     def transient(self) -> bool:

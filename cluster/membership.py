@@ -85,9 +85,10 @@ class Membership(ClusterView):
                 f"member '{known.name}' has registered as incarnation {known.incarnation} before, so "
                 f"{command.incarnation} is of the past: register as {known.incarnation + 1}"
             )
-        damaged = frozenset(command.damaged)
+        held = self._held(known.name)
+        damaged = {queue.queue_id for queue in held} if command.all_damaged else set(command.damaged)
         if command.spare_last:
-            only = [q for q in self._held(known.name) if q.queue_id in damaged and self.is_only_copy(q, known.name)]
+            only = [q for q in held if q.queue_id in damaged and self.is_only_copy(q, known.name)]
             if only:
                 raise PreconditionFailed(
                     f"the damaged copies of member '{known.name}' may be the only ones of {len(only)} queues, the "
@@ -183,7 +184,7 @@ class Membership(ClusterView):
             if queue.replicas == (name,):
                 # whose loss was accepted: it starts empty where it goes, and no operator has to force it there
                 replicas = replicas or self._anybody(name)
-                after = replace(after, in_sync=replicas, gap_epoch=Epoch(queue.epoch + 1))
+                after = replace(after, in_sync=replicas, gap_epoch=Epoch(queue.epoch + 1), begins_empty=True)
             after = replace(after, replicas=replicas)
             if queue.owner is None:
                 after = ownership.elected(after, terms, self._members.get, self._members.owned)
@@ -329,7 +330,8 @@ class Membership(ClusterView):
         return [self._by_id[queue_id] for queue_id in self._members.held_ids(node)]
 
     def _anybody(self, but: NodeId) -> tuple[NodeId, ...]:
-        return (min(member.name for member in self._members.all() if member.name != but and not member.witness),)
+        storing = [member for member in self._members.all() if member.name != but and not member.witness]
+        return (min(storing, key=lambda member: (not member.alive, member.draining, member.name)).name,)
 
     def _put(self, member: Member, log: list[Change]) -> None:
         if self._members.get(member.name) != member:

@@ -147,7 +147,7 @@ def forced(queue: Queue, to: Member) -> Queue:
     """An operator's choice: this replica is the queue from now on."""
     after = replace(transferred(replace(queue, in_sync=(to.name,)), to), eligible=())
     whole = to.name in (*queue.in_sync, *queue.eligible)
-    return after if whole else replace(after, gap_epoch=after.epoch)
+    return after if whole else replace(after, gap_epoch=after.epoch, begins_empty=False)
 
 
 def adopted(queue: Queue, node: NodeId) -> Queue:

@@ -171,6 +171,7 @@ class Topology:
             version=queue.version,
             volatile=queue.volatile,
             gap_epoch=queue.gap_epoch,
+            begins_empty=queue.begins_empty,
         )
         self.queues[held.name] = held
         return held

@@ -243,7 +243,7 @@ class Part:
         node = self.node
         ring = self.copying.drop(entity.queue_id) or self._new_replica(entity)
         of_before = (ring.epochs[-1][0] if ring.epochs else 0) < entity.gap_epoch
-        if of_before and entity.volatile:  # nobody is left who knew what has been acknowledged
+        if of_before and (entity.volatile or entity.begins_empty):  # nobody is left who knew what was acknowledged
             node.forget_ring(ring)
             ring = self._new_replica(entity)
         queue = Queue(entity, node.map.effective(entity), ring, node, node.now_ms)

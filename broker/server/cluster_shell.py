@@ -26,7 +26,7 @@ import broker.node.part  # noqa: F401 - long to import, and once there are links
 from broker.server.addresses import dialable, own_address, remember, remembered
 from broker.server.awaiting import come
 from broker.server.catching_up import NOTHING, CatchingUp
-from broker.server.damage import copies_of, given_up, is_marked, unmark
+from broker.server.damage import given_up, is_marked, unmark
 from broker.server.endings import Restart, Unstarted
 from broker.server.handing_over import hand_over_all
 from broker.server.identity import Identity, identity_of
@@ -224,14 +224,15 @@ class ClusterShell:
             incarnation=Incarnation(self.incarnation),
             address=self._address,
             amqp=self._options.advertised_amqp or dialable(amqp, self._address),
-            damaged=copies_of(self.raft.map, self.name) if is_marked(self._directory) else (),
+            all_damaged=is_marked(self._directory),
         )
         applied = await self.ordered(command)
         if applied.error is not None:
             raise Unstarted(applied.error.text)
-        if command.damaged:
+        copies = self.raft.map.held(NodeId(self.name))
+        if command.all_damaged and copies:
             aside = self._shell.storage.aside or "set aside"
-            self.say("rebuilds", f"{len(command.damaged)} copies from other members; the damaged journal is {aside}")
+            self.say("rebuilds", f"{copies} copies from other members; the damaged journal is {aside}")
         unmark(self._directory)
         if self.draining:
             self._shell.turn_clients_away()
@@ -253,13 +254,14 @@ class ClusterShell:
             disk_id=self._disk_id,
             incarnation=Incarnation(max(self.incarnation, known.incarnation) + 1),
             address=self._address,
-            damaged=copies_of(self.raft.map, self.name),
+            all_damaged=True,
             spare_last=True,
         )
         applied = await self.ordered(command)
         ending = given_up(self._directory, damage, applied, self.raft.map, self.name)
         if isinstance(ending, Restart):
-            self._log.say("error", "cluster.journal_damaged", why=str(damage), copies=len(command.damaged))
+            copies = self.raft.map.held(NodeId(self.name))
+            self._log.say("error", "cluster.journal_damaged", why=str(damage), copies=copies)
         return ending
 
     async def _heard_by_leader(self) -> None:

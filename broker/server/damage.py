@@ -1,7 +1,7 @@
 """A member whose journal is damaged: its copies are rebuilt from those of the others, if every queue has one (waits).
 
     found       the journal cannot be read at the start, or a record while the node runs
-    given up    RegisterNode names every queue that is held here as damaged. The cluster refuses that (`spare_last`)
+    given up    RegisterNode calls every copy that is held here damaged. The cluster refuses that (`spare_last`)
                 when a queue would have nobody left who may have all of it: nothing is touched, and the node ends
                 with a line that names the queues
     set aside   DIR/journal.lost is written, the node begins anew, DIR/journal becomes DIR/journal.damaged-<time>
@@ -22,7 +22,7 @@ from broker.server.endings import Restart, Unstarted
 from broker.server.identity import write_durably
 from cluster.entities import Queue
 from cluster.errors import queue_text
-from cluster.ids import NodeId, QueueId
+from cluster.ids import NodeId
 from cluster.state import Applied
 from cluster.view import ClusterView
 from journal.errors import DamagedJournal
@@ -46,11 +46,6 @@ def names_of(queues: Sequence[Queue]) -> str:
     return f"{names} and {more} more" if more > 0 else names
 
 
-def copies_of(map_: ClusterView, node: str) -> tuple[QueueId, ...]:
-    """All queues of which this node holds a copy."""
-    return tuple(queue.queue_id for queue in map_.replicas_of(NodeId(node)))
-
-
 def given_up(directory: Path, damage: DamagedJournal, applied: Applied, map_: ClusterView, node: str) -> Exception:
     """What ends this node, after it asked to give up its copies: it begins again, with its journal marked as lost, or
     it says of which queues it may have the only copy."""
@@ -65,7 +60,9 @@ def given_up(directory: Path, damage: DamagedJournal, applied: Applied, map_: Cl
 
 
 def mark(directory: Path, why: str) -> None:
-    """The journal in this directory is lost, from the next start on."""
+    """The journal in this directory is lost, from the next start on, also when it was rebuilt before: a crash may have
+    left it marked as such, and it would never be set aside."""
+    (directory / "journal" / REBUILT).unlink(missing_ok=True)
     write_durably(directory / LOST, why + "\n")
 
 

@@ -42,7 +42,13 @@ class ClusterWorld:
         return self.do(c.AddMember(name=NodeId(name), address=f"{name}:1", witness=witness))
 
     def register(
-        self, name: str, disk: str | None = None, damaged: tuple[int, ...] = (), *, spare_last: bool = False
+        self,
+        name: str,
+        disk: str | None = None,
+        damaged: tuple[int, ...] = (),
+        *,
+        all_damaged: bool = False,
+        spare_last: bool = False,
     ) -> Any:
         """The member's process starts: on the disk that it had, unless another one is named."""
         return self.do(
@@ -53,6 +59,7 @@ class ClusterWorld:
                 address=f"{name}:1",
                 amqp=(f"amqp://{name}:5672",),
                 damaged=tuple(QueueId(queue_id) for queue_id in damaged),
+                all_damaged=all_damaged,
                 spare_last=spare_last,
             )
         )

@@ -195,6 +195,34 @@ def test_the_only_copy_is_forgotten_on_demand_only() -> None:
     assert world.sets("one") == ("b", "b", "")
 
 
+def test_a_queue_whose_loss_was_accepted_goes_to_somebody_alive() -> None:
+    """It starts empty at once, and not when a dead member returns, perhaps with what it once held."""
+    world = ClusterWorld()
+    world.declare("q", x={"replicas": 1})
+    world.fail("b")
+    world.drain("c")
+    world.fail("a")
+    world.forget("a", accept_loss=True)
+    assert world.sets("q") == ("c", "c", "")
+
+
+def test_a_queue_whose_loss_was_accepted_begins_empty_wherever_it_goes() -> None:
+    world = ClusterWorld("ab", witnesses="w")
+    world.declare("q", x={"replicas": 1})
+    world.fail("b")
+    world.fail("a")
+    world.forget("a", accept_loss=True)
+    assert world.sets("q") == (None, "b", "")
+    world.register("b")
+    queue = world.queue("q")
+    assert (queue.owner, queue.gap_epoch, queue.begins_empty) == ("b", queue.epoch, True)
+    world.add("c")
+    world.register("c")
+    world.move("q", add="c")
+    world.force("q", "c")
+    assert not world.queue("q").begins_empty, "this copy is the queue, by the operator's choice"
+
+
 def test_a_stale_copy_is_not_taken_for_the_lost_one() -> None:
     """The operator accepted a loss, not how large it is: of several stale copies he names the one to go on from."""
     world = ClusterWorld()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cluster import commands as c
 from cluster.errors import NotFound, PreconditionFailed
 from cluster.ids import Epoch, Incarnation, NodeId
 from cluster.ownership import Terms
@@ -200,6 +201,23 @@ def test_damaged_replicas_do_not_count() -> None:
     world.register("a", damaged=(queue.queue_id, 4711))
     assert world.sets("q") == ("c", "bc", "")
     assert world.sets("r") == ("b", "abc", "")
+
+
+def test_all_that_a_member_has_is_damaged() -> None:
+    """Without a list: of very many queues none would fit into a command."""
+    world = ClusterWorld()
+    world.declare("one", x={"replicas": 2})
+    world.declare("lone", x={"replicas": 1})
+    world.declare("two")
+    assert (world.queue("one").replicas, world.queue("lone").replicas) == (("a", "b"), ("c",))
+    world.register("a", all_damaged=True, spare_last=True)
+    assert world.sets("one") == ("b", "b", "")
+    assert world.sets("two")[1] == "bc"
+    with pytest.raises(PreconditionFailed, match="'c' may be the only ones of 1 queues, the first is queue 'lone'"):
+        world.register("c", all_damaged=True, spare_last=True)
+    assert world.sets("lone") == ("c", "c", "")
+    command = c.RegisterNode(node=NodeId("a"), disk_id="d", incarnation=Incarnation(1), address="a:1", all_damaged=True)
+    assert len(c.encode(command)) < 300
 
 
 def test_a_damaged_replica_that_may_be_the_last_is_not_given_up() -> None:

@@ -71,3 +71,28 @@ def test_a_queue_in_memory_begins_empty_where_its_messages_are_not_known() -> No
     assert bodies(carol.consume("q")) == [], "what was acknowledged does not come back"
     (new,) = [said for said in carol.publish("", "q", b"new") if isinstance(said, Content)]
     assert (new.body, new.method.redelivered) == (b"new", False)
+
+
+def test_a_queue_whose_loss_was_accepted_begins_empty_at_who_once_had_a_copy() -> None:
+    """Its copy was removed while it was away, and it is the only one left to put the queue to."""
+    cluster = Cluster("a", "b")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local")
+    alice.ask(m.ConfirmSelect())
+    alice.publish("", "q", *(b"%d" % number for number in range(10)))
+    cluster.kill("b")
+    cluster.order(c.MoveReplica(queue_id=cluster.queue("q").queue_id, remove=(NodeId("b"),)))
+    cluster.wait(1000)
+    assert cluster.queue("q").replicas == ("a",)
+    assert len(bodies(alice.consume("q"))) == 10
+    alice.say(m.BasicAck(0, True))
+    cluster.turn()
+    cluster.kill("a")
+    cluster.order(c.ForgetNode(node=NodeId("a"), accept_loss=True))
+    cluster.restart("b")
+    cluster.wait(3000)
+    assert cluster.queue("q").owner == "b"
+    bob = cluster["b"].client()
+    assert bodies(bob.consume("q")) == [], "what was acknowledged does not come back"
+    (new,) = [said for said in bob.publish("", "q", b"new") if isinstance(said, Content)]
+    assert (new.body, new.method.redelivered) == (b"new", False)
