@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 def carry_out(queue: Queue, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
-    """Publishes and settles within one turn. What the queue refuses is refused whole, and the deliveries return."""
+    """Publishes and settles within one turn. What the queue refuses is refused whole, and the deliveries return.
+
+    What is returned takes its old place before anything is published behind it: a queue with a length hands out and
+    drops in the middle of this, and its oldest come first.
+    """
     known = queue.producers.knows
     new = [(m, named) for messages, named in part.publishes if named is None or not known(*named) for m in messages]
     if not queue.takes([message for message, _ in new], now_ms):
@@ -23,6 +27,9 @@ def carry_out(queue: Queue, part: CommitPart, ticket: Ticket, now_ms: int) -> No
         for seq, _ in part.settles:
             queue.requeue(seq, False)
         return
+    for seq, outcome in part.settles:
+        if outcome == "requeue":
+            queue.requeue(seq, False)
     for messages, named in part.publishes:
         if named is None:
             queue.publish(messages, ticket, now_ms)
@@ -30,8 +37,7 @@ def carry_out(queue: Queue, part: CommitPart, ticket: Ticket, now_ms: int) -> No
             queue.publish_named(*named, messages[0], ticket, now_ms)
     for seq, outcome in part.settles:
         if outcome == "ack":
+            queue.ring.acked += 1
             queue.settle(seq, held=True)
-        elif outcome == "requeue":
-            queue.requeue(seq, False)
-        else:
+        elif outcome == "reject":
             queue.reject(seq)

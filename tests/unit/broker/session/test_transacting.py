@@ -147,6 +147,18 @@ def test_outcomes() -> None:
     assert counts(world, "dead") == (2, 0)
 
 
+def test_what_returns_comes_before_what_is_published_with_it_also_in_a_queue_with_a_length() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q", x_max_length=2)
+    client.ask(m.TxSelect())
+    world.client().publish("", "q", b"old")
+    client.consume("q")
+    client.publish("", "q", b"1", b"2", b"3")
+    client.say(m.BasicReject(1, True))
+    assert bodies(client.say(m.TxCommit())) == [b"old", b"1", b"2", b"3"]
+
+
 @pytest.mark.parametrize("how", ["close", "leave", "error"])
 def test_a_channel_that_ends_gives_back_what_was_staged(how: str) -> None:
     world = World()
