@@ -39,7 +39,7 @@ SHELLS = {
     "broker/http/amqp_line.py": "a client's socket to the node",
     "broker/http/desk_client.py": "the line to the node",
     "broker/http/main.py": "the management process itself",
-    "broker/http/auth.py": "waits for passwords to be verified in threads",
+    "broker/http/auth.py": "waits for passwords to be verified in threads, makes tokens",
     "broker/cli/": "the command line: processes, files, terminals",
     "broker/server/": "the shell of the node: one loop, sockets, disk, clock",
     "broker/trial/client.py": "a client's socket",

@@ -37,6 +37,7 @@ from cluster import passwords
 from cluster.commands import PutUser
 from cluster.errors import Unavailable
 
+from . import web_page
 from .amqp_line import carried_out
 from .auth import REALM, LoginFailed, SignIn
 from .deeds import Deeds, OrderError
@@ -46,6 +47,7 @@ from .reference import page
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 FOLDED_S: Final = 2.0
+LOGIN_BYTES_MAX: Final = 16 << 10
 LOG: Final = structlog.get_logger("management")
 _QUERY: Final = {
     "page": "Number of the page, from 1",
@@ -87,6 +89,9 @@ def create_app(
         _route(app, write.method, write.path, write.summary, shell.write(write))
     for act in amqp_deeds.ACTS:
         _route(app, act.method, act.path, act.summary, shell.act(act))
+    _route(app, "POST", "/api/login", "Begin a session: a cookie, for the web page", shell.login)
+    _route(app, "POST", "/api/logout", "End the session", shell.logout)
+    web_page.add(app, web_page.PAGE)
     app.add_api_route("/api/auth", _oauth, methods=["GET"], include_in_schema=False)
     app.add_api_route("/api", page(app), methods=["GET"], include_in_schema=False)
     app.add_api_route("/api/index.html", page(app), methods=["GET"], include_in_schema=False)
@@ -125,10 +130,23 @@ class _Shell:
         if self._sign_in is not None:
             self._sign_in.close()
 
-    async def _reading(self, request: Request) -> Reading:
+    @property
+    def _signing_in(self) -> SignIn:
         if self._sign_in is None:
             self._sign_in = SignIn(self._mirror, asyncio.get_running_loop(), self._now_ms, self._loopback_users)
-        seer = await self._sign_in.seer(request)
+        return self._sign_in
+
+    async def login(self, request: Request) -> Response:
+        body = bodies.Body(bodies.parsed(await body_of(request, LOGIN_BYTES_MAX)), self._now_ms())
+        name, password = body.text("username"), body.text("password")
+        seer, cookie = await self._signing_in.begin(request, name, password.encode("utf-8", "replace"))
+        return json_response({"name": seer.name, "tags": list(seer.tags)}, headers={"set-cookie": cookie})
+
+    async def logout(self, request: Request) -> Response:
+        return Response(status_code=204, headers={"set-cookie": self._signing_in.end(request)})
+
+    async def _reading(self, request: Request) -> Reading:
+        seer = await self._signing_in.seer(request)
         return Reading(self._mirror, seer, self._now_ms(), request.query_params)
 
     def read(self, read: reads.Read) -> Endpoint:
@@ -296,9 +314,10 @@ def error_response(status: int, error: str, reason: Any, headers: Mapping[str, s
     )
 
 
-async def _refused(_request: Request, refused: Exception) -> Response:
+async def _refused(request: Request, refused: Exception) -> Response:
     assert isinstance(refused, Refused), "registered for this kind"
-    headers = {"www-authenticate": REALM} if isinstance(refused, LoginFailed) else None
+    asks = isinstance(refused, LoginFailed) and "x-csrf" not in request.headers
+    headers = {"www-authenticate": REALM} if asks else None
     return error_response(refused.status, refused.error, refused.reason, headers)
 
 
