@@ -159,6 +159,9 @@ class Peer:
     """(at ms, queue) of those that were refused."""
     active: dict[int, bool] = field(default_factory=dict)
     """Queues with a sync under way; True: a large one."""
+    offered: dict[int, int] = field(default_factory=dict)
+    """About how many bytes their offers have."""
+    offered_bytes: int = 0
 
     def is_quick(self, now_ms: int) -> bool:
         """Whether it owes nothing for so long that it would be called slow."""

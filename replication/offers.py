@@ -2,7 +2,9 @@
 
 A peer has at most ACTIVE_MAX syncs under way and one large one; queues that cannot commit without the copy come
 first. The backup asks for few buckets at a time, an answer holds about BODIES_BYTES_MAX, and it asks again for what
-did not fit: so what is under way to one peer stays below 8 MiB.
+did not fit: so what is under way to one peer stays below 8 MiB. Offers name all producers of their queue, 10,000
+perhaps, and the backup remembers them to the end of the sync: those of the syncs under way are together no more than
+8 MiB and one offer.
 
 A bucket's answer is composed when it is sent, after its bodies were read: link order then makes it exact, for every
 later change of the bucket is in an Append behind it. Bodies are needed only of seqs before the offer's end that the
@@ -21,6 +23,8 @@ from .messages import ReplicationMessage as Message
 from .sync import below, merged, subtract
 
 ACTIVE_MAX: Final = 256
+OFFERED_BYTES_MAX: Final = 8 << 20
+"""With larger offers among the syncs under way, no other one begins."""
 LARGE_BUCKETS: Final = 16
 """A sync of more buckets than this is a large one."""
 BODIES_BYTES_MAX: Final = 2 << 20
@@ -63,6 +67,7 @@ class Offers:
 
     def ended(self, peer: Peer, queue_id: int) -> None:
         """A sync of the queue is over, well or badly."""
+        peer.offered_bytes -= peer.offered.pop(queue_id, 0)
         if peer.active.pop(queue_id, False):
             peer.idle.extendleft(reversed(peer.large))
             peer.large.clear()
@@ -77,7 +82,7 @@ class Offers:
             _, queue_id = peer.later.popleft()
             if queue_id in self._owned:
                 self.enqueue(peer, self._owned[queue_id])
-        while peer.linked and len(peer.active) < ACTIVE_MAX:
+        while peer.linked and len(peer.active) < ACTIVE_MAX and peer.offered_bytes < OFFERED_BYTES_MAX:
             if peer.urgent:
                 queue_id = peer.urgent.popleft()
             elif peer.idle and peer.owed_bytes <= OWED_BYTES_LOW:
@@ -105,20 +110,20 @@ class Offers:
         copy.next_seq = store.emitted_end()
         copy.owed_first = copy.owed_last = 0
         copy.progress_ms = now_ms
-        peer.active[queue.queue_id] = large
-        self._host.send(
-            peer.name,
-            SyncOffer(
-                queue.queue_id,
-                queue.epoch,
-                copy.sync,
-                copy.next_seq,
-                store.emitted_reserved(),
-                tuple(store.epochs),
-                tuple(sorted(store.emitted_producers().items())),
-                buckets,
-            ),
+        offer = SyncOffer(
+            queue.queue_id,
+            queue.epoch,
+            copy.sync,
+            copy.next_seq,
+            store.emitted_reserved(),
+            tuple(store.epochs),
+            tuple(sorted(store.emitted_producers().items())),
+            buckets,
         )
+        peer.active[queue.queue_id] = large
+        peer.offered[queue.queue_id] = size = _size(offer)
+        peer.offered_bytes += size
+        self._host.send(peer.name, offer)
 
     # -- buckets
 
@@ -154,3 +159,9 @@ class Offers:
             ),
             [records],
         )
+
+
+def _size(offer: SyncOffer) -> int:
+    """About how many bytes its frame has."""
+    names = sum(len(producer) for producer, _ in offer.producers)
+    return names + 16 * (len(offer.producers) + len(offer.buckets) + len(offer.epochs) + 4)

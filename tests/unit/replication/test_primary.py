@@ -159,6 +159,26 @@ def test_the_in_sync_sets_of_many_queues_change_in_commands_that_the_wiring_log_
     assert max(len(commands.encode(command)) for command in host.commands) < COMMAND_BYTES_MAX
 
 
+def test_offers_with_very_many_producers_do_not_fill_the_link(host: Host) -> None:
+    """256 queues with 10,000 named publishers each were hundreds of megabytes in one link, and at the backup."""
+    primary = Primary(host, "a")  # type: ignore[arg-type]
+    primary.members_changed({"a": (1, True), "b": (1, True)}, 0)
+    primary.linked("b", 0)
+    crowd = {b"publisher %06d of one that has a long name" % number: number for number in range(10_000)}
+    for number in range(1, 257):
+        ring = Ring()
+        ring.producers = crowd
+        ring.write()
+        primary.take_over(entity(queue_id=number, replicas=("a", "b")), ring, 1, 0)
+    seen: list[int] = []
+    while offered := [head for _, head in host.take(SyncOffer)]:
+        assert sum(len(msgspec.msgpack.encode(offer)) for offer in offered) < 10 << 20
+        seen += [offer.queue_id for offer in offered]
+        for offer in offered:
+            primary.received("b", SyncDone(offer.queue_id, 3, offer.sync), NOTHING, 1)
+    assert sorted(seen) == list(range(1, 257))
+
+
 def test_a_peer_that_is_quick_again_joins_for_all_its_queues(host: Host) -> None:
     """Seed 277768354 of the simulation: one queue had looked at the peer first, and the others never heard."""
     primary = owner(host, minimum=1)
