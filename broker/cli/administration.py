@@ -120,17 +120,33 @@ policy = typer.Typer(no_args_is_help=True, help="Settings for all queues or exch
 alarm = typer.Typer(no_args_is_help=True, help="Drills: raise a resource alarm whatever is measured.")
 
 
+Password = Annotated[str | None, typer.Argument(help="Asked for when it is left out.")]
+
+
+def _typed(password: str | None) -> str:
+    if password is not None:
+        return password
+    return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+
+
 @user.command("add")
 def user_add(
     name: str,
-    password: Annotated[str | None, typer.Argument(help="Asked for when it is left out.")] = None,
+    password: Password = None,
     tag: Annotated[list[str] | None, typer.Option(help="administrator, monitoring, ... (repeatable)")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Give one that is there this password and these tags.")] = (
+        False
+    ),
     data_dir: DataDir = DATA_DIR,
 ) -> None:
-    """Make a user, or give one another password."""
-    if password is None:
-        password = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
-    perform(data_dir, "user.add", name=name, password=password, tags=tag or [])
+    """Make a user."""
+    perform(data_dir, "user.add", name=name, password=_typed(password), tags=tag or [], replace=replace)
+
+
+@user.command("password")
+def user_password(name: str, password: Password = None, data_dir: DataDir = DATA_DIR) -> None:
+    """Give a user another password."""
+    perform(data_dir, "user.password", name=name, password=_typed(password))
 
 
 @user.command("delete")

@@ -4,7 +4,8 @@ Each request has `do` and its arguments; `carry_out` answers with facts or raise
 is `broker.server.admin`, the stopped node's is `broker.cli.administration`. Passwords come in clear, are hashed off
 the loop, and are never written anywhere.
 
-    user.add name password [tags]             user.delete name                user.list
+    user.add name password [tags, replace]    user.password name password
+    user.delete name                          user.list
     vhost.add name [description]              vhost.delete name               vhost.list
     vhost.limit vhost limit value             (max-queues, max-connections; negative: none)
     permission.set user vhost configure write read   permission.clear user vhost   permission.list
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 import msgspec
 
 from cluster import commands as c
+from cluster.entities import UserLimits
 from cluster.passwords import SCRYPT, hashed
 from cluster.state import Applied
 from cluster.view import ClusterView
@@ -64,11 +66,32 @@ async def _user_add(operator: Operator, asked: Facts) -> Facts:
     tags = asked.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise Refused("'tags' is a list of words")
+    if operator.map.user(name) is not None and asked.get("replace") is not True:
+        raise Refused(
+            f"there is a user '{name}' already: 'user password' changes its password, 'user add --replace' its tags too"
+        )
+    return await _user_put(operator, name, password, tuple(tags))
+
+
+async def _user_password(operator: Operator, asked: Facts) -> Facts:
+    name, password = _text(asked, "name"), _text(asked, "password")
+    user = operator.map.user(name)
+    if user is None:
+        raise Refused(f"there is no user '{name}'")
+    return await _user_put(operator, name, password, user.tags)
+
+
+async def _user_put(operator: Operator, name: str, password: str, tags: tuple[str, ...]) -> Facts:
+    """Permissions and limits of a user that is there stay."""
     try:
         stored = await asyncio.to_thread(hashed, password, cost=operator.password_cost)
     except ValueError as error:
         raise Refused(str(error)) from error
-    return await _ordered(operator, c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=tuple(tags)))
+    user = operator.map.user(name)
+    limits = UserLimits() if user is None else user.limits
+    return await _ordered(
+        operator, c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=tags, limits=limits)
+    )
 
 
 async def _user_delete(operator: Operator, asked: Facts) -> Facts:
@@ -198,6 +221,7 @@ async def _vhost_limit(operator: Operator, asked: Facts) -> Facts:
 
 WIRING: dict[str, Callable[[Operator, Facts], Awaitable[Facts]]] = {
     "user.add": _user_add,
+    "user.password": _user_password,
     "user.delete": _user_delete,
     "user.list": _user_list,
     "vhost.add": _vhost_add,

@@ -41,6 +41,21 @@ async def test_users_come_and_go_while_the_node_runs(start: Any, connect: Any, t
     assert (await asked(tmp_path, "user.delete", name="bob"))["ok"]
 
 
+async def test_a_user_that_is_there_is_not_made_again_by_mistake(start: Any, tmp_path: Path) -> None:
+    shell = await start(data_dir=tmp_path)
+    assert (await asked(tmp_path, "user.add", name="bob", password="first", tags=["monitoring"]))["ok"]
+    made = shell.node.map.user("bob")
+    refused = await asked(tmp_path, "user.add", name="bob", password="second")
+    assert "there is a user 'bob' already" in refused["error"]
+    assert shell.node.map.user("bob") == made
+    assert (await asked(tmp_path, "user.password", name="bob", password="second"))["ok"]
+    changed = shell.node.map.user("bob")
+    assert (changed.tags, changed.password_hash == made.password_hash) == (("monitoring",), False)
+    assert (await asked(tmp_path, "user.add", name="bob", password="third", tags=[], replace=True))["ok"]
+    assert shell.node.map.user("bob").tags == ()
+    assert "there is no user 'eve'" in (await asked(tmp_path, "user.password", name="eve", password="x"))["error"]
+
+
 async def test_a_drill_blocks_publishers(start: Any, connect: Any, tmp_path: Path) -> None:
     shell = await start(data_dir=tmp_path)
     peer = await (await connect(shell)).open()
