@@ -48,7 +48,8 @@ class CatchingUp:
 
     async def wait(self) -> None:
         """Returns when the map is current. Raises Unstarted, or what ended the node meanwhile."""
-        self._command = replace(NOTHING, name=f"{self._cluster.name} {self._cluster.raft.session}")
+        # with the disk: who has the name of a former member counts its starts anew, and follows a log with the other's
+        self._command = replace(NOTHING, name=f"{self._cluster.raft.me_id} {self._cluster.raft.session}")
         done = self._done
 
         def told(applied: Applied) -> None:
