@@ -11,9 +11,10 @@ One group commit cannot hold both halves here, so a message dies in four steps, 
 A new owner starts again at the second step with all that is held: targets that have the number take no second copy
 (`producers.Producers`), so there is exactly one per target, however often owners die in between.
 
-At most WINDOW copies are under way. What finds no exchange or no queue, and what a full target refuses, is dropped
-with the strategy at-most-once, and tried again after 1 s, 2 s, 4 s ... 60 s with at-least-once; others pass it by, but
-not by more than DEAD_SPREAD numbers, which is what targets remember.
+Letters go in the order of their numbers, the order in which they died: one whose content is on its way from the disk is
+waited for. At most WINDOW copies are under way. What finds no exchange or no queue, and what a full target refuses, is
+dropped with the strategy at-most-once, and tried again after 1 s, 2 s, 4 s ... 60 s with at-least-once; others pass it
+by, but not by more than DEAD_SPREAD numbers, which is what targets remember.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ REASONS: Final[tuple[Reason, ...]] = ("rejected", "expired", "maxlen", "delivery
 class Dead:
     """One message that is held for its targets."""
 
-    __slots__ = ("due_ms", "mark", "number", "reason", "seq", "tries")
+    __slots__ = ("due_ms", "mark", "message", "number", "reason", "seq", "tries")
 
     def __init__(self, seq: int, number: int, reason: Reason, mark: int) -> None:
         self.seq = seq
         self.number = number
         self.reason = reason
         self.mark = mark  # of the commit that its DEAD record needs (Queue.durable)
+        self.message: Message | None = None  # its content, while it stands in the line
         self.tries = 0
         self.due_ms = 0
 
@@ -55,13 +57,14 @@ class Dead:
 class Burial:
     """The dead of one queue and epoch."""
 
-    __slots__ = ("_due", "_loading", "_open", "_queue", "_underway", "ended")
+    __slots__ = ("_due", "_line", "_loading", "_open", "_queue", "_underway", "ended")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._open: dict[int, Dead] = {}  # by number, in order: held and not settled
         self._due: deque[Dead] = deque()  # not under way; those to be tried again stand at the end
-        self._loading: dict[int, Dead] = {}  # by seq: content on its way from the disk
+        self._line: deque[Dead] = deque()  # to be buried next, in this order
+        self._loading: dict[int, Dead] = {}  # of the line, by seq: content on its way from the disk
         self._underway = 0
         self.ended = False
 
@@ -95,26 +98,35 @@ class Burial:
         later: list[Dead] = []
         for _ in range(len(self._due)):
             dead = self._due.popleft()
-            if self._underway + len(self._loading) >= WINDOW or dead.number - oldest >= DEAD_SPREAD:
+            if self._underway + len(self._line) >= WINDOW or dead.number - oldest >= DEAD_SPREAD:
                 self._due.appendleft(dead)
                 break
             if dead.due_ms > now_ms or not self._queue.durable(dead.mark):
                 later.append(dead)
                 continue
-            message = self._queue.ring.message(dead.seq)
-            if message is None:
+            dead.message = self._queue.ring.message(dead.seq)
+            self._line.append(dead)
+            if dead.message is None:
                 self._loading[dead.seq] = dead
                 self._queue.host.load(self._queue, [self._queue.ring.location(dead.seq)])
             else:
-                self._bury(dead, message)
+                self._go_on()  # its answer may come at once, and make room for the next
         self._due.extendleft(reversed(later))
 
     def loaded(self, seq: int, message: Message) -> bool:
         """Content came from the disk; False: it was not asked for here."""
         dead = self._loading.pop(seq, None)
         if dead is not None:
-            self._bury(dead, message)
+            dead.message = message
+            self._go_on()
         return dead is not None
+
+    def _go_on(self) -> None:
+        """Buries what stands in front and is here."""
+        while self._line and (message := self._line[0].message) is not None:
+            dead = self._line.popleft()
+            dead.message = None
+            self._bury(dead, message)
 
     def _bury(self, dead: Dead, message: Message) -> None:
         queue = self._queue

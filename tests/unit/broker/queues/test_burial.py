@@ -142,3 +142,18 @@ def test_what_expires_or_is_too_long_dies_the_same_way() -> None:
     stage.turn(101)
     stage.commit()
     assert [entry[1:3] for entry in stage.buried] == [("maxlen", b"1"), ("expired", b"2")]
+
+
+def test_letters_go_in_the_order_of_their_deaths_whether_their_content_is_in_memory_or_not() -> None:
+    stage = Stage(dead_letter_exchange="dlx", max_length=3)
+    stage.attach("b")
+    stage.publish("b", 1, b"1", b"2", b"3")
+    stage.commit()
+    stage.fail_over(alive={})  # what is here is on the disk only
+    stage.attach("b", next_number=4)
+    stage.publish("b", 4, b"4", b"5", b"6", b"7")
+    stage.commit()
+    assert [body for _, _, body, _ in stage.buried] == [b"1", b"2", b"3", b"4"]
+    answer(stage)
+    stage.commit()
+    assert stage.ring.dead() == []
