@@ -187,6 +187,11 @@ class Primary:
                 copy = owned.copies[node] = peer.queues[owned.queue_id] = Copy(node, progress_ms=now_ms)
                 self._restart(peer, owned, copy, now_ms)
 
+    def copies(self, queue_id: int) -> tuple[Copy, ...]:
+        """The copies of an owned queue, to look at."""
+        owned = self._owned.get(queue_id)
+        return () if owned is None else tuple(owned.copies.values())
+
     def _drop_copy(self, peer: Peer, queue_id: int) -> None:
         peer.queues.pop(queue_id, None)
         peer.unsynced.pop(queue_id, None)

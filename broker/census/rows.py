@@ -53,7 +53,8 @@ class MessageTotals(msgspec.Struct, frozen=True, array_like=True):
     redeliver: int = 0
     """Of the delivered and got ones, those with the redelivered flag."""
     ack: int = 0
-    """Acknowledged by consumers."""
+    """Acknowledged by consumers. Of a queue in a cluster also what consumers took without acknowledging: their node
+    acknowledges for them."""
     disk_reads: int = 0
     """Read back from the journal for a hand-out."""
     disk_writes: int = 0
@@ -159,7 +160,7 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="n
     """Total of queues that ended while this node owned them."""
     logins: tuple[LoginTotals, ...] = ()
     messages: MessageTotals = MessageTotals()
-    """Of all channels that ever were at this node, and the disk totals of its journal: what outlives a channel."""
+    """Of all channels that ever were at this node: what outlives a channel."""
 
     @property
     def key(self) -> Key:
@@ -279,11 +280,11 @@ class ConsumerRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, ta
 
 
 class CopyLag(msgspec.Struct, frozen=True, array_like=True):
-    """How far one copy is behind its owner, as the owner knows."""
+    """How far one copy is behind its owner, at most, as the owner knows: of one that is not synced, all there is."""
 
     node: str
     records_behind: int = 0
-    """Records that the owner has and the copy has not acknowledged."""
+    """Messages that the owner has and the copy has not acknowledged."""
     bytes_behind: int = 0
     in_sync: bool = True
     """What the owner would propose now; the wiring says what was agreed."""
@@ -340,9 +341,9 @@ class ExchangeRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, ta
     name: str
     """Empty: the default exchange."""
     publish_in: int = 0
-    """Total of messages that came to it, from clients and other exchanges."""
+    """Total of messages that clients published to it; what other exchanges hand on is counted at the first one."""
     publish_out: int = 0
-    """Total of messages that it handed to queues and exchanges, once for each."""
+    """Total of messages that went to queues from there, once for each queue."""
     confirm: int = 0
     """Total."""
     return_unroutable: int = 0

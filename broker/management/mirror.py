@@ -50,6 +50,7 @@ WATCHED_MAX: Final = 1_000
 UNHEARD_MS: Final = 30_000
 """A member whose rows are older than this is shown as they were, and as not running."""
 TOTALS: Final = MessageTotals.__struct_fields__
+DISK: Final = ("disk_reads", "disk_writes")
 
 
 class Sums(msgspec.Struct, frozen=True):
@@ -228,6 +229,9 @@ class Mirror:
                 track.put(sums)
         for row in self.node_rows():
             whole.messages = [have + new for have, new in zip(whole.messages, _values(row.messages), strict=True)]
+        for running in self._running.values():
+            for place in (TOTALS.index(field) for field in DISK):
+                whole.messages[place] += running.messages[place]
         self.sums.put(whole.now())
 
     def lease(self, leased: bool, now_ms: int) -> None:
@@ -308,6 +312,7 @@ class Mirror:
         match row:
             case QueueRow():
                 self._count(row.queue_id)
+                self._count_disk(row, before)
             case ConnectionRow():
                 running = self._running_of(row.vhost)
                 running.received_bytes += int(grown(before.received_bytes if before else 0, row.received_bytes))
@@ -321,6 +326,17 @@ class Mirror:
                         messages[place] += int(grown(getattr(old, field), getattr(row.messages, field)))
             case _:
                 pass
+
+    def _count_disk(self, row: QueueRow, before: QueueRow | None) -> None:
+        """What queues read and wrote: no channel knows it."""
+        old = before.messages if before else MessageTotals()
+        if (old.disk_reads, old.disk_writes) == (row.messages.disk_reads, row.messages.disk_writes):
+            return
+        queue = self.map.queue_by_id(QueueId(row.queue_id))
+        if queue is not None:
+            messages = self._running_of(queue.vhost).messages
+            for field in DISK:
+                messages[TOTALS.index(field)] += int(grown(getattr(old, field), getattr(row.messages, field)))
 
     def _count(self, queue_id: int) -> None:
         """Brings the depths of a vhost up to date with one of its queues."""

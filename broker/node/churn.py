@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker.census.rows import MessageTotals
+from broker.session.counts import totals
+
+if TYPE_CHECKING:
+    from broker.session.channel import Channel
+
 
 class Churn:
     """Counted where it happens; nobody decides anything by it."""
 
-    __slots__ = ("channels", "logins", "queues_created", "queues_declared", "queues_deleted", "refused_logins")
+    __slots__ = ("_left", "channels", "logins", "queues_created", "queues_declared", "queues_deleted", "refused_logins")
 
     def __init__(self) -> None:
+        self._left = MessageTotals()  # of the channels that are gone
         self.channels = 0
         """Opened."""
         self.logins = 0
@@ -19,3 +29,15 @@ class Churn:
         """That began, and that this node was the first owner of."""
         self.queues_deleted = 0
         """That ended while this node owned them."""
+
+    def left(self, channel: Channel) -> None:
+        """The channel is gone; what its messages did counts on."""
+        self._left = _sum((self._left, totals(channel.counts, channel.ledger)))
+
+    def messages(self, channels: Iterable[Channel]) -> MessageTotals:
+        """Of all channels that ever were here; `channels`: those that are."""
+        return _sum((self._left, *(totals(one.counts, one.ledger) for one in channels)))
+
+
+def _sum(some: tuple[MessageTotals, ...]) -> MessageTotals:
+    return MessageTotals(*(sum(getattr(one, field) for one in some) for field in MessageTotals.__struct_fields__))

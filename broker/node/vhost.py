@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from broker.queues.face import QueueFace
 from broker.routing.router import Router
+from broker.session.counts import ExchangeCounts
 
 
 class VirtualHost:
     """What a channel needs of its virtual host."""
 
-    __slots__ = ("name", "queues", "router")
+    __slots__ = ("exchanges", "name", "queues", "router")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.queues: dict[str, QueueFace] = {}
         self.router: Router[QueueFace] = Router(self.queues.get)
+        self.exchanges: dict[str, ExchangeCounts] = {}
+        """Of those that something was published to; the census strikes off those that are gone."""

@@ -126,6 +126,9 @@ class Asking:
 
         def taken(_: object) -> None:
             self._gets.pop(credit, None)
+            queue.ring.handed -= credit.delivered  # it is no consumer's
+            queue.ring.got += credit.delivered
+            queue.ring.got_empty += not credit.delivered
             if not attachment.attached or attachment.gen != gen:
                 return  # it is asked again; what was taken returns, for the next attach does not list it
             answer = Answer(queue.entity.queue_id, gen, ask.request, self._ready, len(queue.subscriptions))

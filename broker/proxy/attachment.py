@@ -62,6 +62,7 @@ class RemoteSubscription:
         self.window = 0
         self.credit = RemoteConsumer(serving.queue.ring, attachment.holder, head.priority, self)
         self.credit.out.size_max = OUT_BYTES_MAX
+        self.credit.no_ack = head.no_ack
         self.renew(head)
 
     def renew(self, head: ConsumerHead) -> None:

@@ -15,6 +15,7 @@ cdef class RemoteConsumer(Taker):
     """A node that takes messages for one of its consumers; see ledger_pure.RemoteConsumer."""
 
     cdef readonly uint8_t holder
+    cdef public bint no_ack
     cdef public uint64_t limit
     cdef public uint64_t unacked
     cdef readonly RecordBuffer out
@@ -88,6 +89,8 @@ cdef class Ledger:
     cdef public bint flowing
     cdef readonly uint64_t unacked
     cdef readonly uint64_t next_tag
+    cdef readonly uint64_t skipped
+    cdef readonly uint64_t redelivered
     cdef Consumer sole
     cdef list holders
     cdef delivery *entries
@@ -174,6 +177,7 @@ cdef class Ledger:
     def skip(self) -> int:
         """A delivery that needs no acknowledgement still takes a tag."""
         self.next_tag += 1
+        self.skipped += 1
         return self.next_tag - 1
 
     cdef delivery *find(self, uint64_t tag) noexcept:
@@ -222,6 +226,7 @@ cdef class Ledger:
         self.remove(entry)
         consumer.unacked -= 1
         consumer.ring.settle_seq(seq, False)
+        consumer.ring.acked += 1  # in a line that settling has just written
         if not consumer.ring.marked:
             consumer.ring.set_mark()
         if consumer.unacked == 0:
@@ -403,6 +408,10 @@ cdef inline int deliver(Ring ring, Taker taker, uint64_t seq, slot *s, int64_t n
         ring.set_holder(seq, far.holder)
         far.delivered += 1
         far.unacked += 1
+        if redelivered:
+            ring.redelivered += 1
+        if far.no_ack:
+            ring.handed_no_ack += 1
         if s.bits & WRITTEN:
             ring.relieve(seq, s)
         return 0
@@ -411,11 +420,16 @@ cdef inline int deliver(Ring ring, Taker taker, uint64_t seq, slot *s, int64_t n
     if consumer.no_ack:
         tag = ledger.next_tag
         ledger.next_tag = tag + 1
+        ledger.skipped += 1
     else:
         tag = ledger.put(consumer, seq, now_ms)
     ledger.out.put_deliver(ledger.number, consumer.tag, tag, redelivered, message)
     consumer.delivered += 1
+    if redelivered:
+        ring.redelivered += 1
+        ledger.redelivered += 1
     if consumer.no_ack:
+        ring.handed_no_ack += 1
         ring.settle_seq(seq, False)
     elif s.bits & WRITTEN:
         ring.relieve(seq, s)
@@ -429,17 +443,22 @@ def dispatch(Ring ring not None, consumers, int64_t now_ms, int64_t limit=1 << 3
     HEAD_EXPIRED, NO_CREDIT or LIMIT.
     """
     cdef tuple members = tuple(consumers)
-    cdef int64_t count = 0
-    cdef Taker consumer
-    cdef uint64_t seq
-    cdef slot *s
-    cdef int head
+    cdef tuple answer
     for member in members:
         if type(member) is not Consumer and type(member) is not RemoteConsumer:
             raise TypeError(f"a compiled ring feeds compiled consumers, not {type(member).__name__}")
-    if len(members) != 1:
-        return dispatch_round(ring, members, now_ms, limit)
-    consumer = <Taker>members[0]
+    answer = dispatch_one(ring, members[0], now_ms, limit) if len(members) == 1 else dispatch_round(
+        ring, members, now_ms, limit
+    )
+    ring.handed += <uint64_t>answer[0]
+    return answer
+
+
+cdef tuple dispatch_one(Ring ring, Taker consumer, int64_t now_ms, int64_t limit):
+    cdef int64_t count = 0
+    cdef uint64_t seq
+    cdef slot *s
+    cdef int head
     while True:
         if count >= limit:
             return count, LIMIT

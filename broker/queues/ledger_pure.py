@@ -79,7 +79,9 @@ class Consumer:
         tag = ledger.skip() if self.no_ack else ledger.add(self, seq, now_ms)
         ledger.out.deliver(ledger.number, self.tag, tag, redelivered, message)
         self.delivered += 1
+        ledger.redelivered += redelivered
         if self.no_ack:
+            self.ring.handed_no_ack += 1
             self.ring.settle(seq)
 
 
@@ -87,12 +89,13 @@ class RemoteConsumer:
     """A node that takes messages for one of its consumers, as `dispatch` sees it at the queue's owner.
 
     holder     the node's number, 1 to 254: the ring remembers who has what
+    no_ack     its node will acknowledge for it
     limit      `delivered` may rise to it
     out        ENQ records as the consumer shall see them; full at its `size_max`
     unacked    raised with each delivery, corrected by who hears from the node
     """
 
-    __slots__ = ("active", "delivered", "holder", "limit", "out", "owner", "priority", "ring", "unacked")
+    __slots__ = ("active", "delivered", "holder", "limit", "no_ack", "out", "owner", "priority", "ring", "unacked")
 
     def __init__(self, ring: Ring, holder: int, priority: int = 0, owner: Any = None) -> None:
         if not 1 <= holder <= HOLDER_MAX:
@@ -102,6 +105,7 @@ class RemoteConsumer:
         self.priority = priority
         self.owner = owner
         self.active = True
+        self.no_ack = False
         self.limit = 0
         self.delivered = 0
         self.unacked = 0
@@ -117,6 +121,7 @@ class RemoteConsumer:
         ring.give(seq, self.holder)
         self.delivered += 1
         self.unacked += 1
+        ring.handed_no_ack += self.no_ack
 
 
 Taker = Consumer | RemoteConsumer
@@ -128,9 +133,12 @@ class Ledger:
 
     prefetch  basic.qos global: the limit of all the channel's consumers together, 0 = unlimited
     flowing   False while nothing may be delivered (channel closing)
+    skipped, redelivered    totals: deliveries that need no acknowledgement, and those with the flag (not basic.get)
     """
 
-    __slots__ = ("_entries", "flowing", "next_tag", "number", "out", "prefetch", "unacked")
+    __slots__ = (
+        "_entries", "flowing", "next_tag", "number", "out", "prefetch", "redelivered", "skipped", "unacked",
+    )  # fmt: skip
 
     def __init__(self, number: int, out: OutBuffer) -> None:
         self.number = number
@@ -138,6 +146,7 @@ class Ledger:
         self.prefetch = 0
         self.flowing = True
         self.unacked = 0
+        self.skipped = self.redelivered = 0
         self.next_tag = 1
         self._entries: OrderedDict[int, tuple[Consumer, int, int]] = OrderedDict()
 
@@ -153,6 +162,7 @@ class Ledger:
         """A delivery that needs no acknowledgement still takes a tag."""
         tag = self.next_tag
         self.next_tag += 1
+        self.skipped += 1
         return tag
 
     def _tags(self, tag: int, multiple: bool) -> list[int] | None:
@@ -181,6 +191,7 @@ class Ledger:
                 self.unacked -= 1
                 consumer.unacked -= 1
                 consumer.ring.settle(seq)
+                consumer.ring.acked += 1
                 consumer.ring.mark()
         return 0
 
@@ -236,6 +247,12 @@ def dispatch(ring: Ring, consumers: Sequence[Taker], now_ms: int, limit: int = 1
     Returns (how many, why it stopped): HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED, HEAD_NOT_COMMITTED,
     HEAD_EXPIRED, NO_CREDIT or LIMIT. Who waits for a commit asks for the reservation, so that both come together.
     """
+    count, why = _hand_out(ring, consumers, now_ms, limit)
+    ring.handed += count
+    return count, why
+
+
+def _hand_out(ring: Ring, consumers: Sequence[Taker], now_ms: int, limit: int) -> tuple[int, int]:
     count = 0
     while True:
         if count >= limit:

@@ -62,6 +62,7 @@ cdef class Ring(LocalRing):
                 self.put(message)
         finally:
             PyBuffer_Release(&view)
+        self.published += self.next_seq - before
         if self.max_priority:
             self.cursor = self.next_seq
         self.set_mark()
@@ -133,6 +134,7 @@ cdef class Ring(LocalRing):
             count += 1
             seq = self.next_held(seq + 1, end, holder)
         if count:
+            self.acked += count
             self.set_mark()
         return count
 
@@ -503,6 +505,8 @@ cdef class Ring(LocalRing):
         cdef block *place
         cdef slot *s
         self.step_down()
+        self.published = self.handed = self.handed_no_ack = self.redelivered = self.acked = 0
+        self.got = self.got_no_ack = self.got_empty = self.disk_reads = self.disk_writes = 0
         self.replica = False
         self.paused = True
         if seen:
@@ -779,8 +783,10 @@ cdef class Ring(LocalRing):
                 if no_ack:
                     tag = ledger.next_tag
                     ledger.next_tag = tag + 1
+                    ledger.skipped += 1
                 else:
                     tag = ledger.put(consumer, r.seq, now_ms)
+                ledger.redelivered += r.flags & REDELIVERED_BIT != 0
                 ledger.out.put_deliver(ledger.number, consumer.tag, tag, r.flags & REDELIVERED_BIT != 0, message)
                 consumer.delivered += 1
                 if no_ack:

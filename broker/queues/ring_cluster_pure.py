@@ -152,6 +152,7 @@ class Ring(LocalRing):
         for seq in seqs:
             self.settle(seq)
         if seqs:
+            self.acked += len(seqs)
             self.mark()
         return len(seqs)
 
@@ -337,6 +338,7 @@ class Ring(LocalRing):
         `seen`: of all that is here nobody knows whether it was delivered before, so it counts as reserved, and the
         first group says so."""
         self.step_down()
+        self._begin_totals()
         self.replica = False
         self.paused = True
         if seen:
@@ -507,6 +509,7 @@ class Ring(LocalRing):
                 continue
             self.hold(seq, delivery_count)
             tag = ledger.skip() if consumer.no_ack else ledger.add(consumer, seq, now_ms)
+            ledger.redelivered += redelivered
             ledger.out.deliver(ledger.number, consumer.tag, tag, redelivered, message)
             consumer.delivered += 1
             if consumer.no_ack:

@@ -433,6 +433,18 @@ cdef class LocalRing:
     cdef readonly bint proxy
     cdef bint is_volatile
 
+    # totals since this node owns the queue, for operators; see ring_local_pure
+    cdef public uint64_t published
+    cdef public uint64_t handed
+    cdef public uint64_t handed_no_ack
+    cdef public uint64_t redelivered
+    cdef public uint64_t acked
+    cdef public uint64_t got
+    cdef public uint64_t got_no_ack
+    cdef public uint64_t got_empty
+    cdef readonly uint64_t disk_reads
+    cdef readonly uint64_t disk_writes
+
     cdef uint64_t absent  # ready messages that are on disk only
     cdef uint64_t loaded_to  # from the cursor to here none of them is absent
     cdef uint64_t held  # slots in that state
@@ -682,10 +694,12 @@ cdef class LocalRing:
 
     def append(self, messages) -> int:
         """Gives the messages the next seqs; returns `next_seq` after them."""
+        cdef uint64_t before = self.next_seq
         for message in messages:
             if type(message) is not Message:
                 raise TypeError(f"a compiled ring holds compiled messages, not {type(message).__name__}")
             self.put(<Message>message)
+        self.published += self.next_seq - before
         if self.max_priority:
             self.cursor = self.next_seq
         self.set_mark()
@@ -846,6 +860,7 @@ cdef class LocalRing:
         message = <object><PyObject *>s.message
         self.hand_out(seq, s)
         self.relieve(seq, s)
+        self.redelivered += s.bits & REDELIVERED != 0
         return seq, message, s.bits & REDELIVERED != 0, s.delivery_count
 
     # -- leaving ----------------------------------------------------------------------------------------------
@@ -1111,7 +1126,7 @@ cdef class LocalRing:
 
     @cython.final
     cdef int write_new(self, GroupWriter writer, uint64_t end) except -1:
-        cdef uint64_t seq = self.unwritten, stop, written = 0, length
+        cdef uint64_t seq = self.unwritten, stop, written = 0, length, count = 0
         cdef block *place
         cdef slot *s
         cdef Message message
@@ -1135,6 +1150,7 @@ cdef class LocalRing:
                 length = ENQ_OVERHEAD_BYTES + PyBytes_GET_SIZE(message.address) + PyBytes_GET_SIZE(message.payload)
                 s.length = <uint32_t>length
                 s.bits |= WRITTEN
+                count += 1
                 self.mark_dirty()
                 if self.use is not None:
                     if written + length > 0xFFFFFFFF:
@@ -1144,6 +1160,8 @@ cdef class LocalRing:
             seq = stop
         if written:
             self.use.add_bytes(writer.segment, <uint32_t>written)
+        if self.journaled:
+            self.disk_writes += count
         self.unwritten = max(self.unwritten, end)
         return 0
 
@@ -1410,6 +1428,7 @@ cdef class LocalRing:
         cdef uint8_t state
         cdef Places places
         cdef size_t i = 0
+        self.disk_reads += <size_t>len(messages)
         if type(locations) is Places:
             places = <Places>locations
             if places.count != <size_t>len(messages):

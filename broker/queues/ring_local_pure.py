@@ -74,16 +74,30 @@ class LocalRing:
     `reserved_durable` is the reservation that a checkpoint may write down; `destroyed`: the queue is deleted.
     `replicated`: every message is written, and nothing is handed out before all replicas have it. `replica`: the ring
     follows another node's. `paused`: nothing is handed out.
+
+    Totals, for operators; they begin anew when a node takes the queue over:
+
+    published      appended, by whatever way
+    handed         handed to consumers, of them `handed_no_ack` to those that do not acknowledge
+    redelivered    of all hand-outs those with the flag, basic.get among them
+    acked          acknowledged; at a queue's owner also what another node's consumers took without acknowledging,
+                   which their node acknowledges
+    got            found by basic.get to be acknowledged, `got_no_ack` without; `got_empty`: found nothing. These three
+                   are counted by who serves the client
+    disk_reads     brought back from the journal
+    disk_writes    messages written to it, copies not counted
     """
 
     __slots__ = (
         "_buried", "_counted_from", "_cursor", "_dirty_runs", "_dying", "_epochs_before", "_heap", "_held", "_inflight",
         "_moves", "_produced", "_requeued", "_reserve_from", "_reserve_step",
         "_reserved_written", "_rewrites", "_settled", "_slots", "_state", "_unwritten", "_volatile",
-        "agenda", "annotate",
+        "acked", "agenda", "annotate",
         "annotates_redelivered", "committed",
-        "destroyed", "epoch", "journaled", "keeps", "load_ahead", "loading", "marked", "max_priority", "next_seq",
-        "owner", "paused", "proxy", "queue_id", "ready", "ready_bytes", "replica", "replicated", "reserved",
+        "destroyed", "disk_reads", "disk_writes", "epoch", "got", "got_empty", "got_no_ack", "handed", "handed_no_ack",
+        "journaled", "keeps", "load_ahead", "loading", "marked", "max_priority", "next_seq",
+        "owner", "paused", "proxy", "published", "queue_id", "ready", "ready_bytes", "redelivered", "replica",
+        "replicated", "reserved",
         "reserved_durable", "resident_bytes",
         "resident_bytes_max", "ttl_ms", "turn", "unacked", "use",
     )  # fmt: skip
@@ -146,6 +160,11 @@ class LocalRing:
         self._dying: dict[int, None] = {}  # DEAD unlogged
         self._buried: dict[int, int] = {}  # seq -> mark of the dead whose SET is unlogged
         self._held: dict[int, int] = {}  # holder -> how many
+        self._begin_totals()
+
+    def _begin_totals(self) -> None:
+        self.published = self.handed = self.handed_no_ack = self.redelivered = self.acked = 0
+        self.got = self.got_no_ack = self.got_empty = self.disk_reads = self.disk_writes = 0
 
     # -- joining ----------------------------------------------------------------------------------------------
 
@@ -162,6 +181,7 @@ class LocalRing:
             self.ready += 1
             self.ready_bytes += slot.body_length
             self.resident_bytes += len(message.payload)
+        self.published += len(messages)
         if self.max_priority:
             self._cursor = self.next_seq
         self.mark()
@@ -269,6 +289,7 @@ class LocalRing:
             self._reserve_past(seq)
         if slot.written and seq < self.committed and self.resident_bytes > self.resident_bytes_max:
             self._page_out(seq, slot)
+        self.redelivered += slot.redelivered
         return seq, message, slot.redelivered, slot.delivery_count
 
     def _leave_head(self, seq: int, slot: _Slot) -> None:
@@ -528,6 +549,7 @@ class LocalRing:
             slot.segment = writer.segment
             slot.length = ENQ_OVERHEAD_BYTES + len(slot.message.address) + len(slot.message.payload)
             slot.written = True
+            self.disk_writes += self.journaled
             self._dirty_runs[seq // RUN_LENGTH] = None
             if self.use is not None:
                 self.use.add(slot.segment, slot.length)
@@ -655,6 +677,7 @@ class LocalRing:
 
     def fill(self, locations: Iterable[Location], messages: Sequence[Message]) -> None:
         """Brings back messages that `missing` named; those that left meanwhile are passed over."""
+        self.disk_reads += len(messages)
         for (seq, *_), message in zip(locations, messages, strict=True):
             slot = self._slots.get(seq)
             if slot is not None and slot.state in LIVE:

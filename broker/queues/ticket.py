@@ -8,6 +8,13 @@ means (basic.ack, basic.nack, tx.commit-ok) is the session's affair.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
+
+
+class Counts(Protocol):
+    """Who wants to know how many publishes were confirmed."""
+
+    confirm: int
 
 
 class Ticket:
@@ -15,9 +22,10 @@ class Ticket:
 
     waits     queues, and other conditions, that have not answered yet
     rejected  a queue refused at least one of the messages (overflow reject-publish)
+    counts    of the exchange that they were published to
     """
 
-    __slots__ = ("first", "last", "on_done", "rejected", "waits")
+    __slots__ = ("counts", "first", "last", "on_done", "rejected", "waits")
 
     def __init__(self, first: int, last: int, on_done: Callable[[Ticket], None]) -> None:
         self.first = first
@@ -25,6 +33,7 @@ class Ticket:
         self.on_done = on_done
         self.waits = 1  # the publish itself: passed when all queues have been asked
         self.rejected = False
+        self.counts: Counts | None = None
 
     @property
     def done(self) -> bool:

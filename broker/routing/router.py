@@ -33,7 +33,7 @@ before it asks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from broker.routing.binding import NO_ARGUMENTS, Binding, Destination
 from broker.routing.exchange import EXCHANGE_TYPES, Exchange, PropertyOf
@@ -50,7 +50,7 @@ _ENTRY_BYTES = 400
 class Route(Generic[Q]):
     """Where a message goes. Shared between callers: do not change it."""
 
-    __slots__ = ("found_exchange", "internal", "queues", "targets", "uncacheable")
+    __slots__ = ("counts", "found_exchange", "internal", "queues", "targets", "uncacheable")
 
     def __init__(
         self,
@@ -74,6 +74,9 @@ class Route(Generic[Q]):
 
         self.uncacheable = uncacheable
         """The answer may differ for the next message with the same key."""
+
+        self.counts: Any = None
+        """Of its exchange, for whoever counts what takes this way."""
 
     def __repr__(self) -> str:
         return (

@@ -20,21 +20,28 @@ from broker.census.rows import (
     ChannelRow,
     ConnectionRow,
     ConsumerRow,
+    CopyLag,
+    ExchangeRow,
     LinkRow,
     Listener,
     LoginTotals,
+    MessageTotals,
     NodeRow,
     QueueRow,
     TlsFacts,
 )
 from broker.queues.subscription import Subscription, Subscriptions
 from broker.server.alarms import free_bytes, resident_bytes
+from broker.session.counts import totals
 from broker.session.state import State
 from broker.version import VERSION
 from cluster.entities import Queue as QueueEntity
 from cluster.ids import NodeId, QueueId
+from replication.copies import State as CopyState
 
 if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.node.vhost import VirtualHost
     from broker.queues.queue import Queue
     from broker.queues.ring import Ring
     from broker.server.client import Client
@@ -60,9 +67,15 @@ def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow
             yield channel_row(connection.id, channel)
             for subscription in tuple(channel.consumers.values()):
                 yield consumer_row(connection.id, channel.number, subscription)
+    for vhost in tuple(node.vhosts.values()):
+        for name in tuple(vhost.exchanges):
+            if vhost.router.exchange_type(name) is None:
+                vhost.exchanges.pop(name, None)
+            else:
+                yield exchange_row(vhost, name)
     for queue in tuple(node.queues.values()):
         if not queue.deleted:
-            yield queue_row(queue)
+            yield queue_row(queue, lags(node, queue))
     if node.part is not None:
         for queue_id, ring in tuple(node.part.copying.replicas.items()):
             entity = node.map.queue_by_id(QueueId(queue_id))
@@ -127,6 +140,9 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         queues_created=node.churn.queues_created,
         queues_deleted=node.churn.queues_deleted,
         logins=(LoginTotals("amqp", node.churn.logins, node.churn.refused_logins),),
+        messages=node.churn.messages(
+            channel for connection in node.connections.values() for channel in connection.channels.values()
+        ),
     )
 
 
@@ -197,6 +213,7 @@ def channel_row(connection_id: str, channel: Channel) -> ChannelRow:
         unconfirmed=0 if channel.confirms is None else channel.confirms.unsaid,
         uncommitted=0 if staged is None else sum(len(messages) for _, messages, _, _ in staged.publishes),
         acks_uncommitted=0 if staged is None else sum(len(entries) for entries, _ in staged.settles),
+        messages=totals(channel.counts, channel.ledger),
     )
 
 
@@ -228,7 +245,54 @@ def _told(free: Mapping[str, Any]) -> dict[str, Any]:
     return dict(free) if size <= FREE_BYTES_MAX else {}
 
 
-def queue_row(queue: Queue) -> QueueRow:
+def exchange_row(vhost: VirtualHost, name: str) -> ExchangeRow:
+    """What was published to an exchange here."""
+    counts = vhost.exchanges[name]
+    return ExchangeRow(
+        vhost=vhost.name,
+        name=name,
+        publish_in=counts.publish_in,
+        publish_out=counts.publish_out,
+        confirm=counts.confirm,
+        return_unroutable=counts.return_unroutable,
+        drop_unroutable=counts.drop_unroutable,
+    )
+
+
+def lags(node: Node, queue: Queue) -> tuple[CopyLag, ...]:
+    """How much each copy of a queue may lack at most. One that has acknowledged all it was sent lacks nothing; one that
+    owes an answer, what is not committed; and nobody knows what one has that is not synced yet."""
+    if node.part is None:
+        return ()
+    ring = queue.ring
+    found = []
+    for copy in node.part.copying.primary.copies(queue.entity.queue_id):
+        synced = copy.state is CopyState.SYNCED
+        if not synced:
+            lag = CopyLag(copy.node, ring.ready + ring.unacked, ring.ready_bytes, in_sync=False)
+        else:
+            lag = CopyLag(copy.node, max(0, ring.next_seq - ring.committed) if copy.owed_last else 0)
+        found.append(lag)
+    return tuple(found)
+
+
+def queue_totals(ring: Ring) -> MessageTotals:
+    """What the ring has counted since this node owns the queue."""
+    return MessageTotals(
+        publish=ring.published,
+        deliver=ring.handed - ring.handed_no_ack,
+        deliver_no_ack=ring.handed_no_ack,
+        get=ring.got,
+        get_no_ack=ring.got_no_ack,
+        get_empty=ring.got_empty,
+        redeliver=ring.redelivered,
+        ack=ring.acked,
+        disk_reads=ring.disk_reads,
+        disk_writes=ring.disk_writes,
+    )
+
+
+def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = ()) -> QueueRow:
     """A queue that is owned here."""
     ring = queue.ring
     active = queue.subscriptions.active
@@ -244,6 +308,8 @@ def queue_row(queue: Queue) -> QueueRow:
         consumers=len(queue.subscriptions),
         exclusive_consumer_tag=_exclusive(queue.subscriptions),
         single_active_consumer_tag=active.tag if isinstance(active, Subscription) else None,
+        messages=queue_totals(ring),
+        copies=copies,
     )
 
 

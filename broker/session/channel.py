@@ -36,6 +36,7 @@ from broker.queues.subscription import Subscription
 from broker.routing.router import Route
 from broker.session import consuming, declaring, publishing, transacting
 from broker.session.confirms import Confirms
+from broker.session.counts import ChannelCounts
 from broker.session.unanswered import Asked, review
 from cluster.authorization import PermissionKind, TopicPermissionKind
 from cluster.commands import AnyCommand
@@ -56,14 +57,15 @@ class Channel:
     """A channel's state. `last_queue` is what an empty queue name means (amqp-rules 5.3)."""
 
     __slots__ = (
-        "asked", "closing", "confirms", "connection", "consumers", "last_queue", "ledger", "number", "opened", "parked",
-        "prefetch", "reply_key", "reply_tag", "routes", "transaction",
+        "asked", "closing", "confirms", "connection", "consumers", "counts", "last_queue", "ledger", "number", "opened",
+        "parked", "prefetch", "reply_key", "reply_tag", "routes", "transaction",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.number = number
         self.ledger = Ledger(number, connection.out)
+        self.counts = ChannelCounts()
         self.opened = False
         self.closing = False
         self.parked: deque[Any] | None = None
@@ -212,7 +214,7 @@ class Channel:
 
     def flush_confirms(self) -> None:
         if self.confirms is not None and not self.closing and self.opened:
-            self.confirms.flush(self.connection.out, self.number)
+            self.counts.confirm += self.confirms.flush(self.connection.out, self.number)
             self.connection.node.sending[self.connection] = None
 
     # -- what methods need ------------------------------------------------------------------------------------
@@ -335,7 +337,8 @@ class Channel:
         node.confirming.pop(self, None)
 
     def _gone(self) -> None:
-        self.connection.channels.pop(self.number, None)
+        if self.connection.channels.pop(self.number, None) is not None:
+            self.connection.node.churn.left(self)
 
     def tick(self, now_ms: int) -> None:
         """amqp-rules, last section: who holds a message, or waits, for too long is stopped. Raises ConnectionFault."""

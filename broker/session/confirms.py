@@ -46,14 +46,17 @@ class Confirms:
             self._ready = True
             self._on_ready()
 
-    def flush(self, out: OutBuffer, channel: int) -> None:
+    def flush(self, out: OutBuffer, channel: int) -> int:
+        """Says what is to be said; how many publishes it confirmed."""
         self._ready = False
+        confirmed = 0
         queue = self._open
         acked = 0
         while queue and queue[0].done:
             ticket = queue.popleft()
             if not ticket.rejected:
                 acked = ticket.last
+                confirmed += _counted(ticket)
                 continue
             if acked:
                 out.ack(channel, acked, True)
@@ -68,6 +71,17 @@ class Confirms:
                     waiting.append(ticket)
                     continue
                 say = out.nack if ticket.rejected else out.ack
+                if not ticket.rejected:
+                    confirmed += _counted(ticket)
                 for tag in range(ticket.first, ticket.last + 1):
                     say(channel, tag, False)
             self._open = waiting
+        return confirmed
+
+
+def _counted(ticket: Ticket) -> int:
+    """How many publishes are confirmed with it; its exchange counts them."""
+    count = ticket.last - ticket.first + 1
+    if ticket.counts is not None:
+        ticket.counts.confirm += count
+    return count

@@ -332,6 +332,7 @@ class Connection:
         for channel in tuple(self.channels.values()):
             channel.end(counted=True)
             channel.parked = None  # what waited there is never taken up
+            self.node.churn.left(channel)
         self.channels.clear()
         self.parked_bytes = 0
         if self.exclusive_queues:

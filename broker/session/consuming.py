@@ -27,7 +27,9 @@ def ack(channel: Channel, event: Acked) -> None:
         for value in event.acks:
             _stage(channel, value >> 1, bool(value & 1), "ack")
         return
+    held = channel.ledger.unacked
     unknown = channel.ledger.ack(event)
+    channel.counts.ack += held - channel.ledger.unacked
     if unknown:
         raise precondition_failed(f"unknown delivery tag {unknown - 1}")
 
@@ -200,14 +202,21 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
                 queue.requeue(answer[0], False)
             return
         if answer is None:
+            channel.counts.get_empty += 1
+            queue.ring.got_empty += 1
             channel.send(methods.BasicGetEmpty())
         else:
             seq, message, redelivered, count = answer
             message = queue.shown(seq, message, redelivered, count)
+            channel.counts.redelivered += redelivered
             if method.no_ack:
+                channel.counts.get_no_ack += 1
+                queue.ring.got_no_ack += 1
                 tag = channel.ledger.skip()
                 queue.settle(seq)
             else:
+                channel.counts.got += 1
+                queue.ring.got += 1
                 tag = channel.ledger.add(Consumer(queue.ring, channel.ledger, b"\0", False, 0), seq, node.now_ms)
             channel.connection.out.get_ok(channel.number, tag, redelivered, message, queue.ready)
             node.sending[channel.connection] = None

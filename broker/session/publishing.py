@@ -30,6 +30,7 @@ from broker.queues.ticket import Ticket
 from broker.routing.carbon_copy import UnacceptableHeader, copy_keys
 from broker.routing.router import Route
 from broker.session.confirms import Confirms
+from broker.session.counts import ExchangeCounts
 from broker.session.declaring import REPLY_TO
 from journal.layout import HAS_BCC, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID
 from journal.record import Message
@@ -190,6 +191,8 @@ def send(
     """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered."""
     node = channel.connection.node
     depart(channel, route, messages, mandatory)
+    if ticket is not None:
+        ticket.counts = route.counts
     journaled = 0
     for queue in route.targets:
         if queue.deleted:
@@ -210,19 +213,41 @@ def send(
 
 
 def depart(channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool) -> None:
-    """Returns what has no queue to go to."""
+    """Counts the messages, and returns what has no queue to go to."""
     node = channel.connection.node
-    if not route.targets and mandatory and not _is_direct_reply(route, messages):
-        # amqp-rules 5.4: the return comes before the ack
-        for message in messages:
-            channel.connection.out.returned(channel.number, NO_ROUTE, NO_ROUTE_TEXT, message)
-        node.sending[channel.connection] = None
+    count, own, exchange = len(messages), channel.counts, route.counts or _counts(channel, route, messages[0])
+    own.publish += count
+    exchange.publish_in += count
+    exchange.publish_out += count * len(route.targets)
+    if not route.targets and not _is_direct_reply(route, messages):
+        if mandatory:
+            # amqp-rules 5.4: the return comes before the ack
+            for message in messages:
+                channel.connection.out.returned(channel.number, NO_ROUTE, NO_ROUTE_TEXT, message)
+            node.sending[channel.connection] = None
+            own.return_unroutable += count
+            exchange.return_unroutable += count
+        else:
+            own.drop_unroutable += count
+            exchange.drop_unroutable += count
     if node.alarms_elsewhere:
         channel.connection.feeds(route.targets)
     if node.congested:
         for queue in route.targets:
             if queue in node.congested:
                 channel.connection.waits_for(queue)
+
+
+def _counts(channel: Channel, route: Route[QueueFace], message: Message) -> ExchangeCounts:
+    """The counts of the exchange that a route begins at; the route remembers them."""
+    vhost = channel.connection.vhost
+    assert vhost is not None, "a channel is opened after its connection"
+    name = message.exchange.decode("utf-8", "surrogateescape")
+    counts = vhost.exchanges.get(name)
+    if counts is None:
+        counts = vhost.exchanges[name] = ExchangeCounts()
+    route.counts = counts
+    return counts
 
 
 def _send_named(queue: QueueFace, message: Message, ticket: Ticket | None, named: Named, now_ms: int) -> None:

@@ -129,6 +129,7 @@ def _parts(channel: Channel, staged: Transaction) -> dict[QueueFace, CommitPart]
         for queue in route.targets:
             parts.setdefault(queue, CommitPart()).publishes.append((messages, named))
     for entries, outcome in staged.settles:
+        channel.counts.ack += len(entries) if outcome == "ack" else 0
         for _, consumer, seq in entries:
             parts.setdefault(consumer.ring.owner, CommitPart()).settles.append((seq, outcome))
     return parts

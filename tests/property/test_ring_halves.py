@@ -30,7 +30,8 @@ ADDRESS = b"\x02ex\x03key"
 HEADER = b"\x00\x00"
 TOKEN = re.compile(rb"<(\d+)>")
 ATTRIBUTES = (
-    "committed", "destroyed", "head_expiry_ms", "marked", "needs_write", "next_seq", "ready", "ready_bytes", "reserved",
+    "acked", "committed", "destroyed", "disk_reads", "disk_writes", "handed", "handed_no_ack", "head_expiry_ms",
+    "marked", "needs_write", "next_seq", "published", "ready", "ready_bytes", "redelivered", "reserved",
     "reserved_durable", "resident_bytes", "turn", "unacked", "unwritten_bytes", "wants_load",
 )  # fmt: skip
 
@@ -545,7 +546,7 @@ class RingHalves(RuleBasedStateMachine):
         self.both(lambda half: half.agenda)
         self.both(lambda half: [half.use.live(segment) for segment in self.segments])
         self.both(lambda half: [(c.unacked, c.delivered, c.has_credit) for c in half.consumers])
-        self.both(lambda half: [(x.unacked, x.next_tag, x.oldest()) for x in half.ledgers])
+        self.both(lambda half: [(x.unacked, x.next_tag, x.skipped, x.redelivered, x.oldest()) for x in half.ledgers])
 
     @invariant()
     def counts(self) -> None:

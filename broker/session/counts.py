@@ -1,0 +1,65 @@
+"""What a channel's and an exchange's messages did, as totals for operators: counted once per batch, decided by nobody.
+
+What goes out to consumers is not counted here: the channel's delivery tags count it (`Ledger.next_tag`), and the ledger
+which of them needed no acknowledgement or were redelivered. So `totals` takes both together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.census.rows import MessageTotals
+
+if TYPE_CHECKING:
+    from broker.queues.ring import Ledger
+
+
+class ChannelCounts:
+    """Of one channel. `got`: what basic.get found, to be acknowledged; other names as in `MessageTotals`."""
+
+    __slots__ = (
+        "ack", "confirm", "drop_unroutable", "get_empty", "get_no_ack", "got", "publish", "redelivered",
+        "return_unroutable",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.publish = 0
+        self.confirm = 0
+        self.return_unroutable = 0
+        self.drop_unroutable = 0
+        self.got = 0
+        self.get_no_ack = 0
+        self.get_empty = 0
+        self.redelivered = 0
+        """Of what basic.get found."""
+        self.ack = 0
+
+
+class ExchangeCounts:
+    """Of one exchange at this node; see `broker.census.rows.ExchangeRow`."""
+
+    __slots__ = ("confirm", "drop_unroutable", "publish_in", "publish_out", "return_unroutable")
+
+    def __init__(self) -> None:
+        self.publish_in = 0
+        self.publish_out = 0
+        self.confirm = 0
+        self.return_unroutable = 0
+        self.drop_unroutable = 0
+
+
+def totals(counts: ChannelCounts, ledger: Ledger) -> MessageTotals:
+    """All totals of a channel. Every delivery took one tag: by `skip`, when it needs no acknowledgement, or not."""
+    return MessageTotals(
+        publish=counts.publish,
+        confirm=counts.confirm,
+        return_unroutable=counts.return_unroutable,
+        drop_unroutable=counts.drop_unroutable,
+        deliver=ledger.next_tag - 1 - ledger.skipped - counts.got,
+        deliver_no_ack=ledger.skipped - counts.get_no_ack,
+        get=counts.got,
+        get_no_ack=counts.get_no_ack,
+        get_empty=counts.get_empty,
+        redeliver=ledger.redelivered + counts.redelivered,
+        ack=counts.ack,
+    )
