@@ -103,6 +103,7 @@ class ClusterShell:
         self.incarnation = 0
         self.registered = False
         self.leaving = False
+        self._postponed = ""  # why it should have begun again while it was leaving
         self.waits = "for its links"
         """While the node starts: for whom or what."""
         self._node: Node | None = None
@@ -399,8 +400,7 @@ class ClusterShell:
         elif self.registered and not member.alive and member.incarnation == self.incarnation:
             self.registered = False
             self.heart.failed(self.incarnation)
-            if not self.leaving:
-                self._begin_again("the cluster has taken this node for dead")
+            self._begin_again("the cluster has taken this node for dead")
 
     def _members(self) -> None:
         members = self.raft.map.members()
@@ -434,10 +434,20 @@ class ClusterShell:
 
     def _restored(self, _map: object) -> None:
         if self._node is not None:
-            self._begin_again("this node fell so far behind the wiring log that it was sent all of it")
+            self._shell.fail(Restart("this node fell so far behind the wiring log that it was sent all of it"))
 
     def _begin_again(self, why: str) -> None:
-        self._shell.fail(Restart(why))
+        """As a new incarnation; who is about to be a member no more waits until that is decided."""
+        if self.leaving:
+            self._postponed = why
+        else:
+            self._shell.fail(Restart(why))
+
+    def stays(self) -> None:
+        """It was leaving, and stays a member."""
+        self.leaving = False
+        if self._postponed:
+            self._begin_again(self._postponed)
 
     def _led(self, leader: NodeId | None, term: int) -> None:
         self.say("leader", f"{leader or 'nobody'} leads, term {term}", level="debug")
@@ -574,7 +584,7 @@ class ClusterShell:
             self._shell.lease_changed()
         if leased and self._leased is not None and not self._leased.done():
             self._leased.set_result(None)
-        if state is LeaseState.FENCED and not self.leaving:
+        if state is LeaseState.FENCED:
             self._begin_again("this node was without a majority for too long")
 
     def on_suspected(self, peer: str, suspected: bool) -> None:

@@ -135,11 +135,11 @@ async def _stay(cluster: ClusterShell, before: Member) -> None:
 
 async def _forgotten(shell: NodeShell, cluster: ClusterShell, accept_loss: bool, accept_fewer: bool) -> Applied:
     """This node is taken out of the map. If it was, it stays until the others do without its vote."""
-    cluster.leaving = True
+    cluster.leaving = True  # who is failed meanwhile need not begin again
     command = c.ForgetNode(node=NodeId(cluster.name), accept_loss=accept_loss, leaves=True, accept_fewer=accept_fewer)
     applied = await cluster.ordered(command)
     if applied.error is not None:
-        cluster.leaving = False
+        cluster.stays()
         return applied
     end_s = shell.loop.time() + RETIRE_S
     while cluster.name in cluster.raft.voters and shell.loop.time() < end_s and not shell.ended.done():

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.server import leaving
+from broker.server.cluster_shell import ClusterShell
+from broker.server.endings import Restart
 from broker.server.operations import Refused
-from cluster.ids import NodeId
+from cluster.errors import PreconditionFailed
+from cluster.ids import LogIndex, NodeId
 from cluster.leaving import counting_on
+from cluster.liveness.lease import LeaseState
+from cluster.state import Applied
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 LONG_S = 60.0
@@ -86,3 +92,33 @@ def test_a_refusal_names_a_few_queues_and_what_to_do() -> None:
     text = leaving._about_copies("b", short)
     assert "'q0' 1 of 3, " in text
     assert text.endswith("and 3 more; others are catching up: give it more time (--timeout), or say --force"), text
+
+
+async def test_who_was_failed_while_it_left_and_stays_begins_again() -> None:
+    """Else its process would run on as a member that is dead to all others, and never has a lease again."""
+    failed: list[BaseException] = []
+    shell: Any = SimpleNamespace(
+        options=SimpleNamespace(cluster=SimpleNamespace(), node=SimpleNamespace(name="b")),
+        log=SimpleNamespace(say=lambda *_, **__: None),
+        fail=failed.append,
+        lease_changed=lambda: None,
+    )
+    cluster = ClusterShell(shell, Path("nowhere"))
+    world = ClusterWorld("abc")
+    cluster.heart = SimpleNamespace(registered=lambda _: None, failed=lambda _: None)  # type: ignore[assignment]
+    cluster.incarnation = 1
+    cluster._member(world.member("b"))
+    answers = [Applied(LogIndex(9), None, PreconditionFailed("q counts on it"), None, ())]  # type: ignore[arg-type]
+
+    async def ordered(_: Any) -> Applied:
+        assert cluster.leaving
+        world.fail("b")
+        cluster._member(world.member("b"))
+        cluster.on_lease(LeaseState.FENCED)
+        assert not failed, "perhaps it need not begin again"
+        return answers.pop()
+
+    cluster.ordered = ordered  # type: ignore[method-assign]
+    await leaving._forgotten(shell, cluster, False, False)
+    assert [type(error) for error in failed][:1] == [Restart]
+    assert not cluster.leaving
