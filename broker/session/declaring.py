@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp import methods
 from broker.amqp.errors import access_refused, not_found, precondition_failed
 from broker.amqp.layout import Method
-from broker.session.unanswered import ownerless
+from broker.session.unanswered import Asked, ownerless
 from cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
 from cluster.entities import DestinationKind
 from cluster.ids import Epoch
@@ -188,7 +188,30 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
         _declared(channel, method, name, declare, new=bool(applied.changes))
 
     channel.park()
-    declare()
+    _once_unlocked(channel, method, name, declare)
+
+
+def _once_unlocked(channel: Channel, method: methods.QueueDeclare, name: str, declare: Callable[[], None]) -> None:
+    """Calls `declare` at once, or when another node whose client has the queue for itself has shown that it lives, or
+    is failed, and the queue with it (`broker.session.unanswered`). The declaration is judged by the map in any case."""
+    connection = channel.connection
+    assert connection.vhost is not None, "a channel is opened after its connection"
+    queue = connection.vhost.queues.get(name)
+    own = (connection.node.options.name, None)
+    if queue is None or queue.entity.exclusive_owner in (None, connection.id) or queue.entity.owner in own:
+        declare()
+        return
+    asking = True
+
+    def known(*_: int) -> None:
+        nonlocal asking
+        if asking:
+            asking = False
+            if channel.awaits():
+                declare()
+
+    channel.asked = Asked(queue, method, connection.node.now_ms, None, known)
+    queue.counts(connection.node.now_ms, known)
 
 
 def _seek_requester(channel: Channel, method: methods.QueueDeclare, name: str) -> None:

@@ -7,6 +7,11 @@ and goes back to the queue; a consumer that nobody waits for any more is taken b
 with it. Only a purge, and a deletion that asks whether it may be, are carried out when they are answered: they are
 refused at once, or not at all. 541 says that nothing is known: there was an owner, and no answer; then they are not
 asked any more, for the queue may have new messages by the time that it answers (`broker.proxy.questions`).
+
+An exclusive queue ends with its connection. A client of a node that is lost comes to another one sooner than the loss
+is known, and declares it again; 405, which tells it that somebody else has the queue, would be wrong. So the queue's
+node is asked first: when it answers, it lives, and the declaration gets its 405; when it is failed, the queue is gone,
+and the declaration makes a new one. It waits for LOCKED_MS at most: a node that stands still is failed sooner.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from broker.session.channel import Channel
 
 OWNERLESS_MS: Final = 10_000
+LOCKED_MS: Final = 3000
 LASTING: Final = (QueueDelete, QueuePurge)
 """What an owner carries out also when nobody waits for its answer any more."""
 
@@ -35,6 +41,8 @@ class Asked(NamedTuple):
     since_ms: int
     withdraw: Callable[[], None] | None
     """Takes the question back when the channel ends."""
+    instead: Callable[[], None] | None = None
+    """What is done when there is no answer after LOCKED_MS."""
 
 
 def ownerless(queue: QueueFace) -> AmqpError | None:
@@ -52,7 +60,9 @@ def review(channel: Channel, asked: Asked, now_ms: int) -> None:
     """Closes the channel when the queue has no owner; one that was closed meanwhile goes on, as its close-ok waits too.
     Raises ConnectionFault when its owner does not answer."""
     entity, waited_ms = asked.queue.entity, now_ms - asked.since_ms
-    if channel.closing:
+    if asked.instead is not None and waited_ms >= LOCKED_MS:
+        asked.instead()
+    elif channel.closing:
         if waited_ms >= UNANSWERED_MS or (waited_ms >= OWNERLESS_MS and ownerless(asked.queue)):
             channel.resume()
     elif waited_ms >= OWNERLESS_MS and not isinstance(asked.method, LASTING) and (error := ownerless(asked.queue)):

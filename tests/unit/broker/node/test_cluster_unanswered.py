@@ -8,7 +8,7 @@ import pytest
 
 from broker.amqp import methods as m
 from broker.queues.face import UNANSWERED_MS
-from broker.session.unanswered import OWNERLESS_MS
+from broker.session.unanswered import LOCKED_MS, OWNERLESS_MS
 from cluster import commands as c
 from cluster.ids import Incarnation, NodeId
 from tests.unit.broker.node.node_cluster import Cluster
@@ -166,6 +166,43 @@ def test_a_queue_that_ends_with_its_node_while_it_is_declared_again(passive: boo
         assert cluster.queue("q").owner == "b"
         client.publish("", "q", b"x")
         assert bodies([client.ask(m.BasicGet(queue="q"))]) == [b"x"]
+
+
+def test_an_exclusive_queue_is_declared_again_by_a_client_that_comes_from_a_lost_node() -> None:
+    """Sooner than the loss is known: 405 would tell it that somebody else has the queue."""
+    cluster = three()
+    cluster["a"].client().ask(m.QueueDeclare(queue="mine", exclusive=True))
+    client = cluster["b"].client()
+    cluster.kill("a", failed=False)
+    assert client.say(m.QueueDeclare(queue="mine", exclusive=True)) == []
+    cluster.wait(1800)
+    cluster.order(c.FailNode(node=NodeId("a"), incarnation=Incarnation(cluster["a"].incarnation)))
+    cluster.turn()
+    assert client.say() == [m.QueueDeclareOk("mine", 0, 0)]
+    assert cluster.queue("mine").owner == "b"
+
+
+def test_an_exclusive_queue_of_a_node_that_lives_is_locked_at_once_and_of_one_that_is_silent_after_a_while() -> None:
+    cluster = three()
+    cluster["a"].client().ask(m.QueueDeclare(queue="mine", exclusive=True))
+    declare = m.QueueDeclare(queue="mine", exclusive=True)
+    assert cluster["b"].client().code(declare) == 405
+    client, gone, closing = (cluster["b"].client() for _ in range(3))
+    cluster.unlink("a", "b")
+    cluster.unlink("a", "c")  # or it would be asked through that one
+    for one in (client, gone, closing):
+        assert one.say(declare) == []
+    gone.leave()
+    closing.say(m.ChannelClose())
+    cluster.wait(LOCKED_MS - 500)
+    assert client.say() == []
+    cluster.wait(1000)
+    (closed,) = client.say()
+    assert closed.reply_code == 405
+    assert closing.say()[-1] == m.ChannelCloseOk()
+    cluster.relink()
+    cluster.turn()
+    assert client.say() == []
 
 
 def away_from(owner: str) -> str:
