@@ -47,6 +47,8 @@ def seqs_of(ranges: Iterable[Range]) -> Iterator[int]:
 
 def subtract(ranges: Sequence[Range], other: Sequence[Range]) -> list[Range]:
     """What is in `ranges` and not in `other`; both merged."""
+    if not ranges or not other or other[-1][1] < ranges[0][0] or ranges[-1][1] < other[0][0]:
+        return list(ranges)
     out: list[Range] = []
     at = 0
     for first, last in ranges:
@@ -65,7 +67,20 @@ def subtract(ranges: Sequence[Range], other: Sequence[Range]) -> list[Range]:
 
 def intersect(ranges: Sequence[Range], other: Sequence[Range]) -> list[Range]:
     """What is in both; both merged."""
-    return subtract(ranges, subtract(ranges, other))
+    out: list[Range] = []
+    if not other:
+        return out
+    at = max(0, bisect_right(ranges, (other[0][0], 0)) - 1)
+    look = 0
+    while at < len(ranges) and look < len(other):
+        first, last = max(ranges[at][0], other[look][0]), min(ranges[at][1], other[look][1])
+        if first <= last:
+            out.append((first, last))
+        if ranges[at][1] < other[look][1]:
+            at += 1
+        else:
+            look += 1
+    return out
 
 
 def below(ranges: Sequence[Range], end: int) -> list[Range]:

@@ -301,7 +301,8 @@ class ProxyQueue:
     def outstanding(self) -> list[Range]:
         """What clients of this node hold, and what waits for room in their channels."""
         surplus = [seq_of(record) for line in self._lines.values() for record in line.surplus]
-        return joined((*self.ring.outstanding(), *((seq, seq) for seq in surplus)))
+        held: list[Range] = self.ring.outstanding()
+        return joined((*held, *((seq, seq) for seq in surplus))) if surplus else held
 
     def detach(self) -> None:
         """Nothing that was said in this attachment is certain any more, and nothing more of it is heard."""
