@@ -284,7 +284,8 @@ class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
     all_damaged: bool = False
     """So it is with every replica at this node, however many there are when the command is applied."""
     spare_last: bool = False
-    """Refuse if a damaged one would leave nobody who may have all of its queue: a damaged copy is better than none."""
+    """The process gives up what is damaged, and begins again: until it has, the member is not alive, and gets no queues
+    that it would lose as well. Refused if nobody were left who may have all of a queue: a damaged copy is better."""
 
 
 class FailNode(Command, frozen=True, kw_only=True, tag="fail_node"):

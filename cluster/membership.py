@@ -100,7 +100,7 @@ class Membership(ClusterView):
             amqp=command.amqp,
             incarnation=command.incarnation,
             disk_id=command.disk_id,
-            alive=True,
+            alive=not command.spare_last,
         )
         self._put(member, log)
         self._end_transient_of(member.name, log)

@@ -220,6 +220,20 @@ def test_all_that_a_member_has_is_damaged() -> None:
     assert len(c.encode(command)) < 300
 
 
+def test_who_gives_up_its_copies_gets_no_queues_before_it_has_begun_again() -> None:
+    """A queue that was declared in between would lose its only copy with the others, and wait for an operator."""
+    world = ClusterWorld("ab")
+    world.declare("q")
+    world.register("b", all_damaged=True, spare_last=True)
+    assert not world.member("b").alive
+    world.declare("new", x={"replicas": 1})
+    assert world.sets("new") == ("a", "a", "")
+    world.register("b", all_damaged=True)
+    assert world.sets("q") == ("a", "a", "")
+    world.declare("newer", x={"replicas": 1})
+    assert world.queue("newer").owner is not None
+
+
 def test_a_damaged_replica_that_may_be_the_last_is_not_given_up() -> None:
     world = ClusterWorld()
     queue = world.declare("q")
