@@ -1,0 +1,228 @@
+// The management API of the node that served this page. Every request says `x-csrf: 1`: with it a session may change
+// things, and a 401 opens no window of the browser's own.
+
+export class Refused extends Error {
+  constructor(
+    readonly status: number,
+    readonly reason: string,
+  ) {
+    super(reason);
+  }
+}
+
+export interface Me {
+  name: string;
+  tags: string[];
+}
+
+let onSignedOut: () => void = () => {};
+let onStale: (seconds: number | null) => void = () => {};
+
+/** Who wants to know that the session is over, and that the node is cut off. */
+export function listen(signedOut: () => void, stale: (seconds: number | null) => void): void {
+  onSignedOut = signedOut;
+  onStale = stale;
+}
+
+export async function request<T>(method: string, path: string, body?: unknown): Promise<T> {
+  const headers: Record<string, string> = { "x-csrf": "1", accept: "application/json" };
+  if (body !== undefined) headers["content-type"] = "application/json";
+  let answer: Response;
+  try {
+    answer = await fetch(`/api/${path}`, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: "same-origin",
+    });
+  } catch {
+    throw new Refused(0, "The node does not answer. It may be restarting: this page goes on by itself.");
+  }
+  const stale = answer.headers.get("x-clusterbroker-stale");
+  onStale(stale === null ? null : Number(stale));
+  const text = await answer.text();
+  if (answer.ok) return (text ? JSON.parse(text) : null) as T;
+  let reason = `${answer.status} ${answer.statusText}`;
+  try {
+    const told = (JSON.parse(text) as { reason?: unknown }).reason;
+    if (told !== undefined) reason = typeof told === "string" ? told : JSON.stringify(told);
+  } catch {
+    // not JSON: the status says it
+  }
+  if (answer.status === 401 && reason === "Login failed" && path !== "login") onSignedOut();
+  throw new Refused(answer.status, reason);
+}
+
+export const get = <T>(path: string) => request<T>("GET", path);
+export const put = (path: string, body: unknown) => request<null>("PUT", path, body);
+export const post = <T = null>(path: string, body: unknown) => request<T>("POST", path, body);
+export const del = (path: string) => request<null>("DELETE", path);
+
+/** A path of names, each percent-encoded; the default exchange has its own name there. */
+export function path(...names: string[]): string {
+  return names.map(encodeURIComponent).join("/");
+}
+
+export const exchangeInPath = (name: string) => (name === "" ? "amq.default" : name);
+
+export function may(me: Me, right: "administrator" | "monitoring" | "policymaker"): boolean {
+  return me.tags.includes("administrator") || me.tags.includes(right);
+}
+
+export interface Sample {
+  sample: number;
+  timestamp: number;
+}
+export interface Details {
+  rate: number;
+  samples?: Sample[];
+}
+/** `{messages: 3, messages_details: {rate, samples}}` */
+export type Counted = Record<string, number | Details | undefined>;
+
+export const count = (of: Counted | undefined, field: string): number => (of?.[field] as number | undefined) ?? 0;
+export const details = (of: Counted | undefined, field: string): Details | undefined =>
+  of?.[`${field}_details`] as Details | undefined;
+export const rate = (of: Counted | undefined, field: string): number => details(of, field)?.rate ?? 0;
+
+export interface Overview {
+  cluster_name: string;
+  node: string;
+  product_version: string;
+  message_stats: Counted;
+  queue_totals: Counted;
+  churn_rates: Counted;
+  object_totals: Record<string, number>;
+  listeners: { node: string; protocol: string; ip_address: string; port: number }[];
+  exchange_types: { name: string }[];
+}
+export interface Node {
+  name: string;
+  running: boolean;
+  told_ms_ago: number | null;
+  alarms?: string[];
+  draining?: boolean;
+  witness?: boolean;
+  voter?: boolean;
+  alive?: boolean;
+  owned_queues?: number;
+  held_queues?: number;
+  uptime?: number;
+  mem_used?: number;
+  mem_limit?: number;
+  disk_free?: number;
+  disk_free_limit?: number;
+  fd_used?: number;
+  fd_total?: number;
+  loop_lag_ms?: number;
+  lease_left_ms?: number;
+  leased?: boolean;
+  wiring_index?: number;
+  wiring_leader?: string | null;
+  journal_bytes?: number;
+  version?: string;
+  io_sync_avg_time?: number;
+  cluster_links?: { name: string; up: boolean; stats: { recv_bytes: number; send_bytes: number } }[];
+}
+export interface Copy {
+  node: string;
+  records_behind: number;
+  bytes_behind: number;
+  in_sync: boolean;
+}
+export interface Consumer {
+  consumer_tag: string;
+  ack_required: boolean;
+  prefetch_count: number;
+  active?: boolean;
+  channel_details?: { connection_name?: string; peer_host?: string; name?: string };
+}
+export interface Queue {
+  name: string;
+  vhost: string;
+  state: string;
+  type: string;
+  durable: boolean;
+  auto_delete: boolean;
+  exclusive: boolean;
+  arguments: Record<string, unknown>;
+  owner: string | null;
+  epoch: number;
+  replicas: string[];
+  in_sync: string[];
+  online: string[];
+  policy: string | null;
+  operator_policy: string | null;
+  effective_policy_definition: Record<string, unknown>;
+  copies?: Copy[];
+  consumers?: number;
+  messages?: number;
+  messages_ready?: number;
+  messages_unacknowledged?: number;
+  message_bytes?: number;
+  messages_details?: Details;
+  message_stats?: Counted;
+  consumer_details?: Consumer[];
+  explain?: Record<string, unknown>;
+}
+export interface Exchange {
+  name: string;
+  vhost: string;
+  type: string;
+  durable: boolean;
+  auto_delete: boolean;
+  internal: boolean;
+  arguments: Record<string, unknown>;
+  message_stats?: Counted;
+}
+export interface Binding {
+  source: string;
+  vhost: string;
+  destination: string;
+  destination_type: "queue" | "exchange";
+  routing_key: string;
+  properties_key: string;
+  arguments: Record<string, unknown>;
+}
+export interface Connection {
+  name: string;
+  user: string;
+  vhost: string;
+  node: string;
+  state: string;
+  channels: number;
+  peer_host: string;
+  peer_port: number;
+  ssl?: boolean;
+  protocol?: string;
+  connected_at?: number;
+  client_properties?: { product?: string; connection_name?: string };
+  recv_oct_details?: Details;
+  send_oct_details?: Details;
+}
+export interface Page<T> {
+  items: T[];
+  page: number;
+  page_count: number;
+  filtered_count: number;
+  total_count: number;
+}
+export interface Policy {
+  name: string;
+  vhost: string;
+  pattern: string;
+  "apply-to": string;
+  priority: number;
+  definition: Record<string, unknown>;
+}
+export interface User {
+  name: string;
+  tags: string[];
+}
+export interface Permission {
+  user: string;
+  vhost: string;
+  configure: string;
+  write: string;
+  read: string;
+}

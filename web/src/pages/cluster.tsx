@@ -1,0 +1,124 @@
+import type { Node, Page, Queue } from "../api";
+import { bytes, number, span } from "../format";
+import { link, useLive, usePlace } from "../live";
+import { Copies, Empty, Filter, Pager, Panel, Pill, Table, Waiting } from "../ui";
+import { nodeState } from "./overview";
+import { queueState } from "./queues";
+
+const SIZE = 50;
+const COLUMNS = "name,vhost,state,owner,epoch,replicas,in_sync,copies,messages";
+
+export function Cluster() {
+  const nodes = useLive<Node[]>("nodes");
+  const { query } = usePlace();
+  const name = query.get("name") ?? "";
+  const sort = query.get("sort") ?? "";
+  const reverse = query.get("reverse") === "1";
+  const page = Number(query.get("page") ?? 1);
+  const asked = new URLSearchParams({ page: String(page), page_size: String(SIZE), columns: COLUMNS, name, sort, sort_reverse: String(reverse) });
+  const queues = useLive<Page<Queue>>(`queues?${asked}`);
+  const found = queues.value;
+  return (
+    <>
+      <div class="title">
+        <h1>Cluster</h1>
+        {nodes.value && <span class="sub">{summary(nodes.value)}</span>}
+      </div>
+      <Waiting live={nodes} />
+      {nodes.value && (
+        <div class="members">
+          {nodes.value.map((node) => (
+            <Member key={node.name} node={node} alone={nodes.value!.length === 1} />
+          ))}
+        </div>
+      )}
+      <Panel title="Who owns which queue" side={<Filter label="Filter by name" value={name} />}>
+        <Waiting live={queues} />
+        {found &&
+          (found.items.length === 0 ? (
+            <Empty title={found.total_count ? `No queue has “${name}” in its name` : "No queues yet"}>
+              {found.total_count ? "Change the filter." : <a href={link("queues")}>Declare one</a>}
+            </Empty>
+          ) : (
+            <Table
+              label="Owners of queues"
+              items={found.items}
+              id={(queue) => `${queue.vhost} ${queue.name}`}
+              sort={sort}
+              reverse={reverse}
+              columns={[
+                {
+                  title: "Queue",
+                  sort: "name",
+                  cell: (queue) => (
+                    <a class="name" href={link("queues", queue.vhost, queue.name)}>
+                      {queue.name}
+                    </a>
+                  ),
+                },
+                { title: "State", cell: queueState },
+                { title: "Owner", sort: "owner", cell: (queue) => queue.owner ?? "–" },
+                { title: "Epoch", sort: "epoch", number: true, cell: (queue) => number(queue.epoch) },
+                { title: "Copies", cell: (queue) => <Copies owner={queue.owner} replicas={queue.replicas} inSync={queue.in_sync} /> },
+                { title: "Furthest behind", wide: true, number: true, cell: behind },
+                { title: "Messages", sort: "messages", number: true, cell: (queue) => number(queue.messages) },
+              ]}
+            />
+          ))}
+        {found && <Pager page={page} pages={found.page_count} found={found.filtered_count} total={found.total_count} what="queues" />}
+        <p class="note legend-note">
+          <span class="copy owner">owner</span> orders the messages and hands them out; <span class="copy synced">in sync</span> has all that was confirmed; <span class="copy behind">behind</span> is catching up.
+        </p>
+      </Panel>
+    </>
+  );
+}
+
+function summary(nodes: Node[]): string {
+  const running = nodes.filter((node) => node.running).length;
+  const leader = nodes.find((node) => node.wiring_leader)?.wiring_leader;
+  const head = nodes.length === 1 ? "one node, no copies" : `${running} of ${nodes.length} members run`;
+  return leader ? `${head}, ${leader} leads the wiring log` : head;
+}
+
+function behind(queue: Queue) {
+  const lags = (queue.copies ?? []).filter((copy) => copy.node !== queue.owner);
+  if (!lags.length) return "";
+  const worst = Math.max(...lags.map((copy) => copy.records_behind));
+  return worst ? `${number(worst)} records` : "0";
+}
+
+function Member({ node, alone }: { node: Node; alone: boolean }) {
+  const part = node.witness ? "witness" : node.voter === false ? "learner" : "voter";
+  const links = (node.cluster_links ?? []).map((one) => ({ ...one, up: one.up }));
+  return (
+    <section class="panel member" aria-label={`Member ${node.name}`}>
+      <header>
+        <h2>{node.name}</h2>
+        {nodeState(node)}
+        {!alone && <Pill>{part}</Pill>}
+        {node.wiring_leader === node.name && <Pill kind="plain">leader</Pill>}
+      </header>
+      <dl class="facts tight">
+        <Fact name="Owns / holds" value={`${number(node.owned_queues)} / ${number(node.held_queues)} queues`} />
+        <Fact name="Wiring index" value={number(node.wiring_index)} />
+        {!alone && <Fact name="Lease" value={node.lease_left_ms === undefined ? "–" : `${number(node.lease_left_ms)} ms left`} />}
+        <Fact name="Memory" value={bytes(node.mem_used)} />
+        <Fact name="Journal" value={bytes(node.journal_bytes)} />
+        <Fact name="Up" value={span(node.uptime)} />
+        {links.map((one) => (
+          <Fact key={one.name} name={`To ${one.name}`} value={one.up ? `${bytes(one.stats.send_bytes)} sent` : "link down"} bad={!one.up} />
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+function Fact(props: { name: string; value: string; bad?: boolean }) {
+  return (
+    <div>
+      <dt>{props.name}</dt>
+      <dd class={props.bad ? "bad" : ""}>{props.value}</dd>
+    </div>
+  );
+}

@@ -1,0 +1,219 @@
+import type { Binding, Exchange, Me, Overview, Page } from "../api";
+import { del, exchangeInPath, path, post, put, rate } from "../api";
+import { number, perSecond } from "../format";
+import { link, useLive, usePlace } from "../live";
+import { Picture } from "../picture";
+import { Empty, Facts, Filter, Form, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
+import { changer, useVhosts } from "../vhosts";
+import { Publish } from "./queues";
+
+const SIZE = 50;
+
+const shown = (name: string) => name || "(default exchange)";
+
+export function Exchanges({ me }: { me: Me }) {
+  const { query } = usePlace();
+  const name = query.get("name") ?? "";
+  const sort = query.get("sort") ?? "";
+  const reverse = query.get("reverse") === "1";
+  const page = Number(query.get("page") ?? 1);
+  const vhosts = useVhosts();
+  const asked = new URLSearchParams({ page: String(page), page_size: String(SIZE), name, sort, sort_reverse: String(reverse) });
+  const live = useLive<Page<Exchange>>(`exchanges?${asked}`);
+  const types = useLive<Overview>(changer(me) ? "overview?columns=exchange_types" : "", 600_000);
+  const found = live.value;
+  return (
+    <>
+      <div class="title">
+        <h1>Exchanges</h1>
+        <Filter label="Filter by name" value={name} />
+      </div>
+      <Waiting live={live} />
+      {found && (
+        <Panel>
+          {found.items.length === 0 ? (
+            <Empty title={`No exchange has “${name}” in its name`}>Change the filter, or clear it to see all {number(found.total_count)}.</Empty>
+          ) : (
+            <Table
+              label="Exchanges"
+              items={found.items}
+              id={(exchange) => `${exchange.vhost} ${exchange.name}`}
+              sort={sort}
+              reverse={reverse}
+              columns={[
+                ...(vhosts.length > 1 ? [{ title: "Vhost", sort: "vhost", cell: (exchange: Exchange) => exchange.vhost }] : []),
+                {
+                  title: "Name",
+                  sort: "name",
+                  cell: (exchange) => (
+                    <a class="name" href={link("exchanges", exchange.vhost, exchangeInPath(exchange.name))}>
+                      {shown(exchange.name)}
+                    </a>
+                  ),
+                },
+                { title: "Type", sort: "type", cell: (exchange) => exchange.type },
+                { title: "Features", wide: true, cell: features },
+                { title: "In", number: true, wide: true, cell: (exchange) => perSecond(rate(exchange.message_stats, "publish_in")) },
+                { title: "Out", number: true, wide: true, cell: (exchange) => perSecond(rate(exchange.message_stats, "publish_out")) },
+              ]}
+            />
+          )}
+          <Pager page={page} pages={found.page_count} found={found.filtered_count} total={found.total_count} what="exchanges" />
+        </Panel>
+      )}
+      {changer(me) && (
+        <Panel title="Declare an exchange">
+          <Form
+            label="Declare an exchange"
+            button="Declare"
+            fields={[
+              { name: "vhost", label: "Vhost", options: vhosts },
+              { name: "name", label: "Name", required: true },
+              { name: "type", label: "Type", options: types.value?.exchange_types.map((type) => type.name) ?? ["direct", "fanout", "topic", "headers"] },
+              { name: "arguments", label: "Arguments", kind: "area", placeholder: '{"alternate-exchange": "unrouted"}', hint: "JSON; empty for none" },
+            ]}
+            submit={async (values) => {
+              const to = `exchanges/${path(values["vhost"]!, values["name"]!)}`;
+              const well = await attempt(() => put(to, { type: values["type"], arguments: table(values["arguments"]!) }), `Exchange ${values["name"]} is declared.`);
+              if (well) live.again();
+              return well;
+            }}
+          />
+        </Panel>
+      )}
+    </>
+  );
+}
+
+function features(exchange: Exchange): string {
+  const found = [exchange.durable ? "durable" : "transient"];
+  if (exchange.internal) found.push("internal");
+  if (exchange.auto_delete) found.push("auto-delete");
+  return found.join(", ");
+}
+
+export function ExchangePage({ me, vhost, name }: { me: Me; vhost: string; name: string }) {
+  const at = `exchanges/${path(vhost, exchangeInPath(name))}`;
+  const live = useLive<Exchange>(at);
+  const out = useLive<Binding[]>(`${at}/bindings/source`);
+  const into = useLive<Binding[]>(`${at}/bindings/destination`);
+  const exchange = live.value;
+  const own = name !== "" && !name.startsWith("amq.");
+  const away = () => {
+    location.hash = link("exchanges");
+  };
+  const again = () => {
+    live.again();
+    out.again();
+  };
+  return (
+    <>
+      <nav class="crumbs" aria-label="Where this is">
+        <a href={link("exchanges")}>Exchanges</a> / {vhost}
+      </nav>
+      <div class="title">
+        <h1>{shown(name)}</h1>
+        {exchange && <Pill>{exchange.type}</Pill>}
+        {exchange && own && changer(me) && (
+          <span class="push">
+            <Sure
+              button="Delete"
+              question={`Delete ${name}?`}
+              detail="Its bindings go with it, and who publishes to it gets an error. Queues and messages stay."
+              deed={() => del(at)}
+              done={`${name} is deleted.`}
+              then={away}
+            />
+          </span>
+        )}
+      </div>
+      {live.status === 404 ? (
+        <Empty title="There is no such exchange (any more)">
+          <a href={link("exchanges")}>All exchanges</a>
+        </Empty>
+      ) : (
+        <Waiting live={live} />
+      )}
+      {exchange && (
+        <>
+          <Panel title="Where messages go">
+            {out.value && into.value ? <Picture exchange={exchange} into={into.value} out={out.value} /> : <p class="note">Loading…</p>}
+          </Panel>
+          <div class="columns">
+            <Panel title="Facts">
+              <Facts
+                of={[
+                  ["Features", features(exchange)],
+                  ["Arguments", Object.keys(exchange.arguments).length ? <code>{JSON.stringify(exchange.arguments)}</code> : "none"],
+                  ["Bindings", `${number(out.value?.length)} from here, ${number(into.value?.length)} to here`],
+                ]}
+              />
+            </Panel>
+            {changer(me) && !exchange.internal && <Publish vhost={vhost} exchange={name} routingKey="" then={again} />}
+          </div>
+          {name !== "" && <OutTable me={me} vhost={vhost} name={name} bindings={out.value ?? []} again={out.again} />}
+        </>
+      )}
+    </>
+  );
+}
+
+function OutTable(props: { me: Me; vhost: string; name: string; bindings: Binding[]; again: () => void }) {
+  const offered = changer(props.me);
+  const to = (kind: string, destination: string) => `bindings/${path(props.vhost)}/e/${path(props.name)}/${kind[0]}/${path(destination)}`;
+  return (
+    <Panel title="Bindings from here">
+      {props.bindings.length ? (
+        <Table
+          label="Bindings from here"
+          items={props.bindings}
+          id={(binding) => `${binding.destination_type} ${binding.destination} ${binding.properties_key}`}
+          columns={[
+            { title: "To", cell: (binding) => <a href={link(`${binding.destination_type}s`, binding.vhost, binding.destination)}>{binding.destination}</a> },
+            { title: "Kind", cell: (binding) => binding.destination_type },
+            { title: "Routing key", cell: (binding) => <code>{binding.routing_key || "(empty)"}</code> },
+            { title: "Arguments", wide: true, cell: (binding) => (Object.keys(binding.arguments).length ? <code>{JSON.stringify(binding.arguments)}</code> : "") },
+            {
+              title: "",
+              cell: (binding) =>
+                offered && (
+                  <Sure
+                    small
+                    button="Unbind"
+                    label={`Unbind ${binding.destination} with ${binding.routing_key || "the empty key"}`}
+                    question={`Unbind ${binding.destination}?`}
+                    detail="What is published here goes there no more."
+                    deed={() => del(`${to(binding.destination_type, binding.destination)}/${path(binding.properties_key)}`)}
+                    done="The binding is gone."
+                    then={props.again}
+                  />
+                ),
+            },
+          ]}
+        />
+      ) : (
+        <Empty title="Nothing is bound here">What is published is dropped, or returned to who published it as mandatory. {offered ? "Bind a queue below." : ""}</Empty>
+      )}
+      {offered && (
+        <Form
+          label="Bind"
+          button="Bind"
+          fields={[
+            { name: "kind", label: "To", options: ["queue", "exchange"] },
+            { name: "destination", label: "Name", required: true },
+            { name: "routing_key", label: "Routing key" },
+            { name: "arguments", label: "Arguments", placeholder: "{}", hint: "JSON; empty for none" },
+          ]}
+          submit={async (values) => {
+            const well = await attempt(
+              () => post(to(values["kind"]!, values["destination"]!), { routing_key: values["routing_key"], arguments: table(values["arguments"]!) }),
+              `${values["destination"]} is bound.`,
+            );
+            if (well) props.again();
+            return well;
+          }}
+        />
+      )}
+    </Panel>
+  );
+}

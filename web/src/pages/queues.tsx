@@ -1,0 +1,410 @@
+import { useState } from "preact/hooks";
+import type { Binding, Exchange, Me, Page, Queue } from "../api";
+import { count, del, exchangeInPath, path, post, put, rate } from "../api";
+import { Chart } from "../chart";
+import { bytes, number, perSecond, plural } from "../format";
+import { link, useLive, usePlace } from "../live";
+import { Copies, Empty, Facts, Filter, Form, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
+import { changer, useVhosts } from "../vhosts";
+import { CURVES, DEPTHS, RATES } from "./overview";
+
+const COLUMNS =
+  "name,vhost,state,type,durable,exclusive,auto_delete,owner,epoch,replicas,in_sync,policy,consumers,messages,messages_ready,messages_unacknowledged," +
+  "message_bytes,message_stats.publish_details.rate,message_stats.deliver_get_details.rate";
+const SIZE = 50;
+
+export function queueState(queue: Queue) {
+  if (queue.owner === null) return <Pill kind="bad">no owner</Pill>;
+  if (queue.state !== "running" && queue.state !== "idle") return <Pill kind="warn">{queue.state}</Pill>;
+  return queue.in_sync.length < queue.replicas.length ? <Pill kind="warn">copies behind</Pill> : <Pill kind="good">running</Pill>;
+}
+
+function features(queue: Queue): string {
+  const found = [queue.durable ? "durable" : "transient"];
+  if (queue.exclusive) found.push("exclusive");
+  if (queue.auto_delete) found.push("auto-delete");
+  return found.join(", ");
+}
+
+export function Queues({ me }: { me: Me }) {
+  const { query } = usePlace();
+  const name = query.get("name") ?? "";
+  const sort = query.get("sort") ?? "";
+  const reverse = query.get("reverse") === "1";
+  const page = Number(query.get("page") ?? 1);
+  const vhosts = useVhosts();
+  const asked = new URLSearchParams({ page: String(page), page_size: String(SIZE), columns: COLUMNS, name, sort, sort_reverse: String(reverse) });
+  const live = useLive<Page<Queue>>(`queues?${asked}`);
+  const changes = changer(me);
+  const found = live.value;
+  return (
+    <>
+      <div class="title">
+        <h1>Queues</h1>
+        <Filter label="Filter by name" value={name} />
+      </div>
+      <Waiting live={live} />
+      {found && found.total_count === 0 && (
+        <Empty title="No queues yet">{changes ? "Declare the first one below, or let a client do it." : "A client with a permission to configure may declare one."}</Empty>
+      )}
+      {found && found.total_count > 0 && (
+        <Panel>
+          {found.items.length === 0 ? (
+            <Empty title={`No queue has “${name}” in its name`}>Change the filter, or clear it to see all {number(found.total_count)}.</Empty>
+          ) : (
+            <Table
+              label="Queues"
+              items={found.items}
+              id={(queue) => `${queue.vhost} ${queue.name}`}
+              sort={sort}
+              reverse={reverse}
+              columns={[
+                ...(vhosts.length > 1 ? [{ title: "Vhost", sort: "vhost", cell: (queue: Queue) => queue.vhost }] : []),
+                {
+                  title: "Name",
+                  sort: "name",
+                  cell: (queue) => (
+                    <a class="name" href={link("queues", queue.vhost, queue.name)}>
+                      {queue.name}
+                    </a>
+                  ),
+                },
+                { title: "State", cell: queueState },
+                { title: "Copies", cell: (queue) => <Copies owner={queue.owner} replicas={queue.replicas} inSync={queue.in_sync} /> },
+                { title: "Ready", sort: "messages_ready", number: true, cell: (queue) => number(queue.messages_ready) },
+                { title: "Unacked", sort: "messages_unacknowledged", number: true, cell: (queue) => number(queue.messages_unacknowledged) },
+                { title: "Size", sort: "message_bytes", number: true, wide: true, cell: (queue) => bytes(queue.message_bytes) },
+                { title: "In", sort: "message_stats.publish_details.rate", number: true, wide: true, cell: (queue) => perSecond(rate(queue.message_stats, "publish")) },
+                { title: "Out", sort: "message_stats.deliver_get_details.rate", number: true, wide: true, cell: (queue) => perSecond(rate(queue.message_stats, "deliver_get")) },
+                { title: "Consumers", sort: "consumers", number: true, wide: true, cell: (queue) => number(queue.consumers) },
+                { title: "Policy", wide: true, cell: (queue) => queue.policy ?? "" },
+              ]}
+            />
+          )}
+          <Pager page={page} pages={found.page_count} found={found.filtered_count} total={found.total_count} what="queues" />
+        </Panel>
+      )}
+      {changes && (
+        <Panel title="Declare a queue">
+          <Form
+            label="Declare a queue"
+            button="Declare"
+            fields={[
+              { name: "vhost", label: "Vhost", options: vhosts },
+              { name: "name", label: "Name", required: true },
+              { name: "durable", label: "Keeps its messages", options: [["yes", "on disk (durable)"], ["no", "in memory (transient)"]] },
+              { name: "arguments", label: "Arguments", kind: "area", placeholder: '{"x-max-length": 1000}', hint: "JSON; empty for none" },
+            ]}
+            submit={async (values) => {
+              const well = await attempt(
+                () => put(`queues/${path(values["vhost"]!, values["name"]!)}`, { durable: values["durable"] === "yes", arguments: table(values["arguments"]!) }),
+                `Queue ${values["name"]} is declared.`,
+              );
+              if (well) live.again();
+              return well;
+            }}
+          />
+        </Panel>
+      )}
+    </>
+  );
+}
+
+export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: string }) {
+  const at = `queues/${path(vhost, name)}`;
+  const live = useLive<Queue>(`${at}?${CURVES}`);
+  const bindings = useLive<Binding[]>(`${at}/bindings`);
+  const changes = changer(me);
+  const queue = live.value;
+  const away = () => {
+    location.hash = link("queues");
+  };
+  return (
+    <>
+      <nav class="crumbs" aria-label="Where this is">
+        <a href={link("queues")}>Queues</a> / {vhost}
+      </nav>
+      <div class="title">
+        <h1>{name}</h1>
+        {queue && queueState(queue)}
+        {queue && changes && (
+          <span class="push">
+            <Sure
+              button="Purge"
+              question={`Purge ${name}?`}
+              detail={`${plural(queue.messages_ready ?? 0, "message")} that nobody holds will be thrown away on all copies. That cannot be undone.`}
+              deed={() => del(`${at}/contents`)}
+              done={`${name} is empty.`}
+              then={live.again}
+            />
+            <Sure
+              button="Delete"
+              question={`Delete ${name}?`}
+              detail={`The queue goes with ${plural(queue.messages ?? 0, "message")} and ${plural(queue.consumers ?? 0, "consumer")}. That cannot be undone.`}
+              deed={() => del(at)}
+              done={`${name} is deleted.`}
+              then={away}
+            />
+          </span>
+        )}
+      </div>
+      {live.status === 404 ? (
+        <Empty title="There is no such queue (any more)">
+          <a href={link("queues")}>All queues</a>
+        </Empty>
+      ) : (
+        <Waiting live={live} />
+      )}
+      {queue && (
+        <>
+          <div class="columns">
+            <Panel>
+              <Chart title="Messages waiting" of={queue as never} lines={DEPTHS} />
+            </Panel>
+            <Panel>
+              <Chart title="Message rates" of={queue.message_stats} lines={RATES} rates />
+            </Panel>
+          </div>
+          <div class="columns">
+            <Panel title="Facts">
+              <Facts
+                of={[
+                  ["Messages", `${number(queue.messages)}: ${number(queue.messages_ready)} ready, ${number(queue.messages_unacknowledged)} unacknowledged`],
+                  ["Size", bytes(queue.message_bytes)],
+                  ["In all", `${number(count(queue.message_stats, "publish"))} published, ${number(count(queue.message_stats, "ack"))} acknowledged, ${number(count(queue.message_stats, "redeliver"))} redelivered`],
+                  ["Features", features(queue)],
+                  ["Policy", queue.policy ? <a href={link("policies")}>{queue.policy}</a> : "none"],
+                  ["Operator policy", queue.operator_policy ?? "none"],
+                  ["Arguments", <Json of={queue.arguments} />],
+                  ["What holds, and why", <Explained of={queue.explain ?? {}} />],
+                ]}
+              />
+            </Panel>
+            <Panel title="Copies">
+              <CopyTable queue={queue} />
+            </Panel>
+          </div>
+          <div class="columns">
+            <Panel title="Consumers">
+              {queue.consumer_details?.length ? (
+                <Table
+                  label="Consumers"
+                  items={queue.consumer_details}
+                  id={(consumer) => `${consumer.channel_details?.name} ${consumer.consumer_tag}`}
+                  columns={[
+                    { title: "Tag", cell: (consumer) => <code>{consumer.consumer_tag}</code> },
+                    { title: "Channel", cell: (consumer) => consumer.channel_details?.name ?? "" },
+                    { title: "Acknowledges", cell: (consumer) => (consumer.ack_required ? "yes" : "no") },
+                    { title: "Prefetch", number: true, cell: (consumer) => number(consumer.prefetch_count) },
+                  ]}
+                />
+              ) : (
+                <Empty title="Nobody consumes">Messages wait here until a client does.</Empty>
+              )}
+            </Panel>
+            <Bindings me={me} vhost={vhost} name={name} bindings={bindings.value ?? []} again={bindings.again} />
+          </div>
+          <div class="columns">
+            <Publish vhost={vhost} exchange="" routingKey={name} then={live.again} />
+            <GetMessages at={at} then={live.again} />
+          </div>
+        </>
+      )}
+    </>
+  );
+}
+
+function Json({ of }: { of: Record<string, unknown> }) {
+  const entries = Object.entries(of);
+  if (!entries.length) return <>none</>;
+  return (
+    <ul class="plain">
+      {entries.map(([name, value]) => (
+        <li key={name}>
+          <code>{name}</code> {typeof value === "string" ? value : JSON.stringify(value)}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function Explained({ of }: { of: Record<string, unknown> }) {
+  return Object.keys(of).length ? <Json of={of} /> : <>defaults: no argument and no policy sets anything</>;
+}
+
+function CopyTable({ queue }: { queue: Queue }) {
+  const rows = queue.replicas.map((node) => ({ node, copy: queue.copies?.find((copy) => copy.node === node) }));
+  return (
+    <>
+      <Table
+        label="Copies"
+        items={rows}
+        id={(row) => row.node}
+        columns={[
+          { title: "Node", cell: (row) => <b>{row.node}</b> },
+          {
+            title: "Part",
+            cell: (row) =>
+              row.node === queue.owner ? <Pill kind="good">owner</Pill> : queue.in_sync.includes(row.node) ? <Pill kind="plain">in sync</Pill> : <Pill kind="warn">behind</Pill>,
+          },
+          { title: "Behind", number: true, cell: (row) => (row.node === queue.owner ? "" : row.copy ? `${number(row.copy.records_behind)} records, ${bytes(row.copy.bytes_behind)}` : "not known") },
+        ]}
+      />
+      <p class="note">
+        Epoch {queue.epoch}: it grows by one with each new owner. A confirm waits for every copy in sync.
+      </p>
+    </>
+  );
+}
+
+function Bindings(props: { me: Me; vhost: string; name: string; bindings: Binding[]; again: () => void }) {
+  const changes = changer(props.me);
+  const exchanges = useLive<Exchange[]>(changes ? `exchanges/${path(props.vhost)}?columns=name,internal` : "", 30_000);
+  const of = (binding: Binding) => `bindings/${path(props.vhost)}/e/${path(exchangeInPath(binding.source))}/q/${path(props.name)}`;
+  const own = props.bindings.filter((binding) => binding.source !== "");
+  const named = (exchanges.value ?? []).map((exchange) => exchange.name).filter((name) => name !== "");
+  return (
+    <Panel title="Bindings">
+      {own.length ? (
+        <Table
+          label="Bindings"
+          items={own}
+          id={(binding) => `${binding.source} ${binding.properties_key}`}
+          columns={[
+            { title: "From", cell: (binding) => <a href={link("exchanges", binding.vhost, binding.source)}>{binding.source}</a> },
+            { title: "Routing key", cell: (binding) => <code>{binding.routing_key || "(empty)"}</code> },
+            { title: "Arguments", cell: (binding) => (Object.keys(binding.arguments).length ? <Json of={binding.arguments} /> : "") },
+            {
+              title: "",
+              cell: (binding) =>
+                changes && (
+                  <Sure
+                    small
+                    button="Unbind"
+                    label={`Unbind ${binding.source} with ${binding.routing_key || "the empty key"}`}
+                    question={`Unbind from ${binding.source}?`}
+                    detail="What is published there comes here no more."
+                    deed={() => del(`${of(binding)}/${path(binding.properties_key)}`)}
+                    done="The binding is gone."
+                    then={props.again}
+                  />
+                ),
+            },
+          ]}
+        />
+      ) : (
+        <Empty title="Bound to no exchange">Messages come here by the default exchange, with the queue's name as routing key.</Empty>
+      )}
+      {changes && (
+        <Form
+          label="Bind"
+          button="Bind"
+          fields={[
+            { name: "source", label: "From exchange", options: named },
+            { name: "routing_key", label: "Routing key" },
+            { name: "arguments", label: "Arguments", placeholder: "{}", hint: "JSON; empty for none" },
+          ]}
+          submit={async (values) => {
+            const to = `bindings/${path(props.vhost)}/e/${path(values["source"]!)}/q/${path(props.name)}`;
+            const well = await attempt(() => post(to, { routing_key: values["routing_key"], arguments: table(values["arguments"]!) }), `Bound to ${values["source"]}.`);
+            if (well) props.again();
+            return well;
+          }}
+        />
+      )}
+    </Panel>
+  );
+}
+
+export function Publish(props: { vhost: string; exchange: string; routingKey: string; then: () => void }) {
+  return (
+    <Panel title="Publish a message">
+      <Form
+        label="Publish a message"
+        button="Publish"
+        keep
+        fields={[
+          { name: "routing_key", label: "Routing key", value: props.routingKey },
+          { name: "delivery_mode", label: "Kept", options: [["2", "on disk (persistent)"], ["1", "in memory (transient)"]] },
+          { name: "headers", label: "Headers", placeholder: "{}", hint: "JSON; empty for none" },
+          { name: "payload", label: "Payload", kind: "area" },
+        ]}
+        submit={(values) =>
+          attempt(async () => {
+            const sent = {
+              routing_key: values["routing_key"],
+              payload: values["payload"],
+              payload_encoding: "string",
+              properties: { delivery_mode: Number(values["delivery_mode"]), headers: table(values["headers"]!) },
+            };
+            const answer = await post<{ routed: boolean }>(`exchanges/${path(props.vhost, exchangeInPath(props.exchange))}/publish`, sent);
+            if (!answer.routed) throw new Error("The message reached no queue: nothing is bound for this routing key.");
+            props.then();
+          }, "Published and routed.")
+        }
+      />
+    </Panel>
+  );
+}
+
+interface Got {
+  payload: string;
+  payload_encoding: string;
+  payload_bytes: number;
+  exchange: string;
+  routing_key: string;
+  redelivered: boolean;
+  message_count: number;
+  properties: Record<string, unknown>;
+}
+
+function GetMessages(props: { at: string; then: () => void }) {
+  const [got, setGot] = useState<Got[] | null>(null);
+  return (
+    <Panel title="Get messages">
+      <Form
+        label="Get messages"
+        button="Get"
+        keep
+        fields={[
+          { name: "count", label: "How many", kind: "number", value: "1" },
+          {
+            name: "ackmode",
+            label: "Afterwards they",
+            options: [
+              ["ack_requeue_true", "go back to the queue, marked redelivered"],
+              ["ack_requeue_false", "are gone (acknowledged)"],
+              ["reject_requeue_false", "are rejected: dead-lettered or gone"],
+            ],
+          },
+        ]}
+        submit={(values) =>
+          attempt(async () => {
+            const asked = { count: Math.max(1, Number(values["count"])), ackmode: values["ackmode"], encoding: "auto", truncate: 50_000 };
+            setGot(await post<Got[]>(`${props.at}/get`, asked));
+            props.then();
+          }, "")
+        }
+      />
+      <div aria-live="polite">
+        {got && got.length === 0 && <Empty title="The queue gave no message">It is empty, or consumers hold what is in it.</Empty>}
+        {got?.map((message, place) => (
+          <article class="message" key={place}>
+            <header>
+              <span>
+                {message.exchange || "(default exchange)"} → <code>{message.routing_key}</code>
+              </span>
+              <span>
+                {bytes(message.payload_bytes)}
+                {message.redelivered ? ", redelivered" : ""}
+                {message.payload_encoding === "base64" ? ", base64" : ""}
+              </span>
+            </header>
+            {Object.keys(message.properties).length > 0 && <Json of={message.properties} />}
+            <pre>{message.payload}</pre>
+          </article>
+        ))}
+      </div>
+    </Panel>
+  );
+}

@@ -1,0 +1,133 @@
+import type { Me, Permission, User } from "../api";
+import { del, path, put } from "../api";
+import { useLive } from "../live";
+import { Empty, Form, Panel, Pill, Sure, Table, Waiting, attempt } from "../ui";
+import { useVhosts } from "../vhosts";
+
+const TAGS: [string, string][] = [
+  ["", "none: AMQP only"],
+  ["management", "management: its own vhosts"],
+  ["policymaker", "policymaker: policies too"],
+  ["monitoring", "monitoring: sees everything"],
+  ["administrator", "administrator: everything"],
+];
+
+export function Users({ me }: { me: Me }) {
+  const users = useLive<User[]>("users?columns=name,tags");
+  const permissions = useLive<Permission[]>("permissions");
+  const vhosts = useVhosts();
+  const names = users.value?.map((user) => user.name) ?? [];
+  const open = (user: User) => permissions.value?.filter((permission) => permission.user === user.name).map((permission) => permission.vhost) ?? [];
+  return (
+    <>
+      <div class="title">
+        <h1>Users and permissions</h1>
+      </div>
+      <Waiting live={users} />
+      {users.value && (
+        <Panel title="Users">
+          <Table
+            label="Users"
+            items={users.value}
+            id={(user) => user.name}
+            columns={[
+              { title: "Name", cell: (user) => <b class="name">{user.name}</b> },
+              { title: "Tags", cell: (user) => (user.tags.length ? user.tags.map((tag) => <Pill key={tag}>{tag}</Pill>) : <small>none</small>) },
+              { title: "May enter", cell: (user) => open(user).join(", ") || <Pill kind="warn">no vhost</Pill> },
+              {
+                title: "",
+                cell: (user) =>
+                  user.name !== me.name && (
+                    <Sure
+                      small
+                      button="Delete"
+                      label={`Delete user ${user.name}`}
+                      question={`Delete user ${user.name}?`}
+                      detail="Its permissions go with it, its connections are closed, and it is signed out here."
+                      deed={() => del(`users/${path(user.name)}`)}
+                      done={`User ${user.name} is deleted.`}
+                      then={() => {
+                        users.again();
+                        permissions.again();
+                      }}
+                    />
+                  ),
+              },
+            ]}
+          />
+          <Form
+            label="Set a user"
+            button="Set user"
+            fields={[
+              { name: "name", label: "Name", required: true },
+              { name: "password", label: "Password", kind: "password", required: true, hint: "for a user that exists, its new one: it is signed out everywhere" },
+              { name: "tags", label: "Tag", options: TAGS },
+            ]}
+            submit={async (values) => {
+              const well = await attempt(
+                () => put(`users/${path(values["name"]!)}`, { password: values["password"], tags: values["tags"] }),
+                `User ${values["name"]} is set. Give it a permission in a vhost, if it has none.`,
+              );
+              if (well) users.again();
+              return well;
+            }}
+          />
+        </Panel>
+      )}
+      {permissions.value && (
+        <Panel title="Permissions">
+          {permissions.value.length ? (
+            <Table
+              label="Permissions"
+              items={permissions.value}
+              id={(permission) => `${permission.vhost} ${permission.user}`}
+              columns={[
+                { title: "User", cell: (permission) => <b class="name">{permission.user}</b> },
+                { title: "Vhost", cell: (permission) => permission.vhost },
+                { title: "Configure", cell: (permission) => <Pattern of={permission.configure} /> },
+                { title: "Write", cell: (permission) => <Pattern of={permission.write} /> },
+                { title: "Read", cell: (permission) => <Pattern of={permission.read} /> },
+                {
+                  title: "",
+                  cell: (permission) => (
+                    <Sure
+                      small
+                      button="Clear"
+                      label={`Clear ${permission.user} in ${permission.vhost}`}
+                      question={`Close ${permission.vhost} to ${permission.user}?`}
+                      detail="It may neither connect to this vhost any more nor see it here."
+                      deed={() => del(`permissions/${path(permission.vhost, permission.user)}`)}
+                      done="The permission is cleared."
+                      then={permissions.again}
+                    />
+                  ),
+                },
+              ]}
+            />
+          ) : (
+            <Empty title="Nobody may enter any vhost">Set a permission below.</Empty>
+          )}
+          <Form
+            label="Set a permission"
+            button="Set permission"
+            fields={[
+              { name: "user", label: "User", options: names },
+              { name: "vhost", label: "Vhost", options: vhosts },
+              { name: "configure", label: "Configure", value: ".*" },
+              { name: "write", label: "Write", value: ".*" },
+              { name: "read", label: "Read", value: ".*", hint: "regular expressions for names; empty matches none" },
+            ]}
+            submit={async (values) => {
+              const { user, vhost, ...patterns } = values;
+              const well = await attempt(() => put(`permissions/${path(vhost!, user!)}`, patterns), `${user} may enter ${vhost}.`);
+              if (well) permissions.again();
+              return well;
+            }}
+          />
+        </Panel>
+      )}
+    </>
+  );
+}
+
+const Pattern = ({ of }: { of: string }) => (of === "" || of === "^$" ? <small>none</small> : <code>{of}</code>);

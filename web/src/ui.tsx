@@ -1,0 +1,338 @@
+// The parts that all pages are made of.
+import type { ComponentChildren } from "preact";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { number } from "./format";
+import type { Live } from "./live";
+import { setQuery } from "./live";
+
+type Children = { children?: ComponentChildren };
+
+export function Panel(props: Children & { title?: string; side?: ComponentChildren; class?: string }) {
+  return (
+    <section class={`panel ${props.class ?? ""}`}>
+      {props.title && (
+        <header>
+          <h2>{props.title}</h2>
+          {props.side}
+        </header>
+      )}
+      {props.children}
+    </section>
+  );
+}
+
+export function Empty(props: Children & { title: string }) {
+  return (
+    <div class="empty">
+      <strong>{props.title}</strong>
+      <p>{props.children}</p>
+    </div>
+  );
+}
+
+/** What is to be said before, or instead of, the document. */
+export function Waiting({ live }: { live: Live<unknown> }) {
+  if (live.error) return <p class={live.value === undefined ? "note bad" : "note"}>{live.value === undefined ? live.error : `Not up to date: ${live.error}`}</p>;
+  return live.value === undefined ? <p class="note">Loading…</p> : null;
+}
+
+export function Pill(props: Children & { kind?: "good" | "bad" | "warn" | "plain" }) {
+  return <span class={`pill ${props.kind ?? "plain"}`}>{props.children}</span>;
+}
+
+export interface Column<T> {
+  title: string;
+  cell: (item: T) => ComponentChildren;
+  /** Dotted path that the server sorts by; without it the column is not for sorting. */
+  sort?: string;
+  number?: boolean;
+  /** Left out on narrow screens. */
+  wide?: boolean;
+}
+
+export function Table<T>(props: {
+  label: string;
+  columns: Column<T>[];
+  items: T[];
+  id: (item: T) => string;
+  sort?: string;
+  reverse?: boolean;
+}) {
+  const sorted = (column: Column<T>) => column.sort !== undefined && column.sort === props.sort;
+  const sortBy = (column: Column<T>) =>
+    setQuery({ sort: column.sort ?? "", reverse: sorted(column) ? (props.reverse ? "" : "1") : column.number ? "1" : "", page: "" });
+  return (
+    <div class="scroll">
+      <table aria-label={props.label}>
+        <thead>
+          <tr>
+            {props.columns.map((column) => (
+              <th
+                key={column.title}
+                scope="col"
+                class={`${column.number ? "num" : ""} ${column.wide ? "wide" : ""}`}
+                aria-sort={sorted(column) ? (props.reverse ? "descending" : "ascending") : undefined}
+              >
+                {column.sort ? (
+                  <button type="button" class="sort" onClick={() => sortBy(column)}>
+                    {column.title}
+                    <span aria-hidden="true">{sorted(column) ? (props.reverse ? " ↓" : " ↑") : ""}</span>
+                  </button>
+                ) : (
+                  column.title
+                )}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {props.items.map((item) => (
+            <tr key={props.id(item)}>
+              {props.columns.map((column) => (
+                <td key={column.title} class={`${column.number ? "num" : ""} ${column.wide ? "wide" : ""}`}>
+                  {column.cell(item)}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+export function Filter(props: { label: string; value: string }) {
+  const [text, setText] = useState(props.value);
+  useEffect(() => {
+    const timer = setTimeout(() => {
+      if (text !== props.value) setQuery({ name: text, page: "" });
+    }, 250);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return (
+    <label class="filter">
+      <span class="hidden">{props.label}</span>
+      <input type="search" placeholder={props.label} value={text} onInput={(event) => setText(event.currentTarget.value)} />
+    </label>
+  );
+}
+
+export function Pager(props: { page: number; pages: number; found: number; total: number; what: string }) {
+  const filtered = props.found !== props.total ? `${number(props.found)} of ${number(props.total)}` : number(props.total);
+  return (
+    <nav class="pager" aria-label={`Pages of ${props.what}`}>
+      <span>
+        {filtered} {props.what}
+      </span>
+      {props.pages > 1 && (
+        <>
+          <button type="button" disabled={props.page <= 1} onClick={() => setQuery({ page: String(props.page - 1) })}>
+            Previous
+          </button>
+          <span>
+            {props.page} / {props.pages}
+          </span>
+          <button type="button" disabled={props.page >= props.pages} onClick={() => setQuery({ page: String(props.page + 1) })}>
+            Next
+          </button>
+        </>
+      )}
+    </nav>
+  );
+}
+
+// -- telling ------------------------------------------------------------------------------------------------------
+
+let say: (text: string, bad: boolean) => void = () => {};
+
+export function Messages() {
+  const [told, setTold] = useState<{ text: string; bad: boolean; number: number }[]>([]);
+  useEffect(() => {
+    let count = 0;
+    say = (text, bad) => {
+      const mine = ++count;
+      setTold((before) => [...before.slice(-2), { text, bad, number: mine }]);
+      setTimeout(() => setTold((before) => before.filter((one) => one.number !== mine)), bad ? 12_000 : 5_000);
+    };
+  }, []);
+  return (
+    <div class="messages" role="status" aria-live="polite">
+      {told.map((one) => (
+        <div key={one.number} class={one.bad ? "bad" : "good"}>
+          {one.text}
+        </div>
+      ))}
+    </div>
+  );
+}
+
+/** Does it, and tells what came of it. Whether it went well. */
+export async function attempt(deed: () => Promise<unknown>, done: string): Promise<boolean> {
+  try {
+    await deed();
+    if (done) say(done, false);
+    return true;
+  } catch (error) {
+    say(error instanceof Error ? error.message : String(error), true);
+    return false;
+  }
+}
+
+// -- forms --------------------------------------------------------------------------------------------------------
+
+type Values = Record<string, string>;
+export interface FieldOf {
+  name: string;
+  label: string;
+  kind?: "text" | "password" | "number" | "area" | "check";
+  options?: string[] | [string, string][];
+  value?: string;
+  hint?: string;
+  required?: boolean;
+  placeholder?: string;
+}
+
+export function Form(props: { fields: FieldOf[]; button: string; label: string; submit: (values: Values) => Promise<boolean>; keep?: boolean }) {
+  const id = useId();
+  const [busy, setBusy] = useState(false);
+  const form = useRef<HTMLFormElement>(null);
+  const send = async (event: Event) => {
+    event.preventDefault();
+    const data = new FormData(form.current!);
+    const values: Values = {};
+    for (const field of props.fields) values[field.name] = String(data.get(field.name) ?? "");
+    setBusy(true);
+    const well = await props.submit(values);
+    setBusy(false);
+    if (well && !props.keep) form.current?.reset();
+  };
+  return (
+    <form ref={form} class="form" aria-label={props.label} onSubmit={send}>
+      {props.fields.map((field) => (
+        <Field key={field.name} field={field} id={`${id}-${field.name}`} />
+      ))}
+      <div class="actions">
+        <button type="submit" class="main" disabled={busy}>
+          {props.button}
+        </button>
+      </div>
+    </form>
+  );
+}
+
+function Field({ field, id }: { field: FieldOf; id: string }) {
+  const hint = field.hint ? `${id}-hint` : undefined;
+  const common = { id, name: field.name, required: field.required, "aria-describedby": hint, autocomplete: "off" as const };
+  let control;
+  if (field.options)
+    control = (
+      <select {...common}>
+        {field.options.map((option) => {
+          const [value, text] = typeof option === "string" ? [option, option] : option;
+          return (
+            <option key={value} value={value} selected={value === field.value}>
+              {text}
+            </option>
+          );
+        })}
+      </select>
+    );
+  else if (field.kind === "area") control = <textarea {...common} rows={3} placeholder={field.placeholder} defaultValue={field.value} spellcheck={false} />;
+  else if (field.kind === "check") control = <input {...common} type="checkbox" value="yes" defaultChecked={field.value === "yes"} />;
+  else
+    control = (
+      <input
+        {...common}
+        autocomplete={field.kind === "password" ? "new-password" : "off"}
+        type={(field.kind ?? "text") as "text"}
+        placeholder={field.placeholder}
+        defaultValue={field.value}
+        spellcheck={false}
+      />
+    );
+  return (
+    <div class={`field ${field.kind ?? ""}`}>
+      <label for={id}>{field.label}</label>
+      {control}
+      {field.hint && (
+        <small id={hint} class="hint">
+          {field.hint}
+        </small>
+      )}
+    </div>
+  );
+}
+
+/** JSON of a field for arguments; empty is none. */
+export function table(text: string): Record<string, unknown> {
+  if (!text.trim()) return {};
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw new Error(`Not JSON: ${text.slice(0, 60)}. Write, for example, {"max-length": 1000}`);
+  }
+  if (typeof value !== "object" || value === null || Array.isArray(value)) throw new Error('An object is needed, for example {"max-length": 1000}');
+  return value as Record<string, unknown>;
+}
+
+/** A button that asks before it does what cannot be undone. */
+export function Sure(props: { button: string; question: string; detail: string; deed: () => Promise<unknown>; done: string; then?: () => void; small?: boolean; label?: string }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const id = useId();
+  const act = async () => {
+    dialog.current?.close();
+    if (await attempt(props.deed, props.done)) props.then?.();
+  };
+  return (
+    <>
+      <button type="button" class={props.small ? "quiet" : "danger"} aria-label={props.label} onClick={() => dialog.current?.showModal()}>
+        {props.button}
+      </button>
+      <dialog ref={dialog} aria-labelledby={id}>
+        <h2 id={id}>{props.question}</h2>
+        <p>{props.detail}</p>
+        <div class="actions">
+          <button type="button" autofocus onClick={() => dialog.current?.close()}>
+            Cancel
+          </button>
+          <button type="button" class="danger" onClick={act}>
+            {props.button}
+          </button>
+        </div>
+      </dialog>
+    </>
+  );
+}
+
+export function Facts(props: { of: [string, ComponentChildren][] }) {
+  return (
+    <dl class="facts">
+      {props.of.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+/** Members that hold a copy: the owner first, those that are behind marked. */
+export function Copies(props: { owner: string | null; replicas: string[]; inSync: string[] }) {
+  const names = [...props.replicas].sort((a, b) => Number(b === props.owner) - Number(a === props.owner) || a.localeCompare(b));
+  return (
+    <span class="copies">
+      {names.map((name) => {
+        const kind = name === props.owner ? "owner" : props.inSync.includes(name) ? "synced" : "behind";
+        const text = kind === "owner" ? "owner" : kind === "synced" ? "in sync" : "behind";
+        return (
+          <span key={name} class={`copy ${kind}`} title={`${name}: ${text}`}>
+            {name}
+            <span class="hidden"> ({text})</span>
+          </span>
+        );
+      })}
+    </span>
+  );
+}

@@ -1,0 +1,13 @@
+import { defineConfig } from "vite";
+
+// The page is served by the node from memory; nothing is inlined, as its policy forbids inline scripts and data URLs.
+export default defineConfig({
+  oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
+  build: {
+    outDir: "../broker/http/page",
+    emptyOutDir: true,
+    assetsInlineLimit: 0,
+    target: "es2022",
+    modulePreload: { polyfill: false },
+  },
+});
