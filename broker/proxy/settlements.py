@@ -6,7 +6,8 @@ this node.
 
 One case needs care. A message that was returned may come again before `Settled` does: its return has been carried
 out, and its new delivery is outstanding. If the next attachment said both, the owner would return a message that a
-client holds. So what comes again is struck off the settlement that returned it (`came_again`).
+client holds. So what comes again is struck off the settlement that returned it (`came_again`); that is carried out when
+the settlement is told again, for there may be very many of them, and mostly it is not.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec.structs
 
 from broker.proxy.messages import SETTLE_ACK, SETTLE_REJECT, SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED, Range, Settlement
 from broker.queues.ticket import Ticket
+from replication.sync import ranges_of, subtract
 
 RANGES_MAX: Final = 4096
 """Ranges in one settlement."""
@@ -27,7 +29,7 @@ RANGES_MAX: Final = 4096
 class Settlements:
     """Of one queue and this node."""
 
-    __slots__ = ("_gathered", "_next_id", "_open", "_returned", "_tickets", "_told")
+    __slots__ = ("_gathered", "_next_id", "_open", "_returned", "_struck", "_tickets", "_told")
 
     def __init__(self) -> None:
         self._next_id = 1
@@ -35,6 +37,7 @@ class Settlements:
         self._gathered: dict[tuple[int, int], list[int]] = {}  # outcome, delivery count -> seqs
         self._open: deque[Settlement] = deque()
         self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
+        self._struck: dict[int, list[int]] = {}  # id of an open settlement -> seqs to be struck off it
         self._tickets: deque[tuple[int, Ticket]] = deque()
 
     def __bool__(self) -> bool:
@@ -75,13 +78,17 @@ class Settlements:
     def came_again(self, seqs: Iterable[int]) -> None:
         """The owner delivered these again, so it has carried out their return."""
         for seq in seqs:
-            struck = self._returned.pop(seq, None)
-            if struck is None:
-                continue
-            for place, settlement in enumerate(self._open):
-                if settlement.id == struck:
-                    ranges = _without(settlement.ranges, seq)
-                    self._open[place] = msgspec.structs.replace(settlement, ranges=ranges)
+            returned = self._returned.pop(seq, None)
+            if returned is not None:
+                self._struck.setdefault(returned, []).append(seq)
+
+    def _strike(self) -> None:
+        """Takes what came again off its settlements."""
+        for place, settlement in enumerate(self._open if self._struck else ()):
+            struck = self._struck.pop(settlement.id, None)
+            if struck is not None:
+                left = subtract(settlement.ranges, ranges_of(struck))
+                self._open[place] = msgspec.structs.replace(settlement, ranges=tuple(left))
 
     # -- out
 
@@ -90,6 +97,8 @@ class Settlements:
 
     def tell(self, everything: bool = False) -> tuple[Settlement, ...]:
         """Those that the owner does not know yet in this attachment, or all for a new one."""
+        if everything:
+            self._strike()
         untold = tuple(self._open if everything else (one for one in self._open if one.id > self._told))
         if self._open:
             self._told = self._open[-1].id
@@ -102,6 +111,7 @@ class Settlements:
         acknowledged: list[Range] = []
         while self._open and self._open[0].id <= upto:
             settlement = self._open.popleft()
+            self._struck.pop(settlement.id, None)
             if settlement.outcome == SETTLE_ACK:
                 acknowledged.extend(settlement.ranges)
             elif settlement.outcome != SETTLE_REJECT:
@@ -119,6 +129,7 @@ class Settlements:
         self._gathered.clear()
         self._open.clear()
         self._returned.clear()
+        self._struck.clear()
         tickets, self._tickets = self._tickets, deque()
         for _, ticket in tickets:
             ticket.pass_()
@@ -134,16 +145,3 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
         else:
             found.append((first, last))
     return found
-
-
-def _without(ranges: Iterable[Range], seq: int) -> tuple[Range, ...]:
-    left: list[Range] = []
-    for first, last in ranges:
-        if not first <= seq <= last:
-            left.append((first, last))
-            continue
-        if first < seq:
-            left.append((first, seq - 1))
-        if seq < last:
-            left.append((seq + 1, last))
-    return tuple(left)
