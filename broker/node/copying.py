@@ -48,6 +48,8 @@ class Pending(NamedTuple):
     queue_id: int
     records: Bytes
     epochs: tuple[tuple[int, int], ...] | None
+    begins: bool = False
+    """It ends what an earlier copy may have left in the journal: it is written whatever becomes of the ring."""
 
 
 class Copying:
@@ -74,6 +76,7 @@ class Copying:
         self._spans: list[tuple[int, GroupWriter, int, int]] = []
         self._volatile = GroupWriter(VOLATILE_SEGMENT, 0)
         self._pending: list[Pending] = []
+        self._beginnings: dict[int, None] = {}  # queues with a beginning in `_pending`
         self._unfolded: dict[int, None] = {}  # queues with records of their owners in `_pending`
         self._live: tuple[Ring | None, int, int, Sequence[Range]] = (
             None,
@@ -89,6 +92,8 @@ class Copying:
     def take_over(self, queue: Queue, min_in_sync: int, after_group: int) -> None:
         """The queue is this node's from now on; `queue.ring` stands as it was folded."""
         entity = queue.entity
+        if entity.queue_id in self._beginnings:
+            after_group = self._node.newest_group + 1
         self.backup.stop(entity.queue_id)
         self._flights.pop(entity.queue_id, None)
         shorten(queue.ring.epochs, queue.ring.committed)  # nothing is committed yet: that is the first that lives
@@ -109,14 +114,24 @@ class Copying:
     def begin_empty(self, queue_id: int, epoch: int) -> None:
         """This node becomes a replica: what an earlier copy may have left in the journal ends before the new one, and
         durably so before the new one counts."""
-        self.backup.stepped_down(queue_id, self.write(queue_id, self._records.cut(queue_id, epoch, 1), None))
+        if self.replicas[queue_id].volatile:
+            self.backup.stepped_down(queue_id, self.write(queue_id, self._records.cut(queue_id, epoch, 1), None))
+        else:
+            self.begin(queue_id, epoch)
+            self.backup.stepped_down(queue_id, self._node.newest_group + 1)
+
+    def begin(self, queue_id: int, epoch: int) -> None:
+        """What an earlier copy may have left in the journal ends with the next group, and nothing is written before."""
+        self._unfolded[queue_id] = None
+        self._beginnings[queue_id] = None
+        self._put(Pending(queue_id, self._records.cut(queue_id, epoch, 1), None, True))
 
     def drop(self, queue_id: int) -> Ring | None:
         """The replica's ring is wanted elsewhere, or nowhere."""
         self.backup.stop(queue_id)
-        dropped = [pending for pending in self._pending if pending.queue_id == queue_id]
+        dropped = [pending for pending in self._pending if pending.queue_id == queue_id and not pending.begins]
         if dropped:
-            self._pending = [pending for pending in self._pending if pending.queue_id != queue_id]
+            self._pending = [pending for pending in self._pending if pending.queue_id != queue_id or pending.begins]
             self.pending_bytes -= sum(len(pending.records) for pending in dropped)
         return self.replicas.pop(queue_id, None)
 
@@ -154,10 +169,15 @@ class Copying:
         """Copies for other owners into the group; whether somebody waits for the disk."""
         pending, self._pending = self._pending, []
         self._unfolded.clear()
+        self._beginnings.clear()
         self.pending_bytes = 0
-        for queue_id, records, epochs in pending:
-            ring = self.replicas[queue_id]
-            ring.fold(records, writer.segment, writer.append(records))
+        for queue_id, records, epochs, begins in pending:
+            offset = writer.append(records)
+            ring = self.replicas.get(queue_id)
+            if ring is None:
+                assert begins, "what was written to a copy goes with it"
+                continue
+            ring.fold(records, writer.segment, offset)
             for epoch, first_seq in epochs or ():
                 writer.begin_epoch(queue_id, epoch, first_seq)
             self._replace_epochs(ring, epochs or ())

@@ -241,11 +241,14 @@ class Part:
 
     def _take_over(self, entity: QueueEntity, declared: bool) -> None:
         node = self.node
-        ring = self.copying.drop(entity.queue_id) or self._new_replica(entity)
+        copy = self.copying.drop(entity.queue_id)
+        ring = copy or self._new_replica(entity)
         of_before = (ring.epochs[-1][0] if ring.epochs else 0) < entity.gap_epoch
         if of_before and (entity.volatile or entity.begins_empty):  # nobody is left who knew what was acknowledged
             node.forget_ring(ring)
-            ring = self._new_replica(entity)
+            copy, ring = None, self._new_replica(entity)
+        if copy is None and not declared and not ring.volatile:
+            self.copying.begin(entity.queue_id, entity.epoch)
         queue = Queue(entity, node.map.effective(entity), ring, node, node.now_ms)
         ring.take_over(entity.epoch, of_before)
         node.queues[entity.queue_id] = queue

@@ -96,3 +96,43 @@ def test_a_queue_whose_loss_was_accepted_begins_empty_at_who_once_had_a_copy() -
     assert bodies(bob.consume("q")) == [], "what was acknowledged does not come back"
     (new,) = [said for said in bob.publish("", "q", b"new") if isinstance(said, Content)]
     assert (new.body, new.method.redelivered) == (b"new", False)
+    cluster.kill("b", failed=False)
+    cluster.restart("b")
+    cluster.wait(3000)
+    bob = cluster["b"].client()
+    assert bodies(bob.consume("q")) == [b"new"], "nor does it after a crash"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_who_owns_a_queue_before_its_empty_copy_is_on_the_disk_finds_nothing_older_there(again: bool) -> None:
+    """c had a copy, which was removed while c was away. It gets a new one, and at once the queue."""
+    cluster = Cluster("a", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local")
+    alice.ask(m.ConfirmSelect())
+    alice.publish("", "q", *(b"%d" % number for number in range(10)))
+    queue_id = cluster.queue("q").queue_id
+    cluster.kill("c")
+    cluster.order(c.MoveReplica(queue_id=queue_id, remove=(NodeId("c"),)))
+    cluster.wait(1000)
+    assert len(bodies(alice.consume("q"))) == 10
+    alice.say(m.BasicAck(0, True))
+    cluster.turn()
+    cluster.restart("c")
+    cluster["c"].disk_waits = True
+    cluster.turn()
+    cluster.order(c.MoveReplica(queue_id=queue_id, add=(NodeId("c"),)))
+    for _ in range(1 + again):
+        cluster.order(c.ForceOwner(queue_id=queue_id, node=NodeId("c")))
+    cluster["c"].disk_waits = False
+    cluster.wait(3000)
+    assert cluster.queue("q").owner == "c"
+    carol = cluster["c"].client()
+    carol.ask(m.ConfirmSelect())
+    carol.publish("", "q", b"new")
+    cluster.turn()
+    cluster.kill("a")
+    cluster.kill("c", failed=False)
+    cluster.restart("c")
+    cluster.wait(3000)
+    assert bodies(cluster["c"].client().consume("q")) == [b"new"]
