@@ -32,12 +32,13 @@ from broker.management import amqp_deeds, bodies, reads, writes
 from broker.management.errors import Refused, bad_request, of_order
 from broker.management.mirror import Mirror
 from broker.management.reading import Reading
+from broker.management.rights import Seer
 from broker.version import VERSION
 from cluster import passwords
 from cluster.commands import PutUser
 from cluster.errors import Unavailable
 
-from . import web_page
+from . import metric_pages, web_page
 from .amqp_line import carried_out
 from .auth import REALM, LoginFailed, SignIn
 from .deeds import Deeds, OrderError
@@ -92,6 +93,7 @@ def create_app(
     _route(app, "POST", "/api/login", "Begin a session: a cookie, for the web page", shell.login)
     _route(app, "POST", "/api/logout", "End the session", shell.logout)
     web_page.add(app, web_page.PAGE)
+    metric_pages.add(app, mirror, now_ms, shell.seer)
     app.add_api_route("/api/auth", _oauth, methods=["GET"], include_in_schema=False)
     app.add_api_route("/api", page(app), methods=["GET"], include_in_schema=False)
     app.add_api_route("/api/index.html", page(app), methods=["GET"], include_in_schema=False)
@@ -144,6 +146,10 @@ class _Shell:
 
     async def logout(self, request: Request) -> Response:
         return Response(status_code=204, headers={"set-cookie": self._signing_in.end(request)})
+
+    async def seer(self, request: Request) -> Seer:
+        """Who asks. Refused when nobody signs in."""
+        return await self._signing_in.seer(request)
 
     async def _reading(self, request: Request) -> Reading:
         seer = await self._signing_in.seer(request)

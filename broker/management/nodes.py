@@ -14,7 +14,7 @@ from cluster.ids import NodeId
 
 from .errors import bad_request, object_not_found
 from .history import Get, Track
-from .mirror import Sums
+from .mirror import Mirror, Sums
 from .reading import DEPTH_FIELDS, MESSAGE_FIELDS, Document, Reading
 from .rights import MONITORING
 
@@ -59,10 +59,15 @@ _PROTOCOL_NAMES: Final = {
 
 def cluster_name(reading: Reading) -> str:
     """As an administrator set it; else as the node calls it."""
-    parameter = reading.map.parameter("", "", "cluster_name")
+    return name_of_cluster(reading.mirror)
+
+
+def name_of_cluster(mirror: Mirror) -> str:
+    """As `cluster_name`, for who reads nothing else."""
+    parameter = mirror.map.parameter("", "", "cluster_name")
     if parameter is not None and isinstance(parameter.value, str):
         return parameter.value
-    return reading.mirror.cluster
+    return mirror.cluster
 
 
 # -- nodes ----------------------------------------------------------------------------------------------------

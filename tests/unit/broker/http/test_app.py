@@ -167,8 +167,9 @@ async def test_the_schema_has_every_path_and_the_page_lists_them(client: Client)
     schema = (await client.http.get("/api/openapi.json")).json()
     declared = {(method.upper(), path) for path, methods in schema["paths"].items() for method in methods}
     sessions = {("POST", "/api/login"), ("POST", "/api/logout")}
+    metrics = {("GET", path) for path in ("/metrics", "/metrics/per-object", "/metrics/detailed")}
     tables = {("GET", read.path) for read in READS} | {(one.method, one.path) for one in (*WRITES, *ACTS)}
-    assert declared == tables | sessions
+    assert declared == tables | sessions | metrics
     page = await client.http.get("/api")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert all(read.path in page.text for read in READS)
@@ -215,6 +216,8 @@ def test_nothing_that_is_sent_ends_in_a_mistake_of_ours() -> None:
         headers = {"content-type": "application/json", "authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
         answer = await client.http.request(method, path, params=query, json=body, headers=headers)
         statuses.add(answer.status_code)
+        if method == "HEAD" and answer.status_code == 503:
+            return  # it has no body that would say why
         if answer.status_code >= 500 and "AMQP connection" not in answer.text:  # there is no node here
             assert answer.json()["status"] == "failed", answer.text
 

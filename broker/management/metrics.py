@@ -1,0 +1,404 @@
+"""What Prometheus is told: RabbitMQ's names where the meaning is the same, and `clusterbroker_*` for what is ours.
+
+    aggregated(mirror, now_ms)            /metrics               this node's sums
+    per_object(mirror, now_ms)            /metrics/per-object    the same names by queue, channel and connection
+    detailed(mirror, families, vhosts)    /metrics/detailed      some families by object, as `rabbitmq_detailed_*`
+
+As at RabbitMQ each node tells of itself: of the clients that it has and of the queues that it owns. So sums over all
+nodes count everything once, and boards join `rabbitmq_identity_info` by `instance`.
+
+Totals of messages are those of the node, which outlive the channels; by object RabbitMQ counts them by channel and
+queue together, which nobody does here, so by object they have names of ours: of a channel, of an exchange, of a queue.
+
+The text comes in parts, one metric each, so that who sends it can do other things between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from broker.census.rows import ChannelRow, ConnectionRow, ConsumerRow, ExchangeRow, NodeRow, QueueRow
+from broker.version import VERSION
+from cluster.entities import Queue
+from cluster.ids import NodeId, QueueId
+
+from .exposition import COUNTER, GAUGE, UNTYPED, Named, labels, written
+from .metric_tables import (
+    ALARMS,
+    CHANNEL,
+    CHURN,
+    CONNECTION,
+    CONNECTION_COARSE,
+    EXCHANGE,
+    GLOBAL,
+    GLOBAL_OUT,
+    LINK,
+    MESSAGES,
+    NODE,
+    NODE_COARSE,
+    NODE_DISK,
+    OF_QUEUES,
+    OWN_NODE,
+    QUEUE_COARSE,
+    QUEUE_CONSUMERS,
+    QUEUE_FINE,
+    QUEUE_PUBLISHED,
+    Number,
+    Of,
+)
+from .mirror import Mirror
+from .nodes import RABBITMQ_API, name_of_cluster
+
+SHARED: Final = "rabbitmq_"
+DETAILED: Final = "rabbitmq_detailed_"
+CLUSTER: Final = "rabbitmq_cluster_"
+OWN: Final = "clusterbroker_"
+PROTOCOL: Final = {"protocol": "amqp091"}
+QUEUE_TYPE: Final = {"protocol": "amqp091", "queue_type": "clusterbroker_queue"}
+
+
+class Owned(NamedTuple):
+    """A queue of this node: what was declared, and what it counts."""
+
+    entity: Queue
+    row: QueueRow
+
+
+OWN_QUEUE: Final = (
+    Of("queue_epoch", GAUGE, "Rises with each change of the owner", lambda q: q.entity.epoch),
+    Of("queue_replicas", GAUGE, "Copies that the queue shall have", lambda q: len(q.entity.replicas)),
+    Of("queue_in_sync", GAUGE, "Copies that have all of it", lambda q: len(q.entity.in_sync)),
+)
+
+
+class Present:
+    """What this node has at the moment: its rows by kind."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self.mirror = mirror
+        self.node: NodeRow | None = None
+        self.connections: list[ConnectionRow] = []
+        self.channels: list[ChannelRow] = []
+        self.consumers: list[ConsumerRow] = []
+        self.exchanges: list[ExchangeRow] = []
+        self.queues: list[Owned] = []
+        member = mirror.members.get(mirror.node)
+        names: dict[str, str] = {}
+        for track in () if member is None else member.rows.values():
+            row = track.row
+            match row:
+                case NodeRow():
+                    self.node = row
+                case ConnectionRow():
+                    self.connections.append(row)
+                    names[row.connection_id] = row.name
+                case ChannelRow():
+                    self.channels.append(row)
+                case ConsumerRow():
+                    self.consumers.append(row)
+                case ExchangeRow():
+                    self.exchanges.append(row)
+                case QueueRow(owned=True):
+                    entity = mirror.map.queue_by_id(QueueId(row.queue_id))
+                    if entity is not None and mirror.queue_track(entity) is track:
+                        self.queues.append(Owned(entity, row))
+                case _:
+                    pass
+        self._names = names
+
+    def name(self, row: ChannelRow) -> str:
+        """As RabbitMQ names channels."""
+        return f"{self._names.get(row.connection_id, row.connection_id)} ({row.number})"
+
+
+# -- the three answers ----------------------------------------------------------------------------------------
+
+
+def aggregated(mirror: Mirror, now_ms: int) -> Iterator[str]:
+    """`/metrics`: sums of what this node has."""
+    present = Present(mirror)
+    yield from _whole(present, now_ms)
+    rows = [owned.row for owned in present.queues]
+    for metrics, some in (
+        ((*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE), rows),
+        (CHANNEL, present.channels),
+        ((*CONNECTION_COARSE, *CONNECTION), present.connections),
+    ):
+        yield from _summed(SHARED, metrics, some)
+    yield from _summed(SHARED, (QUEUE_PUBLISHED,), rows)
+    yield from _summed(OWN, (OWN_QUEUE[1], OWN_QUEUE[2]), present.queues)
+
+
+def per_object(mirror: Mirror, now_ms: int) -> Iterator[str]:
+    """`/metrics/per-object`: as `aggregated`, by queue, channel and connection."""
+    present = Present(mirror)
+    yield from _whole(present, now_ms)
+    yield from _of_queues(SHARED, (*QUEUE_COARSE, *QUEUE_CONSUMERS, *QUEUE_FINE), present.queues)
+    yield from _of_channels(SHARED, CHANNEL, present)
+    yield from _of_connections(SHARED, (*CONNECTION_COARSE, *CONNECTION), present)
+    for family in (_own_queues, _own_channels, _own_exchanges):
+        yield from family(present)
+
+
+def detailed(mirror: Mirror, families: Collection[str], vhosts: Collection[str] = ()) -> Iterator[str]:
+    """`/metrics/detailed`: some families; of queues and of the wiring those of some vhosts, if any is named."""
+    present = Present(mirror)
+    yield from _infos(present)
+    if vhosts:
+        present.queues = [owned for owned in present.queues if owned.entity.vhost in vhosts]
+        present.exchanges = [row for row in present.exchanges if row.vhost in vhosts]
+    for name, family in FAMILIES.items():
+        if name in families:
+            yield from family(present)
+    for name, of_cluster in CLUSTER_FAMILIES.items():
+        if name in families:
+            yield from of_cluster(mirror, vhosts)
+
+
+def _sample(prefix: str, metric: Of, value: Number, which: str = "") -> str:
+    return written(Named(prefix + metric.name, metric.kind, metric.help), ((which, _number(value)),))
+
+
+def _number(value: Number) -> Number:
+    return int(value) if isinstance(value, bool) else value
+
+
+def _summed(prefix: str, metrics: Sequence[Of], rows: Sequence[Any]) -> Iterator[str]:
+    for metric in metrics:
+        get = metric.get
+        yield _sample(prefix, metric, sum(get(row) for row in rows))
+
+
+def _each(prefix: str, metrics: Sequence[Of], things: Sequence[tuple[str, Any]]) -> Iterator[str]:
+    for metric in metrics:
+        get = metric.get
+        yield written(
+            Named(prefix + metric.name, metric.kind, metric.help),
+            ((which, _number(get(thing))) for which, thing in things),
+        )
+
+
+def _of_queues(prefix: str, metrics: Sequence[Of], queues: Sequence[Owned]) -> Iterator[str]:
+    return _each(prefix, metrics, [(_queue_labels(owned.entity), owned.row) for owned in queues])
+
+
+def _queue_labels(queue: Queue) -> str:
+    return labels({"vhost": queue.vhost, "queue": queue.name})
+
+
+def _of_channels(prefix: str, metrics: Sequence[Of], present: Present) -> Iterator[str]:
+    return _each(prefix, metrics, [(labels({"channel": present.name(row)}), row) for row in present.channels])
+
+
+def _of_connections(prefix: str, metrics: Sequence[Of], present: Present) -> Iterator[str]:
+    # the label of a connection is `channel` at RabbitMQ too
+    return _each(prefix, metrics, [(labels({"channel": row.name}), row) for row in present.connections])
+
+
+def _of_node(metrics: Sequence[Of], prefix: str = DETAILED) -> Callable[[Present], Iterator[str]]:
+    def family(present: Present) -> Iterator[str]:
+        if present.node is not None:
+            yield from _summed(prefix, metrics, (present.node,))
+
+    return family
+
+
+def _own_queues(present: Present) -> Iterator[str]:
+    named = [(_queue_labels(owned.entity), owned) for owned in present.queues]
+    yield from _each(OWN, OWN_QUEUE, named)
+    totals = [(which, owned.row.messages) for which, owned in named]
+    yield from _each(f"{OWN}queue_", [metric for metric in MESSAGES if metric.name in OF_QUEUES], totals)
+    behind = [
+        (labels({"vhost": owned.entity.vhost, "queue": owned.entity.name, "node": copy.node}), copy.records_behind)
+        for owned in present.queues
+        for copy in owned.row.copies
+    ]
+    yield written(_BEHIND, behind)
+
+
+def _own_channels(present: Present) -> Iterator[str]:
+    named = [(labels({"channel": present.name(row)}), row.messages) for row in present.channels]
+    return _each(f"{OWN}channel_", MESSAGES, named)
+
+
+def _own_exchanges(present: Present) -> Iterator[str]:
+    named = [(labels({"vhost": row.vhost, "exchange": row.name}), row) for row in present.exchanges]
+    return _each(OWN, EXCHANGE, named)
+
+
+# -- of the node and its cluster as a whole -------------------------------------------------------------------
+
+_BEHIND: Final = Named(
+    f"{OWN}queue_copy_messages_behind", GAUGE, "Messages that a copy may lack at most, by the node that has it"
+)
+
+
+def _infos(present: Present) -> Iterator[str]:
+    row, mirror = present.node, present.mirror
+    yield written(
+        Named(f"{SHARED}identity_info", UNTYPED, "Which node and cluster this is"),
+        (
+            (
+                labels(
+                    {
+                        "rabbitmq_node": mirror.node,
+                        "rabbitmq_cluster": name_of_cluster(mirror),
+                        "rabbitmq_cluster_permanent_id": mirror.cluster,
+                    }
+                ),
+                1,
+            ),
+        ),
+    )
+    builds = {
+        "rabbitmq_version": RABBITMQ_API, "prometheus_plugin_version": VERSION, "prometheus_client_version": "",
+        "erlang_version": "",
+    }  # fmt: skip
+    yield written(
+        Named(f"{SHARED}build_info", UNTYPED, "Whose management API this one answers like"), ((labels(builds), 1),)
+    )
+    yield written(
+        Named(f"{OWN}build_info", GAUGE, "The version of this node"),
+        ((labels({"version": row.version if row is not None else VERSION}), 1),),
+    )
+
+
+def _whole(present: Present, now_ms: int) -> Iterator[str]:
+    row = present.node
+    yield from _infos(present)
+    for name, help_text, number in (
+        (f"{SHARED}connections", "Connections of clients", len(present.connections)),
+        (f"{SHARED}channels", "Channels", len(present.channels)),
+        (f"{SHARED}consumers", "Consumers", len(present.consumers)),
+        (f"{SHARED}queues", "Queues that this node owns", len(present.queues)),
+    ):
+        yield written(Named(name, GAUGE, help_text), (("", number),))
+    if row is not None:
+        yield from _node(row)
+    yield from _cluster(present, now_ms)
+    yield written(Named(f"{SHARED}global_consumers", GAUGE, "Consumers"), ((labels(PROTOCOL), len(present.consumers)),))
+    yield written(
+        Named(f"{SHARED}global_messages_routed_total", COUNTER, "Messages that went to queues, once for each"),
+        ((labels(PROTOCOL), sum(exchange.publish_out for exchange in present.exchanges)),),
+    )
+
+
+def _node(row: NodeRow) -> Iterator[str]:
+    start = Of("process_start_time_seconds", GAUGE, "When the node started, s since 1970", lambda r: r.started_at_ms)
+    yield _sample("", start, row.started_at_ms / 1000)
+    yield from _summed(SHARED, (*ALARMS, *NODE_COARSE, *NODE, *NODE_DISK, *CHURN), (row,))
+    yield from _logins(SHARED, row)
+    yield from _summed(f"{SHARED}channel_", MESSAGES, (row.messages,))
+    yield from _each(f"{SHARED}global_", GLOBAL, ((labels(PROTOCOL), row.messages),))
+    yield from _each(f"{SHARED}global_", GLOBAL_OUT, ((labels(QUEUE_TYPE), row.messages),))
+    yield from _summed(OWN, OWN_NODE, (row,))
+    yield from _each(OWN, LINK, [(labels({"peer": link.peer}), link) for link in row.links])
+
+
+def _logins(prefix: str, row: NodeRow) -> Iterator[str]:
+    named = [(labels({"protocol": "amqp091" if one.protocol == "amqp" else one.protocol}), one) for one in row.logins]
+    yield from _each(
+        prefix,
+        (
+            Of("auth_attempts_total", COUNTER, "Attempts to sign in", lambda one: one.succeeded + one.failed),
+            Of("auth_attempts_succeeded_total", COUNTER, "Those that succeeded", lambda one: one.succeeded),
+            Of("auth_attempts_failed_total", COUNTER, "Those that failed", lambda one: one.failed),
+        ),
+        named,
+    )
+
+
+def _cluster(present: Present, now_ms: int) -> Iterator[str]:
+    mirror = present.mirror
+    view, node = mirror.map, NodeId(mirror.node)
+    owned = [one.entity for one in present.queues]
+    members = list(view.members())
+    lags = [copy for one in present.queues for copy in one.row.copies]
+    stale_s = mirror.stale_s(now_ms)
+    for name, help_text, number in (
+        ("stale_seconds", "For how long the node has been cut off; 0: it is not", stale_s or 0),
+        ("members", "Members of the cluster", len(members) or 1),
+        ("members_alive", "Those that the cluster takes for alive", sum(one.alive for one in members) or 1),
+        ("cluster_queues", "Queues of all nodes", len(mirror.queue_names)),
+        ("queues_held", "Queues that this node keeps a copy of", view.held(node)),
+        ("queues_without_owner", "Queues of the cluster that nobody owns: they wait for a node",
+         sum(queue.owner is None for queue in view.queues())),
+        ("queues_under_replicated", "Queues owned here with less in sync than they shall have",
+         sum(len(queue.in_sync) < len(queue.replicas) for queue in owned)),
+        ("queues_below_minimum", "Queues owned here that take no publish: too few are in sync",
+         sum(0 < len(queue.in_sync) < view.min_in_sync(queue) for queue in owned)),
+        ("copies_behind", "Copies of queues owned here that are not in sync", sum(not copy.in_sync for copy in lags)),
+        ("copy_messages_behind", "Messages that these copies may lack at most",
+         sum(copy.records_behind for copy in lags)),
+        ("queue_epochs", "Sum of the epochs of the cluster's queues: it rises when a queue has another owner",
+         sum(queue.epoch for queue in view.queues())),
+    ):  # fmt: skip
+        yield written(Named(OWN + name, GAUGE, help_text), (("", number),))
+
+
+# -- families of /metrics/detailed ----------------------------------------------------------------------------
+
+FAMILIES: Final[Mapping[str, Callable[[Present], Iterator[str]]]] = {
+    "queue_coarse_metrics": lambda present: _of_queues(DETAILED, QUEUE_COARSE, present.queues),
+    "queue_consumer_count": lambda present: _of_queues(DETAILED, QUEUE_CONSUMERS, present.queues),
+    "queue_metrics": lambda present: _of_queues(DETAILED, (*QUEUE_CONSUMERS, *QUEUE_FINE), present.queues),
+    "channel_metrics": lambda present: _of_channels(DETAILED, CHANNEL, present),
+    "connection_coarse_metrics": lambda present: _of_connections(DETAILED, CONNECTION_COARSE, present),
+    "connection_metrics": lambda present: _of_connections(DETAILED, CONNECTION, present),
+    "connection_churn_metrics": _of_node(CHURN),
+    "node_coarse_metrics": _of_node(NODE_COARSE),
+    "node_metrics": _of_node(NODE),
+    "node_persister_metrics": _of_node(NODE_DISK),
+    "auth_attempt_metrics": lambda present: _logins(DETAILED, present.node) if present.node is not None else iter(()),
+    "clusterbroker_node": _of_node(OWN_NODE, OWN),
+    "clusterbroker_queues": _own_queues,
+    "clusterbroker_channels": _own_channels,
+    "clusterbroker_exchanges": _own_exchanges,
+}
+"""By what `family` may name: RabbitMQ's, and ours. What is not known is passed over, as there."""
+
+
+def _exchanges(mirror: Mirror, vhosts: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    for vhost in sorted(mirror.map.vhosts(), key=lambda one: one.name):
+        if vhosts and vhost.name not in vhosts:
+            continue
+        yield vhost.name, "", "direct"
+        for exchange in sorted(mirror.map.exchanges(vhost.name), key=lambda one: one.name):
+            yield vhost.name, exchange.name, exchange.type
+
+
+def _exchange_names(mirror: Mirror, vhosts: Collection[str]) -> Iterator[str]:
+    yield written(
+        Named(f"{CLUSTER}exchange_name", GAUGE, "Enumerates exchanges"),
+        ((labels({"vhost": vhost, "exchange": name, "type": kind}), 1) for vhost, name, kind in
+         _exchanges(mirror, vhosts)),
+    )  # fmt: skip
+
+
+def _exchange_bindings(mirror: Mirror, vhosts: Collection[str]) -> Iterator[str]:
+    def count(vhost: str, name: str) -> int:
+        if not name:
+            return len(mirror.map.queues(vhost))
+        return len(mirror.map.bindings_from(vhost, name))
+
+    yield written(
+        Named(f"{CLUSTER}exchange_bindings", GAUGE, "Number of bindings for an exchange"),
+        ((labels({"vhost": vhost, "exchange": name, "type": kind}), count(vhost, name)) for vhost, name, kind in
+         _exchanges(mirror, vhosts)),
+    )  # fmt: skip
+
+
+def _vhost_status(mirror: Mirror, vhosts: Collection[str]) -> Iterator[str]:
+    names = sorted(vhost.name for vhost in mirror.map.vhosts() if not vhosts or vhost.name in vhosts)
+    yield written(
+        Named(f"{CLUSTER}vhost_status", GAUGE, "Whether a given vhost is running"),
+        ((labels({"vhost": name}), 1) for name in names),
+    )
+
+
+CLUSTER_FAMILIES: Final[Mapping[str, Callable[[Mirror, Collection[str]], Iterator[str]]]] = {
+    "exchange_bindings": _exchange_bindings,
+    "exchange_names": _exchange_names,
+    "vhost_status": _vhost_status,
+}
