@@ -40,4 +40,4 @@ def carry_out(queue: Queue, part: CommitPart, ticket: Ticket, now_ms: int) -> No
             queue.ring.acked += 1
             queue.settle(seq, held=True)
         elif outcome == "reject":
-            queue.reject(seq)
+            queue.reject(seq, at_once=True)

@@ -22,6 +22,7 @@ from broker.queues.annotation import Annotation
 from broker.queues.burial import Burial
 from broker.queues.committing import carry_out
 from broker.queues.deadletter import Reason
+from broker.queues.dying import Dying
 from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
 from broker.queues.host import Host
 from broker.queues.limits import awaits_commit, exceeds, refuse
@@ -80,7 +81,7 @@ class Queue:
         self._waiting: deque[tuple[int, Ticket]] | None = None
         self._getters: deque[tuple[Any, Callable[[Taken | None], None]]] | None = None
         self._ahead: list[Location] | None = None  # what is being read from the journal, to be handed out soon
-        self._dead: dict[int, Reason] | None = None  # given up, content on its way from the disk
+        self._dead: Dying | None = None
         self._delayed: list[tuple[int, int, bool]] | None = None  # heap of (when, seq, counted): waiting to return
         self._annotation = Annotation(ring)
         self._young: tuple[int, int] = (1, now_ms)  # a seq, and when it was the next one
@@ -211,26 +212,21 @@ class Queue:
 
     # -- giving up --------------------------------------------------------------------------------------------
 
-    def _give_up(self, seq: int, message: Message | None, reason: Reason) -> None:
+    def _give_up(self, seq: int, message: Message | None, reason: Reason, at_once: bool = False) -> None:
         """An UNACKED message without a ledger leaves the queue."""
         if self.settings.dead_letter_exchange is None:
             self.ring.settle(seq)
         elif self.burial is not None:
             self.burial.hold(seq, reason)
-        elif message is None:
-            if self._dead is None:
-                self._dead = {}
-            self._dead[seq] = reason
-            self.host.load(self, [self.ring.location(seq)])
         else:
-            self.host.dead_letter(self, message, reason)
-            self.ring.settle(seq, held=True)
+            self._dead = self._dead or Dying(self)
+            self._dead.add(seq, message, reason, at_once)
         self.ring.mark()
 
-    def reject(self, seq: int) -> None:
-        """basic.reject or basic.nack without requeue."""
+    def reject(self, seq: int, at_once: bool = False) -> None:
+        """basic.reject or basic.nack without requeue; `at_once`: in a transaction."""
         if not self.deleted:
-            self._give_up(seq, self.ring.message(seq), "rejected")
+            self._give_up(seq, self.ring.message(seq), "rejected", at_once)
 
     def requeue(self, seq: int, counted: bool) -> None:
         """The message returns to its place; `counted`: the consumer failed at it (replication.md 6.9)."""
@@ -486,10 +482,8 @@ class Queue:
             for (seq, *_), message in zip(locations, messages, strict=True):
                 self.burial.loaded(seq, message)
             return
-        if self._dead is None:
-            return  # it was given up under an epoch that has ended
-        for (seq, *_), message in zip(locations, messages, strict=True):
-            self._give_up(seq, message, self._dead.pop(seq))
+        if self._dead is not None:  # else it was given up under an epoch that has ended
+            self._dead.loaded(locations, messages)
 
     def committed(self, upto: int) -> None:
         """The group commit that held the ring's records up to `upto` is durable."""
