@@ -10,11 +10,11 @@ played (`tests.unit.broker.node.node_cluster`).
 What may be different, and why nobody was promised otherwise:
 
     flags           after faults three may flag what one does not: `true` means maybe. Never the other way round
-    order of dead   in transactions, and of queues with priorities. What one settlement rejects dies in the order of the
-                    queue, not of delivery tags; and letters travel after the commit of their death, so what a
-                    transaction publishes to their target itself may come before them. Order is promised per publisher
-                    and queue, and to their target the letters' publisher is the queue that they died in, whose order
-                    they keep. The letters themselves are compared. Failovers and hand-overs change no order
+    order of dead   in transactions, and when several die of one settlement. These die in the order of the queue, not in
+                    that of delivery tags; and letters travel after the commit of their death, so what a transaction
+                    publishes to their target itself may come before them. Order is promised per publisher and queue,
+                    and to their target the letters' publisher is the queue that they died in, whose order they keep.
+                    The letters themselves are compared. Failovers and hand-overs change no order
     refused commit  the connection ends with the same 541, but one node may hand out to it a moment longer
     x-acquired-count  is not kept over a failover; nor does it count what is lost with a node
     TTL in transactions   begins with the commit, not the publish: no queue has both here

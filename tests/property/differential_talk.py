@@ -86,7 +86,7 @@ class Talk:
         is left alone until the end, when it holds the same letters at both."""
         if "x-dead-letter-exchange" not in self.arguments:
             return True
-        return "tx" not in self.modes and self.arguments.get("x-queue-type") != "quorum"
+        return "tx" not in self.modes and not any(kind in self.arguments for kind in COUNTS_DELIVERIES)
 
     # -- both sides
 
@@ -259,8 +259,9 @@ class Talk:
         if not self.held[number]:
             return
         tag = self.rng.choice(self.held[number])
-        multiple = not single and self.rng.random() < 0.3
         requeue = self.rng.random() < 0.6
+        alone = single or (not requeue and "x-dead-letter-exchange" in self.arguments and self.exact_letters)
+        multiple = not alone and self.rng.random() < 0.3
         hit = [held for held in self.held[number] if held == tag or (multiple and held < tag)]
         self.held[number] = [held for held in self.held[number] if held not in hit]
         if self.mode[number] == "tx":
