@@ -1,10 +1,17 @@
-"""Compiles the per-message modules; where no compiler is found the pure-Python twins run instead.
+"""Compiles the per-message modules; where no compiler is found the pure-Python twins run instead. Builds the web page
+when it is missing; where no npm is found the node runs without it, and its page says how to build it.
 
 Everything else about the build is declared in pyproject.toml.
 """
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 COMPILED = ["journal.record_fast", "journal.walk_fast", "broker.amqp.codec_fast", "broker.queues.ring_fast"]
 
@@ -31,4 +38,28 @@ for compiled in extensions:
     # a failed compile (or no compiler) is reported by the build and leaves the twin in charge; cythonize forgets this
     compiled.optional = True
 
-setup(ext_modules=extensions)
+ROOT = Path(__file__).resolve().parent
+
+
+class BuildPy(build_py):
+    """Makes the page first, so that it is package data like any other."""
+
+    def run(self) -> None:
+        build_page()
+        super().run()
+
+
+def build_page() -> None:
+    """A page that is there is taken as it is; what keeps it from being built never stops the installation."""
+    if (ROOT / "broker/http/page/index.html").exists() or not (ROOT / "web").exists():
+        return
+    if shutil.which("npm") is None:
+        print("npm was not found: installed without the web page (Node.js 18 or newer builds it)", file=sys.stderr)
+        return
+    done = subprocess.run([ROOT / "scripts/build-web"], capture_output=True, text=True)  # noqa: S603 - our own
+    if done.returncode:
+        told = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+        print(f"installed without the web page: scripts/build-web said: {told[-1]}", file=sys.stderr)
+
+
+setup(ext_modules=extensions, cmdclass={"build_py": BuildPy})

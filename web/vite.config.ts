@@ -2,7 +2,7 @@ import { defineConfig } from "vite";
 
 // The page is served by the node from memory; nothing is inlined, as its policy forbids inline scripts and data URLs.
 export default defineConfig({
-  oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
+  esbuild: { jsx: "automatic", jsxImportSource: "preact" },
   build: {
     outDir: "../broker/http/page",
     emptyOutDir: true,

@@ -42,7 +42,7 @@ def _loaded(directory: Path) -> dict[str, _File]:
     """The files by path. They are read once: a path in a request is looked up, and never opened."""
     found = {}
     for path in sorted(directory.rglob("*")):
-        if path.is_file():
+        if path.is_file() and not path.name.startswith("."):
             body = path.read_bytes()
             zipped = gzip.compress(body, mtime=0) if path.suffix in _COMPRESSIBLE else None
             kind = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(path.name)[0]

@@ -3,10 +3,11 @@ import type { Binding, Exchange } from "./api";
 import { link } from "./live";
 import { Empty } from "./ui";
 
-const WIDE = 208;
+const WIDE = 184;
 const HIGH = 30;
 const STEP = 44;
-const GAP = 206;
+const GAP = 244;
+const BEND = 78;
 const ENDS_MAX = 24;
 const KEYS_MAX = 3;
 
@@ -35,7 +36,7 @@ const cut = (text: string, size: number) => (text.length > size ? `${text.slice(
 function keys(end: End): string {
   const said = end.keys.filter(Boolean);
   const more = said.length > KEYS_MAX ? ` +${said.length - KEYS_MAX}` : "";
-  return cut(said.slice(0, KEYS_MAX).join(", "), 27) + more;
+  return cut(said.slice(0, KEYS_MAX).join(", "), 23) + more;
 }
 
 export function Picture({ exchange, into, out }: { exchange: Exchange; into: Binding[]; out: Binding[] }) {
@@ -67,7 +68,7 @@ export function Picture({ exchange, into, out }: { exchange: Exchange; into: Bin
         <g class="box self">
           <rect x={start} y={middle - HIGH / 2 - 4} width={WIDE} height={HIGH + 8} rx={19} />
           <text x={start + WIDE / 2} y={middle - 1} text-anchor="middle">
-            {cut(name, 26)}
+            {cut(name, 22)}
           </text>
           <text class="small" x={start + WIDE / 2} y={middle + 12} text-anchor="middle">
             {exchange.type}
@@ -87,14 +88,17 @@ export function Picture({ exchange, into, out }: { exchange: Exchange; into: Bin
 }
 
 function Edge(props: { x1: number; y1: number; x2: number; y2: number; text: string; textAt: "start" | "end" }) {
-  const bend = (props.x2 - props.x1) * 0.42;
   const far = props.textAt === "end";
   // the key is written at the far box, on a straight piece of the line, where lines are apart
   const x = far ? props.x2 - 10 : props.x1 + 10;
   const y = (far ? props.y2 : props.y1) - 5;
+  const { x1, y1, x2, y2 } = props;
+  const line = far
+    ? `M${x1} ${y1} C${x1 + BEND * 0.6} ${y1} ${x1 + BEND * 0.4} ${y2} ${x1 + BEND} ${y2} H${x2 - 6}`
+    : `M${x1} ${y1} H${x2 - BEND} C${x2 - BEND * 0.4} ${y1} ${x2 - BEND * 0.6} ${y2} ${x2 - 6} ${y2}`;
   return (
     <g class="edge">
-      <path d={`M${props.x1} ${props.y1} C${props.x1 + bend} ${props.y1} ${props.x2 - bend * 1.6} ${props.y2} ${props.x2 - 6} ${props.y2}`} />
+      <path d={line} />
       <path class="head" d={`M${props.x2} ${props.y2} l-7 -4 v8 z`} />
       <text x={x} y={y} text-anchor={far ? "end" : "start"}>
         {props.text}
@@ -110,7 +114,7 @@ function Box(props: { x: number; y: number; end: End; vhost: string }) {
       <title>{`${end.kind} ${end.name}\n${end.keys.join("\n")}`}</title>
       <rect x={props.x} y={props.y - HIGH / 2} width={WIDE} height={HIGH} rx={end.kind === "queue" ? 4 : 15} />
       <text x={props.x + 12} y={props.y + 4}>
-        {cut(end.name || "(default exchange)", 26)}
+        {cut(end.name || "(default exchange)", 23)}
       </text>
     </a>
   );

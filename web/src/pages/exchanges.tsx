@@ -109,7 +109,7 @@ export function ExchangePage({ me, vhost, name }: { me: Me; vhost: string; name:
   return (
     <>
       <nav class="crumbs" aria-label="Where this is">
-        <a href={link("exchanges")}>Exchanges</a> / {vhost}
+        <a href={link("exchanges")}>Exchanges</a> in vhost <code>{vhost}</code>
       </nav>
       <div class="title">
         <h1>{shown(name)}</h1>

@@ -13,11 +13,11 @@ export const DEPTHS: Line[] = [
 ];
 export const RATES: Line[] = [
   { label: "publish", field: "publish", colour: 1 },
-  { label: "deliver and get", field: "deliver_get", colour: 2 },
+  { label: "deliver", field: "deliver_get", colour: 2 },
   { label: "acknowledge", field: "ack", colour: 3 },
 ];
 const CHURN: Line[] = [
-  { label: "connections opened", field: "connection_created", colour: 1 },
+  { label: "opened", field: "connection_created", colour: 1 },
   { label: "closed", field: "connection_closed", colour: 2 },
 ];
 

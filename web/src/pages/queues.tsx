@@ -122,7 +122,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
   return (
     <>
       <nav class="crumbs" aria-label="Where this is">
-        <a href={link("queues")}>Queues</a> / {vhost}
+        <a href={link("queues")}>Queues</a> in vhost <code>{vhost}</code>
       </nav>
       <div class="title">
         <h1>{name}</h1>
