@@ -3,6 +3,7 @@
 The node proposes a command that changes nothing; when it has been applied here, so has everything before it. Until
 then it waits for links and for a majority, says every few seconds for what, and gives up when waiting is of no use:
 nobody is linked, and all who answer refuse it (another secret or cluster, a name that is taken, a forgotten member).
+Before it registers, it also waits until the leader hears its datagrams.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from broker.server.awaiting import come
 from broker.server.endings import Unstarted
 from cluster import commands as c
 from cluster.errors import Unavailable
+from cluster.ids import NodeId
 from cluster.link.hello import CONTROL
 from cluster.state import Applied
 
@@ -71,6 +73,23 @@ class CatchingUp:
         self._cluster.waits = self._waits_for()
         self._cluster.raft.propose(self._command, told)
         await come(done, self._shell.ended, look, LOOK_S)
+
+    async def heard_by_leader(self) -> None:
+        """Waits until the leader answers datagrams of this node: else it would be failed and begin again, for ever.
+        A name that was never here finds out as a member."""
+        cluster = self._cluster
+        known = cluster.raft.map.member(NodeId(cluster.name))
+        if known is None or not known.incarnation:
+            return
+        heard: asyncio.Future[None] = self._shell.loop.create_future()
+        cluster.heart.ask(lambda: heard.set_result(None))
+
+        def look() -> None:
+            leader = cluster.raft.leader or "a leader"
+            cluster.waits = f"for {leader} to answer its datagrams: let UDP pass between the cluster ports, both ways"
+            cluster.say("waits", cluster.waits, level="warning")
+
+        await come(heard, self._shell.ended, look, TELL_S)
 
     def _give_up_if_unwanted(self, waited_s: float) -> None:
         """Nobody is linked, and all who answer do not want this node: waiting would not help. Raises Unstarted."""

@@ -217,7 +217,7 @@ class ClusterShell:
             part.linked(peer, session)
         self._part_tick()
         node.cluster_name = f"clusterbroker-{self.mesh.identity.cluster[:12]}"
-        await self._heard_by_leader()
+        await self._catching_up.heard_by_leader()
         self.waits = "for a leader that takes note of it"
         command = c.RegisterNode(
             node=NodeId(self.name),
@@ -264,22 +264,6 @@ class ClusterShell:
             copies = self.raft.map.held(NodeId(self.name))
             self._log.say("error", "cluster.journal_damaged", why=str(damage), copies=copies)
         return ending
-
-    async def _heard_by_leader(self) -> None:
-        """Waits until the leader answers datagrams of this node: else it would be failed and begin again, for ever.
-        A name that was never here finds out as a member."""
-        known = self.raft.map.member(NodeId(self.name))
-        if known is None or not known.incarnation:
-            return
-        heard: asyncio.Future[None] = self._loop.create_future()
-        self.heart.ask(lambda: heard.set_result(None))
-
-        def look() -> None:
-            leader = self.raft.leader or "a leader"
-            self.waits = f"for {leader} to answer its datagrams: let UDP pass between the cluster ports, both ways"
-            self.say("waits", self.waits, level="warning")
-
-        await come(heard, self._shell.ended, look, TELL_S)
 
     def _say_waits(self) -> None:
         if not self._shell.started:

@@ -44,6 +44,8 @@ _ENTRY: Final = struct.Struct("<QQ")
 MAGIC: Final = 0x52464A31
 _MAGIC: Final = struct.pack("<I", MAGIC)
 _KIND_ENTRY, _KIND_CUT, _KIND_TERM, _KIND_COMMIT = 1, 2, 3, 4
+RESTS_S: Final = 1.0
+"""After so long without a flush the log is taken to rest."""
 KEPT_BYTES_MAX: Final = 512 << 10
 """Of entries from before the snapshot."""
 NO_OP: Final = b"\x01"
@@ -69,6 +71,7 @@ class Journal:
         """A new term or vote waits for `sync`: nothing at all may be said before."""
         self.leading = False
         """The node leads: it counts itself among those who have an entry, so it commits durable ones only."""
+        self._rests = (0, 0.0)  # how many syncs there had been, and since when there have been no more, s
         self.syncs = 0
         """How many times something was made durable."""
         data = disk.read(FILE)
@@ -99,6 +102,11 @@ class Journal:
         self._disk.sync(FILE)
         self._size += len(batch)
         self.syncs += 1
+
+    def rest(self, now_s: float) -> None:
+        """To be called now and then: a log to which nothing more comes ends with a batch that may be lost."""
+        if self.syncs != self._rests[0] or (now_s - self._rests[1] > RESTS_S and self.note_commit()):
+            self._rests = self.syncs, now_s
 
     def note_commit(self) -> bool:
         """Make the commit index durable in a batch of its own, if it is not and nothing else waits; whether it did."""

@@ -71,8 +71,6 @@ ENTRY_BYTES_MAX: Final = COMMAND_BYTES_MAX + 1024
 SNAPSHOT_EVERY: Final = 10_000
 KEPT_SHARE: Final = 10
 """One in so many of the entries between two snapshots stays behind the newer one."""
-RESTS_S: Final = 1.0
-"""After so long without a flush the log is taken to rest."""
 ANNOUNCE_EVERY_S: Final = 0.5
 
 
@@ -123,8 +121,6 @@ class RaftLog:
         self._announced: tuple[int, ...] = ()
         self._announced_s = now_s
         self._hint: tuple[NodeId | None, int] = (None, 0)
-        self._flushes = 0
-        self._flushed_s = now_s
         self._turn_is_due = False
         self._closed = False
         self._fold = Fold()
@@ -434,7 +430,7 @@ class RaftLog:
             self._follow(core)
         self._compact(core)
         core.flush()
-        self._note_rest(core.journal)
+        core.journal.rest(self._now_s)
         self._tell()
         if core.leads and core.commit < core.journal[-1][1] and core.voters == (self.me_id,):
             self._kick()
@@ -500,13 +496,6 @@ class RaftLog:
         length = core.journal[-1][1] - core.snapshot_index
         if length > self._snapshot_every and length > self._fold.map.entities and core.applied > core.snapshot_index:
             core.compact()
-
-    def _note_rest(self, journal: Journal) -> None:
-        """A log to which nothing more comes ends with a batch that may be lost."""
-        if journal.syncs != self._flushes:
-            self._flushes, self._flushed_s = journal.syncs, self._now_s
-        elif self._now_s - self._flushed_s > RESTS_S and journal.note_commit():
-            self._flushes = journal.syncs
 
     # ---- what is replicated (core.Machine) ----
 
