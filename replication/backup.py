@@ -3,7 +3,8 @@
 Theory. Records that an owner sends go into this node's own journal, verbatim, with its next group commit; an answer
 (AppendAck, SyncDone) leaves when all that it speaks of is durable here, in the order of the link. The host writes late:
 between `write` and `folded` the store does not know the records yet. So what asks the store, an offer and the end of a
-sync, waits until everything written before is folded; Appends behind a waiting offer wait with it.
+sync, waits until everything written before is folded; Appends behind a waiting offer wait with it. Buckets of a sync
+that nobody waits for are asked for at the pace of pacing.py.
 
 A queue here either *follows* (its owner's offer came over the present link, at the epoch that the map names) or not;
 parts for a queue that does not follow are refused, and once refused it does not follow until the next offer.
@@ -40,6 +41,7 @@ from .messages import (
     SyncRefused,
     SyncWant,
 )
+from .pacing import ROUND_BYTES, Pacing
 from .store import RecordMaker, ReplicaStore
 from .sync import below, bucket_range, compare, contains, cut_point, foreign, intersect, merged, ranges_of, subtract
 
@@ -69,6 +71,9 @@ class Host(Protocol):
     def queue(self, queue_id: int) -> Replica | None:
         """The queue in the map as applied; None: no such queue, or this node's registration is not applied yet."""
 
+    def spare(self, queue_id: int) -> bool:
+        """Whether enough others are in sync, at least two, so that nobody waits for this node's copy."""
+
     def sound(self, queue_id: int, records: memoryview) -> bool:
         """Whether these are whole, sound records of that queue, of whatever kind."""
 
@@ -85,9 +90,9 @@ class Host(Protocol):
 
 
 class Backup:
-    """All copies that node `name` holds of queues of others."""
+    """All copies that node `name` holds of queues of others. Every `now_ms` is one monotonic clock, in ms."""
 
-    def __init__(self, host: Host, name: str, records: RecordMaker) -> None:
+    def __init__(self, host: Host, name: str, records: RecordMaker, round_bytes: int = ROUND_BYTES) -> None:
         self._host = host
         self._name = name
         self._records = records
@@ -96,6 +101,9 @@ class Backup:
         self._done: dict[int, int] = {}  # per queue, the epoch at which SyncDone was last said
         self._folded = 0
         self._durable = 0
+        self._now_ms = 0
+        self._pacing = Pacing(round_bytes)
+        self._due_ms: int | None = None  # when buckets may be asked for at the latest
 
     # -- links and roles --------------------------------------------------------------------------------------
 
@@ -122,8 +130,9 @@ class Backup:
 
     # -- what owners say --------------------------------------------------------------------------------------
 
-    def received(self, peer: str, message: Any, payload: memoryview) -> None:
+    def received(self, peer: str, message: Any, payload: memoryview, now_ms: int) -> None:
         """Append, SyncOffer or SyncBucket, over the present link. Raises BadMessage."""
+        self._now_ms = now_ms
         link = self._links.get(peer)
         if link is None:
             return
@@ -142,6 +151,7 @@ class Backup:
         whole = sum(size for _, _, size in message.parts)
         if whole != len(payload):
             raise BadMessage(f"the parts of an Append are {whole} bytes, its payload is {len(payload)}")
+        self._pacing.live(self._now_ms)
         answer = Answer(message)
         at = 0
         for queue_id, epoch, size in message.parts:
@@ -302,8 +312,22 @@ class Backup:
         link.forget_durable(self._durable)
         for queue_id in tuple(link.syncs):
             following = link.following[queue_id]
+            if not following.wanted:
+                continue
+            spare = not following.atomic and self._host.spare(queue_id)
             while following.wanted and link.wants < WANTS_MAX and link.sync_bytes < SYNC_BYTES_MAX:
+                if spare and not self._in_time(link):
+                    break
                 self._ask(link, following, following.wanted.popleft())
+
+    def _in_time(self, link: Link) -> bool:
+        """Whether the pace allows for one more bucket of a sync that nobody waits for."""
+        under_way = sum(other.buckets for other in self._links.values())
+        if not self._pacing.may_ask(under_way, link.bucket_bytes, self._now_ms):
+            self._due_ms = self._pacing.opens_ms(self._now_ms)
+            return False
+        self._pacing.asked(self._now_ms)
+        return True
 
     def _ask(self, link: Link, following: Following, bucket: int) -> None:
         asked = following.partial.pop(bucket, None)
@@ -341,6 +365,7 @@ class Backup:
         got = merged(got)
         mark = self._write_bucket(following, message, asked, live, got, payload)
         link.note(mark, len(payload))
+        self._pacing.took(len(payload))
         asked.have = merged((*asked.have, *got))
         if subtract(live, asked.have):  # it did not fit
             following.partial[message.bucket] = asked
@@ -395,7 +420,21 @@ class Backup:
         link.answers.append(done)
         self._release(link, following)
 
-    # -- what the disk says -----------------------------------------------------------------------------------
+    # -- what the disk and the clock say ----------------------------------------------------------------------
+
+    @property
+    def due_ms(self) -> int | None:
+        """By when `tick` should be called; None: no sync waits for the time."""
+        return self._due_ms
+
+    def tick(self, now_ms: int) -> None:
+        """To be called at `due_ms`."""
+        self._now_ms = now_ms
+        self._due_ms = None
+        for link in tuple(self._links.values()):
+            if link.syncs:
+                self._pump(link)
+            self._answer(link)
 
     def folded(self, mark: int) -> None:
         """Everything written up to this mark stands in the stores."""
@@ -405,8 +444,9 @@ class Backup:
                 self._pump(link)
             self._answer(link)
 
-    def durable(self, mark: int) -> None:
+    def durable(self, mark: int, now_ms: int) -> None:
         """Everything written up to this mark is durable here (and folded)."""
+        self._now_ms = now_ms
         self._durable = max(self._durable, mark)
         self.folded(mark)
 

@@ -109,12 +109,20 @@ class Link:
     wants: int = 0
     sync_bytes: int = 0
     """Out of buckets, and not durable yet."""
+    bucket_bytes: int = 0
+    """Of the newest answer: the next one may be as long."""
     _notes: deque[tuple[int, int]] = field(default_factory=deque)
 
     def note(self, mark: int, size: int) -> None:
         """So many bytes of a bucket are durable with that mark."""
         self._notes.append((mark, size))
         self.sync_bytes += size
+        self.bucket_bytes = size
+
+    @property
+    def buckets(self) -> int:
+        """So many were asked for and are not durable yet."""
+        return self.wants + len(self._notes)
 
     def forget_durable(self, mark: int) -> None:
         while self._notes and self._notes[0][0] <= mark:

@@ -1,10 +1,11 @@
 """The owner's side of syncs: whose turn it is at each peer, what is offered, and the buckets that are asked for.
 
-A peer has at most ACTIVE_MAX syncs under way and one large one; queues that cannot commit without the copy come
-first. The backup asks for few buckets at a time, an answer holds about BODIES_BYTES_MAX, and it asks again for what
-did not fit: so what is under way to one peer stays below 8 MiB. Offers name all producers of their queue, 10,000
-perhaps, and the backup remembers them to the end of the sync: those of the syncs under way are together no more than
-8 MiB and one offer.
+A peer has at most ACTIVE_MAX syncs under way and one large one; queues that cannot commit without the copy come first.
+The backup asks for few buckets at a time, at the pace of pacing.py; an answer holds about BODIES_BYTES_MAX, and it asks
+again for what did not fit: so what is under way to one peer stays small. Answers are short because both sides compose
+and check them in their loops, and live records wait meanwhile. Offers name all producers of
+their queue, 10,000 perhaps, and the backup remembers them to the end of the sync: those of the syncs under way are
+together no more than 8 MiB and one offer.
 
 A bucket's answer is composed when it is sent, after its bodies were read: link order then makes it exact, for every
 later change of the bucket is in an Append behind it. Bodies are needed only of seqs before the offer's end that the
@@ -27,7 +28,7 @@ OFFERED_BYTES_MAX: Final = 8 << 20
 """With larger offers among the syncs under way, no other one begins."""
 LARGE_BUCKETS: Final = 16
 """A sync of more buckets than this is a large one."""
-BODIES_BYTES_MAX: Final = 2 << 20
+BODIES_BYTES_MAX: Final = 128 << 10
 AGAIN_MS: Final = 1000
 """A refused sync is offered again after so long."""
 OWED_BYTES_MAX: Final = 64 << 20

@@ -189,7 +189,7 @@ class Copying:
         """A group is durable."""
         self._durable = group
         self.primary.group_durable(group, now_ms)
-        self.backup.durable(group)
+        self.backup.durable(group, now_ms)
 
     def move(self, queue_id: int, seq: int, segment: int, offset: int, message: Message) -> None:
         """Copy forward: a replica's message is written again if it still lives at that place.
@@ -287,6 +287,12 @@ class Copying:
             return None
         electable = self._name in entity.in_sync or self._name in entity.eligible
         return Replica(entity.owner, entity.epoch, self.replicas.get(queue_id), electable)
+
+    def spare(self, queue_id: int) -> bool:
+        entity = self._node.map.queue_by_id(QueueId(queue_id))
+        if entity is None or self._name in entity.in_sync:
+            return False
+        return len(entity.in_sync) >= max(2, self._node.map.min_in_sync(entity))
 
     def sound(self, queue_id: int, records: memoryview) -> bool:
         try:

@@ -89,7 +89,10 @@ class Part:
         self._members_changed = False
         self._full: dict[str, None] = {}
         primary, backup = self.copying.primary, self.copying.backup
-        self._handle((Append, SyncOffer, SyncBucket), backup.received)
+        self._handle(
+            (Append, SyncOffer, SyncBucket),
+            lambda peer, message, payload: backup.received(peer, message, payload, node.now_ms),
+        )
         self._handle(
             (AppendAck, SyncWant, SyncDone, SyncRefused),
             lambda peer, message, payload: primary.received(peer, message, payload, node.now_ms),
@@ -346,6 +349,9 @@ class Part:
         due_ms = self.copying.primary.due_ms
         if due_ms is not None and due_ms <= now_ms:
             self.copying.primary.tick(now_ms)
+        due_ms = self.copying.backup.due_ms
+        if due_ms is not None and due_ms <= now_ms:
+            self.copying.backup.tick(now_ms)
         self.proxies.turn(now_ms)
         self.servings.turn(now_ms)
         if self._full:
@@ -371,10 +377,8 @@ class Part:
 
     @property
     def next_wake_ms(self) -> int | None:
-        one, other = self.proxies.next_wake_ms, self.copying.primary.due_ms
-        if one is None or other is None:
-            return other if one is None else one
-        return min(one, other)
+        dues = (self.proxies.next_wake_ms, self.copying.primary.due_ms, self.copying.backup.due_ms)
+        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def may_write(self, queue: Queue) -> bool:
         """Whether the queue's records may go into the next group: else it would be made for nothing."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TO_OWNER = (AppendAck, SyncWant, SyncDone, SyncRefused)
 LOAD_BYTES = 200
 """So little that a bucket takes several answers."""
+ROUND_BYTES = 300
+"""So little that a sync takes several rounds."""
 
 
 class Node:
@@ -47,7 +49,7 @@ class Node:
         self.members: dict[str, tuple[int, bool]] = {}
         self.rings = {queue_id: ring.copy() for queue_id, ring in self.durable.items()}
         self.primary = self.world.primary(self, self.name)
-        self.backup = self.world.backup(self, self.name, Records())
+        self.backup = self.world.backup(self, self.name, Records(), ROUND_BYTES)
         self.held: dict[str, list[tuple[int, Any, bytes]]] = {}
         self.pending: list[tuple[int, bytes, Any]] = []
         self.group = 0
@@ -82,6 +84,8 @@ class Node:
             if self.members.get(self.name, (0, False))[0] < self.incarnation:
                 self.world.to_control(self, lambda: self.world.control.register(self.name, incarnation, self.disk))
             self.primary.tick(self.world.now)
+            if self.backup.due_ms is not None and self.backup.due_ms <= self.world.now:
+                self.backup.tick(self.world.now)
             self.turn()
             self.world.events.after(self.world.random.randint(4, 8), self._ticking, incarnation)
 
@@ -163,7 +167,7 @@ class Node:
         if isinstance(message, TO_OWNER):
             self.primary.received(peer, message, memoryview(payload), self.world.now)
         else:
-            self.backup.received(peer, message, memoryview(payload))
+            self.backup.received(peer, message, memoryview(payload), self.world.now)
 
     # -- groups
 
@@ -203,7 +207,7 @@ class Node:
         flying, self.flying = self.flying, None
         self._harden(flying)
         self.primary.group_durable(group, self.world.now)
-        self.backup.durable(group)
+        self.backup.durable(group, self.world.now)
         self._work()
         self.turn()
 
@@ -280,6 +284,10 @@ class Node:
             return None
         store = self.ring(queue_id) if self.name in queue.replicas else None
         return Replica(queue.owner, queue.epoch, store, self.name in (*queue.in_sync, *queue.eligible))
+
+    def spare(self, queue_id: int) -> bool:
+        in_sync = self.queues[queue_id].in_sync
+        return self.name not in in_sync and len(in_sync) >= max(2, self.world.control.min_in_sync)
 
     def sound(self, queue_id: int, records: memoryview) -> bool:
         return self.verify(queue_id, records) is not None

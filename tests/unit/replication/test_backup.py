@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from replication import sync
 from replication.backup import Backup, Replica
-from replication.messages import Append, AppendAck, Range, ReplicationMessage, SyncDone, SyncOffer
+from replication.messages import (
+    Append,
+    AppendAck,
+    Range,
+    ReplicationMessage,
+    SyncBucket,
+    SyncDone,
+    SyncOffer,
+    SyncWant,
+)
+from replication.pacing import PAUSE_MAX_MS
 from tests.property.replication_parts import Record, Records, Ring, pack, unpack
 
 DAMAGED: Record = ("DAMAGED",)
+ROUND_BYTES = 100
 
 
 class Host:
@@ -21,16 +33,21 @@ class Host:
         self.ring = Ring()
         self.electable = electable
         self.sent: list[ReplicationMessage] = []
-        self.backup = Backup(self, "b", Records())
+        self.backup = Backup(self, "b", Records(), ROUND_BYTES)
         self.backup.linked("a")
         self._pending: list[tuple[bytes, Any]] = []
         self._group = 0
+        self.now_ms = 0
+        self.needed = True
 
     def send(self, peer: str, head: ReplicationMessage) -> None:
         self.sent.append(head)
 
     def queue(self, queue_id: int) -> Replica:
         return Replica("a", 3, self.ring, self.electable)
+
+    def spare(self, queue_id: int) -> bool:
+        return not self.needed
 
     def sound(self, queue_id: int, records: memoryview) -> bool:
         return unpack(records)[0] != DAMAGED
@@ -47,14 +64,23 @@ class Host:
 
     def group(self) -> None:
         """Cuts the node's next group, which is durable at once."""
+        self.cut()
+        self.backup.durable(self._group, self.now_ms)
+
+    def next_group(self) -> None:
+        """The group before is durable; cuts the next one."""
+        self.backup.durable(self._group, self.now_ms)
+        self.cut()
+
+    def cut(self) -> None:
         pending, self._pending = self._pending, []
         self._group += 1
         for records, epochs in pending:
             self.ring.fold(records, epochs)
-        self.backup.durable(self._group)
+        self.backup.folded(self._group)
 
     def hear(self, head: ReplicationMessage, *records: Record) -> None:
-        self.backup.received("a", head, memoryview(pack(*records)))
+        self.backup.received("a", head, memoryview(pack(*records)), self.now_ms)
 
     def append(self, group: int, *records: Record) -> None:
         self.hear(Append(group, ((1, 3, len(pack(*records))),)), *records)
@@ -111,3 +137,105 @@ def test_damage_behind_an_offer_is_refused_and_ends_the_sync(electable: bool) ->
         host.group()
     assert AppendAck(2, ((1, 3),)) in host.sent
     assert host.ring.live == {}
+
+
+# -- the pace of a sync -------------------------------------------------------------------------------------------
+
+BUCKETS = 12
+LONG = "x" * ROUND_BYTES
+"""A message that fills a round."""
+
+
+def backlog(text: str) -> dict[int, Record]:
+    """One message in each bucket."""
+    return {number: ("ENQ", number * sync.BUCKET_SEQS + 1, 3, text, 0) for number in range(BUCKETS)}
+
+
+class Owner:
+    """Queue 1 at its owner: a backlog that the copy lacks. It answers each millisecond what was asked for meanwhile;
+    the copy's node cuts a group each `group_ms`, which is durable by the next."""
+
+    def __init__(self, host: Host, text: str = LONG, live: bool = True, group_ms: int = 1) -> None:
+        self.host, self.live, self.group_ms = host, live, group_ms
+        self.messages = backlog(text)
+        self.next_seq = BUCKETS * sync.BUCKET_SEQS
+        self.groups, self._heard = 0, len(host.sent)
+        self.asked_ms: list[int] = []
+        self.in_sync_ms: int | None = None
+        buckets = tuple((number, 1) for number in self.messages)
+        host.hear(SyncOffer(1, 3, 7, self.next_seq, 0, ((3, 1),), (), buckets))
+
+    def millisecond(self) -> None:
+        host = self.host
+        host.now_ms += 1
+        if self.live:
+            self.groups += 1
+            host.append(self.groups, ("ENQ", self.next_seq + self.groups, 3, "p", 0))
+        heard, self._heard = host.sent[self._heard :], len(host.sent)
+        for head in heard:
+            if isinstance(head, SyncWant):
+                self.asked_ms.append(host.now_ms)
+                seq = self.messages[head.bucket][1]
+                records = () if sync.contains(head.have, seq) else (self.messages[head.bucket],)
+                host.hear(SyncBucket(1, 3, 7, head.bucket, ((seq, seq),)), *records)
+            elif isinstance(head, SyncDone):
+                self.in_sync_ms = host.now_ms
+        if host.now_ms % self.group_ms == 0:
+            host.next_group()
+        if host.backup.due_ms is not None and host.backup.due_ms <= host.now_ms:
+            host.backup.tick(host.now_ms)
+
+    def until_in_sync(self, most_ms: int) -> int:
+        while self.in_sync_ms is None:
+            assert self.host.now_ms < most_ms, "the sync starves"
+            self.millisecond()
+        return self.in_sync_ms
+
+
+def spare_host() -> Host:
+    host = Host(electable=False)
+    host.needed = False
+    host.append(1)  # a live one
+    return host
+
+
+@pytest.mark.parametrize("group_ms", [1, 20, 200])
+def test_a_sync_that_nobody_waits_for_leaves_half_the_time_to_live_work_and_ends_under_any_load(group_ms: int) -> None:
+    owner = Owner(spare_host(), group_ms=group_ms)
+    round_ms = 2 * group_ms + 1  # what misses a group is durable with the next one
+    owner.until_in_sync((BUCKETS + 2) * (round_ms + PAUSE_MAX_MS + 2))
+    assert all(message[1] in owner.host.ring.live for message in owner.messages.values())
+    later = owner.asked_ms[3:]  # the first four are asked for before their length is known
+    assert all(after - before >= group_ms + min(group_ms, PAUSE_MAX_MS) for before, after in pairwise(later))
+
+
+def test_a_sync_without_live_work_is_not_paced() -> None:
+    paced = Owner(spare_host(), group_ms=20).until_in_sync(10_000)
+    quiet_host = Host(electable=False)
+    quiet_host.needed = False
+    quick = Owner(quiet_host, live=False, group_ms=20).until_in_sync(10_000)
+    assert quick < 60 < 2 * (BUCKETS - 4) * 20 <= paced
+
+
+@pytest.mark.parametrize("electable", [False, True])
+def test_a_sync_that_its_queue_waits_for_is_not_paced(electable: bool) -> None:
+    host = Host(electable)
+    host.needed = not electable
+    host.append(1)
+    assert Owner(host, group_ms=20).until_in_sync(10_000) < 80
+
+
+def test_small_buckets_share_a_round() -> None:
+    """Else thousands of queues with a message each would take a group commit and a pause for every one."""
+    assert Owner(spare_host(), text="p", group_ms=20).until_in_sync(10_000) < 6 * (20 + 20)
+
+
+def test_what_goes_with_a_link_opens_the_round_for_other_links() -> None:
+    """Buckets that were asked for over a link that is lost never come."""
+    host = spare_host()
+    owner = Owner(host)
+    for _ in range(3):
+        owner.millisecond()
+    host.backup.linked("a")  # another link: the round's buckets are gone
+    owner = Owner(host)
+    owner.until_in_sync(host.now_ms + (BUCKETS + 2) * (2 + PAUSE_MAX_MS + 2))

@@ -1,0 +1,65 @@
+"""How much of a node's time may go into syncs that nobody waits for, while live records come in.
+
+Theory. A copy that returns behind a million messages could take them as fast as disk and processors allow; but what
+comes live meanwhile goes through the same loops, links and group commits, and publishers wait for it. So while there
+is live work such a sync goes in *rounds*: about ROUND_BYTES are asked for, and when all of that is durable here,
+nothing more for as long as the round took. The round's time is that of the owner's loop, the link, this loop and this
+disk together, so whichever of them is short of time gets half of it back. The pause is bounded, so a sync ends under
+any load, one round in its own time and PAUSE_MAX_MS. Small buckets share a round: thousands of queues with a few
+messages each are not slower for it. Without live work there are neither rounds nor pauses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+LIVE_MS: Final = 500
+"""Live work is what came in so recently."""
+ROUND_BYTES: Final = 512 << 10
+PAUSE_MAX_MS: Final = 50
+
+
+@dataclass(slots=True)
+class Pacing:
+    """Rounds of one node, over all owners. Times in ms, of the clock that its caller goes by."""
+
+    round_bytes: int = ROUND_BYTES
+    _live_until_ms: int = -1
+    _resume_ms: int = -1
+    """Before this the next round does not begin."""
+    _since_ms: int = 0
+    _bytes: int = 0
+    """What came in this round."""
+    _asked: bool = False
+    """A round is under way."""
+
+    def live(self, now_ms: int) -> None:
+        """Records of an Append came."""
+        self._live_until_ms = now_ms + LIVE_MS
+
+    def took(self, size: int) -> None:
+        """So many bytes of a bucket came."""
+        self._bytes += size
+
+    def may_ask(self, outstanding: int, expected: int, now_ms: int) -> bool:
+        """Whether one more bucket of about `expected` bytes may be asked for, when `outstanding` ones are on their way
+        or not durable here; may end the round."""
+        if self._asked and not outstanding and self._bytes + expected > self.round_bytes:
+            self._asked = False
+            self._resume_ms = now_ms + min(now_ms - self._since_ms, PAUSE_MAX_MS)
+        if now_ms >= self._live_until_ms:
+            return True
+        if not self._asked:
+            return now_ms >= self._resume_ms
+        return self._bytes + expected * (outstanding + 1) <= self.round_bytes
+
+    def opens_ms(self, now_ms: int) -> int:
+        """When a no may turn into a yes though nothing came and nothing became durable."""
+        return self._resume_ms if now_ms < self._resume_ms else self._live_until_ms
+
+    def asked(self, now_ms: int) -> None:
+        """A bucket is asked for; the first one begins a round."""
+        if not self._asked:
+            self._asked = True
+            self._since_ms, self._bytes = now_ms, 0
