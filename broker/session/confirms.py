@@ -56,7 +56,9 @@ class Confirms:
             ticket = queue.popleft()
             if not ticket.rejected:
                 acked = ticket.last
-                confirmed += _counted(ticket)
+                confirmed += (count := acked - ticket.first + 1)
+                if ticket.counts is not None:
+                    ticket.counts.confirm += count
                 continue
             if acked:
                 out.ack(channel, acked, True)
@@ -72,16 +74,10 @@ class Confirms:
                     continue
                 say = out.nack if ticket.rejected else out.ack
                 if not ticket.rejected:
-                    confirmed += _counted(ticket)
+                    confirmed += (count := ticket.last - ticket.first + 1)
+                    if ticket.counts is not None:
+                        ticket.counts.confirm += count
                 for tag in range(ticket.first, ticket.last + 1):
                     say(channel, tag, False)
             self._open = waiting
         return confirmed
-
-
-def _counted(ticket: Ticket) -> int:
-    """How many publishes are confirmed with it; its exchange counts them."""
-    count = ticket.last - ticket.first + 1
-    if ticket.counts is not None:
-        ticket.counts.confirm += count
-    return count

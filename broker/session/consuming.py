@@ -27,9 +27,10 @@ def ack(channel: Channel, event: Acked) -> None:
         for value in event.acks:
             _stage(channel, value >> 1, bool(value & 1), "ack")
         return
-    held = channel.ledger.unacked
-    unknown = channel.ledger.ack(event)
-    channel.counts.ack += held - channel.ledger.unacked
+    ledger = channel.ledger
+    held = ledger.unacked
+    unknown = ledger.ack(event)
+    channel.counts.ack += held - ledger.unacked
     if unknown:
         raise precondition_failed(f"unknown delivery tag {unknown - 1}")
 
