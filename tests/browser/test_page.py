@@ -280,6 +280,7 @@ def test_a_narrow_screen_shows_all_pages_without_scrolling_sideways(visit: Visit
         visit.go(place)
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         expect(page.locator(".panel").first).to_be_visible()
+        page.wait_for_load_state("networkidle")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, place
 
 

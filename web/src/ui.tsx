@@ -122,7 +122,7 @@ export function Pager(props: { page: number; pages: number; found: number; total
   return (
     <nav class="pager" aria-label={`Pages of ${props.what}`}>
       <span>
-        {filtered} {props.what}
+        {filtered} {props.total === 1 ? props.what.replace(/s$/, "") : props.what}
       </span>
       {props.pages > 1 && (
         <>

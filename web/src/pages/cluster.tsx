@@ -1,5 +1,5 @@
 import type { Node, Page, Queue } from "../api";
-import { bytes, number, span } from "../format";
+import { bytes, number, plural, span } from "../format";
 import { link, useLive, usePlace } from "../live";
 import { Copies, Empty, Filter, Pager, Panel, Pill, Table, Waiting } from "../ui";
 import { nodeState } from "./overview";
@@ -85,7 +85,7 @@ function behind(queue: Queue) {
   const lags = (queue.copies ?? []).filter((copy) => copy.node !== queue.owner);
   if (!lags.length) return "";
   const worst = Math.max(...lags.map((copy) => copy.records_behind));
-  return worst ? `${number(worst)} records` : "0";
+  return worst ? plural(worst, "record") : "0";
 }
 
 function Member({ node, alone }: { node: Node; alone: boolean }) {

@@ -247,7 +247,7 @@ function CopyTable({ queue }: { queue: Queue }) {
             cell: (row) =>
               row.node === queue.owner ? <Pill kind="good">owner</Pill> : queue.in_sync.includes(row.node) ? <Pill kind="plain">in sync</Pill> : <Pill kind="warn">behind</Pill>,
           },
-          { title: "Behind", number: true, cell: (row) => (row.node === queue.owner ? "" : row.copy ? `${number(row.copy.records_behind)} records, ${bytes(row.copy.bytes_behind)}` : "not known") },
+          { title: "Behind", number: true, cell: (row) => (row.node === queue.owner ? "" : row.copy ? `${plural(row.copy.records_behind, "record")}, ${bytes(row.copy.bytes_behind)}` : "not known") },
         ]}
       />
       <p class="note">
