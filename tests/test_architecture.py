@@ -40,6 +40,7 @@ SHELLS = {
     "broker/http/desk_client.py": "the line to the node",
     "broker/http/main.py": "the management process itself",
     "broker/http/auth.py": "waits for passwords to be verified in threads, makes tokens",
+    "broker/http/metric_pages.py": "sends long answers in parts, and lets other requests come between",
     "broker/cli/": "the command line: processes, files, terminals",
     "broker/server/": "the shell of the node: one loop, sockets, disk, clock",
     "broker/trial/client.py": "a client's socket",
