@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from broker.census.rows import MessageTotals
+from broker.census.totals import MessageTotals
 from broker.session.counts import totals
 
 if TYPE_CHECKING:

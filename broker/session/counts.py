@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.census.rows import MessageTotals
+from broker.census.totals import MessageTotals
 
 if TYPE_CHECKING:
     from broker.queues.ring import Ledger

@@ -84,7 +84,7 @@ def test_without_a_management_api_nothing_of_it_is_imported() -> None:
         "import sys\n"
         "from broker import Broker\n"
         "with Broker() as broker: pass\n"
-        "found = ('fastapi', 'uvicorn', 'starlette', 'broker.http', 'broker.census', 'broker.server.desk',\n"
+        "found = ('fastapi', 'uvicorn', 'starlette', 'broker.http', 'broker.census.rows', 'broker.server.desk',\n"
         "         'broker.server.management', 'broker.management')\n"
         "print([name for name in found if name in sys.modules])\n"
     )

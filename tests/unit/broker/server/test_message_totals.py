@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp import methods as m
-from broker.census.rows import CopyLag, MessageTotals
+from broker.census.rows import CopyLag
+from broker.census.totals import MessageTotals
 from broker.server import counting
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Client, World
