@@ -292,7 +292,7 @@ class Node:
 
     def _exchange_deleted(self, change: changes.ExchangeDeleted) -> None:
         self.exchange_count -= 1
-        self.vhosts[change.exchange.vhost].router.remove_exchange(change.exchange.name)
+        self.vhosts[change.exchange.vhost].remove_exchange(change.exchange.name)
 
     def _bound(self, change: changes.Bound) -> None:
         self.vhosts[change.binding.vhost].router.bind(_binding(change.binding))

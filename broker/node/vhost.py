@@ -17,4 +17,9 @@ class VirtualHost:
         self.queues: dict[str, QueueFace] = {}
         self.router: Router[QueueFace] = Router(self.queues.get)
         self.exchanges: dict[str, ExchangeCounts] = {}
-        """Of those that something was published to; the census strikes off those that are gone."""
+        """Of those that something was published to."""
+
+    def remove_exchange(self, name: str) -> None:
+        """It is deleted, and one of the same name that comes later counts anew."""
+        self.router.remove_exchange(name)
+        self.exchanges.pop(name, None)

@@ -245,7 +245,9 @@ def _counts(channel: Channel, route: Route[QueueFace], message: Message) -> Exch
     name = message.exchange.decode("utf-8", "surrogateescape")
     counts = vhost.exchanges.get(name)
     if counts is None:
-        counts = vhost.exchanges[name] = ExchangeCounts()
+        counts = ExchangeCounts()
+        if vhost.router.exchange_type(name) is not None:  # else it was deleted before the transaction was committed
+            vhost.exchanges[name] = counts
     route.counts = counts
     return counts
 

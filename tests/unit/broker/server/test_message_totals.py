@@ -47,6 +47,21 @@ def test_what_has_no_queue_to_go_to_is_returned_or_dropped(world: World) -> None
     assert (row.publish_in, row.publish_out, row.return_unroutable, row.drop_unroutable) == (3, 0, 2, 1)
 
 
+def test_of_an_exchange_that_is_deleted_nothing_is_kept(world: World) -> None:
+    """Also where no management process ever asks; nor when a transaction that staged a publish is committed later."""
+    alice, bob = world.client(), world.client()
+    alice.ask(m.ExchangeDeclare(exchange="x", type="fanout"))
+    alice.publish("x", "", b"1")
+    bob.ask(m.TxSelect())
+    alice.ask(m.ExchangeDeclare(exchange="y", type="fanout"))
+    bob.publish("y", "", b"2")
+    assert "x" in world.node.vhosts["/"].exchanges
+    for name in ("x", "y"):
+        alice.ask(m.ExchangeDelete(exchange=name))
+    bob.ask(m.TxCommit())
+    assert not {"x", "y"} & world.node.vhosts["/"].exchanges.keys()
+
+
 def test_a_refused_publish_is_not_confirmed(world: World) -> None:
     alice = world.client()
     alice.declare("q", **{"x-max-length": 1, "x-overflow": "reject-publish"})
