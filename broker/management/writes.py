@@ -169,26 +169,23 @@ def _delete_policy(operator: bool) -> Plan:
 _OF_OTHERS: Final = (settings.POLICY_COMPONENT, settings.OPERATOR_POLICY_COMPONENT, settings.LIMITS_COMPONENT)
 
 
+def _parameter_place(p: Path) -> tuple[str, str, str]:
+    """(vhost, component, name); a path of global parameters has the name alone."""
+    return p.get("vhost", settings.GLOBAL), p.get("component", settings.GLOBAL), p["name"]
+
+
 def _put_parameter(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    if p["component"] in _OF_OTHERS:
-        raise bad_request(f"component '{p['component']}' has a path of its own")
-    existed = r.map.parameter(p["vhost"], p["component"], p["name"]) is not None
-    return _made(parameter_command(p["vhost"], p["component"], p["name"], body), existed)
+    vhost, component, name = _parameter_place(p)
+    if component in _OF_OTHERS:
+        raise bad_request(f"component '{component}' has a path of its own")
+    existed = r.map.parameter(vhost, component, name) is not None
+    return _made(parameter_command(vhost, component, name, body), existed)
 
 
 def _delete_parameter(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    command = c.DeleteParameter(at_ms=body.at_ms, vhost=p["vhost"], component=p["component"], name=p["name"])
-    return _deleted(command, r.map.parameter(p["vhost"], p["component"], p["name"]) is not None)
-
-
-def _put_global(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    existed = r.map.parameter(settings.GLOBAL, settings.GLOBAL, p["name"]) is not None
-    return _made(parameter_command(settings.GLOBAL, settings.GLOBAL, p["name"], body), existed)
-
-
-def _delete_global(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    command = c.DeleteParameter(at_ms=body.at_ms, vhost=settings.GLOBAL, component=settings.GLOBAL, name=p["name"])
-    return _deleted(command, r.map.parameter(settings.GLOBAL, settings.GLOBAL, p["name"]) is not None)
+    vhost, component, name = _parameter_place(p)
+    command = c.DeleteParameter(at_ms=body.at_ms, vhost=vhost, component=component, name=name)
+    return _deleted(command, r.map.parameter(vhost, component, name) is not None)
 
 
 def _put_cluster_name(_r: Reading, _p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
@@ -275,8 +272,8 @@ WRITES: Final[tuple[Write, ...]] = (
         POLICYMAKER,
         enter=True,
     ),
-    Write("PUT", "/api/global-parameters/{name}", "Set a global parameter", _put_global),
-    Write("DELETE", "/api/global-parameters/{name}", "Delete a global parameter", _delete_global),
+    Write("PUT", "/api/global-parameters/{name}", "Set a global parameter", _put_parameter),
+    Write("DELETE", "/api/global-parameters/{name}", "Delete a global parameter", _delete_parameter),
     Write("PUT", "/api/cluster-name", "Name the cluster", _put_cluster_name),
     Write("PUT", "/api/vhost-limits/{vhost}/{name}", "Set a limit of a vhost", _put_vhost_limit),
     Write("DELETE", "/api/vhost-limits/{vhost}/{name}", "Take off a limit of a vhost", _delete_vhost_limit),

@@ -13,10 +13,7 @@ running node can answer. A member of a cluster that still waits for others answe
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from broker.server.cluster_operations import CLUSTER
 from broker.server.cluster_operations import facts as cluster_facts
 from broker.server.operations import Facts, Refused, carry_out
+from broker.server.private_socket import bound, connected
 from cluster import commands as c
 from cluster.state import Applied
 from cluster.view import ClusterView
@@ -113,21 +111,6 @@ class Running:
         return await self._shell.propose(command)
 
 
-def short_path(directory: Path, fd: int) -> str:
-    """The socket's path by way of the open directory: a socket's name may have 107 bytes only, a directory's more."""
-    path = str(directory / NAME)
-    return path if len(os.fsencode(path)) < 100 else f"/proc/self/fd/{fd}/{NAME}"
-
-
-@contextlib.contextmanager
-def opened(directory: Path) -> Any:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 class AdminSocket:
     """Serves one data directory. The directory's lock says that a socket found there is a dead one."""
 
@@ -143,16 +126,11 @@ class AdminSocket:
     @classmethod
     async def open(cls, shell: NodeShell, directory: Path) -> AdminSocket:
         self = cls(shell, directory / NAME)
-        self._path.unlink(missing_ok=True)
-        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening = bound(directory, NAME)
         try:
-            with opened(directory) as fd:
-                bound.bind(short_path(directory, fd))
-            os.chmod(self._path, 0o600)  # before `listen`: nobody could connect so far
-            bound.setblocking(False)
-            self._server = await asyncio.start_unix_server(self._serve, sock=bound, limit=LINE_BYTES_MAX)
+            self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=LINE_BYTES_MAX)
         except BaseException:
-            bound.close()
+            listening.close()
             raise
         return self
 
@@ -196,14 +174,11 @@ class AdminSocket:
 
 def ask(directory: Path, asked: Facts, timeout_s: float = 10.0) -> Facts | None:
     """Puts one request to the node that runs in the directory; None when none runs there. Blocks."""
-    with contextlib.ExitStack() as stack:
-        try:
-            fd = stack.enter_context(opened(directory))
-            line = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            line.settimeout(timeout_s)
-            line.connect(short_path(directory, fd))
-        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-            return None
+    try:
+        line = connected(directory, NAME, timeout_s)
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+        return None
+    with line:
         line.sendall(json.dumps(asked).encode() + b"\n")
         with line.makefile("rb") as answers:
             answer = json.loads(answers.readline() or b'{"ok": false, "error": "the node went away"}')

@@ -44,13 +44,16 @@ def bound(directory: Path, name: str) -> socket.socket:
     return made
 
 
-def connected(directory: Path, name: str) -> socket.socket:
-    """A connection to it. Raises OSError; never waits long, since the other side is this machine."""
+def connected(directory: Path, name: str, timeout_s: float | None = None) -> socket.socket:
+    """A connection to it, which blocks for `timeout_s` at most, from the beginning on; None: not at all once it stands.
+    Raises OSError."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        made.settimeout(timeout_s)
         with _short(directory, name) as short:
             made.connect(short)
-        made.setblocking(False)
+        if timeout_s is None:
+            made.setblocking(False)
     except BaseException:
         made.close()
         raise
