@@ -13,8 +13,8 @@ the channel has room.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from broker.proxy.messages import ConsumerHead
 from journal.record import DamagedRecord
@@ -107,7 +107,6 @@ class Line:
             upto=self.granted,
             held=self.held,
             order=self.order_ms,
-            arguments=_plain(subscription.arguments),
         )
 
     def check_credit(self) -> None:
@@ -121,17 +120,6 @@ class Line:
         if count:
             wanted = max(1, min(WINDOW_MAX, WINDOW_BYTES * count // max(1, size)))
             self.window = wanted if wanted < self.window else min(wanted, 2 * self.window)
-
-
-def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that every codec knows; the others say nothing to an owner."""
-    found: dict[str, Any] = {}
-    for name, value in arguments.items():
-        if isinstance(value, bool | str | float):
-            found[name] = value
-        elif isinstance(value, int) and -(2**63) <= value < 2**63:
-            found[name] = int(value)
-    return found
 
 
 def split(data: memoryview) -> Iterator[memoryview]:

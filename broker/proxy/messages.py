@@ -8,7 +8,7 @@ inclusive. Message records in payloads are ENQ records as in journal/layout.py.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -26,7 +26,8 @@ class ProxyMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
-    """A consumer as its owner knows it."""
+    """A consumer as its owner knows it. Its arguments stay at its node: they mean nothing to an owner, they may hold
+    what no codec of ours knows, and those of many consumers would not fit into a frame."""
 
     consumer: Whole
     """Number, unique in the proxy's node incarnation."""
@@ -43,7 +44,6 @@ class ConsumerHead(msgspec.Struct, frozen=True, array_like=True):
     """Unacknowledged at the consumer now."""
     order: Whole
     """When it was declared, wall clock ms; the order of waiting single active consumers."""
-    arguments: dict[str, Any] = {}
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):

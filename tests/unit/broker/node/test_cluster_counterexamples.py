@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.amqp import methods as m
+from broker.amqp.fields import Float32
 from broker.node.hub import ROUNDS_MAX, Hub
 from broker.proxy.messages import Answer, Ask
 from cluster import commands as c
@@ -214,3 +217,35 @@ def test_a_queue_that_cannot_commit_does_not_stop_the_publishers_of_others() -> 
     cluster.wait(500)
     assert [*heard, *writer.hear()][-1] == m.BasicAck(4, True)
     assert alice.ask(m.QueueDeclare(queue="q", passive=True)).message_count == 4
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"weight": Float32(1.5)}, {b"\xff".decode("utf-8", "surrogateescape"): True}],
+    ids=["a-float-of-32-bits", "a-name-that-is-no-text"],
+)
+@pytest.mark.parametrize("at", ["a", "b"], ids=["at-the-owner", "elsewhere"])
+def test_whatever_arguments_a_consumer_has_no_node_ends(arguments: dict[str, Any], at: str) -> None:
+    """They went along to the owner, in a frame that could not be made: the client's node ended, then the next one."""
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local")
+    assert cluster[at].client().consume("q", arguments=arguments) == []
+    alice.publish("", "q", b"x")
+    cluster.unlink("a", "b")
+    cluster.relink()
+    cluster.turn()
+    assert cluster["a"].node.queues[cluster.queue("q").queue_id].ring.ready == 0
+
+
+def test_the_arguments_of_many_consumers_need_no_frame() -> None:
+    """A thousand consumers of one queue with 100 KB of arguments each were an Attach of 100 MB."""
+    cluster = Cluster("a", "b")
+    cluster["a"].client().declare("q", x_queue_leader_locator="client-local")
+    bob = cluster["b"].client()
+    for number in range(700):
+        bob.consume("q", tag=f"c{number}", arguments={"text": "x" * 100_000})
+    cluster.unlink("a", "b")
+    cluster.relink()
+    cluster.turn()
+    assert cluster.bad_frames == []
