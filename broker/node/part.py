@@ -87,6 +87,7 @@ class Part:
         self.relay = self.relaying.relay
         self.failover = Failover(node)
         self._members_changed = False
+        self._storing = 0  # how many members hold messages
         self._full: dict[str, None] = {}
         primary, backup = self.copying.primary, self.copying.backup
         self._handle(
@@ -195,8 +196,19 @@ class Part:
         """All changes of a command have been carried out."""
         if self._members_changed:
             self._members_changed = False
+            self._renew_minimums()
             self.failover.applied()
         self.alarms.owners_changed()
+
+    def _renew_minimums(self) -> None:
+        """A minimum that was asked for is never more than there are members, and when one of them is forgotten, no change
+        tells of the queues that it did not hold. (One that is added need not stop publishers before it has a copy.)"""
+        before, self._storing = self._storing, len(self.node.map.data_members())
+        if self._storing < before:
+            for queue in tuple(self.node.queues.values()):
+                if queue.ring.replicated:
+                    least = self.node.map.min_in_sync(queue.entity)
+                    self.copying.primary.entity_changed(queue.entity, least, self.node.now_ms)
 
     def _members(self) -> None:
         self._members_changed = True

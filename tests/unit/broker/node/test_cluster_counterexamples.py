@@ -249,3 +249,21 @@ def test_the_arguments_of_many_consumers_need_no_frame() -> None:
     cluster.relink()
     cluster.turn()
     assert cluster.bad_frames == []
+
+
+def test_a_member_that_never_came_and_is_forgotten_stops_no_queue() -> None:
+    """With it there were three members, and the minimum was three; without it two are enough, and the owner was told of
+    no change of its queue."""
+    cluster = Cluster("a", "b")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local", x_replicas=3, x_min_in_sync=3)
+    alice.ask(m.ConfirmSelect())
+    cluster.order(c.AddMember(name=NodeId("d"), address="d:1"))
+    cluster.kill("b")
+    cluster.restart("b")
+    cluster.wait(3000)
+    assert cluster.queue("q").in_sync == ("a", "b")
+    assert alice.publish("", "q", b"three are wanted, as the map says") == []
+    cluster.order(c.ForgetNode(node=NodeId("d")))
+    cluster.turn()
+    assert [type(method) for method in alice.hear()] == [m.BasicAck]
