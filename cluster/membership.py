@@ -86,6 +86,9 @@ class Membership(ClusterView):
                 f"{command.incarnation} is of the past: register as {known.incarnation + 1}"
             )
         held = self._held(known.name)
+        empty = bool(known.disk_id) and known.disk_id != command.disk_id
+        if empty:
+            self._check_old_disk(known, held)
         damaged = {queue.queue_id for queue in held} if command.all_damaged else set(command.damaged)
         if command.spare_last:
             only = [q for q in held if q.queue_id in damaged and self.is_only_copy(q, known.name)]
@@ -104,7 +107,6 @@ class Membership(ClusterView):
         )
         self._put(member, log)
         self._end_transient_of(member.name, log)
-        empty = bool(known.disk_id) and known.disk_id != command.disk_id
         for queue in self._held(member.name):
             terms = self.terms(queue)
             after = queue
@@ -131,6 +133,17 @@ class Membership(ClusterView):
                     f"the data directory of '{command.node}' is that of member '{other.name}': "
                     "give each member its own data directory"
                 )
+
+    def _check_old_disk(self, known: Member, held: list[Queue]) -> None:
+        """Perhaps the disk is not lost but elsewhere: a mount is missing, or the wrong directory was named. Once the map
+        had struck off its copies, nobody would wait for it any more."""
+        only = [q for q in held if known.name in (*q.in_sync, *q.eligible) and self.is_only_copy(q, known.name)]
+        if only:
+            raise PreconditionFailed(
+                f"member '{known.name}' had another disk, which may have the only copy of {len(only)} queues, the first "
+                f"is {queue_text(only[0].vhost, only[0].name)}: start it with that disk, or take it out and accept the "
+                "loss before it joins anew"
+            )
 
     def _fail_node(self, command: c.FailNode, log: list[Change]) -> bool:
         known = self._known(command.node)

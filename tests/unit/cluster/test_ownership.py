@@ -185,13 +185,27 @@ def test_more_disks_lost_than_may_be() -> None:
     world.fail("b")
     assert world.sets("q") == ("a", "a", "b")
     world.register("b", disk="new")
-    world.register("a", disk="new as well")
-    assert world.sets("q") == (None, "", "")
+    with pytest.raises(PreconditionFailed, match="had another disk, which may have the only copy of 1 queues"):
+        world.register("a", disk="new as well")
+    world.fail("a")
     world.register("c")
-    assert world.sets("q") == (None, "", ""), "c may lack what a and b have confirmed: an operator decides"
+    assert world.sets("q") == (None, "a", ""), "c may lack what a and b have confirmed: an operator decides"
     world.force("q", "c")
     assert world.told == ["owner of q: None -> c"]
     assert world.sets("q") == ("c", "c", "")
+    world.register("a", disk="new as well")
+
+
+def test_a_disk_that_was_not_mounted_is_not_given_up() -> None:
+    """Its member began with an empty directory; when the disk was there again, nobody waited for it any more."""
+    world = ClusterWorld()
+    world.declare("q", x={"replicas": 1})
+    world.fail("a")
+    with pytest.raises(PreconditionFailed, match="start it with that disk, or take it out and accept the loss"):
+        world.register("a", disk="an empty directory")
+    assert world.sets("q") == (None, "a", "")
+    world.register("a")
+    assert world.sets("q") == ("a", "a", "")
 
 
 def test_damaged_replicas_do_not_count() -> None:
