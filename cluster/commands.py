@@ -125,7 +125,8 @@ class Unbind(Command, frozen=True, kw_only=True, tag="unbind"):
 
 
 class RemoveConnection(Command, frozen=True, kw_only=True, tag="remove_connection"):
-    """A connection ended: delete the queues that were exclusive to it."""
+    """A connection ended: delete the queues that were exclusive to it, the oldest first and not all of very many; who
+    proposes it looks whether there are more."""
 
     connection: str
 

@@ -40,6 +40,9 @@ from .snapshot import Snapshot
 from .topology import Topology
 
 DEFAULT_VHOST: Final = "/"
+QUEUES_AT_ONCE: Final = 1000
+"""So many queues of a connection end with one command: the loops of all nodes would stand still for all that a single
+client may have, some 30 us for each."""
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -230,7 +233,7 @@ class ClusterMap(Membership):
         return topology is not None and topology.unbind(command, log)
 
     def _remove_connection(self, command: c.RemoveConnection, log: list[Change]) -> bool:
-        queues = self.exclusive_queues(command.connection)
+        queues = self.exclusive_queues(command.connection)[:QUEUES_AT_ONCE]
         for queue in queues:
             self._vhosts[queue.vhost].end_queue(queue, log)
         return bool(queues)

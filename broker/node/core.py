@@ -163,6 +163,9 @@ class Node:
         def done(applied: Applied) -> None:
             if isinstance(applied.error, Unavailable):  # a full disk: their names stay locked until it is done
                 self._removals.append((self.now_ms + REFUSED_MS, connection_id))
+            elif self.map.exclusive_queues(connection_id):  # one command ends only so many
+                self.propose(command, done)
+                return
             if then is not None:
                 then()
 

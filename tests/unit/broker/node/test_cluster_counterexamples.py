@@ -267,3 +267,16 @@ def test_a_member_that_never_came_and_is_forgotten_stops_no_queue() -> None:
     cluster.order(c.ForgetNode(node=NodeId("d")))
     cluster.turn()
     assert [type(method) for method in alice.hear()] == [m.BasicAck]
+
+
+def test_all_that_was_exclusive_to_a_connection_ends_but_not_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand queues in one command stopped the loops of all nodes for longer than a lease."""
+    monkeypatch.setattr("cluster.state.QUEUES_AT_ONCE", 3)
+    cluster = Cluster("a", "b")
+    alice = cluster["a"].client()
+    for number in range(8):
+        alice.ask(m.QueueDeclare(queue=f"mine{number}", exclusive=True))
+    began = len(cluster.log)
+    assert alice.say(m.ConnectionClose(200, "", 0, 0), channel=0) == [m.ConnectionCloseOk()]
+    assert [type(command) for command, _, _ in cluster.log[began:]] == [c.RemoveConnection] * 3
+    assert cluster["b"].map.queues() == ()
