@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from cluster import commands as c
-from cluster.balance import Load
+from cluster.balance import MOVES_AT_ONCE, Load
 from cluster.entities import Queue
 from cluster.ids import NodeId
 from cluster.view import ClusterView
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from broker.server.shell import NodeShell
 
 LOOK_S: Final = 0.02
+ASK_AGAIN_S: Final = 1.0
+"""An order for another copy of which nothing was seen is given again."""
 
 
 async def hand_over_all(shell: NodeShell, timeout_s: float, thoroughly: bool = False) -> tuple[int, int]:
@@ -27,18 +29,28 @@ async def hand_over_all(shell: NodeShell, timeout_s: float, thoroughly: bool = F
     assert part is not None, "a member has a part"
     end_s = loop.time() + timeout_s
     first: int | None = None
+    copying: dict[int, float] = {}  # queues for which another copy was ordered, and when, s
     while True:
         owned = [queue for queue in node.queues.values() if queue.ring.replicated]
         left = [queue for queue in owned if thoroughly or heirs(node.map, queue.entity)]
         first = len(left) if first is None else first
         if not left or loop.time() >= end_s or shell.ended.done():
             return first - len(left), len(left)
+        now_s = loop.time()
+        copying = {queue.entity.queue_id: at_s for queue in left if (at_s := copying.get(queue.entity.queue_id))}
         for queue in left:
+            queue_id = queue.entity.queue_id
             able = heirs(node.map, queue.entity)
             if able:
+                copying.pop(queue_id, None)
                 to = min(able, key=lambda name: (node.map.owned(name), name))
-                part.hand_over(queue.entity.queue_id, to)
+                part.hand_over(queue_id, to)
+            elif (asked_s := copying.get(queue_id)) is None and len(copying) >= MOVES_AT_ONCE:
+                continue
+            elif asked_s is not None and now_s - asked_s < ASK_AGAIN_S:
+                continue  # what is ordered stands in a line with all that this node orders
             elif (move := one_copy_more(node.map, queue.entity)) is not None:
+                copying[queue_id] = now_s
                 shell.storage.wiring.propose(move)
         shell.schedule()
         await asyncio.sleep(LOOK_S)
