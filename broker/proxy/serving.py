@@ -300,10 +300,8 @@ class Serving:
     def end(self) -> None:
         """The epoch is over, or the queue is deleted."""
         self.queue.listener = None
-        for attachment in self._attachments.values():
-            for member in attachment.members.values():
-                if member in tuple(self.queue.subscriptions):
-                    self.queue.subscriptions.remove(member)
+        gone = {member: None for attachment in self._attachments.values() for member in attachment.members.values()}
+        self.queue.subscriptions.leave(gone)
         self._attachments.clear()
         self.outgoing.clear()
         self._consumes.clear()
@@ -337,9 +335,10 @@ class Serving:
 
     def cancel(self, attachment: Attachment, number: int) -> None:
         """What it holds is still outstanding at its node."""
-        self._consumes = deque(
-            one for one in self._consumes if one[0] is not attachment or one[1].head.consumer != number
-        )  # fmt: skip
+        if self._consumes:
+            self._consumes = deque(
+                one for one in self._consumes if one[0] is not attachment or one[1].head.consumer != number
+            )
         member = attachment.members.pop(number, None)
         if member is None:
             return

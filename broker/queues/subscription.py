@@ -8,7 +8,8 @@ consumer", quorum queues).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, insort_right
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.queues.ring import Consumer, Ledger
@@ -109,19 +110,20 @@ class Subscription:
 
 
 class Subscriptions:
-    """The consumers of one queue, wherever they are.
+    """The consumers of one queue, wherever they are. There may be very many, and all of them may come or go at once (a
+    new owner hears of them in one frame), so none of them costs a look at all the others.
 
     `waiting`: nodes whose consumers are not served before the queue is theirs (rotating ownership).
     """
 
-    __slots__ = ("_active", "_members", "credits", "exclusive", "single_active", "waiting")
+    __slots__ = ("_active", "_credits", "_exclusives", "_members", "single_active", "waiting")
 
     def __init__(self, single_active: bool) -> None:
         self.single_active = single_active
         self.waiting: frozenset[str] = frozenset()
-        self.exclusive = False
-        self.credits: list[Any] = []  # what dispatch walks
-        self._members: list[Member] = []
+        self._credits: list[Any] | None = []  # None: to be listed anew
+        self._exclusives = 0
+        self._members: list[Member] = []  # in order of their ranks
         self._active: Member | None = None
 
     def __len__(self) -> int:
@@ -131,25 +133,48 @@ class Subscriptions:
         return iter(tuple(self._members))
 
     @property
+    def exclusive(self) -> bool:
+        """One of them has the queue for itself."""
+        return self._exclusives > 0
+
+    @property
+    def credits(self) -> list[Any]:
+        """What dispatch walks."""
+        if self._credits is None:
+            self._credits = [member.credit for member in self._members if member.node not in self.waiting]
+        return self._credits
+
+    @property
     def active(self) -> Member | None:
         """The single active consumer; None without one, or when all are active."""
         return self._active
 
     def add(self, member: Member) -> None:
         """Consumers come in any order when a queue has a new owner: each knows since when it is there."""
-        place = len(self._members)
-        rank = _rank(member)
-        while place and _rank(self._members[place - 1]) > rank:
-            place -= 1
-        self._members.insert(place, member)
-        self.exclusive = self.exclusive or member.exclusive
+        insort_right(self._members, member, key=_rank)
+        self._exclusives += member.exclusive
+        if self.single_active:
+            member.credit.active = False
         self._elect()
 
     def remove(self, member: Member) -> None:
-        self._members.remove(member)
+        place = bisect_left(self._members, _rank(member), key=_rank)
+        while self._members[place] is not member:
+            place += 1
+        del self._members[place]
         member.credit.active = False
-        self.exclusive = any(other.exclusive for other in self._members)
+        self._exclusives -= member.exclusive
         if self._active is member:
+            self._active = None
+        self._elect()
+
+    def leave(self, members: Collection[Member]) -> None:
+        """All of these are gone."""
+        self._members = [member for member in self._members if member not in members]
+        for member in members:
+            member.credit.active = False
+        self._exclusives = sum(member.exclusive for member in self._members)
+        if self._active is not None and self._active in members:
             self._active = None
         self._elect()
 
@@ -164,6 +189,8 @@ class Subscriptions:
         What others hold at its node, or left there when they went, says nothing of it.
         """
         if self.single_active:
+            if self._active is not None:
+                self._active.credit.active = False
             self._active = next((member for member in self._members if member.held), None)
             self._elect()
 
@@ -174,25 +201,25 @@ class Subscriptions:
 
     def _elect(self) -> None:
         if not self.single_active:
-            served = [member for member in self._members if member.node not in self.waiting]
-            self.credits = [member.credit for member in served]
+            self._credits = None
             return
         first = self._members[0] if self._members else None
         active = self._active
-        if active is not None and first is not active:
-            assert first is not None, "the active consumer is a member"
-            higher = first.credit.priority > active.credit.priority
-            if higher:
-                active.credit.active = False  # it gets nothing more, and hands over when it holds nothing
-            if higher and not active.holds:
-                self._active = first
-        elif active is None:
+        if active is None:
             self._active = first
-        for member in self._members:
-            member.credit.active = member is self._active and not (
-                member is active and first is not None and first.credit.priority > member.credit.priority
-            )
-        self.credits = [self._active.credit] if self._active is not None else []
+        elif first is not active:
+            assert first is not None, "the active consumer is a member"
+            if first.credit.priority > active.credit.priority:
+                active.credit.active = False  # it gets nothing more, and hands over when it holds nothing
+                if active.holds:
+                    first = None
+                else:
+                    self._active = first
+            else:
+                first = active
+        if first is not None:
+            first.credit.active = True
+        self._credits = [self._active.credit] if self._active is not None else []
 
 
 def _rank(member: Member) -> tuple[int, tuple[int, str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,3 +148,45 @@ def test_without_members() -> None:
     subscriptions = Subscriptions(True)
     subscriptions.settle()
     assert (len(subscriptions), subscriptions.credits, subscriptions.active) == (0, [], None)
+
+
+class Counted:
+    """A consumer that counts how often anybody looks at it."""
+
+    looks = 0
+    exclusive = holds = False
+    held = 0
+    node = "b"
+
+    def __init__(self, number: int) -> None:
+        self.order = (1, "b", number)
+        self._credit = SimpleNamespace(priority=0, active=True)
+
+    @property
+    def credit(self) -> Any:
+        Counted.looks += 1
+        return self._credit
+
+
+@pytest.mark.parametrize("single_active", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_very_many_consumers_come_and_go_without_a_look_at_all_others_for_each(
+    single_active: bool, at_once: bool
+) -> None:
+    """With 8,000 of one client the owner's loop stood for seconds when they went, and the next owner's when it heard
+    of them: longer than a lease."""
+    count = 2000
+    members: list[Any] = [Counted(number) for number in range(count)]
+    subscriptions = Subscriptions(single_active)
+    Counted.looks = 0
+    for member in members:
+        subscriptions.add(member)
+    assert len(subscriptions.credits) == (1 if single_active else count)
+    if at_once:
+        subscriptions.leave(dict.fromkeys(members))
+    else:
+        for member in members:
+            subscriptions.remove(member)
+    assert (len(subscriptions), subscriptions.credits, subscriptions.active) == (0, [], None)
+    assert not any(member.credit.active for member in members)
+    assert Counted.looks < 50 * count
