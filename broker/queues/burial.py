@@ -20,6 +20,7 @@ by, but not by more than DEAD_SPREAD numbers, which is what targets remember.
 from __future__ import annotations
 
 from collections import deque
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from broker.queues.deadletter import Reason
@@ -42,7 +43,7 @@ REASONS: Final[tuple[Reason, ...]] = ("rejected", "expired", "maxlen", "delivery
 class Dead:
     """One message that is held for its targets."""
 
-    __slots__ = ("due_ms", "mark", "message", "number", "reason", "seq", "tries")
+    __slots__ = ("mark", "message", "number", "reason", "seq", "tries")
 
     def __init__(self, seq: int, number: int, reason: Reason, mark: int) -> None:
         self.seq = seq
@@ -51,18 +52,18 @@ class Dead:
         self.mark = mark  # of the commit that its DEAD record needs (Queue.durable)
         self.message: Message | None = None  # its content, while it stands in the line
         self.tries = 0
-        self.due_ms = 0
 
 
 class Burial:
     """The dead of one queue and epoch."""
 
-    __slots__ = ("_due", "_line", "_loading", "_open", "_queue", "_underway", "ended")
+    __slots__ = ("_again", "_due", "_line", "_loading", "_open", "_queue", "_underway", "ended")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._open: dict[int, Dead] = {}  # by number, in order: held and not settled
-        self._due: deque[Dead] = deque()  # not under way; those to be tried again stand at the end
+        self._due: deque[Dead] = deque()  # not tried yet, in order
+        self._again: list[tuple[int, int, Dead]] = []  # heap of those to be tried again: when, number
         self._line: deque[Dead] = deque()  # to be buried next, in this order
         self._loading: dict[int, Dead] = {}  # of the line, by seq: content on its way from the disk
         self._underway = 0
@@ -88,30 +89,34 @@ class Burial:
     def wake_ms(self, now_ms: int) -> int:
         """When something is to be tried again; 0: nothing is. What a turn left though its time has come waits for an
         answer, which brings the next turn."""
-        return min((dead.due_ms for dead in self._due if dead.due_ms > now_ms), default=0)
+        return self._again[0][0] if self._again and self._again[0][0] > now_ms else 0
 
     def turn(self, now_ms: int) -> None:
         """Buries what is durable and due."""
-        if not self._due:
-            return
-        oldest = next(iter(self._open))
+        while self._again and self._again[0][0] <= now_ms and self._has_room:
+            self._stand_in_line(heappop(self._again)[2])
         later: list[Dead] = []
-        for _ in range(len(self._due)):
+        oldest = next(iter(self._open)) if self._due else 0
+        while self._due and self._has_room and self._due[0].number - oldest < DEAD_SPREAD:
             dead = self._due.popleft()
-            if self._underway + len(self._line) >= WINDOW or dead.number - oldest >= DEAD_SPREAD:
-                self._due.appendleft(dead)
-                break
-            if dead.due_ms > now_ms or not self._queue.durable(dead.mark):
-                later.append(dead)
-                continue
-            dead.message = self._queue.ring.message(dead.seq)
-            self._line.append(dead)
-            if dead.message is None:
-                self._loading[dead.seq] = dead
-                self._queue.host.load(self._queue, [self._queue.ring.location(dead.seq)])
+            if self._queue.durable(dead.mark):
+                self._stand_in_line(dead)
             else:
-                self._go_on()  # its answer may come at once, and make room for the next
+                later.append(dead)
         self._due.extendleft(reversed(later))
+
+    @property
+    def _has_room(self) -> bool:
+        return self._underway + len(self._line) < WINDOW
+
+    def _stand_in_line(self, dead: Dead) -> None:
+        dead.message = self._queue.ring.message(dead.seq)
+        self._line.append(dead)
+        if dead.message is None:
+            self._loading[dead.seq] = dead
+            self._queue.host.load(self._queue, [self._queue.ring.location(dead.seq)])
+        else:
+            self._go_on()  # its answer may come at once, and make room for the next
 
     def loaded(self, seq: int, message: Message) -> bool:
         """Content came from the disk; False: it was not asked for here."""
@@ -143,8 +148,8 @@ class Burial:
         if self.ended or queue.deleted:
             return
         if ticket.rejected and queue.settings.dead_letter_strategy == "at-least-once":
-            dead.due_ms = queue.host.now_ms + min(RETRY_FIRST_MS << min(dead.tries - 1, 16), RETRY_MAX_MS)
-            self._due.append(dead)
+            pause_ms = min(RETRY_FIRST_MS << min(dead.tries - 1, 16), RETRY_MAX_MS)
+            heappush(self._again, (queue.host.now_ms + pause_ms, dead.number, dead))
         else:
             del self._open[dead.number]
             queue.ring.settle(dead.seq)

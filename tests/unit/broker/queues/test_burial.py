@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.proxy.messages import SETTLE_REJECT
 from broker.queues.burial import RETRY_FIRST_MS, RETRY_MAX_MS, WINDOW
 from tests.unit.broker.proxy.owner_support import Stage, head
@@ -157,3 +159,20 @@ def test_letters_go_in_the_order_of_their_deaths_whether_their_content_is_in_mem
     answer(stage)
     stage.commit()
     assert stage.ring.dead() == []
+
+
+def test_what_is_tried_again_is_not_behind_all_that_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more dead than a target remembers numbers of, those to be tried again stood behind others that may not pass
+    them by: none of them was ever tried again."""
+    monkeypatch.setattr("broker.queues.burial.DEAD_SPREAD", 10)
+    stage = dying(25, dead_letter_strategy="at-least-once")
+    stage.commit()
+    assert numbers(stage) == list(range(1, 11))
+    answer(stage, rejected=True)
+    buried: list[int] = []
+    for _ in range(10):
+        stage.turn(RETRY_MAX_MS)
+        buried += numbers(stage)
+        answer(stage)
+        stage.commit()
+    assert buried == list(range(1, 26))
