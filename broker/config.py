@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from broker.node.options import NodeOptions
@@ -190,8 +193,13 @@ class NodeConfig(BaseSettings):
     """User made at the first start, with all permissions in "/"; empty: none is made."""
     default_password: str = Field(default="guest", repr=False)
     """Its password."""
+    default_password_file: Path | None = None
+    """File with its password in the place of `default_password`; nobody but the node's user and group may read it."""
     stop_grace_s: float = Field(default=3.0, ge=0, le=600)
     """How long clients may take to say goodbye when the node stops."""
+    drain_ends_at_start: bool = False
+    """Whether a member that was drained takes queues and clients again when it is started: for those who drain it
+    before each stop (`clusterbroker drain`)."""
     limits: LimitSettings = LimitSettings()
     """What keeps the node bounded."""
     journal: JournalSettings = JournalSettings()
@@ -230,7 +238,14 @@ class NodeConfig(BaseSettings):
         if (self.peers or self.cluster) and not valid_name(self.name):
             raise ValueError(f"name: '{self.name}' cannot be a member's: use letters, digits and _ . -")
         _named(self.cluster_dial, "=", "cluster_dial")
+        if self.default_password_file is not None and "default_password" in self.model_fields_set:
+            raise ValueError("default_password_file: default_password is given as well: say one of them")
         return self
+
+    def _first_password(self) -> str:
+        """Raises ConfigError."""
+        file = self.default_password_file
+        return self.default_password if file is None else _secret_of("default_password_file", file)
 
     def _cluster_options(self) -> ClusterOptions | None:
         if not self.cluster and not self.peers:
@@ -248,7 +263,7 @@ class NodeConfig(BaseSettings):
         )
 
     def options(self) -> ServerOptions:
-        """What the node is started with."""
+        """What the node is started with. Raises ConfigError when a file that a setting names cannot be used."""
         tls = self.tls
         return ServerOptions(
             data_dir=self.data_dir,
@@ -262,8 +277,26 @@ class NodeConfig(BaseSettings):
             stop_grace_s=self.stop_grace_s,
             cluster=self._cluster_options(),
             default_user=self.default_user,
-            default_password=self.default_password,
+            default_password=self._first_password(),
+            drain_ends_at_start=self.drain_ends_at_start,
         )
+
+
+def _secret_of(setting: str, file: Path) -> str:
+    """What is in a file that nobody else may read, without the end of its line. Raises ConfigError."""
+    try:
+        with open(file, encoding="utf-8") as opened:
+            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+            text = opened.read().rstrip("\r\n")
+    except OSError as error:
+        raise ConfigError(f"{setting}: {file}: {error.strerror}: name a file that the node can read") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{setting}: {file}: not UTF-8: write the password as text") from error
+    if mode & 0o007:
+        raise ConfigError(f"{setting}: {file} is open to every user (mode {mode:04o}): chmod 600 {file}")
+    if not text:
+        raise ConfigError(f"{setting}: {file} is empty: write the password there")
+    return text
 
 
 def _plain(section: BaseModel) -> dict[str, Any]:
@@ -323,11 +356,17 @@ def _read(file: Path) -> dict[str, Any]:
 
     try:
         with open(file, "rb") as opened:
-            return tomllib.load(opened)
+            read = tomllib.load(opened)
     except OSError as error:
         raise ConfigError(f"--config {file}: {error.strerror}: name a TOML file that can be read") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {file}: not TOML: {error}") from error
+    for name, field in fields().items():
+        value = _value_at(read, name.split("."))
+        if isinstance(value, bool) and field.annotation is not bool:
+            # variables and flags are texts, so the model takes whatever looks right; of numbers a file says better
+            raise ConfigError(f"{name} ({file}): input should not be true or false")
+    return read
 
 
 def _environment() -> dict[str, Any]:
@@ -377,7 +416,9 @@ def _one_line(
     name = ".".join(place)
     text = re.sub(r"^Value error, ", "", first["msg"])
     if first["type"] == "extra_forbidden":
-        text = "there is no such setting: see `clusterbroker settings`"
+        text = "there is no such setting: see `clusterbroker settings`" + _meant(name)
+    elif first["type"] == "model_type":
+        text = f"it is a section: write [{name}], and its settings below"
     if not name:
         name, _, text = text.partition(": ")
         place = name.split(".")
@@ -393,23 +434,51 @@ def _one_line(
     return f"{name} ({source}): {text[:1].lower()}{text[1:]}" + (f" (and {more} more)" if more else "")
 
 
+def _meant(name: str) -> str:
+    """What somebody may have meant by a name that there is not: the nearest one, or one of another section."""
+    known = list(fields())
+    last = name.rpartition(".")[2]
+    near = [other for other in known if other.rpartition(".")[2] == last] or get_close_matches(name, known, 1)
+    return f"; is it {near[0]}?" if near else ""
+
+
 def _holds(layer: Mapping[str, Any], place: list[str]) -> bool:
+    return _value_at(layer, place, _NOTHING) is not _NOTHING
+
+
+_NOTHING: Any = object()
+
+
+def _value_at(layer: Mapping[str, Any], place: list[str], default: Any = None) -> Any:
     found: Any = layer
     for part in place:
         if not isinstance(found, Mapping) or part not in found:
-            return False
+            return default
         found = found[part]
-    return True
+    return found
+
+
+def fields() -> dict[str, FieldInfo]:
+    """All settings by dotted name."""
+    found: dict[str, FieldInfo] = {}
+    for name, field in NodeConfig.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            found |= {f"{name}.{inner}": setting for inner, setting in section.model_fields.items()}
+        else:
+            found[name] = field
+    return found
 
 
 def settings() -> dict[str, tuple[Any, str]]:
     """All settings by dotted name: default and description."""
-    found: dict[str, tuple[Any, str]] = {}
-    for name, field in NodeConfig.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            for inner, setting in section.model_fields.items():
-                found[f"{name}.{inner}"] = setting.default, setting.description or ""
-        else:
-            found[name] = field.default, field.description or ""
-    return found
+    return {name: (field.default, field.description or "") for name, field in fields().items()}
+
+
+def sections() -> dict[str, str]:
+    """Names and descriptions of the sections."""
+    return {
+        name: (field.annotation.__doc__ or "").strip()
+        for name, field in NodeConfig.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }

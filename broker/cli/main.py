@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli import administration, membership
+from broker.cli import administration, health, membership
 
 app = typer.Typer(
     name="clusterbroker",
@@ -30,6 +30,7 @@ app.add_typer(administration.policy, name="policy")
 app.add_typer(administration.alarm, name="alarm")
 app.command("limit")(administration.limit)
 app.command("status")(administration.status)
+app.command("health")(health.health)
 app.command("members")(membership.members)
 app.command("drain")(membership.drain)
 app.command("leave")(membership.leave)
@@ -77,9 +78,17 @@ def start(
 
 
 @app.command()
-def settings() -> None:
+def settings(
+    toml: Annotated[bool, typer.Option("--toml", help="As a file for --config, with all that is allowed.")] = False,
+) -> None:
     """Every setting with its default: flags come first, then CLUSTERBROKER_... variables, then the file."""
     from broker.config import settings
+
+    if toml:
+        from broker.cli.sample import sample
+
+        typer.echo(sample(), nl=False)
+        return
 
     for name, (default, description) in settings().items():
         variable = "CLUSTERBROKER_" + name.upper().replace(".", "__")

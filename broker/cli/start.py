@@ -22,6 +22,7 @@ from broker.server.log import LEVELS, NodeLog, structured
 from broker.server.options import NAME, ServerOptions
 from broker.server.scheduling import shorten_slices
 from broker.server.shell import NodeShell
+from broker.server.supervisor import Supervisor
 from journal.build import COMPILED
 
 if TYPE_CHECKING:
@@ -70,8 +71,11 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
         except OSError as error:
             print(f"clusterbroker: {error}", file=sys.stderr)
             return 1
-    while (code := _run_on_loop(_serve(options, log, beside))) == BEGIN_AGAIN:
+    supervisor = Supervisor()
+    while (code := _run_on_loop(_serve(options, log, beside, supervisor))) == BEGIN_AGAIN:
         log.say("info", "node.begins_again")
+        supervisor.tell("STATUS=begins again in its cluster")
+        options = replace(options, drain_ends_at_start=False)  # an operator may have drained it since it was started
     return code
 
 
@@ -106,15 +110,15 @@ def _run_on_loop(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-async def _serve(options: ServerOptions, log: NodeLog, beside: ManagementProcess | None) -> int:
+async def _serve(options: ServerOptions, log: NodeLog, beside: ManagementProcess | None, supervisor: Supervisor) -> int:
     """One life of the node. The process beside it lives on when another one follows."""
     if beside is None:
-        return await _live(options, log, None)
+        return await _live(options, log, None, supervisor)
     if beside.pid is not None:
         beside.begin(asyncio.get_running_loop())
     code = 1
     try:
-        code = await _live(options, log, beside)
+        code = await _live(options, log, beside, supervisor)
     finally:
         if code == BEGIN_AGAIN:
             beside.pause()
@@ -123,15 +127,18 @@ async def _serve(options: ServerOptions, log: NodeLog, beside: ManagementProcess
     return code
 
 
-async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess | None) -> int:
+async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess | None, supervisor: Supervisor) -> int:
     loop = asyncio.get_running_loop()
+    supervisor.pulse(loop)
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     descriptors = raise_descriptor_limit()
     shell = NodeShell(options, log)
     try:
-        await shell.start()
+        if not await _started(shell, told):
+            log.say("info", "node.stopped", why="told to stop before it was ready")
+            return 0
     except Restart:
         return BEGIN_AGAIN
     except Exception as error:
@@ -148,18 +155,24 @@ async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess 
         if beside.pid is None:
             beside.begin(loop)
     print("ready", flush=True)
+    supervisor.tell("READY=1", f"STATUS={options.node.name}: clients are accepted")
     _quiet_collector()
     shorten_slices()
     if not COMPILED:
         log.say("warning", "node.pure_python", why="no compiled modules were found: everything works, slowly")
     log.say("info", "node.ready", name=options.node.name, data_dir=str(options.data_dir), descriptors=descriptors)
+    taking = loop.create_task(_take_queues(shell, log)) if options.drain_ends_at_start else None
     stopping, leaving = loop.create_task(told.wait()), loop.create_task(shell.retired.wait())
     await asyncio.wait((stopping, leaving, shell.ended), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     leaving.cancel()
+    if taking is not None:
+        taking.cancel()
     failure = shell.ended.result() if shell.ended.done() else None
     if failure is None:
         log.say("info", "node.stopping")
+    if not isinstance(failure, Restart):
+        supervisor.tell("STOPPING=1")
     if beside is not None:
         beside.pause()  # who stops the node may have told the process beside it as well: that is no reason for another
     await shell.stop()
@@ -170,6 +183,33 @@ async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess 
         return int(getattr(failure, "exit_code", 1))
     log.say("info", "node.stopped")
     return 0
+
+
+async def _started(shell: NodeShell, told: asyncio.Event) -> bool:
+    """False: it was told to stop while it waited for others, or for its disk. Raises what `start` raises."""
+    loop = asyncio.get_running_loop()
+    starting, stopping = loop.create_task(shell.start()), loop.create_task(told.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait((starting,))
+        if starting.cancelled():
+            return False
+    starting.result()
+    return True
+
+
+async def _take_queues(shell: NodeShell, log: NodeLog) -> None:
+    """Ends the drain that came before the node's last end, if there was one."""
+    if shell.cluster is not None and shell.cluster.draining:
+        from broker.server.cluster_operations import CLUSTER
+        from broker.server.operations import Refused
+
+        try:
+            await CLUSTER["drain"](shell, {"undo": True})
+        except Refused as error:
+            log.say("warning", "cluster.stays_drained", why=str(error))
 
 
 def _expected() -> tuple[type[Exception], ...]:

@@ -28,7 +28,11 @@ def remembered(directory: Path) -> dict[str, str]:
     path = directory / NAME
     try:
         raw = json.loads(path.read_text("utf-8"))
+        if raw["format"] != FORMAT:
+            raise WrongIdentity(f"{path}: written by a newer clusterbroker: start the node with that one")
         return {str(name): str(where) for name, where in raw["members"].items()}
+    except WrongIdentity:
+        raise
     except FileNotFoundError:
         return {}
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -4,6 +4,9 @@
 
 The disk id says that this is the same disk as before: a node that comes back with another one has lost its messages,
 and the cluster must know that before it counts on them. The cluster id keeps a disk of one cluster out of another.
+
+The format is that of all that a member keeps of its cluster: this file, DIR/members, and the files of DIR/raft, which
+have no numbers of their own and are read after it.
 """
 
 from __future__ import annotations

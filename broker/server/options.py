@@ -83,6 +83,9 @@ class ServerOptions:
     cluster: ClusterOptions | None = None
     """None: a node that is alone."""
 
+    drain_ends_at_start: bool = False
+    """A member that was drained takes queues and clients again when its process starts."""
+
     http: tuple[Address, ...] = ()
     """Where the management API is served: `broker.server.management` takes the addresses, the node only tells them."""
 

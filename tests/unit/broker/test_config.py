@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.cli.main import app, start
 from broker.cli.start import quick_options
 from broker.config import ENVIRONMENT_PREFIX, ConfigError, NodeConfig, load, settings
 from broker.node.options import NodeOptions
@@ -87,6 +89,12 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ('nmae = "x"', "nmae ({file}): there is no such setting: see `clusterbroker settings`"),
         ("[limits]\nheartbeat = 3", "limits.heartbeat ({file}): there is no such setting"),
+        ("[limits]\nchannel_max = true", "limits.channel_max ({file}): input should not be true or false"),
+        ("name = 2026-01-01", "name ({file}): input should be a valid string"),
+        ('drain_ends_at_start = "perhaps"', "drain_ends_at_start ({file}): input should be a valid boolean"),
+        ("limits = 3", "limits ({file}): it is a section: write [limits], and its settings below"),
+        ('[name]\nx = "y"', "name ({file}): input should be a valid string"),
+        ("name = 1\nname = 2", "--config {file}: not TOML"),
         ('[limits]\nheartbeat_s = "x"', "limits.heartbeat_s ({file}): input should be a valid integer"),
         ("[limits]\nframe_max_bytes = 100", "limits.frame_max_bytes ({file}): input should be greater than"),
         ('amqp = "5672"', "amqp ({file}): '5672' is not HOST:PORT"),
@@ -112,6 +120,58 @@ def test_what_is_wrong_is_one_line_that_names_the_setting(file: Path, toml: str,
         load(file)
     assert str(raised.value).startswith(line.format(file=file))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("toml", "meant"),
+    [
+        ('nmae = "x"', "name"),
+        ("[limits]\nheartbeat = 3", "limits.heartbeat_s"),
+        ("heartbeat_s = 3", "limits.heartbeat_s"),
+        ('[tls]\ncertificat = "x"', "tls.certificate"),
+        ('[log]\nname = "x"', "name"),
+    ],
+)
+def test_a_word_that_is_no_setting_is_told_what_may_be_meant(file: Path, toml: str, meant: str) -> None:
+    file.write_text(toml)
+    with pytest.raises(ConfigError, match=f"; is it {meant}\\?$"):
+        load(file)
+
+
+def test_every_option_of_start_may_stand_in_the_file() -> None:
+    command = next(command for command in app.registered_commands if command.name is None and command.callback is start)
+    assert command.callback is not None
+    options = set(inspect.signature(command.callback).parameters) - {"config"}
+    assert {"log.level" if option == "log_level" else option for option in options} <= settings().keys()
+
+
+def test_a_password_from_a_file(file: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.touch(mode=0o600)
+    secret.write_text("hunter2\n")
+    file.write_text(f'default_password_file = "{secret}"\n')
+    assert load(file).options().default_password == "hunter2"
+    for setting in (load(file), load(file).options()):
+        assert "hunter2" not in repr(setting)
+    with pytest.raises(ConfigError, match=r"^default_password_file \(.*\): default_password is given as well"):
+        load(file, {"default_password": "x"})
+
+
+def test_a_password_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    config = load(None, {"default_password_file": str(secret)})
+    for prepare, line in (
+        (lambda: None, "No such file or directory: name a file that the node can read"),
+        (lambda: secret.touch(mode=0o600), "is empty: write the password there"),
+        (lambda: secret.write_bytes(b"\xff"), "not UTF-8: write the password as text"),
+        (lambda: secret.chmod(0o604), "not UTF-8"),
+        (lambda: secret.write_bytes(b"hunter2"), r"is open to every user \(mode 0604\): chmod 600"),
+    ):
+        prepare()
+        with pytest.raises(ConfigError, match=line) as raised:
+            config.options()
+        assert str(raised.value).startswith(f"default_password_file: {secret}")
+        assert "hunter2" not in str(raised.value)
 
 
 def test_where_a_wrong_value_came_from(monkeypatch: pytest.MonkeyPatch) -> None:

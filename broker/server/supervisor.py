@@ -1,0 +1,47 @@
+"""What the one who started the node is told, if that is systemd or speaks as it does (sd_notify(3); waits).
+
+A datagram of lines `NAME=value` goes to the socket that NOTIFY_SOCKET names: READY=1 when clients are accepted,
+STATUS for people, STOPPING=1. With WATCHDOG_USEC set the loop says WATCHDOG=1 twice as often as it must; who hears
+nothing for so long takes the node for stuck, and starts it anew.
+
+The socket is tried each time and never waited for: a supervisor that does not listen costs the node nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+
+
+class Supervisor:
+    """Nobody when the environment names none."""
+
+    __slots__ = ("_pulse_s", "_socket", "_where")
+
+    def __init__(self, environment: Mapping[str, str] = os.environ, pid: int | None = None) -> None:
+        where = environment.get("NOTIFY_SOCKET", "")
+        self._where = "\0" + where[1:] if where.startswith("@") else where  # "@": Linux's sockets without a file
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) if where else None
+        self._pulse_s = 0.0
+        meant = environment.get("WATCHDOG_PID", "")
+        asked = environment.get("WATCHDOG_USEC", "")
+        if asked.isdecimal() and meant in ("", str(pid or os.getpid())):
+            self._pulse_s = int(asked) / 2e6
+
+    def tell(self, *lines: str) -> bool:
+        """Whether somebody took it."""
+        if self._socket is None:
+            return False
+        try:
+            self._socket.sendto("\n".join(lines).encode(), self._where)
+        except OSError:
+            return False
+        return True
+
+    def pulse(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on, as long as this loop turns."""
+        if self._pulse_s > 0 and self._socket is not None:
+            self.tell("WATCHDOG=1")  # one that is not taken costs nothing: the next one comes in time
+            loop.call_later(self._pulse_s, self.pulse, loop)
