@@ -128,6 +128,32 @@ def test_an_exchange_is_drawn_with_its_bindings(visit: Visit) -> None:
     expect(visit.row("Bindings", "shop")).to_be_visible()
 
 
+def test_bindings_are_made_and_ended_at_both_ends(visit: Visit, api: httpx.Client) -> None:
+    page = visit.sign_in(at="#/exchanges/%2F/shop")
+    form = page.get_by_role("form", name="Bind")
+    form.get_by_label("Name").fill("orders")
+    form.get_by_label("Routing key").fill("return.*")
+    form.get_by_label("Arguments").fill('{"x-why": "test"}')
+    form.get_by_role("button", name="Bind").click()
+    visit.told("Bound: orders.")
+    expect(visit.row("Bindings from here", "return.*")).to_contain_text("x-why")
+    visit.go("queues/%2F/orders")
+    form = page.get_by_role("form", name="Bind")
+    form.get_by_label("From exchange").select_option("amq.fanout")
+    form.get_by_role("button", name="Bind").click()
+    visit.told("Bound: amq.fanout.")
+    visit.row("Bindings", "amq.fanout").get_by_role("button", name="Unbind").click()
+    page.get_by_role("dialog").get_by_role("button", name="Unbind").click()
+    visit.told("The binding is gone.")
+    expect(visit.row("Bindings", "amq.fanout")).to_have_count(0)
+    visit.go("exchanges/%2F/shop")
+    page.get_by_role("button", name="Unbind orders with return.*").click()
+    page.get_by_role("dialog").get_by_role("button", name="Unbind").click()
+    visit.told("The binding is gone.")
+    keys = [binding["routing_key"] for binding in api.get("bindings/%2F/e/shop/q/orders").json()]
+    assert keys == ["order.*"]
+
+
 def test_a_policy_is_made_and_deleted(visit: Visit, api: httpx.Client) -> None:
     page = visit.sign_in(at="#/policies")
     expect(page.get_by_text("No policies", exact=True)).to_be_visible()

@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { number } from "./format";
 import type { Live } from "./live";
-import { setQuery } from "./live";
+import { link, setQuery } from "./live";
 
 type Children = { children?: ComponentChildren };
 
@@ -34,6 +34,30 @@ export function Empty(props: Children & { title: string }) {
 export function Waiting({ live }: { live: Live<unknown> }) {
   if (live.error) return <p class={live.value === undefined ? "note bad" : "note"}>{live.value === undefined ? live.error : `Not up to date: ${live.error}`}</p>;
   return live.value === undefined ? <p class="note">Loading…</p> : null;
+}
+
+/** Above the page of one thing: where it is, what it is called, and what can be done to it. */
+export function Head(props: Children & { kind: "queues" | "exchanges"; vhost: string; name: string; live: Live<unknown>; pill?: ComponentChildren }) {
+  const all = props.kind === "queues" ? "Queues" : "Exchanges";
+  return (
+    <>
+      <nav class="crumbs" aria-label="Where this is">
+        <a href={link(props.kind)}>{all}</a> in vhost <code>{props.vhost}</code>
+      </nav>
+      <div class="title">
+        <h1>{props.name}</h1>
+        {props.pill}
+        {props.children && <span class="push">{props.children}</span>}
+      </div>
+      {props.live.status === 404 ? (
+        <Empty title={`There is no such ${props.kind.slice(0, -1)} (any more)`}>
+          <a href={link(props.kind)}>All {props.kind}</a>
+        </Empty>
+      ) : (
+        <Waiting live={props.live} />
+      )}
+    </>
+  );
 }
 
 export function Pill(props: Children & { kind?: "good" | "bad" | "warn" | "plain" }) {
@@ -315,6 +339,21 @@ export function Facts(props: { of: [string, ComponentChildren][] }) {
         </div>
       ))}
     </dl>
+  );
+}
+
+/** A table of arguments or properties. */
+export function Json({ of }: { of: Record<string, unknown> }) {
+  const entries = Object.entries(of);
+  if (!entries.length) return <>none</>;
+  return (
+    <ul class="plain">
+      {entries.map(([name, value]) => (
+        <li key={name}>
+          <code>{name}</code> {typeof value === "string" ? value : JSON.stringify(value)}
+        </li>
+      ))}
+    </ul>
   );
 }
 

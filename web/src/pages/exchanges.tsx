@@ -1,9 +1,10 @@
 import type { Binding, Exchange, Me, Overview, Page } from "../api";
-import { del, exchangeInPath, path, post, put, rate } from "../api";
+import { del, exchangeInPath, path, put, rate } from "../api";
+import { Bindings } from "../bindings";
 import { number, perSecond } from "../format";
 import { link, useLive, usePlace } from "../live";
 import { Picture } from "../picture";
-import { Empty, Facts, Filter, Form, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
+import { Empty, Facts, Filter, Form, Head, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
 import { changer, useVhosts } from "../vhosts";
 import { Publish } from "./queues";
 
@@ -108,32 +109,18 @@ export function ExchangePage({ me, vhost, name }: { me: Me; vhost: string; name:
   };
   return (
     <>
-      <nav class="crumbs" aria-label="Where this is">
-        <a href={link("exchanges")}>Exchanges</a> in vhost <code>{vhost}</code>
-      </nav>
-      <div class="title">
-        <h1>{shown(name)}</h1>
-        {exchange && <Pill>{exchange.type}</Pill>}
+      <Head kind="exchanges" vhost={vhost} name={shown(name)} live={live} pill={exchange && <Pill>{exchange.type}</Pill>}>
         {exchange && own && changer(me) && (
-          <span class="push">
-            <Sure
-              button="Delete"
-              question={`Delete ${name}?`}
-              detail="Its bindings go with it, and who publishes to it gets an error. Queues and messages stay."
-              deed={() => del(at)}
-              done={`${name} is deleted.`}
-              then={away}
-            />
-          </span>
+          <Sure
+            button="Delete"
+            question={`Delete ${name}?`}
+            detail="Its bindings go with it, and who publishes to it gets an error. Queues and messages stay."
+            deed={() => del(at)}
+            done={`${name} is deleted.`}
+            then={away}
+          />
         )}
-      </div>
-      {live.status === 404 ? (
-        <Empty title="There is no such exchange (any more)">
-          <a href={link("exchanges")}>All exchanges</a>
-        </Empty>
-      ) : (
-        <Waiting live={live} />
-      )}
+      </Head>
       {exchange && (
         <>
           <Panel title="Where messages go">
@@ -151,69 +138,41 @@ export function ExchangePage({ me, vhost, name }: { me: Me; vhost: string; name:
             </Panel>
             {changer(me) && !exchange.internal && <Publish vhost={vhost} exchange={name} routingKey="" then={again} />}
           </div>
-          {name !== "" && <OutTable me={me} vhost={vhost} name={name} bindings={out.value ?? []} again={out.again} />}
+          {name !== "" && <BindingsFromHere me={me} vhost={vhost} name={name} bindings={out.value ?? []} again={out.again} />}
         </>
       )}
     </>
   );
 }
 
-function OutTable(props: { me: Me; vhost: string; name: string; bindings: Binding[]; again: () => void }) {
-  const offered = changer(props.me);
+function BindingsFromHere(props: { me: Me; vhost: string; name: string; bindings: Binding[]; again: () => void }) {
+  const changes = changer(props.me);
   const to = (kind: string, destination: string) => `bindings/${path(props.vhost)}/e/${path(props.name)}/${kind[0]}/${path(destination)}`;
   return (
-    <Panel title="Bindings from here">
-      {props.bindings.length ? (
-        <Table
-          label="Bindings from here"
-          items={props.bindings}
-          id={(binding) => `${binding.destination_type} ${binding.destination} ${binding.properties_key}`}
-          columns={[
-            { title: "To", cell: (binding) => <a href={link(`${binding.destination_type}s`, binding.vhost, binding.destination)}>{binding.destination}</a> },
-            { title: "Kind", cell: (binding) => binding.destination_type },
-            { title: "Routing key", cell: (binding) => <code>{binding.routing_key || "(empty)"}</code> },
-            { title: "Arguments", wide: true, cell: (binding) => (Object.keys(binding.arguments).length ? <code>{JSON.stringify(binding.arguments)}</code> : "") },
-            {
-              title: "",
-              cell: (binding) =>
-                offered && (
-                  <Sure
-                    small
-                    button="Unbind"
-                    label={`Unbind ${binding.destination} with ${binding.routing_key || "the empty key"}`}
-                    question={`Unbind ${binding.destination}?`}
-                    detail="What is published here goes there no more."
-                    deed={() => del(`${to(binding.destination_type, binding.destination)}/${path(binding.properties_key)}`)}
-                    done="The binding is gone."
-                    then={props.again}
-                  />
-                ),
-            },
-          ]}
-        />
-      ) : (
-        <Empty title="Nothing is bound here">What is published is dropped, or returned to who published it as mandatory. {offered ? "Bind a queue below." : ""}</Empty>
-      )}
-      {offered && (
-        <Form
-          label="Bind"
-          button="Bind"
-          fields={[
-            { name: "kind", label: "To", options: ["queue", "exchange"] },
-            { name: "destination", label: "Name", required: true },
-            { name: "routing_key", label: "Routing key" },
-            { name: "arguments", label: "Arguments", placeholder: "{}", hint: "JSON; empty for none" },
-          ]}
-          submit={async (values) => {
-            const well = await attempt(
-              () => post(to(values["kind"]!, values["destination"]!), { routing_key: values["routing_key"], arguments: table(values["arguments"]!) }),
-              `${values["destination"]} is bound.`,
-            );
-            if (well) props.again();
-            return well;
-          }}
-        />
-      )}
-    </Panel>
+    <Bindings
+      title="Bindings from here"
+      bindings={props.bindings}
+      other={{
+        columns: [
+          { title: "To", cell: (binding) => <a href={link(`${binding.destination_type}s`, binding.vhost, binding.destination)}>{binding.destination}</a> },
+          { title: "Kind", cell: (binding) => binding.destination_type },
+        ],
+        name: (binding) => binding.destination,
+        path: (binding) => to(binding.destination_type, binding.destination),
+        fields: [
+          { name: "kind", label: "To", options: ["queue", "exchange"] },
+          { name: "destination", label: "Name", required: true },
+        ],
+        chosen: (values) => ({ name: values["destination"]!, path: to(values["kind"]!, values["destination"]!) }),
+      }}
+      unbind="Unbind"
+      detail="What is published here goes there no more."
+      empty={{
+        title: "Nothing is bound here",
+        text: `What is published is dropped, or returned to who published it as mandatory. ${changes ? "Bind a queue below." : ""}`,
+      }}
+      changes={changes}
+      again={props.again}
+    />
   );
 }

@@ -1,10 +1,11 @@
 import { useState } from "preact/hooks";
 import type { Binding, Exchange, Me, Page, Queue } from "../api";
 import { count, del, exchangeInPath, path, post, put, rate } from "../api";
+import { Bindings } from "../bindings";
 import { Chart } from "../chart";
 import { bytes, number, perSecond, plural } from "../format";
 import { link, useLive, usePlace } from "../live";
-import { Copies, Empty, Facts, Filter, Form, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
+import { Copies, Empty, Facts, Filter, Form, Head, Json, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
 import { changer, useVhosts } from "../vhosts";
 import { CURVES, DEPTHS, RATES } from "./overview";
 
@@ -121,14 +122,9 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
   };
   return (
     <>
-      <nav class="crumbs" aria-label="Where this is">
-        <a href={link("queues")}>Queues</a> in vhost <code>{vhost}</code>
-      </nav>
-      <div class="title">
-        <h1>{name}</h1>
-        {queue && queueState(queue)}
+      <Head kind="queues" vhost={vhost} name={name} live={live} pill={queue && queueState(queue)}>
         {queue && changes && (
-          <span class="push">
+          <>
             <Sure
               button="Purge"
               question={`Purge ${name}?`}
@@ -145,16 +141,9 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
               done={`${name} is deleted.`}
               then={away}
             />
-          </span>
+          </>
         )}
-      </div>
-      {live.status === 404 ? (
-        <Empty title="There is no such queue (any more)">
-          <a href={link("queues")}>All queues</a>
-        </Empty>
-      ) : (
-        <Waiting live={live} />
-      )}
+      </Head>
       {queue && (
         <>
           <div class="columns">
@@ -202,7 +191,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
                 <Empty title="Nobody consumes">Messages wait here until a client does.</Empty>
               )}
             </Panel>
-            <Bindings me={me} vhost={vhost} name={name} bindings={bindings.value ?? []} again={bindings.again} />
+            <BindingsHere me={me} vhost={vhost} name={name} bindings={bindings.value ?? []} again={bindings.again} />
           </div>
           <div class="columns">
             <Publish vhost={vhost} exchange="" routingKey={name} then={live.again} />
@@ -211,20 +200,6 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
         </>
       )}
     </>
-  );
-}
-
-function Json({ of }: { of: Record<string, unknown> }) {
-  const entries = Object.entries(of);
-  if (!entries.length) return <>none</>;
-  return (
-    <ul class="plain">
-      {entries.map(([name, value]) => (
-        <li key={name}>
-          <code>{name}</code> {typeof value === "string" ? value : JSON.stringify(value)}
-        </li>
-      ))}
-    </ul>
   );
 }
 
@@ -257,62 +232,28 @@ function CopyTable({ queue }: { queue: Queue }) {
   );
 }
 
-function Bindings(props: { me: Me; vhost: string; name: string; bindings: Binding[]; again: () => void }) {
+function BindingsHere(props: { me: Me; vhost: string; name: string; bindings: Binding[]; again: () => void }) {
   const changes = changer(props.me);
   const exchanges = useLive<Exchange[]>(changes ? `exchanges/${path(props.vhost)}?columns=name,internal` : "", 30_000);
-  const of = (binding: Binding) => `bindings/${path(props.vhost)}/e/${path(exchangeInPath(binding.source))}/q/${path(props.name)}`;
-  const own = props.bindings.filter((binding) => binding.source !== "");
+  const from = (exchange: string) => `bindings/${path(props.vhost)}/e/${path(exchange)}/q/${path(props.name)}`;
   const named = (exchanges.value ?? []).map((exchange) => exchange.name).filter((name) => name !== "");
   return (
-    <Panel title="Bindings">
-      {own.length ? (
-        <Table
-          label="Bindings"
-          items={own}
-          id={(binding) => `${binding.source} ${binding.properties_key}`}
-          columns={[
-            { title: "From", cell: (binding) => <a href={link("exchanges", binding.vhost, binding.source)}>{binding.source}</a> },
-            { title: "Routing key", cell: (binding) => <code>{binding.routing_key || "(empty)"}</code> },
-            { title: "Arguments", cell: (binding) => (Object.keys(binding.arguments).length ? <Json of={binding.arguments} /> : "") },
-            {
-              title: "",
-              cell: (binding) =>
-                changes && (
-                  <Sure
-                    small
-                    button="Unbind"
-                    label={`Unbind ${binding.source} with ${binding.routing_key || "the empty key"}`}
-                    question={`Unbind from ${binding.source}?`}
-                    detail="What is published there comes here no more."
-                    deed={() => del(`${of(binding)}/${path(binding.properties_key)}`)}
-                    done="The binding is gone."
-                    then={props.again}
-                  />
-                ),
-            },
-          ]}
-        />
-      ) : (
-        <Empty title="Bound to no exchange">Messages come here by the default exchange, with the queue's name as routing key.</Empty>
-      )}
-      {changes && (
-        <Form
-          label="Bind"
-          button="Bind"
-          fields={[
-            { name: "source", label: "From exchange", options: named },
-            { name: "routing_key", label: "Routing key" },
-            { name: "arguments", label: "Arguments", placeholder: "{}", hint: "JSON; empty for none" },
-          ]}
-          submit={async (values) => {
-            const to = `bindings/${path(props.vhost)}/e/${path(values["source"]!)}/q/${path(props.name)}`;
-            const well = await attempt(() => post(to, { routing_key: values["routing_key"], arguments: table(values["arguments"]!) }), `Bound to ${values["source"]}.`);
-            if (well) props.again();
-            return well;
-          }}
-        />
-      )}
-    </Panel>
+    <Bindings
+      title="Bindings"
+      bindings={props.bindings.filter((binding) => binding.source !== "")}
+      other={{
+        columns: [{ title: "From", cell: (binding) => <a href={link("exchanges", binding.vhost, binding.source)}>{binding.source}</a> }],
+        name: (binding) => binding.source,
+        path: (binding) => from(exchangeInPath(binding.source)),
+        fields: [{ name: "source", label: "From exchange", options: named }],
+        chosen: (values) => ({ name: values["source"]!, path: from(values["source"]!) }),
+      }}
+      unbind="Unbind from"
+      detail="What is published there comes here no more."
+      empty={{ title: "Bound to no exchange", text: "Messages come here by the default exchange, with the queue's name as routing key." }}
+      changes={changes}
+      again={props.again}
+    />
   );
 }
 
