@@ -23,6 +23,8 @@ from bench.servers import RabbitMqNode
 from broker.trial.nodes import free_port
 
 ANSWERS = Path(__file__).with_name("management.json")
+API_TRIES = 300
+API_PAUSE_S = 0.1
 TAGS = {"mon": "monitoring", "pol": "policymaker", "man": "management", "nobody": ""}
 
 GET = """
@@ -159,6 +161,26 @@ class ManagedRabbit(RabbitMqNode):
         )
         return argv, environment
 
+    def api(self) -> httpx.Client:
+        """A client of its management API, as soon as that answers: it does so some time after AMQP. Raises
+        httpx.TransportError."""
+        api = httpx.Client(base_url=f"http://127.0.0.1:{self.http}", auth=("guest", "guest"), timeout=30)
+        for again in range(API_TRIES - 1, -1, -1):
+            try:
+                api.get("/api/overview")
+                break
+            except httpx.TransportError:
+                if not again:
+                    raise
+                time.sleep(API_PAUSE_S)
+        return api
+
+
+def sampled(connection: pika.BlockingConnection) -> None:
+    """Keeps the connection alive until what it has done was counted, several times."""
+    for _ in range(24):
+        connection.process_data_events(0.5)
+
 
 def set_up(api: httpx.Client, amqp_port: int) -> pika.BlockingConnection:
     """All that the requests are asked about; the connection that stays open."""
@@ -217,17 +239,9 @@ def main() -> int:
     """Records; the exit status."""
     with tempfile.TemporaryDirectory() as directory, ManagedRabbit(Path(directory) / "node") as node:
         node.start()
-        url = f"http://127.0.0.1:{node.http}"
-        api = httpx.Client(base_url=url, auth=("guest", "guest"), timeout=30)
-        for _ in range(300):
-            try:
-                api.get("/api/overview")
-                break
-            except httpx.TransportError:
-                time.sleep(0.1)
+        api = node.api()
         connection = set_up(api, node.port)
-        for _ in range(24):
-            connection.process_data_events(0.5)
+        sampled(connection)
         name = api.get("/api/overview").json()["node"]
         there = api.get("/api/connections").json()[0]["name"].replace(" ", "%20").replace(">", "%3E")
         words = {
@@ -273,8 +287,8 @@ def main() -> int:
                 ask("GET", path, user=user, short=True)
         for verb, path, body in (*REFUSED, *DONE):
             ask(verb, path, body)
-        wrong = httpx.get(f"{url}/api/overview", auth=("guest", "wrong"))
-        without = httpx.get(f"{url}/api/overview")
+        wrong = httpx.get(f"{api.base_url}/api/overview", auth=("guest", "wrong"))
+        without = httpx.get(f"{api.base_url}/api/overview")
         for user, answer in (("wrong", wrong), ("", without)):
             recorded.append({"verb": "GET", "path": "/api/overview", "user": user, "status": answer.status_code,
                              "headers": {"www-authenticate": answer.headers.get("www-authenticate", "")},

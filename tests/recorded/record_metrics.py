@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.trial.nodes import free_port
-from tests.recorded.record import ManagedRabbit, set_up
+from tests.recorded.record import ManagedRabbit, sampled, set_up
 
 ANSWERS = Path(__file__).with_name("metrics.json")
 FAMILIES = (
@@ -80,16 +79,8 @@ def main() -> int:
     """Records; the exit status."""
     with tempfile.TemporaryDirectory() as directory, MeasuredRabbit(Path(directory) / "node") as node:
         node.start()
-        api = httpx.Client(base_url=f"http://127.0.0.1:{node.http}", auth=("guest", "guest"), timeout=30)
-        for _ in range(300):
-            try:
-                api.get("/api/overview")
-                break
-            except httpx.TransportError:
-                time.sleep(0.1)
-        connection = set_up(api, node.port)
-        for _ in range(24):
-            connection.process_data_events(0.5)
+        connection = set_up(node.api(), node.port)
+        sampled(connection)
         recorded = {}
         for name, address in ADDRESSES.items():
             answer = httpx.get(f"http://127.0.0.1:{node.metrics}{address}", timeout=30)
