@@ -35,6 +35,8 @@ class SimJournal(MemoryJournal):
         self.last: list[Written] = []
         """Of the group that was submitted last."""
         self._unsynced: deque[tuple[int, list[Written]]] = deque()
+        self._behind: list[Written] = []
+        """What became durable behind the position of the checkpoint under way."""
         self.delay_s = 0.0
         """More than the usual time for a group."""
 
@@ -54,18 +56,34 @@ class SimJournal(MemoryJournal):
         self._synced()
 
     def complete_checkpoint(self) -> None:
+        """A copy that the node gave up is out of the index now; what it wrote of a newer one behind the position is not."""
+        checkpoint = self.checkpoint
+        assert checkpoint is not None, "a checkpoint is under way"
         super().complete_checkpoint()
         self._synced()
+        kept = {queue_id for queue_id, *_ in (*checkpoint.runs, *checkpoint.metas)}
+        gone = {queue_id for queue_id in checkpoint.forgotten if queue_id not in kept}
+        for queue_id in checkpoint.forgotten:
+            if queue_id in gone:
+                self.live.pop(queue_id, None)
+        for record in self._behind:
+            if record.queue_id in gone:
+                fold(self.live, record)
+        self._behind.clear()
 
     def _synced(self) -> None:
         while self._unsynced and self._unsynced[0][0] <= self.synced_lsn:
-            for record in self._unsynced.popleft()[1]:
+            lsn, records = self._unsynced.popleft()
+            if self.checkpoint is not None and lsn > self.checkpoint.position.lsn:
+                self._behind += records
+            for record in records:
                 fold(self.live, record)
 
     def crash(self, kept: int = 0) -> int:
         lsn = super().crash(kept)
         self._synced()
         self._unsynced.clear()
+        self._behind.clear()
         return lsn
 
 
