@@ -136,8 +136,9 @@ class Intake:
         ]
 
     def _too_early(self, attachment: Attachment) -> bool:
-        """Whether a message might be refused for want of room that nobody knows of yet, or comes behind such a one."""
-        if self._serving.queue.rejects and not self._serving.open:
+        """Whether a message might be refused for want of room that nobody knows of yet, or get a seq that a client
+        holds; or comes behind such a one."""
+        if (self._serving.queue.rejects or self._serving.has_gap) and not self._serving.open:
             self._serving.pass_over(attachment)
         return self._serving.passes_over(attachment)
 

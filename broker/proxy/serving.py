@@ -205,6 +205,8 @@ class Serving:
         assert attachment.incarnation == incarnation, "an attachment ends with its node's start"
         attachment.renew(entry.gen, entry.next_number)
         self._forget_questions(attachment)
+        if self.has_gap and self._missing:
+            self._step_over(entry)
         for settlement in entry.settlements:
             if self._missing:
                 for first, last in settlement.ranges:
@@ -223,6 +225,19 @@ class Serving:
         self._arrived(node)
         self.queue.ring.mark()
         self.touch()
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether the queue once lost what was committed: clients may hold messages of which it knows nothing. It takes
+        no message before all of them have been named, and gives it none of their seqs."""
+        return bool(self.queue.entity.gap_epoch)
+
+    def _step_over(self, entry: AttachedQueue) -> None:
+        told = (*entry.outstanding, *(range_ for settlement in entry.settlements for range_ in settlement.ranges))
+        next_seq = 1 + max((last for _, last in told), default=0)
+        ring = self.queue.ring
+        if ring.next_seq < next_seq:
+            ring.restore_epoch(self.epoch, next_seq)
 
     def nothing(self, node: str) -> None:
         """A complete Attach does not list the queue: its sender has nothing to do with it."""

@@ -136,3 +136,45 @@ def test_who_owns_a_queue_before_its_empty_copy_is_on_the_disk_finds_nothing_old
     cluster.restart("c")
     cluster.wait(3000)
     assert bodies(cluster["c"].client().consume("q")) == [b"new"]
+
+
+def emptied(cluster: Cluster) -> None:
+    """The only copy of a queue in memory ends with its process, which comes back: it begins empty."""
+    cluster.kill("a")
+    cluster.restart("a")
+    cluster.wait(2000)
+    assert cluster.queue("q").owner == "a"
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["", "published-before-it-opens"])
+def test_what_a_client_holds_of_a_lost_queue_is_not_taken_for_a_new_message(early: bool) -> None:
+    """Its seqs began at 1 again: the new message was passed over at the client's node, which had that seq already, and
+    the acknowledgement of the old one took it."""
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local", x_durability="memory", x_replicas=1)
+    bob = cluster["b"].client()
+    bob.consume("q")
+    alice.publish("", "q", b"1", b"2", b"3")
+    assert bodies(bob.hear()) == [b"1", b"2", b"3"]
+    carol = cluster["c"].client()
+    carol.ask(m.ConfirmSelect())
+    if early:
+        cluster.kill("a")
+        cluster.cuts.add(("a", "b"))
+        carol.publish("", "q", b"new")
+        cluster.restart("a")
+        cluster.cuts.clear()
+        cluster.relink()
+        cluster.turn()
+        cluster.wait(2000)
+        assert carol.hear() == [m.BasicAck(1, True)]
+    else:
+        emptied(cluster)
+        assert carol.publish("", "q", b"new") == [m.BasicAck(1, True)]
+    (new,) = [said for said in bob.hear() if isinstance(said, Content)]
+    assert (new.body, new.method.redelivered) == (b"new", False)
+    bob.say(m.BasicAck(3, True))
+    bob.leave()
+    cluster.wait(2000)
+    assert bodies(cluster["c"].client().consume("q")) == [b"new"], "it was not acknowledged"
