@@ -56,7 +56,7 @@ class DeadLetters:
         if found is None:
             return False
         copy, targets = found
-        producer = dead_letter_producer(queue.entity.queue_id)
+        producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
         for target in targets:
             if target.rejects and not target.accepts(copy, self._node.now_ms):
                 ticket.rejected = True

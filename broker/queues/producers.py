@@ -11,9 +11,11 @@ to the other replicas. The names that share that table are told apart by their f
     b"h" + bucket + name      numbers of that client that were refused for want of room: they are not known, though
                               higher ones are. Bit 2i stands for number 31 * bucket + i, the bit above it says that it
                               came again and was taken. Bits are only added, so values only rise
-    b"d" + queue id + bucket  dead letters of a queue, numbered in the order of its DEAD records. They may come in any
+    b"d" + queue id [+ gap epoch] + bucket
+                              dead letters of a queue, numbered in the order of its DEAD records. They may come in any
                               order (one may be tried again later), so the value is a set: bit i stands for number
-                              63 * bucket + i. Bits are only added, so values only rise
+                              63 * bucket + i. Bits are only added, so values only rise. A queue that lost what was
+                              committed has lost its numbers too, so its next letters have another name
     b"c"                      1: the queue has had a consumer (auto-delete survives a failover)
 
 A value of 0 takes a name out of the table.
@@ -45,12 +47,15 @@ REFUSED: Final = 1
 TAKEN_SINCE: Final = 2
 """What the two bits of a refused number say."""
 _QUEUE_ID: Final = struct.Struct(">Q")
-_BUCKET: Final = struct.Struct(">QQ")
+_GAP: Final = struct.Struct(">I")
 
 
-def dead_letter_producer(queue_id: int) -> bytes:
-    """The name under which a queue publishes its dead letters. Clients' names must not begin with a zero byte."""
-    return DEAD_LETTERS + _QUEUE_ID.pack(queue_id)
+def dead_letter_producer(queue_id: int, gap_epoch: int = 0) -> bytes:
+    """The name under which a queue publishes its dead letters. Clients' names must not begin with a zero byte.
+
+    `gap_epoch`: the newest epoch that may have begun without all that was committed, and so counts anew; 0: none.
+    """
+    return DEAD_LETTERS + _QUEUE_ID.pack(queue_id) + (_GAP.pack(gap_epoch) if gap_epoch else b"")
 
 
 def proxy_producer(node: str, incarnation: int) -> bytes:
@@ -79,11 +84,11 @@ class Producers:
         self._ring = ring
         self._refused: dict[bytes, list[int]] = {}  # client to its buckets, ascending; who was refused last at the end
         self._named: dict[bytes, None] = {}  # clients, the longest silent first
-        self._dying: dict[int, list[int]] = {}  # queues to their buckets, ascending; the longest silent first
+        self._dying: dict[bytes, list[int]] = {}  # queues to their buckets, ascending; the longest silent first
         for name in ring.producers:
             if name[:1] == b"d":
-                queue_id, bucket = _BUCKET.unpack_from(name, 1)
-                insort(self._dying.setdefault(queue_id, []), bucket)
+                source, (bucket,) = name[1 : -_QUEUE_ID.size], _QUEUE_ID.unpack(name[-_QUEUE_ID.size :])
+                insort(self._dying.setdefault(source, []), bucket)
             elif name[:1] == b"p":
                 self._named[name[1:]] = None
             elif name[:1] == b"h":
@@ -163,29 +168,29 @@ class Producers:
 
     def _note_dead(self, producer: bytes, number: int) -> None:
         name, bit = _bucket(producer, number)
-        queue_id, bucket = _BUCKET.unpack_from(name, 1)
-        buckets = self._dying[queue_id] = self._dying.pop(queue_id, [])
+        source = producer[len(DEAD_LETTERS) :]
+        buckets = self._dying[source] = self._dying.pop(source, [])
         if name not in self._ring.producers:
-            insort(buckets, bucket)
+            insort(buckets, number // BUCKET_BITS)
         self._ring.produced(name, self._ring.producers.get(name, 0) | 1 << bit)
         while buckets[0] <= buckets[-1] - DEAD_BUCKETS:
-            self._ring.produced(b"d" + _BUCKET.pack(queue_id, buckets.pop(0)), 0)
+            self._ring.produced(b"d" + source + _QUEUE_ID.pack(buckets.pop(0)), 0)
         if len(self._dying) > NAMED_MAX:
             oldest = next(iter(self._dying))
             for bucket in self._dying.pop(oldest):
-                self._ring.produced(b"d" + _BUCKET.pack(oldest, bucket), 0)
+                self._ring.produced(b"d" + oldest + _QUEUE_ID.pack(bucket), 0)
 
 
 def is_dead_letter(producer: bytes) -> bool:
     """Whether it is a queue that publishes its dead letters."""
-    return producer.startswith(DEAD_LETTERS) and len(producer) == len(DEAD_LETTERS) + _QUEUE_ID.size
+    source = len(producer) - len(DEAD_LETTERS)
+    return producer.startswith(DEAD_LETTERS) and source in (_QUEUE_ID.size, _QUEUE_ID.size + _GAP.size)
 
 
 def _bucket(producer: bytes, number: int) -> tuple[bytes, int]:
     """The name of a dead letter's bucket, and its bit there."""
-    (queue_id,) = _QUEUE_ID.unpack_from(producer, len(DEAD_LETTERS))
     bucket, bit = divmod(number, BUCKET_BITS)
-    return b"d" + _BUCKET.pack(queue_id, bucket), bit
+    return b"d" + producer[len(DEAD_LETTERS) :] + _QUEUE_ID.pack(bucket), bit
 
 
 def _refused_bucket(client: bytes, number: int) -> tuple[bytes, int]:

@@ -178,3 +178,32 @@ def test_what_a_client_holds_of_a_lost_queue_is_not_taken_for_a_new_message(earl
     bob.leave()
     cluster.wait(2000)
     assert bodies(cluster["c"].client().consume("q")) == [b"new"], "it was not acknowledged"
+
+
+def test_letters_of_a_queue_that_begins_empty_are_new_ones() -> None:
+    """Their numbers began at 1 again, and their target had these: it confirmed them and stored nothing."""
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["b"].client()
+    alice.declare("graves", x_queue_leader_locator="client-local")
+    alice = cluster["a"].client()
+    alice.declare(
+        "q", x_queue_leader_locator="client-local", x_durability="memory", x_replicas=1,
+        x_dead_letter_exchange="", x_dead_letter_routing_key="graves",
+    )  # fmt: skip
+    bob = cluster["b"].client()
+    bob.ask(m.ConfirmSelect())
+
+    def die(*bodies: bytes) -> None:
+        bob.publish("", "q", *bodies)
+        channel = cluster["c"].client()
+        channel.consume("q")
+        channel.say(m.BasicNack(0, True, False))
+        cluster.wait(1000)
+        channel.leave()
+
+    die(b"1", b"2", b"3")
+    emptied(cluster)
+    die(b"4", b"5", b"6")
+    emptied(cluster)
+    die(b"7")
+    assert bodies(cluster["c"].client().consume("graves")) == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
