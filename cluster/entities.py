@@ -62,7 +62,7 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     eligible: tuple[NodeId, ...] = ()
     """Nodes outside the in-sync set that still hold every committed record (replication.md 2, elr)."""
     version: int = 1
-    """Counts the changes of owner and in-sync set."""
+    """Counts the changes of owner, in-sync set and replicas."""
     volatile: bool = False
     """Its copies are in memory only (`x-durability=memory` at its declaration in a cluster). A policy that comes later
     changes nothing of it: what copies hold must mean the same to all who count on them, from the first message on."""

@@ -14,8 +14,8 @@ The last in-sync member is not dropped for being dead: it alone knows what was c
 held is gone: another disk, a damaged replica, or the memory of a process that ended (`lost`).
 
 Epochs: each election and transfer raises `epoch`, also when nobody can be elected (what the former owner still sends
-is then of the past), and also when the same node is elected anew. `version` rises with each change of owner, in_sync
-or eligible, once per command (`told`).
+is then of the past), and also when the same node is elected anew. `version` rises with each change of owner, in_sync,
+eligible or replicas, once per command (`told`): who says that a copy has caught up must mean the copy that is there.
 """
 
 from __future__ import annotations
@@ -174,7 +174,8 @@ def told(before: Queue, after: Queue, *, anew: bool = False) -> tuple[Queue, lis
     """The queue with its version, and the changes that tell of it; `anew`: the version rises in any case."""
     changes: list[Change] = []
     owner_changed = after.epoch != before.epoch
-    if anew or owner_changed or after.in_sync != before.in_sync or after.eligible != before.eligible:
+    changed = anew or owner_changed or after.in_sync != before.in_sync or after.eligible != before.eligible
+    if changed or after.replicas != before.replicas:
         after = replace(after, version=before.version + 1)
     check(after)
     assert after.epoch >= before.epoch, "an epoch never falls"
@@ -183,7 +184,7 @@ def told(before: Queue, after: Queue, *, anew: bool = False) -> tuple[Queue, lis
         changes.append(ReplicasChanged(after, before.replicas))
     if owner_changed:
         changes.append(OwnerChanged(after, before.owner, before.epoch))
-    elif after.version != before.version:
+    elif changed:
         changes.append(InSyncChanged(after))
     return after, changes
 
