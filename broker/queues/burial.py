@@ -14,7 +14,8 @@ A new owner starts again at the second step with all that is held: targets that 
 Letters go in the order of their numbers, the order in which they died: one whose content is on its way from the disk is
 waited for. At most WINDOW copies are under way. What finds no exchange or no queue, and what a full target refuses, is
 dropped with the strategy at-most-once, and tried again after 1 s, 2 s, 4 s ... 60 s with at-least-once; others pass it
-by, but not by more than DEAD_SPREAD numbers, which is what targets remember.
+by, but not by more than DEAD_SPREAD numbers, which is what targets remember. As long as it is not committed that one
+has left, it counts as open: the next owner would send it again.
 """
 
 from __future__ import annotations
@@ -57,11 +58,12 @@ class Dead:
 class Burial:
     """The dead of one queue and epoch."""
 
-    __slots__ = ("_again", "_due", "_line", "_loading", "_open", "_queue", "_underway", "ended")
+    __slots__ = ("_again", "_due", "_leaving", "_line", "_loading", "_open", "_queue", "_underway", "ended")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._open: dict[int, Dead] = {}  # by number, in order: held and not settled
+        self._open: dict[int, Dead] = {}  # by number, in order: held, or settled and that is not committed
+        self._leaving: deque[tuple[int, int]] = deque()  # (number, mark of the commit of its SET) of the settled
         self._due: deque[Dead] = deque()  # not tried yet, in order
         self._again: list[tuple[int, int, Dead]] = []  # heap of those to be tried again: when, number
         self._line: deque[Dead] = deque()  # to be buried next, in this order
@@ -93,6 +95,8 @@ class Burial:
 
     def turn(self, now_ms: int) -> None:
         """Buries what is durable and due."""
+        while self._leaving and self._queue.durable(self._leaving[0][1]):
+            del self._open[self._leaving.popleft()[0]]
         while self._again and self._again[0][0] <= now_ms and self._has_room:
             self._stand_in_line(heappop(self._again)[2])
         later: list[Dead] = []
@@ -151,6 +155,6 @@ class Burial:
             pause_ms = min(RETRY_FIRST_MS << min(dead.tries - 1, 16), RETRY_MAX_MS)
             heappush(self._again, (queue.host.now_ms + pause_ms, dead.number, dead))
         else:
-            del self._open[dead.number]
+            self._leaving.append((dead.number, queue.commits))
             queue.ring.settle(dead.seq)
         queue.ring.mark()
