@@ -263,9 +263,9 @@ class Backup:
         gone = [part for bucket in sorted(own) for part in intersect(list(store.emitted_live(bucket)), inner)]
         if gone:
             out.append(self._records.settle(queue_id, epoch, merged(gone)))
-        producers = {**dict.fromkeys(store.emitted_producers(), 0), **dict(offer.producers)}
-        for producer, upto in sorted(store.emitted_producers().items()):
-            if producers[producer] < upto:
+        producers = dict(offer.producers)  # in their order: the longest silent first
+        for producer, upto in store.emitted_producers().items():
+            if producers.setdefault(producer, 0) < upto:
                 out.append(self._records.produced(queue_id, epoch, producer, producers[producer]))
         if offer.reserved > store.emitted_reserved():
             out.append(self._records.reserve(queue_id, epoch, offer.reserved))
@@ -408,7 +408,7 @@ class Backup:
         if gone:
             out.append(self._records.settle(queue_id, epoch, gone))
         known = {} if following.emptied else self._store(queue_id).emitted_producers()
-        for producer, upto in sorted(following.producers.items()):
+        for producer, upto in following.producers.items():
             if known.get(producer, 0) < upto:
                 out.append(self._records.produced(queue_id, epoch, producer, upto))
         if out or following.kept_epochs is not None:

@@ -47,7 +47,7 @@ class SyncOffer(ReplicationMessage, frozen=True, tag=3):
     epochs: tuple[tuple[Term, Whole], ...]
     """(epoch, its first seq), ascending."""
     producers: tuple[tuple[Producer, Word], ...]
-    """(producer, highest number in the log)."""
+    """(producer, highest number in the log), the longest silent first."""
     buckets: tuple[tuple[Bucket, Word], ...]
     """(number, digest) of every bucket of BUCKET_SEQS seqs with a live message."""
 

@@ -118,7 +118,7 @@ class Offers:
             copy.next_seq,
             store.emitted_reserved(),
             tuple(store.epochs),
-            tuple(sorted(store.emitted_producers().items())),
+            tuple(store.emitted_producers().items()),
             buckets,
         )
         peer.active[queue.queue_id] = large
