@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 RAFT_TICK_S: Final = 0.02
 PART_TICK_S: Final = 0.05
 TELL_S: Final = 5.0
+REMEMBER_S: Final = 10.0
 LEADER_S: Final = 1.0
 EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
 TOLD_AS: Final = {
@@ -406,9 +407,17 @@ class ClusterShell:
                 if NodeId(name) in self.raft.voters or self._departed.get(name, heard_s) > heard_s
             }
             if peers != self._remembered and self.name in peers:
-                self._remembered = peers
-                remember(self._directory, peers)
+                self._remember(peers)
             self.reach({**late, **peers})
+
+    def _remember(self, peers: dict[str, str]) -> None:
+        """It is a hint, and no reason to end: a disk may be full just when a member is added because of that."""
+        try:
+            remember(self._directory, peers)
+            self._remembered = peers
+        except OSError as error:
+            self.say("members", f"who they are cannot be written down now: {error.strerror}", "warning")
+            self._again("remember", REMEMBER_S, self._members)
 
     def reach(self, peers: dict[str, str]) -> None:
         """Dials these, and nobody else."""

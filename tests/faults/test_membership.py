@@ -7,10 +7,12 @@ import json
 import shutil
 import socket
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 from broker.trial.client import ClientLost
+from broker.trial.faults import fill, mount_small_disk, unmount
 from broker.trial.relay import LOOPBACK
 from tests.faults.fleet import Fleet, until
 
@@ -397,3 +399,27 @@ async def test_of_two_nodes_without_a_witness_none_goes_on_alone(fleet: Fleet) -
 
 async def unleased(fleet: Fleet, name: str) -> bool:
     return bool((await fleet.ask(name, "status")).get("lease") != "leased")
+
+
+async def test_members_with_full_disks_welcome_a_newcomer(fleet: Fleet, tmp_path: Path) -> None:
+    """Where members are is written down, as a hint. When the disks were full that ended all members of a cluster at the
+    moment at which an operator added one."""
+    disks = [fleet.node(name).data_dir for name in "ab"]
+    for disk in disks:
+        if refused := mount_small_disk(disk, 48):
+            pytest.skip(refused)
+    try:
+        await found(fleet, "a", "b")
+        for disk in disks:
+            fill(disk)
+        code, _, err = await fleet.join("c", "a")
+        assert code == 0, err
+        fleet.launch("c", "--cluster", fleet.at("c"))
+        await fleet.ready("c")
+        assert fleet.node("a").running, fleet.node("a").last_words()
+        assert fleet.node("b").running, fleet.node("b").last_words()
+        assert sorted(await fleet.members("c")) == ["a", "b", "c"]
+    finally:
+        await fleet.kill_all()
+        for disk in disks:
+            unmount(disk)
