@@ -101,6 +101,7 @@ class ClusterShell:
         self.mesh: Mesh
         self.heart: Heart
         self.census: PeerCensus
+        self.address = ""  # where the others shall reach this node
         self.incarnation = 0
         self.registered = False
         self.leaving = False
@@ -170,7 +171,7 @@ class ClusterShell:
         self.reach(before or known_members or {name: where for name, where, _ in options.peers})
         await self.mesh.listen(options.listen.host, options.listen.port)
         await self.heart.open(options.listen.host, self.mesh.port)
-        self._address = own
+        self.address = own
         self._disk_id = identity.disk_id
         self._raft_tick()
         await self._catching_up.wait()
@@ -224,8 +225,8 @@ class ClusterShell:
             node=NodeId(self.name),
             disk_id=self._disk_id,
             incarnation=Incarnation(self.incarnation),
-            address=self._address,
-            amqp=self._options.advertised_amqp or dialable(amqp, self._address),
+            address=self.address,
+            amqp=self._options.advertised_amqp or dialable(amqp, self.address),
             all_damaged=is_marked(self._directory),
         )
         applied = await self.ordered(command)
@@ -255,7 +256,7 @@ class ClusterShell:
             node=NodeId(self.name),
             disk_id=self._disk_id,
             incarnation=Incarnation(max(self.incarnation, known.incarnation) + 1),
-            address=self._address,
+            address=self.address,
             all_damaged=True,
             spare_last=True,
         )

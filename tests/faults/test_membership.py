@@ -13,6 +13,7 @@ import pytest
 
 from broker.trial.client import ClientLost
 from broker.trial.faults import fill, mount_small_disk, unmount
+from broker.trial.nodes import Node, free_port
 from broker.trial.relay import LOOPBACK
 from tests.faults.fleet import Fleet, until
 
@@ -423,3 +424,16 @@ async def test_members_with_full_disks_welcome_a_newcomer(fleet: Fleet, tmp_path
         await fleet.kill_all()
         for disk in disks:
             unmount(disk)
+
+
+async def test_one_member_moves(fleet: Fleet) -> None:
+    """It waited for an answer to its datagrams that the leader sent to where it had been."""
+    await found(fleet, "a", "b", "c")
+    leader = next(name for name, row in (await fleet.members("a")).items() if row["leader"])
+    name = next(name for name in "cba" if name != leader)
+    assert await fleet.stop(name) == 0
+    old = fleet.nodes.pop(name)
+    fleet.nodes[name] = Node(name, old.directory, free_port(), free_port())
+    fleet.launch(name, "--cluster", fleet.at(name))
+    await fleet.ready(name)
+    assert (await fleet.members(leader))[name]["address"] == fleet.at(name)
