@@ -10,11 +10,13 @@ What is wrong raises `ConfigError` with one line: the setting, where it was set,
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import stat
 from collections.abc import Mapping
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,8 +25,11 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from broker.node.options import NodeOptions
+from broker.oauth2.options import ALGORITHMS, OAuth2Options
 from broker.server.alarms import AlarmOptions
+from broker.server.audit import AuditOptions
 from broker.server.listener import Address, TlsOptions, address
+from broker.server.management_settings import PROXIES
 from broker.server.options import NAME, ClusterOptions, ServerOptions
 from cluster.link.hello import valid_name
 from journal.options import JournalOptions
@@ -34,6 +39,7 @@ WITNESS = "/witness"
 _NODE = NodeOptions()
 _JOURNAL = JournalOptions()
 _ALARMS = AlarmOptions()
+_AUDIT = AuditOptions()
 
 
 class ConfigError(Exception):
@@ -119,7 +125,7 @@ class JournalSettings(_Section):
 
 
 class TlsSettings(_Section):
-    """Certificates of the `amqps` listeners."""
+    """Certificates of the `amqps` and `https` listeners. Files that change are read anew while the node runs."""
 
     certificate: Path | None = None
     """PEM file with the node's certificate and its chain."""
@@ -131,6 +137,46 @@ class TlsSettings(_Section):
     """Whether clients are asked for a certificate ("wanted" offers EXTERNAL), or refused without one ("required")."""
     identity: Literal["distinguished_name", "common_name"] = "distinguished_name"
     """What of a client certificate's subject is the user name for EXTERNAL."""
+    minimum_version: Literal["1.2", "1.3"] = "1.2"
+    """The oldest TLS that is spoken."""
+    ciphers: str = ""
+    """Ciphers of TLS 1.2 as OpenSSL writes lists of them, "ECDHE+AESGCM"; empty: Python's choice."""
+
+
+class OAuth2Settings(_Section):
+    """Tokens (JWT) of an authority, taken over HTTP in the place of a password. Needs the extra `oauth2`."""
+
+    resource_server_id: str = ""
+    """Who this broker is for the authority: tokens must have it as their audience. Empty: no token is taken."""
+    keys_file: Path | None = None
+    """File with the authority's public keys, a JSON Web Key Set."""
+    keys_url: str = ""
+    """Where the authority publishes its keys (https), in the place of keys_file."""
+    keys_authorities: Path | None = None
+    """PEM file with the authorities that sign the certificate of keys_url; empty: those of the system."""
+    issuer: str = ""
+    """Must be the issuer (iss) of every token; empty: whoever has one of the keys."""
+    algorithms: Words = ALGORITHMS
+    """Signatures that are accepted, separated by commas; those with a shared secret (HS256) never are."""
+    scope_prefix: str = ""
+    """What the scopes begin with that count; empty: the resource server's id and a dot."""
+    scope_claims: Words = ("scope",)
+    """Claims with scopes, separated by commas; a dot leads into an object ("realm_access.roles")."""
+    username_claims: Words = ("sub", "client_id")
+    """The first of these claims that a token has is its user's name."""
+    leeway_s: int = Field(default=5, ge=0, le=120)
+    """How far the authority's clock and this node's may differ."""
+
+
+class AuditSettings(_Section):
+    """Lines about administrative deeds: who, from where, what, on what, with what outcome."""
+
+    file: Path | None = None
+    """File for these lines, as JSON; empty: they are lines of the node's log, whatever its level."""
+    file_bytes_max: Bytes = Field(default=ByteSize(_AUDIT.file_bytes_max), ge=4096)
+    """A file of this size becomes FILE.1, and a new one begins."""
+    files_max: int = Field(default=_AUDIT.files_max, ge=1, le=1000)
+    """How many files are kept, the one that grows included."""
 
 
 class AlarmSettings(_Section):
@@ -180,6 +226,13 @@ class NodeConfig(BaseSettings):
     http: Addresses = ()
     """Where the management API is served, by a process beside the node: HOST:PORT, several separated by commas. Empty:
     nowhere."""
+    https: Addresses = ()
+    """Where it is served inside TLS; needs [tls] certificate."""
+    http_client_certificate: Literal["none", "required"] = "none"
+    """Whether clients of `https` must show a certificate of [tls] authorities; they sign in all the same."""
+    http_proxies: Words = PROXIES
+    """Addresses and networks of proxies that are believed what they say of their clients (X-Forwarded-For, -Proto);
+    empty: none is."""
     peers: str = ""
     """NAME@HOST:PORT (cluster addresses) of all founding members, separated by commas; NAME@HOST:PORT/witness for one
     that votes and holds no messages. Empty: one node."""
@@ -206,6 +259,10 @@ class NodeConfig(BaseSettings):
     """How messages are kept on disk."""
     tls: TlsSettings = TlsSettings()
     """Certificates."""
+    oauth2: OAuth2Settings = OAuth2Settings()
+    """Tokens of an authority."""
+    audit: AuditSettings = AuditSettings()
+    """Lines about administrative deeds."""
     alarms: AlarmSettings = AlarmSettings()
     """When publishers have to wait."""
     log: LogSettings = LogSettings()
@@ -224,8 +281,13 @@ class NodeConfig(BaseSettings):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> NodeConfig:
-        if self.amqps and self.tls.certificate is None:
-            raise ValueError("amqps: needs a certificate: set [tls] certificate to a PEM file")
+        for name, wanted in (("amqps", self.amqps), ("https", self.https)):
+            if wanted and self.tls.certificate is None:
+                raise ValueError(f"{name}: needs a certificate: set [tls] certificate to a PEM file")
+        if self.http_client_certificate != "none" and self.tls.authorities is None:
+            raise ValueError("http_client_certificate: needs authorities: set [tls] authorities to a PEM file")
+        _check_proxies(self.http_proxies)
+        _check_tokens(self.oauth2)
         if self.tls.client_certificate != "none" and self.tls.authorities is None:
             raise ValueError("tls.client_certificate: needs authorities: set [tls] authorities to a PEM file")
         if not self.amqp and not self.amqps:
@@ -270,6 +332,11 @@ class NodeConfig(BaseSettings):
             amqp=self.amqp,
             amqps=self.amqps,
             http=self.http,
+            https=self.https,
+            http_client_certificate=self.http_client_certificate,
+            http_proxies=self.http_proxies,
+            oauth2=OAuth2Options(**dict(self.oauth2)) if self.oauth2.resource_server_id else None,
+            audit=AuditOptions(**_plain(self.audit)),
             tls=None if tls.certificate is None else TlsOptions(**{**dict(tls), "certificate": tls.certificate}),
             node=NodeOptions(name=self.name, **_plain(self.limits)),
             journal=JournalOptions(**_plain(self.journal)),
@@ -280,6 +347,33 @@ class NodeConfig(BaseSettings):
             default_password=self._first_password(),
             drain_ends_at_start=self.drain_ends_at_start,
         )
+
+
+def _check_proxies(proxies: tuple[str, ...]) -> None:
+    for proxy in proxies:
+        try:
+            ipaddress.ip_network(proxy, strict=False)
+        except ValueError:
+            raise ValueError(f"http_proxies: '{proxy}' is no address and no network: 10.0.0.1 or 10.0.0.0/24") from None
+
+
+def _check_tokens(wanted: OAuth2Settings) -> None:
+    if not wanted.resource_server_id:
+        return
+    if (wanted.keys_file is None) == (not wanted.keys_url):
+        raise ValueError("oauth2.keys_file: give either keys_file or keys_url: without keys no token can be verified")
+    unknown = [name for name in wanted.algorithms if name not in ALGORITHMS]
+    if unknown or not wanted.algorithms:
+        raise ValueError(f"oauth2.algorithms: '{', '.join(unknown)}' cannot be allowed: use {', '.join(ALGORITHMS)}")
+    if find_spec("jwt") is None:
+        raise ValueError("oauth2.resource_server_id: tokens need PyJWT: pip install 'clusterbroker[oauth2]'")
+    if wanted.keys_url:
+        from broker.oauth2.tokens import check_url
+
+        try:
+            check_url(wanted.keys_url)
+        except ValueError as error:
+            raise ValueError(f"oauth2.keys_url: {error}") from None
 
 
 def _secret_of(setting: str, file: Path) -> str:

@@ -129,9 +129,13 @@ class Leased(DeskMessage, frozen=True, tag="leased"):
     leased: bool
 
 
+class Reload(DeskMessage, frozen=True, tag="reload"):
+    """Told unasked: the process reads its certificates anew."""
+
+
 AnyAsked = Hello | Tail | AskRows | Order | Do
 """What the process says."""
-AnyTold = Hello | Snapshot | Following | Followed | Rows | RowsEnd | Ordered | Done | Leased
+AnyTold = Hello | Snapshot | Following | Followed | Rows | RowsEnd | Ordered | Done | Leased | Reload
 """What the desk says."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=str)

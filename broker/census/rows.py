@@ -60,6 +60,23 @@ class LoginTotals(msgspec.Struct, frozen=True, array_like=True):
     failed: int = 0
 
 
+class Certificate(msgspec.Struct, frozen=True, array_like=True):
+    """What a TLS listener shows to clients."""
+
+    protocol: str
+    """"amqps" or "https"."""
+    ip_address: str
+    port: int
+    file: str
+    serial: str = ""
+    """Hexadecimal."""
+    expires_ms: int = 0
+    """When the first certificate of its chain ends, ms since 1970."""
+    authorities_file: str = ""
+    """Of those who sign client certificates; empty: clients show none."""
+    authorities_expire_ms: int = 0
+
+
 class NodeRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="node"):
     """What a member says of itself."""
 
@@ -131,6 +148,8 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="n
     logins: tuple[LoginTotals, ...] = ()
     messages: MessageTotals = MessageTotals()
     """Of all channels that ever were at this node: what outlives a channel."""
+    certificates: tuple[Certificate, ...] = ()
+    """Of the listeners for AMQP: the management process has its own."""
 
     @property
     def key(self) -> Key:

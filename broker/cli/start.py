@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.node.options import NodeOptions
+from broker.server.admin import chains, reload_certificates
+from broker.server.certificates import BadCertificate, Chain, watch
 from broker.server.endings import Restart
 from broker.server.listener import address, raise_descriptor_limit
 from broker.server.log import LEVELS, NodeLog, structured
@@ -65,10 +67,10 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
     options, level, form = quick
     log = NodeLog(structured(form), level)
     beside: ManagementProcess | None = None
-    if options.http:
+    if options.http or options.https:
         try:
             options, beside = _with_management(options, log, form, level)
-        except OSError as error:
+        except (OSError, BadCertificate) as error:
             print(f"clusterbroker: {error}", file=sys.stderr)
             return 1
     supervisor = Supervisor()
@@ -82,14 +84,16 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
 def _with_management(
     options: ServerOptions, log: NodeLog, form: str, level: str
 ) -> tuple[ServerOptions, ManagementProcess]:
-    """Takes the HTTP addresses before anybody else hears of this start. Raises OSError."""
+    """Takes the HTTP addresses before anybody else hears of this start. Raises OSError, BadCertificate."""
     from broker.server.management import ManagementProcess, settings  # a node without it does not pay for it
 
     assert options.data_dir is not None, "a node that is started has a data directory"
     directory = options.data_dir.absolute()
     beside = ManagementProcess(options.node.name, directory, log, settings(options, form, level))
-    beside.bind(options.http)
-    return replace(options, http=beside.addresses, desk_dir=directory), beside
+    if options.https_tls is not None:
+        Chain(options.https_tls)  # what the process could not use is told before it is started
+    beside.bind(options.http, options.https)
+    return replace(options, http=beside.addresses, https=beside.tls_addresses, desk_dir=directory), beside
 
 
 BEGIN_AGAIN = -1
@@ -152,6 +156,8 @@ async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess 
     if beside is not None:
         for where in beside.addresses:
             print(f"http {where}", flush=True)
+        for where in beside.tls_addresses:
+            print(f"https {where}", flush=True)
         if beside.pid is None:
             beside.begin(loop)
     print("ready", flush=True)
@@ -162,10 +168,14 @@ async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess 
         log.say("warning", "node.pure_python", why="no compiled modules were found: everything works, slowly")
     log.say("info", "node.ready", name=options.node.name, data_dir=str(options.data_dir), descriptors=descriptors)
     taking = loop.create_task(_take_queues(shell, log)) if options.drain_ends_at_start else None
+    watching = loop.create_task(watch(chains(shell), log.say))
+    if options.tls is not None:
+        loop.add_signal_handler(signal.SIGHUP, reload_certificates, shell)
     stopping, leaving = loop.create_task(told.wait()), loop.create_task(shell.retired.wait())
     await asyncio.wait((stopping, leaving, shell.ended), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     leaving.cancel()
+    watching.cancel()
     if taking is not None:
         taking.cancel()
     failure = shell.ended.result() if shell.ended.done() else None

@@ -17,7 +17,7 @@ import json
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -33,6 +33,7 @@ from broker.management.errors import Refused, bad_request, of_order
 from broker.management.mirror import Mirror
 from broker.management.reading import Reading
 from broker.management.rights import Seer
+from broker.server.audit import Audit
 from broker.version import VERSION
 from cluster import passwords
 from cluster.commands import PutUser
@@ -40,14 +41,19 @@ from cluster.errors import Unavailable
 
 from . import metric_pages, web_page
 from .amqp_line import carried_out
+from .audited import COMMANDS, REFUSED, SEER, Audited
 from .auth import REALM, LoginFailed, SignIn
 from .deeds import Deeds, OrderError
 from .entrance import Entrance
 from .reference import page
 
+if TYPE_CHECKING:
+    from broker.oauth2.tokens import Tokens
+
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 FOLDED_S: Final = 2.0
+BODY_S: Final = 120.0
 LOGIN_BYTES_MAX: Final = 16 << 10
 LOG: Final = structlog.get_logger("management")
 _QUERY: Final = {
@@ -71,10 +77,13 @@ def create_app(
     loopback_users: tuple[str, ...] = ("guest",),
     password_cost: int = passwords.COST_DEFAULT,
     directory: Path | None = None,
+    tokens: Tokens | None = None,
+    audit: Audit | None = None,
 ) -> FastAPI:
     """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set;
-    `directory`: where the node's `amqp.sock` is, without which nothing is done by AMQP."""
-    shell = _Shell(mirror, deeds, now_ms, loopback_users, password_cost, directory)
+    `directory`: where the node's `amqp.sock` is, without which nothing is done by AMQP; `tokens`: of OAuth 2, None:
+    they are not taken; `audit`: who hears of deeds."""
+    shell = _Shell(mirror, deeds, now_ms, loopback_users, password_cost, directory, tokens)
     app = FastAPI(
         title="clusterbroker management API",
         version=VERSION,
@@ -100,6 +109,8 @@ def create_app(
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _not_routed)
     app.add_exception_handler(Exception, _failed)
+    if audit is not None:
+        app.add_middleware(Audited, audit=audit)
     app.add_middleware(Entrance, stale_s=lambda: mirror.stale_s(now_ms()))
     return app
 
@@ -115,6 +126,7 @@ class _Shell:
         loopback_users: tuple[str, ...],
         password_cost: int,
         directory: Path | None,
+        tokens: Tokens | None,
     ) -> None:
         self._mirror = mirror
         self._deeds = deeds
@@ -122,6 +134,7 @@ class _Shell:
         self._loopback_users = loopback_users
         self._password_cost = password_cost
         self._directory = directory
+        self._tokens = tokens
         self._sign_in: SignIn | None = None
         self._folded = asyncio.Event()
         mirror.folded = self._folded.set
@@ -135,7 +148,8 @@ class _Shell:
     @property
     def _signing_in(self) -> SignIn:
         if self._sign_in is None:
-            self._sign_in = SignIn(self._mirror, asyncio.get_running_loop(), self._now_ms, self._loopback_users)
+            loop = asyncio.get_running_loop()
+            self._sign_in = SignIn(self._mirror, loop, self._now_ms, self._loopback_users, self._tokens)
         return self._sign_in
 
     async def login(self, request: Request) -> Response:
@@ -149,10 +163,12 @@ class _Shell:
 
     async def seer(self, request: Request) -> Seer:
         """Who asks. Refused when nobody signs in."""
-        return await self._signing_in.seer(request)
+        seer = await self._signing_in.seer(request)
+        request.scope[SEER] = seer.name
+        return seer
 
     async def _reading(self, request: Request) -> Reading:
-        seer = await self._signing_in.seer(request)
+        seer = await self.seer(request)
         return Reading(self._mirror, seer, self._now_ms(), request.query_params)
 
     def read(self, read: reads.Read) -> Endpoint:
@@ -172,6 +188,7 @@ class _Shell:
             reading.seer.require(write.right)
             fields = bodies.parsed(await body_of(request, write.body_bytes_max))
             planned = writes.run(write, reading, decoded(request.path_params), fields)
+            request.scope[COMMANDS] = tuple(planned.commands)
             self._not_cut_off()
             await self._carry_out(planned)
             return Response(status_code=planned.status)
@@ -196,7 +213,8 @@ class _Shell:
                 return Response(status_code=204)
             if self._directory is None:
                 raise Refused(503, "unavailable", "there is no AMQP connection to the node")
-            answer = await carried_out(self._directory, reading.seer.name, path["vhost"], deed)
+            user = reading.seer.amqp_user(path["vhost"])
+            answer = await carried_out(self._directory, user, path["vhost"], deed)
             if not isinstance(deed, amqp_deeds.Call):
                 return json_response(answer)
             await self._until(deed)
@@ -255,13 +273,20 @@ def decoded(parameters: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def body_of(request: Request, bytes_max: int) -> bytes:
-    """The body. Refused: 413 when it is too long, 415 when it is not JSON."""
+    """The body. Refused: 408 when it takes too long, 413 when it is too long, 415 when it is not JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared[:20]) > bytes_max:
+        raise Refused(413, "bad_request", f"a body has {bytes_max} bytes at most")
     received = bytearray()
-    async for chunk in request.stream():
-        if len(received) + len(chunk) > bytes_max:
-            raise Refused(413, "bad_request", f"a body has {bytes_max} bytes at most")
-        received += chunk
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                if len(received) + len(chunk) > bytes_max:
+                    raise Refused(413, "bad_request", f"a body has {bytes_max} bytes at most")
+                received += chunk
+    except TimeoutError:
+        raise Refused(408, "request_timeout", f"the body was not there within {BODY_S:g} s") from None
     # another site's page may POST without asking first, but not as JSON
     if (received or request.method == "POST") and kind != "application/json" and (kind or request.method == "POST"):
         raise Refused(415, "unsupported_media_type", "the body is application/json")
@@ -322,6 +347,7 @@ def error_response(status: int, error: str, reason: Any, headers: Mapping[str, s
 
 async def _refused(request: Request, refused: Exception) -> Response:
     assert isinstance(refused, Refused), "registered for this kind"
+    request.scope.setdefault(REFUSED, refused.reason)
     asks = isinstance(refused, LoginFailed) and "x-csrf" not in request.headers
     headers = {"www-authenticate": REALM} if asks else None
     return error_response(refused.status, refused.error, refused.reason, headers)

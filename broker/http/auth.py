@@ -1,7 +1,11 @@
-"""Who asks: HTTP Basic or the session cookie of the web page, checked against the mirror's users.
+"""Who asks: HTTP Basic or the session cookie of the web page, checked against the mirror's users; or a bearer's token.
 
 Passwords are verified off the loop, and remembered for a while as the node does it (`broker.server.credentials`), or
-every request would cost 50 ms of hashing.
+every request would cost 50 ms of hashing. Attempts from one address are verified one after the other: who sends a
+thousand at once is counted as who sends them in turn.
+
+Users of this machine only (`guest`) must also have asked for it by a name of this machine. A page of another site can
+make its own name point here, and what a browser then sends comes from loopback; it still bears the site's name.
 
 A browser sends a cookie with whatever another site makes it ask, so a cookie is not enough for anything but reading:
 who has one also sends `x-csrf: 1`, a header that no other site's page may send. A 401 to a request with that header
@@ -13,21 +17,28 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import ipaddress
 import secrets
-from collections.abc import Callable
-from typing import Final
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 
 from broker.management.errors import Refused
 from broker.management.mirror import Mirror
 from broker.management.rights import MANAGEMENT, Seer
-from broker.management.throttle import Throttle
+from broker.management.throttle import Throttle, network
+from broker.management.token_seer import TokenSeer
 from broker.server.credentials import Credentials
 from cluster.entities import User
 
+from .audited import REFUSED, SEER
 from .sessions import LIFE_MS, Sessions
+
+if TYPE_CHECKING:
+    from broker.oauth2.tokens import Tokens
 
 REALM: Final = 'Basic realm="clusterbroker management"'
 HEADER_BYTES_MAX: Final = 8192
@@ -50,8 +61,9 @@ class SignIn:
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
         loopback_users: tuple[str, ...] = ("guest",),
+        tokens: Tokens | None = None,
     ) -> None:
-        """`loopback_users` may sign in from a loopback address only, as over AMQP."""
+        """`loopback_users` may sign in from a loopback address only, as over AMQP. `tokens`: None: none are taken."""
         self._mirror = mirror
         self._now_ms = now_ms
         self._loop = loop
@@ -59,31 +71,53 @@ class SignIn:
         self._credentials = Credentials(loop, told=lambda: None)
         self._throttle = Throttle()
         self._sessions = Sessions()
+        self._tokens = tokens
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}  # by address: and how many hold it or wait for it
+        mirror.user_gone = self._sessions.end_of
 
     async def seer(self, request: Request) -> Seer:
-        """Who asks. Refused: 401 without a good password, session or tag, 403 for a cookie without `x-csrf`, 429 after
-        too many bad passwords."""
-        if "authorization" not in request.headers:
-            return self._seer_of_session(request)
-        given = basic(request.headers["authorization"])
-        if given is None:
-            raise LoginFailed
-        return self._allowed(await self._user(*given, _address(request)))
+        """Who asks. Refused: 401 without a good password, session, token or tag, 403 for a cookie without `x-csrf`, 429
+        after too many bad passwords."""
+        header = request.headers.get("authorization")
+        if header is None:
+            seer = self._seer_of_session(request)
+        elif header[:7].lower() == "bearer ":
+            seer = await self._seer_of_token(request, header[7:].strip())
+        else:
+            given = basic(header)
+            if given is None:
+                raise LoginFailed
+            seer = self._allowed(request, Seer.of(self._mirror.map, await self._user(request, *given)))
+        return seer
 
     def _seer_of_session(self, request: Request) -> Seer:
         token = request.cookies.get(cookie_name(request), "")
         user = self._sessions.user(token, self._mirror.map, self._now_ms())
-        if user is None or (user.name in self._loopback_users and not is_loopback(_address(request))):
+        if user is None or not self._may_be_here(request, user.name):
             raise LoginFailed
         if request.method != "GET":  # HEAD comes as GET
             require_own_page(request)
-        return self._allowed(user)
+        return self._allowed(request, Seer.of(self._mirror.map, user))
+
+    async def _seer_of_token(self, request: Request, given: str) -> Seer:
+        if self._tokens is None:
+            raise LoginFailed
+        from broker.oauth2.verifier import BadToken  # who takes no tokens need not have what verifies them
+
+        try:
+            token = await self._tokens.token(given.encode("utf-8", "replace"))
+        except BadToken as bad:
+            self._mirror.attempts.count(_address(request), "", False)
+            request.scope[REFUSED] = f"token: {bad}"
+            raise LoginFailed from None
+        self._mirror.attempts.count(_address(request), token.name, True)
+        return self._allowed(request, TokenSeer(self._mirror.map, token.name, token.grants))
 
     async def begin(self, request: Request, name: str, password: bytes) -> tuple[Seer, str]:
         """(who signed in, the cookie to set). Refused as `seer` does."""
         require_own_page(request)
-        user = await self._user(name, password, _address(request))
-        seer = self._allowed(user)
+        user = await self._user(request, name, password)
+        seer = self._allowed(request, Seer.of(self._mirror.map, user))
         token = secrets.token_urlsafe(32)
         self._sessions.begin(token, user, self._now_ms())
         return seer, _cookie(request, token, LIFE_MS // 1000)
@@ -91,26 +125,51 @@ class SignIn:
     def end(self, request: Request) -> str:
         """The session of this request, if it has one; the cookie that takes it off."""
         require_own_page(request)
-        self._sessions.end(request.cookies.get(cookie_name(request), ""))
+        token = request.cookies.get(cookie_name(request), "")
+        user = self._sessions.user(token, self._mirror.map, self._now_ms())
+        request.scope[SEER] = "" if user is None else user.name
+        self._sessions.end(token)
         return _cookie(request, "", 0)
 
-    def _allowed(self, user: User) -> Seer:
-        seer = Seer.of(self._mirror.map, user)
+    def _allowed(self, request: Request, seer: Seer) -> Seer:
+        request.scope[SEER] = seer.name
         seer.require(MANAGEMENT)
         return seer
 
-    async def _user(self, name: str, password: bytes, address: str) -> User:
-        waits_ms = self._throttle.waits_ms(name, address, self._now_ms())
-        if waits_ms:
-            raise Refused(429, "too_many_requests", f"too many failed logins: try again in {-(-waits_ms // 1000)} s")
-        if not await self._good(name, password) or (name in self._loopback_users and not is_loopback(address)):
-            self._throttle.failed(name, address, self._now_ms())
-            raise LoginFailed
-        self._throttle.succeeded(name, address)
-        user = self._mirror.map.user(name)
-        if user is None:
-            raise LoginFailed
-        return user
+    async def _user(self, request: Request, name: str, password: bytes) -> User:
+        address = _address(request)
+        async with self._turn(network(address)):
+            waits_ms = self._throttle.waits_ms(name, address, self._now_ms())
+            if waits_ms:
+                left_s = -(-waits_ms // 1000)
+                raise Refused(429, "too_many_requests", f"too many failed logins: try again in {left_s} s")
+            good = await self._good(name, password)
+            user = self._mirror.map.user(name)
+            if not good or user is None or not self._may_be_here(request, name):
+                self._throttle.failed(name, address, self._now_ms())
+                self._mirror.attempts.count(address, "" if user is None else name, False)
+                request.scope[REFUSED] = f"login of '{name}' failed"
+                raise LoginFailed
+            self._throttle.succeeded(name, address)
+            self._mirror.attempts.count(address, name, True)
+            return user
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, where: str) -> AsyncIterator[None]:
+        lock, holders = self._turns.get(where, (asyncio.Lock(), 0))
+        self._turns[where] = lock, holders + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, holders = self._turns[where]
+            if holders == 1:
+                del self._turns[where]
+            else:
+                self._turns[where] = lock, holders - 1
+
+    def _may_be_here(self, request: Request, name: str) -> bool:
+        return name not in self._loopback_users or from_here(request)
 
     async def _good(self, name: str, password: bytes) -> bool:
         user = self._mirror.map.user(name)
@@ -148,6 +207,25 @@ def _cookie(request: Request, token: str, life_s: int) -> str:
 
 def _address(request: Request) -> str:
     return request.client.host if request.client is not None else ""
+
+
+def from_here(request: Request) -> bool:
+    """Whether it comes from this machine, and no page of another site made a browser send it."""
+    return is_loopback(_address(request)) and is_own_name(request.headers.get("host", ""))
+
+
+def is_own_name(host: str) -> bool:
+    """Whether a Host header names this machine by what no other site can be called: an address, `localhost`, or the
+    machine's own name. Programs may send none."""
+    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    name = name.rstrip(".").lower()
+    if name in ("", "localhost", socket.gethostname().lower()) or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def basic(header: str) -> tuple[str, bytes] | None:

@@ -85,6 +85,8 @@ class DeskClient:
         self._round_over = asyncio.Event()
         self.ready = asyncio.Event()
         """The mirror has had a map, and the rows of a first round, at some time."""
+        self.reload: Callable[[], object] = lambda: None
+        """Reads certificates anew: the node says so."""
         self._leased(False)
 
     @property
@@ -171,6 +173,8 @@ class DeskClient:
                     raise ValueError(f"the node speaks version {message.version}")
             case m.Leased():
                 self._leased(message.leased)
+            case m.Reload():
+                self.reload()
             case m.Snapshot():
                 self._chunk(message)
             case m.Following():

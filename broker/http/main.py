@@ -3,6 +3,8 @@
     --node NAME         whose it is
     --directory DIR     where the node's `management.sock` and `amqp.sock` are
     --listen FD         a listening socket; may be given several times
+    --listen-tls FD     one where HTTP is inside TLS
+    --settings JSON     what its node is told that concerns it (`broker.server.management_settings`); no secrets
     --lifeline FD       a socket whose other end the node's process holds: when that is closed, this process ends
     --loopback-user NAME, --password-cost N, --log-format json|console, --log-level LEVEL      as the node has them
 
@@ -21,23 +23,28 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-import uvicorn
 
 from broker.http.app import create_app
 from broker.http.desk_client import DeskClient
+from broker.http.tcp_server import TcpServer
 from broker.management.mirror import Mirror
-from broker.server.log import LEVELS, Sink, structured
+from broker.server.audit import Audit
+from broker.server.certificates import BadCertificate, Chain, reload_all, shown, watch
+from broker.server.log import LEVELS, NodeLog, Sink, structured
+from broker.server.management_settings import Settings, read
 from cluster import passwords
+
+if TYPE_CHECKING:
+    from broker.oauth2.tokens import Tokens
 
 NICE: Final = 5
 """Less of a busy machine than the node gets: messages come before pages."""
 BEGIN_S: Final = 10.0
 """So long the first requests wait for the node to tell what there is."""
 END_S: Final = 2.0
-IDLE_S: Final = 30
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -74,11 +81,20 @@ async def _not_yet(send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def serve(asked: argparse.Namespace, listening: Sequence[socket.socket], lifeline: socket.socket) -> None:
+async def serve(
+    asked: argparse.Namespace,
+    listening: Sequence[socket.socket],
+    listening_tls: Sequence[socket.socket],
+    lifeline: socket.socket,
+) -> None:
     """Returns when the node is gone, or the process is told to end."""
+    settings: Settings = asked.settings
+    log = NodeLog(structured(asked.log_format), asked.log_level)
     loop = asyncio.get_running_loop()
     mirror = Mirror(asked.node)
     desk = DeskClient(asked.directory, mirror, now_ms)
+    tls = Chain(settings.tls) if settings.tls is not None else None
+    audit = Audit(asked.node, settings.audit, log)
     app = create_app(
         mirror,
         desk,
@@ -86,17 +102,11 @@ async def serve(asked: argparse.Namespace, listening: Sequence[socket.socket], l
         loopback_users=tuple(asked.loopback_user),
         password_cost=asked.password_cost,
         directory=asked.directory,
+        tokens=_tokens(settings, log),
+        audit=audit,
     )
-    config = uvicorn.Config(
-        Attentive(app, desk),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=IDLE_S,
-        timeout_graceful_shutdown=1,
-        ws="none",
-    )
-    server = uvicorn.Server(config)
+    attentive = Attentive(app, desk)
+    server = TcpServer(attentive, settings.proxies, tls, listening_tls)
 
     def orphaned() -> None:
         loop.remove_reader(lifeline.fileno())
@@ -105,10 +115,26 @@ async def serve(asked: argparse.Namespace, listening: Sequence[socket.socket], l
 
     loop.add_reader(lifeline.fileno(), orphaned)
     following = loop.create_task(desk.run())
+    chains = [tls] if tls is not None else []
+    watching = loop.create_task(watch(chains, log.say))
+    if tls is not None:
+        places = [one.getsockname()[:2] for one in listening_tls]
+        mirror.certificates = lambda: [shown("https", host, port, tls) for host, port in places]
+        desk.reload = lambda: reload_all(chains, log.say)
     try:
         await server.serve(sockets=list(listening))
     finally:
+        watching.cancel()
         following.cancel()
+        audit.close()
+
+
+def _tokens(settings: Settings, log: NodeLog) -> Tokens | None:
+    if settings.oauth2 is None:
+        return None
+    from broker.oauth2.tokens import Tokens  # who takes no tokens need not have what verifies them
+
+    return Tokens(settings.oauth2, time.time, log.say)
 
 
 class _Lines(logging.Handler):
@@ -149,7 +175,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--node", required=True)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--lifeline", type=int, required=True)
-    parser.add_argument("--listen", type=int, action="append", required=True)
+    parser.add_argument("--listen", type=int, action="append", default=[])
+    parser.add_argument("--listen-tls", type=int, action="append", default=[])
+    parser.add_argument("--settings", type=read, default=Settings())
     parser.add_argument("--loopback-user", action="append", default=[])
     parser.add_argument("--password-cost", type=int, default=passwords.COST_DEFAULT)
     parser.add_argument("--log-format", choices=("json", "console"), default="console")
@@ -157,15 +185,24 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(words)
     os.nice(NICE)
     speak(asked.log_format, asked.log_level)
-    listening = [socket.socket(fileno=fd) for fd in asked.listen]
+    try:
+        return _run(asked)
+    except BadCertificate as error:
+        NodeLog(structured(asked.log_format)).say("error", "management.failed", why=str(error))
+        return 1
+
+
+def _run(asked: argparse.Namespace) -> int:
+    plain = [socket.socket(fileno=fd) for fd in asked.listen]
+    tls = [socket.socket(fileno=fd) for fd in asked.listen_tls]
     lifeline = socket.socket(fileno=asked.lifeline)
     try:
         import uvloop
     except ImportError:
-        asyncio.run(serve(asked, listening, lifeline))
+        asyncio.run(serve(asked, plain, tls, lifeline))
     else:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(asked, listening, lifeline))
+            runner.run(serve(asked, plain, tls, lifeline))
     return 0
 
 

@@ -22,7 +22,7 @@ from broker.management.exposition import CONTENT_TYPE
 from broker.management.mirror import Mirror
 from broker.management.rights import MONITORING, Seer
 
-from .auth import is_loopback
+from .auth import from_here
 
 PART_BYTES: Final = 64 << 10
 """Smaller parts go out together."""
@@ -34,8 +34,7 @@ def add(app: FastAPI, mirror: Mirror, now_ms: Callable[[], int], seer: Callable[
 
     def page(text: Text) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            address = request.client.host if request.client is not None else ""
-            if "authorization" in request.headers or not is_loopback(address):
+            if "authorization" in request.headers or not from_here(request):
                 (await seer(request)).require(MONITORING)
             return StreamingResponse(_parts(text(request)), headers={"content-type": CONTENT_TYPE})
 

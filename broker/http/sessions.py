@@ -1,8 +1,9 @@
 """Sessions of the web page: who holds a token is the user that signed in, until the session ends.
 
     begun    by a good password; the token goes to the browser once, here is only its digest
-    ends     8 h later; when the user signs out; when the user is gone or its password is another one (any other stored
-             hash, so setting the same password again ends it too); when this process ends
+    ends     8 h later; when the user signs out; when the user is deleted, though it be made again at once; when its
+             password is another one (any other stored hash, so setting the same password again ends it too); when
+             the node lost sight of the wiring for so long that it cannot say whom it has missed; when this process ends
     full     a user has 20 at most, all users together 2,000: the oldest makes room
 
 A session belongs to the node where it began: its browser talks to that node. Nothing is renewed by use, so a token that
@@ -67,6 +68,11 @@ class Sessions:
             del self._by_digest[digest]
             return None
         return user
+
+    def end_of(self, user: str | None) -> None:
+        """All of a user; None: of everybody."""
+        for digest in [one for one, session in self._by_digest.items() if user in (None, session.user)]:
+            del self._by_digest[digest]
 
     def end(self, token: str) -> None:
         """Signed out. A token of nobody is no error."""

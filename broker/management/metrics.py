@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from broker.census.rows import ChannelRow, ConnectionRow, ConsumerRow, ExchangeRow, NodeRow, QueueRow
+from broker.census.rows import Certificate, ChannelRow, ConnectionRow, ConsumerRow, ExchangeRow, NodeRow, QueueRow
 from broker.version import VERSION
 from cluster.entities import Queue
 from cluster.ids import NodeId, QueueId
@@ -48,7 +48,7 @@ from .metric_tables import (
     Of,
 )
 from .mirror import Mirror
-from .nodes import RABBITMQ_API, name_of_cluster
+from .nodes import RABBITMQ_API, certificates, name_of_cluster
 
 SHARED: Final = "rabbitmq_"
 DETAILED: Final = "rabbitmq_detailed_"
@@ -233,6 +233,14 @@ _BEHIND: Final = Named(
     f"{OWN}queue_copy_messages_behind", GAUGE, "Messages that a copy may lack at most, by the node that has it"
 )
 
+_EXPIRES: Final = Named(
+    f"{OWN}certificate_expires_seconds", GAUGE, "When the certificate of a TLS listener ends, s since 1970"
+)
+
+
+def _shown_labels(shown: Certificate) -> str:
+    return labels({"protocol": shown.protocol, "port": str(shown.port)})
+
 
 def _infos(present: Present) -> Iterator[str]:
     row, mirror = present.node, present.mirror
@@ -276,6 +284,7 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
         yield written(Named(name, GAUGE, help_text), (("", number),))
     if row is not None:
         yield from _node(row)
+    yield written(_EXPIRES, [(_shown_labels(one), one.expires_ms / 1000) for one in certificates(present.mirror)])
     yield from _cluster(present, now_ms)
     yield written(Named(f"{SHARED}global_consumers", GAUGE, "Consumers"), ((labels(PROTOCOL), len(present.consumers)),))
     yield written(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +26,7 @@ import msgspec
 from broker.census.rows import (
     AnyRow,
     Batch,
+    Certificate,
     ChannelRow,
     ConnectionRow,
     ConsumerRow,
@@ -43,6 +44,7 @@ from cluster.ids import LogIndex, NodeId, QueueId
 from cluster.snapshot import Snapshot
 from cluster.state import Applied, ClusterMap
 
+from .attempts import Attempts
 from .history import DAY, MINUTE, Sampling, Track, grown
 
 WATCHED_MAX: Final = 1_000
@@ -112,6 +114,13 @@ class Mirror:
         self.map = ClusterMap()
         self.folded: Callable[[], object] = lambda: None
         """Called after the map has changed."""
+        self.user_gone: Callable[[str | None], object] = lambda _name: None
+        """Called when a user was deleted, though one of that name may be there again; None: it may have been anyone,
+        for the wiring begins anew from a snapshot."""
+        self.certificates: Callable[[], Sequence[Certificate]] = tuple
+        """What the TLS listeners of this process show."""
+        self.attempts = Attempts()
+        """To sign in at this process."""
         self.queue_names: list[tuple[str, str]] = []
         """(vhost, name), sorted."""
         self.members: dict[str, MemberRows] = {}
@@ -143,6 +152,7 @@ class Mirror:
         """Begin anew from a snapshot; rows stay."""
         self.map = ClusterMap.restored(snapshot)
         self._reindex()
+        self.user_gone(None)
         self.folded()
 
     def applied(self, index: LogIndex, command: AnyCommand) -> Applied:
@@ -158,6 +168,8 @@ class Mirror:
                     self._count(queue.queue_id)
                 case told.OwnerChanged(queue=queue):
                     self._count(queue.queue_id)
+                case told.UserChanged(user=user, deleted=True):
+                    self.user_gone(user)
                 case _:
                     pass
         self.folded()

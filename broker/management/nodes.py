@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
-from broker.census.rows import NodeRow
+from broker.census.rows import Certificate, NodeRow
 from broker.version import VERSION
 from cluster import exchange_rules
 from cluster.ids import NodeId
@@ -311,6 +312,45 @@ def protocol_listener(reading: Reading, protocol: str) -> Health:
     return Health(False, {"missing": wanted, "protocols": protocols, "reason": "No active listener"})
 
 
+DAYS_OF: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+DAY_MS: Final = 86_400_000
+
+
+def certificates(mirror: Mirror) -> list[Certificate]:
+    """What this node's TLS listeners show: those for AMQP, and those of this process."""
+    track = mirror.node_track(mirror.node)
+    return [*(track.row.certificates if track is not None else ()), *mirror.certificates()]
+
+
+def certificate_expiration(reading: Reading, within: str, unit: str) -> Health:
+    """Whether no certificate of this node ends within so many days, weeks, months or years."""
+    days = DAYS_OF.get(unit.lower())
+    if days is None:
+        raise bad_request("Time unit not recognised. Use: days, weeks, months, years.")
+    if not (within.isascii() and within.isdigit() and len(within) < 6):
+        raise bad_request("Invalid expiration value.")
+    until_ms = reading.now_ms + int(within) * days * DAY_MS
+    ending = [
+        {
+            "cacertfile": shown.authorities_file,
+            "cacertfile_expires_on": [_ends(shown.authorities_expire_ms)] if shown.authorities_file else [],
+            "certfile": shown.file,
+            "certfile_expires_on": [_ends(shown.expires_ms)],
+            "interface": shown.ip_address,
+            "node": reading.mirror.node,
+            "port": shown.port,
+            "protocol": _PROTOCOL_NAMES.get(shown.protocol, shown.protocol),
+        }
+        for shown in certificates(reading.mirror)
+        if shown.expires_ms < until_ms or 0 < shown.authorities_expire_ms < until_ms
+    ]
+    return Health(False, {"reason": "Certificates expiring", "expired": ending}) if ending else Health(True)
+
+
+def _ends(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def quorum_critical(reading: Reading) -> Health:
     """Whether some queue here would lose its minimum in sync if this node went down."""
     name = NodeId(reading.mirror.node)
@@ -333,11 +373,11 @@ def quorum_critical(reading: Reading) -> Health:
 
 
 def login_attempts(reading: Reading, name: str) -> list[Document]:
-    """By protocol, since the node started. Refused (404) when no member has this name."""
-    if name not in reading.mirror.node_names():
-        raise object_not_found()
+    """By protocol, since the node started; of the management API those at this node only. Refused (404) when no member
+    has this name."""
+    _member(reading, name)
     track = reading.mirror.node_track(name)
-    return [
+    amqp = [
         {
             "auth_attempts": logins.succeeded + logins.failed,
             "auth_attempts_failed": logins.failed,
@@ -346,3 +386,24 @@ def login_attempts(reading: Reading, name: str) -> list[Document]:
         }
         for logins in (track.row.logins if track is not None else ())
     ]
+    return [*amqp, reading.mirror.attempts.document()] if name == reading.mirror.node else amqp
+
+
+def login_sources(reading: Reading, name: str) -> list[Document]:
+    """Attempts at the management API by address and user; of another node none, for each knows its own. Refused (404)
+    when no member has this name."""
+    _member(reading, name)
+    return reading.mirror.attempts.by_source() if name == reading.mirror.node else []
+
+
+def forget_login_sources(reading: Reading, name: str) -> None:
+    """They are counted anew. Refused: 404 when no member has this name, 400 when it is another one."""
+    _member(reading, name)
+    if name != reading.mirror.node:
+        raise bad_request(f"node '{name}' counts its own: ask its own management API")
+    reading.mirror.attempts.reset()
+
+
+def _member(reading: Reading, name: str) -> None:
+    if name not in reading.mirror.node_names():
+        raise object_not_found()

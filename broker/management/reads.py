@@ -116,6 +116,11 @@ _CHECKS: Final[tuple[Read, ...]] = (
         "Whether a queue would lose its minimum in sync without this node",
         _check(lambda r, _: nodes.quorum_critical(r)),
     ),
+    Read(
+        "/api/health/checks/certificate-expiration/{within}/{unit}",
+        "Whether no certificate of this node ends within a time",
+        _check(lambda r, p: nodes.certificate_expiration(r, p["within"], p["unit"])),
+    ),
     Read("/api/healthchecks/node", "This node's alarms and lease", _check(lambda r, _: nodes.alarms(r, local=True))),
 )
 
@@ -131,6 +136,12 @@ READS: Final[tuple[Read, ...]] = (
         "/api/auth/attempts/{name}",
         "Sign-in attempts at a node",
         lambda r, p: nodes.login_attempts(r, p["name"]),
+        MONITORING,
+    ),
+    Read(
+        "/api/auth/attempts/{name}/source",
+        "Sign-in attempts at a node by address and user",
+        lambda r, p: nodes.login_sources(r, p["name"]),
         MONITORING,
     ),
     Read(

@@ -76,6 +76,10 @@ class Seer:
         if not self.enters(vhost):
             raise not_authorised("User not authorised to access virtual host")
 
+    def amqp_user(self, _vhost: str) -> str:
+        """As whom it speaks AMQP in a vhost."""
+        return self.name
+
     def open_vhosts(self) -> list[str]:
         """Names of those that it may enter, sorted."""
         return sorted(vhost.name for vhost in self._map.vhosts() if self.enters(vhost.name))

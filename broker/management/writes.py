@@ -15,7 +15,7 @@ import msgspec
 
 from cluster import commands as c
 
-from . import accounts, definitions, settings
+from . import accounts, definitions, nodes, settings
 from .bodies import (
     BODY_BYTES_MAX,
     DEFINITIONS_BYTES_MAX,
@@ -239,6 +239,11 @@ def _import(_r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Planned
     return Planned(commands, passwords=passwords, whole=True)
 
 
+def _forget_login_sources(r: Reading, p: Path, _body: Body, _fields: dict[str, Any]) -> Planned:
+    nodes.forget_login_sources(r, p["name"])
+    return Planned([])
+
+
 WRITES: Final[tuple[Write, ...]] = (
     Write("PUT", "/api/vhosts/{vhost}", "Make or change a vhost", _put_vhost),
     Write("DELETE", "/api/vhosts/{vhost}", "Delete a vhost and all in it", _delete_vhost),
@@ -279,6 +284,7 @@ WRITES: Final[tuple[Write, ...]] = (
     Write("DELETE", "/api/vhost-limits/{vhost}/{name}", "Take off a limit of a vhost", _delete_vhost_limit),
     Write("PUT", "/api/user-limits/{user}/{name}", "Set a limit of a user", _put_user_limit),
     Write("DELETE", "/api/user-limits/{user}/{name}", "Take off a limit of a user", _delete_user_limit),
+    Write("DELETE", "/api/auth/attempts/{name}/source", "Count sign-in attempts anew", _forget_login_sources),
     Write("POST", "/api/definitions", "Import definitions, all or none", _import, body_bytes_max=DEFINITIONS_BYTES_MAX),
     Write(
         "POST",

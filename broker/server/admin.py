@@ -8,17 +8,24 @@ running node can answer. A member of a cluster that still waits for others answe
     status
     limit.set name value       consumers-per-channel, queues or exchanges, until the node ends; 0: as configured
     alarm.set name raised      a drill: raises "memory" or "disk" whatever is measured, until it is taken back
+    certificates.reload        reads the TLS certificates anew, here and in the management process
+
+Deeds, done and refused, are told to the audit with the user id of whoever opened the socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.server.audit import Audit
+from broker.server.certificates import Chain, reload_all
 from broker.server.cluster_operations import CLUSTER
 from broker.server.cluster_operations import facts as cluster_facts
 from broker.server.operations import Facts, Refused, carry_out
@@ -32,6 +39,16 @@ if TYPE_CHECKING:
 
 NAME = "admin.sock"
 LINE_BYTES_MAX = 1 << 20
+QUESTIONS = frozenset(
+    ("status", "members", "queues", "leave.progress", "user.list", "vhost.list", "permission.list", "policy.list")
+)
+"""What is only asked changes nothing, and is no deed."""
+TOLD = (
+    "name", "user", "vhost", "exchange", "queue", "tags", "configure", "write", "read", "pattern", "definition",
+    "apply_to", "priority", "limit", "value", "raised", "to", "member", "node", "undo", "accept_loss", "description",
+    "replace",
+)  # fmt: skip
+"""Arguments that the audit may tell. A password is none of these."""
 
 
 async def _alarm_set(shell: NodeShell, asked: Facts) -> Facts:
@@ -56,6 +73,26 @@ async def _limit_set(shell: NodeShell, asked: Facts) -> Facts:
     changed: dict[str, Any] = {field: value or getattr(shell.options.node, field)}
     shell.node.options = replace(shell.node.options, **changed)
     return changed
+
+
+def reload_certificates(shell: NodeShell) -> list[str]:
+    """Here and in the management process. What went wrong here, one line for each file; there it is logged."""
+    if shell.desk is not None:
+        shell.desk.reload()
+    return reload_all(chains(shell), shell.log.say)
+
+
+async def _certificates_reload(shell: NodeShell, _: Facts) -> Facts:
+    wrong = reload_certificates(shell)
+    if wrong:
+        raise Refused(f"the certificate in force stays: {wrong[0]}")
+    return {"certificates": [chain.facts for chain in chains(shell)]}
+
+
+def chains(shell: NodeShell) -> list[Chain]:
+    """The certificates of a node's listeners, each once."""
+    found = {id(listener.tls): listener.tls for listener in shell.listeners if listener.tls is not None}
+    return list(found.values())
 
 
 async def _status(shell: NodeShell, _: Facts) -> Facts:
@@ -86,6 +123,7 @@ async def _status(shell: NodeShell, _: Facts) -> Facts:
 RUNNING: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
     "limit.set": _limit_set,
     "alarm.set": _alarm_set,
+    "certificates.reload": _certificates_reload,
     "status": _status,
     **CLUSTER,
 }
@@ -114,12 +152,13 @@ class Running:
 class AdminSocket:
     """Serves one data directory. The directory's lock says that a socket found there is a dead one."""
 
-    __slots__ = ("_operator", "_path", "_server", "_shell", "_tasks")
+    __slots__ = ("_audit", "_operator", "_path", "_server", "_shell", "_tasks")
 
     def __init__(self, shell: NodeShell, path: Path) -> None:
         self._shell = shell
         self._path = path
         self._operator = Running(shell)
+        self._audit = Audit(shell.options.node.name, shell.options.audit, shell.log)
         self._server: asyncio.Server
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -140,7 +179,7 @@ class AdminSocket:
         self._tasks.add(task)
         try:
             while line := await reader.readline():
-                writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
+                writer.write(json.dumps(await self._answer(line, _who(writer))).encode() + b"\n")
                 await writer.drain()
         except (ConnectionError, ValueError, asyncio.CancelledError):
             pass
@@ -148,28 +187,56 @@ class AdminSocket:
             self._tasks.discard(task)
             writer.close()
 
-    async def _answer(self, line: bytes) -> Facts:
+    async def _answer(self, line: bytes, who: str) -> Facts:
+        asked: Any = None
         try:
             asked = json.loads(line)
-            if not isinstance(asked, dict):
-                raise Refused("a request is a JSON object")
-            do = asked.get("do")
-            if not self._shell.started and do != "status":
-                raise Refused(f"the node is starting: it waits {self._shell.waits_for}")
-            if isinstance(do, str) and do in RUNNING:
-                return {"ok": True, **await RUNNING[do](self._shell, asked)}
-            return {"ok": True, **await carry_out(self._operator, asked)}
+            answer = await self._done(asked)
         except (Refused, ValueError) as error:
+            self._tell(asked, who, str(error))
             return {"ok": False, "error": str(error)}
         except Exception as error:
+            self._tell(asked, who, "a mistake of the broker")
             self._shell.log.crashed(NAME, error)
             return {"ok": False, "error": "the broker made a mistake; see its log"}
+        self._tell(asked, who, None)
+        return answer
+
+    async def _done(self, asked: Any) -> Facts:
+        if not isinstance(asked, dict):
+            raise Refused("a request is a JSON object")
+        do = asked.get("do")
+        if not self._shell.started and do != "status":
+            raise Refused(f"the node is starting: it waits {self._shell.waits_for}")
+        if isinstance(do, str) and do in RUNNING:
+            return {"ok": True, **await RUNNING[do](self._shell, asked)}
+        return {"ok": True, **await carry_out(self._operator, asked)}
+
+    def _tell(self, asked: Any, who: str, why: str | None) -> None:
+        if not isinstance(asked, dict) or not isinstance(asked.get("do"), str) or asked["do"] in QUESTIONS:
+            return
+        on = {name: asked[name] for name in TOLD if isinstance(asked.get(name), (str, int, list, dict))}
+        facts = {"user": who, "from": NAME, "via": "admin.sock", "what": asked["do"], "on": on}
+        if why is None:
+            self._audit.done(**facts)
+        else:
+            self._audit.refused(**facts, why=why)
 
     async def close(self) -> None:
         self._server.close()
         for task in tuple(self._tasks):
             task.cancel()
         self._path.unlink(missing_ok=True)
+        await asyncio.to_thread(self._audit.close)
+
+
+def _who(writer: asyncio.StreamWriter) -> str:
+    """Who opened the socket, as the system says."""
+    opened = writer.get_extra_info("socket")
+    if opened is None or not hasattr(socket, "SO_PEERCRED"):
+        return ""
+    _, uid, _ = struct.unpack("3i", opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return f"uid {uid}"
 
 
 def ask(directory: Path, asked: Facts, timeout_s: float = 10.0) -> Facts | None:

@@ -32,6 +32,7 @@ from broker.census.rows import (
 )
 from broker.queues.subscription import Subscription, Subscriptions
 from broker.server.alarms import free_bytes, resident_bytes
+from broker.server.certificates import shown
 from broker.session.counts import totals
 from broker.session.state import State
 from broker.version import VERSION
@@ -96,6 +97,7 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
     if options.cluster is not None:
         listeners.append(Listener("clustering", options.cluster.listen.host, options.cluster.listen.port))
     listeners += [Listener("http", where.host, where.port) for where in options.http]
+    listeners += [Listener("https", where.host, where.port) for where in options.https]
     journal = shell.storage.journal
     segments, journal_bytes = (0, 0) if journal is None else journal.size()
     linked = () if node.part is None else node.part.hub.linked
@@ -140,6 +142,12 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         logins=(LoginTotals("amqp", node.churn.logins, node.churn.refused_logins),),
         messages=node.churn.messages(
             channel for connection in node.connections.values() for channel in connection.channels.values()
+        ),
+        certificates=tuple(
+            shown(listener.protocol, where.host, where.port, listener.tls)
+            for listener in shell.listeners
+            if listener.tls is not None
+            for where in listener.addresses
         ),
     )
 

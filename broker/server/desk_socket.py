@@ -74,6 +74,11 @@ class DeskSocket:
         for line in tuple(self.lines):
             line.send(m.Leased(self.desk.leased))
 
+    def reload(self) -> None:
+        """The management process reads its certificates anew."""
+        for line in tuple(self.lines):
+            line.send(m.Reload())
+
     async def close(self) -> None:
         """Both doors are shut, and whoever was in is cut. May be called again."""
         servers, self._servers = self._servers, []

@@ -6,12 +6,9 @@ import asyncio
 import re
 import resource
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import ssl
+from broker.server.certificates import Chain, TlsOptions, tls_context
 
 BACKLOG = 4096
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
@@ -35,38 +32,6 @@ def address(text: str) -> Address:
         raise ValueError(f"'{text}' is not HOST:PORT (IPv6 addresses in brackets, port at most 65535)")
     host = match["six"] or match["host"] or ""
     return Address("" if host == "*" else host, int(match["port"]))
-
-
-@dataclass(frozen=True, slots=True)
-class TlsOptions:
-    """Certificates of the TLS listeners."""
-
-    certificate: Path
-    """PEM file: the node's certificate and its chain."""
-
-    key: Path | None = None
-    """PEM file with the private key; None: it is in the certificate's file."""
-
-    authorities: Path | None = None
-    """PEM file with the authorities that sign client certificates; None: clients are not asked for one."""
-
-    client_certificate: Literal["none", "wanted", "required"] = "none"
-    """Whether clients are asked for a certificate, and whether they are refused without one."""
-
-    identity: Literal["distinguished_name", "common_name"] = "distinguished_name"
-    """What of the certificate's subject is the user name for EXTERNAL."""
-
-
-def tls_context(options: TlsOptions) -> ssl.SSLContext:
-    """TLS 1.2 or newer. Raises OSError or ssl.SSLError when a file cannot be read."""
-    import ssl
-
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=options.authorities)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(options.certificate, options.key)
-    wanted = {"none": ssl.CERT_NONE, "wanted": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-    context.verify_mode = wanted[options.client_certificate]
-    return context
 
 
 _SHORT = {
@@ -119,10 +84,12 @@ def refused(protocol: str, where: Address, error: OSError) -> OSError:
 class Listener:
     """Listening sockets of one protocol ("amqp", "amqps")."""
 
-    __slots__ = ("_server", "addresses", "protocol")
+    __slots__ = ("_server", "addresses", "protocol", "tls")
 
-    def __init__(self, protocol: str, server: asyncio.Server) -> None:
+    def __init__(self, protocol: str, server: asyncio.Server, tls: Chain | None) -> None:
         self.protocol = protocol
+        self.tls = tls
+        """The certificate that clients are shown; None: no TLS."""
         self._server = server
         self.addresses = [Address(*bound.getsockname()[:2]) for bound in server.sockets]
 
@@ -132,7 +99,7 @@ class Listener:
         protocol: str,
         where: Address,
         serve: Callable[[], asyncio.BaseProtocol],
-        tls: ssl.SSLContext | None = None,
+        tls: Chain | None = None,
     ) -> Listener:
         """Takes the address, and accepts nobody before `listen`. Raises OSError with the address in its text when it
         cannot be had."""
@@ -143,14 +110,14 @@ class Listener:
                 where.host or None,
                 where.port,
                 backlog=BACKLOG,
-                ssl=tls,
+                ssl=None if tls is None else tls.context,
                 ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
                 reuse_address=True,
                 start_serving=False,
             )
         except OSError as error:
             raise refused(protocol, where, error) from error
-        return cls(protocol, server)
+        return cls(protocol, server, tls)
 
     async def listen(self) -> None:
         """Clients may come. Raises OSError: another process that began meanwhile may have been quicker."""

@@ -82,7 +82,9 @@ def library() -> Sink:
     return write
 
 
-class _Bucket:
+class Bucket:
+    """So many at once, so many a second; what does not pass is counted."""
+
     __slots__ = ("at_s", "held_back", "tokens")
 
     def __init__(self, at_s: float) -> None:
@@ -91,6 +93,7 @@ class _Bucket:
         self.held_back = 0
 
     def passes(self, at_s: float) -> bool:
+        """Whether one more may pass now."""
         self.tokens = min(BURST, self.tokens + (at_s - self.at_s) * PER_S)
         self.at_s = at_s
         if self.tokens < 1:
@@ -109,12 +112,16 @@ class NodeLog:
         self._write = write
         self._level = LEVELS[level]
         self._now_s = now_s
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, Bucket] = {}
 
     def say(self, level: str, event: str, **facts: Any) -> None:
         """An event of the node itself; never held back."""
         if LEVELS[level] >= self._level:
             self._write(level, event, facts)
+
+    def always(self, event: str, **facts: Any) -> None:
+        """An event that is told at whatever level."""
+        self._write("info", event, facts)
 
     def _caused(self, level: str, event: str, facts: dict[str, Any]) -> None:
         """An event that a client can repeat at will."""
@@ -123,7 +130,7 @@ class NodeLog:
         at_s = self._now_s()
         bucket = self._buckets.get(event)
         if bucket is None:
-            bucket = self._buckets[event] = _Bucket(at_s)
+            bucket = self._buckets[event] = Bucket(at_s)
         if bucket.passes(at_s):
             if bucket.held_back:
                 facts["held_back"], bucket.held_back = bucket.held_back, 0

@@ -26,6 +26,7 @@ from typing import Final
 
 from broker.server.listener import Address, refused
 from broker.server.log import NodeLog
+from broker.server.management_settings import Settings
 from broker.server.options import ServerOptions
 
 BACKLOG: Final = 1024
@@ -45,6 +46,7 @@ class ManagementProcess:
         """`directory`: where `management.sock` is. `words`: what else it is told (`settings`). `command`: what is
         started, for tests."""
         self.addresses: tuple[Address, ...] = ()
+        self.tls_addresses: tuple[Address, ...] = ()
         self.restarts = 0
         self._node = node
         self._directory = directory
@@ -52,6 +54,7 @@ class ManagementProcess:
         self._command = tuple(command)
         self._words = tuple(words)
         self._listening: list[socket.socket] = []
+        self._listening_tls: list[socket.socket] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
         self._watched = -1  # a descriptor that can be read when the process has ended
@@ -67,23 +70,27 @@ class ManagementProcess:
 
     # -- addresses --------------------------------------------------------------------------------------------
 
-    def bind(self, where: Sequence[Address]) -> None:
-        """Takes the addresses; connections wait until the process runs. Raises OSError with the address in its text."""
+    def bind(self, where: Sequence[Address], tls: Sequence[Address] = ()) -> None:
+        """Takes the addresses, and those with TLS; connections wait until the process runs. Raises OSError with the
+        address in its text."""
         try:
-            for wanted in where:
-                try:
-                    self._listening += _bound(wanted)
-                except OSError as error:
-                    raise refused("http", wanted, error) from error
+            for protocol, wanted, taken in (("http", where, self._listening), ("https", tls, self._listening_tls)):
+                for place in wanted:
+                    try:
+                        taken += _bound(place)
+                    except OSError as error:
+                        raise refused(protocol, place, error) from error
         except BaseException:
             self._shut()
             raise
         self.addresses = tuple(Address(*one.getsockname()[:2]) for one in self._listening)
+        self.tls_addresses = tuple(Address(*one.getsockname()[:2]) for one in self._listening_tls)
 
     def _shut(self) -> None:
-        for one in self._listening:
-            one.close()
-        self._listening.clear()
+        for taken in (self._listening, self._listening_tls):
+            for one in taken:
+                one.close()
+            taken.clear()
 
     # -- its life ---------------------------------------------------------------------------------------------
 
@@ -135,15 +142,17 @@ class ManagementProcess:
         assert self._loop is not None, "started while it is watched"
         own, its = socket.socketpair()
         listening = [one.fileno() for one in self._listening]
+        listening_tls = [one.fileno() for one in self._listening_tls]
         words = ["--node", self._node, "--directory", str(self._directory), "--lifeline", str(its.fileno())]
         words += [word for fd in listening for word in ("--listen", str(fd))]
+        words += [word for fd in listening_tls for word in ("--listen-tls", str(fd))]
         self._begun_s = self._loop.time()
         try:
             process = subprocess.Popen(  # noqa: S603
                 [*self._command, *words, *self._words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(its.fileno(), *listening),
+                pass_fds=(its.fileno(), *listening, *listening_tls),
                 start_new_session=True,  # what a terminal sends to the node is the node's affair
             )
         except OSError as error:
@@ -186,10 +195,12 @@ class ManagementProcess:
 
 
 def settings(options: ServerOptions, log_format: str, log_level: str) -> list[str]:
-    """What the process has to know of its node's options: who may come from loopback only, and how lines look."""
+    """What the process has to know of its node's options: who may come from loopback only, what its TLS, its tokens and
+    its audit are, and how lines look."""
+    told = Settings(tls=options.https_tls, proxies=options.http_proxies, oauth2=options.oauth2, audit=options.audit)
     words = [f"--loopback-user={name}" for name in options.node.loopback_users]
     words += ["--password-cost", str(options.password_cost), "--log-format", log_format, "--log-level", log_level]
-    return words
+    return [*words, "--settings", told.written()]
 
 
 def _bound(where: Address) -> list[socket.socket]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from broker.node.options import NodeOptions
+from broker.oauth2.options import OAuth2Options
 from broker.server.alarms import AlarmOptions
+from broker.server.audit import AuditOptions
 from broker.server.listener import Address, TlsOptions
+from broker.server.management_settings import PROXIES
 from journal.options import JournalOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
@@ -89,8 +93,35 @@ class ServerOptions:
     http: tuple[Address, ...] = ()
     """Where the management API is served: `broker.server.management` takes the addresses, the node only tells them."""
 
+    https: tuple[Address, ...] = ()
+    """Where it is served inside TLS; needs `tls`."""
+
+    http_client_certificate: Literal["none", "required"] = "none"
+    """Whether clients of `https` must show a certificate that `tls` trusts."""
+
+    http_proxies: tuple[str, ...] = PROXIES
+    """Addresses of proxies that are believed what they say of their clients."""
+
+    oauth2: OAuth2Options | None = None
+    """Whose tokens are taken over HTTP; None: nobody's."""
+
+    audit: AuditOptions = field(default_factory=AuditOptions)
+    """Where administrative deeds are told."""
+
     desk_dir: Path | None = None
     """Where the node serves its management process (`management.sock`, `amqp.sock`); None: it has none."""
 
     admin: bool = True
     """Whether the node serves `admin.sock` in its data directory."""
+
+    @property
+    def https_tls(self) -> TlsOptions | None:
+        """Certificates for `https`; None: it is not served."""
+        if self.tls is None or not self.https:
+            return None
+        asks = self.http_client_certificate == "required"
+        return replace(
+            self.tls,
+            client_certificate=self.http_client_certificate,
+            authorities=self.tls.authorities if asks else None,
+        )

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import httpx
 
 from broker.http.app import create_app
 from broker.http.deeds import OrderError
+from broker.server.audit import Audit
 from cluster.commands import AnyCommand
 from cluster.errors import WiringError
 from cluster.passwords import COST_CHEAP
 from cluster.state import Applied
 from tests.unit.broker.management.set_up import NOW_MS, Place
+
+if TYPE_CHECKING:
+    from broker.oauth2.tokens import Tokens
 
 
 class DeedsAtOnce:
@@ -51,13 +58,31 @@ def _error(applied: Applied) -> OrderError | None:
 class Client:
     """Asks as a user; `guest` unless told."""
 
-    def __init__(self, place: Place, address: str = "127.0.0.1", carry_out: bool = True) -> None:
+    def __init__(
+        self,
+        place: Place,
+        address: str = "127.0.0.1",
+        carry_out: bool = True,
+        tokens: Tokens | None = None,
+        audit: Audit | None = None,
+        directory: Path | None = None,
+        host: str = "localhost",
+    ) -> None:
         self.place = place
         self.now_ms = NOW_MS
         self.deeds = DeedsAtOnce(place, carry_out)
-        app = create_app(place.mirror, self.deeds, now_ms=lambda: self.now_ms, password_cost=COST_CHEAP)
+        self.tokens = tokens
+        app = create_app(
+            place.mirror,
+            self.deeds,
+            now_ms=lambda: self.now_ms,
+            password_cost=COST_CHEAP,
+            directory=directory,
+            tokens=tokens,
+            audit=audit,
+        )
         transport = httpx.ASGITransport(app=app, client=(address, 1234), raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://node")
+        self.http = httpx.AsyncClient(transport=transport, base_url=f"http://{host}")
 
     async def ask(
         self, method: str, path: str, user: str = "guest", body: str | None = None, password: str | None = None

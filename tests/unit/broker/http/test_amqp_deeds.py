@@ -43,7 +43,7 @@ class Served:
             mirror, DeedsAtOnce(self.place, False), now_ms=lambda: NOW_MS, directory=directory, password_cost=4
         )
         transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1), raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://node")
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     async def ask(self, method: str, path: str, body: Any = None, who: str = "guest") -> httpx.Response:
         password = "guest" if who == "guest" else "secret-pass"
@@ -238,7 +238,7 @@ async def test_a_node_that_is_not_there(tmp_path: Path) -> None:
     place = recorded_place()
     app = create_app(place.mirror, DeedsAtOnce(place, True), now_ms=lambda: NOW_MS, directory=tmp_path, password_cost=4)
     transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://node") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         answer = await http.put("/api/queues/%2F/q", auth=("guest", "guest"), json={})
     assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
 

@@ -43,8 +43,6 @@ HAS_NO_MEANING = OF_ERLANG | OF_ITS_STORE
 OTHER_STATUS = {
     "/api/aliveness-test/%2F": (503, "there is no node here: test_amqp_deeds"),
     "/api/nodes/none": (404, "RabbitMQ fails with 500"),
-    "/api/health/checks/certificate-expiration/1/weeks": (404, "not there yet"),
-    "/api/auth/attempts/NODE/source": (404, "addresses are not counted"),
 }
 
 

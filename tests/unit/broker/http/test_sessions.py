@@ -120,6 +120,23 @@ async def test_it_ends_with_the_password_and_with_the_user(client: Client) -> No
     assert await whoami(client) == 401
 
 
+async def test_it_ends_with_the_user_though_the_very_same_is_back_at_once(client: Client) -> None:
+    """An import of definitions may delete and make a user again, with the same hash, between two requests."""
+    await login(client)
+    (mon,) = [found for found in client.place.mirror.map.users() if found.name == "mon"]
+    client.place.apply(
+        c.DeleteUser(at_ms=NOW_MS, name="mon"),
+        c.PutUser(at_ms=NOW_MS, name="mon", password_hash=mon.password_hash, hash_algorithm=SCRYPT, tags=mon.tags),
+    )
+    assert await whoami(client) == 401
+
+
+async def test_it_ends_when_nobody_can_say_who_was_deleted(client: Client) -> None:
+    await login(client)
+    client.place.mirror.restored(client.place.mirror.map.snapshot())
+    assert await whoami(client) == 401
+
+
 async def test_rights_are_those_of_now(client: Client) -> None:
     await login(client)
     assert (await client.http.get("/api/nodes")).status_code == 200

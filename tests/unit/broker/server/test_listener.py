@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import ssl
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from server_support import Peer
 
 from broker.amqp import methods
 from broker.server.listener import Address, TlsOptions, address, peer_identity, raise_descriptor_limit
-
-cryptography = pytest.importorskip("cryptography")
+from tests.authority import Authority
 
 
 @pytest.mark.parametrize(
@@ -57,68 +55,6 @@ async def test_ipv6(start: Any) -> None:
     assert connection.loopback
     assert connection.peer.startswith("[::1]:")
     peer.writer.close()
-
-
-class Authority:
-    """Signs certificates for these tests."""
-
-    def __init__(self, directory: Path) -> None:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import NameOID
-
-        self.directory = directory
-
-        def named(common: str) -> x509.Name:
-            return x509.Name(
-                [
-                    x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example, Inc"),
-                    x509.NameAttribute(NameOID.COMMON_NAME, common),
-                ]
-            )
-
-        root_key = ec.generate_private_key(ec.SECP256R1())
-        now = datetime.datetime.now(datetime.UTC)
-
-        def usage(is_root: bool) -> x509.KeyUsage:
-            names = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign")
-            rest = dict.fromkeys((*names, "encipher_only", "decipher_only"), False)
-            return x509.KeyUsage(digital_signature=not is_root, key_cert_sign=is_root, **rest)
-
-        def made(common: str, key: Any, is_root: bool) -> Any:
-            return (
-                x509.CertificateBuilder()
-                .subject_name(named(common))
-                .issuer_name(named("root"))
-                .public_key(key.public_key())
-                .serial_number(x509.random_serial_number())
-                .not_valid_before(now - datetime.timedelta(hours=1))
-                .not_valid_after(now + datetime.timedelta(hours=1))
-                .add_extension(x509.BasicConstraints(ca=is_root, path_length=None), critical=True)
-                .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-                # RFC 5280 4.2.1.1 to 4.2.1.3, which Python 3.13 verifies by default
-                .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-                .add_extension(
-                    x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key()), critical=False
-                )
-                .add_extension(usage(is_root), critical=True)
-                .sign(root_key, hashes.SHA256())
-            )
-
-        for common, key, is_root in (
-            ("root", root_key, True),
-            ("node", ec.generate_private_key(ec.SECP256R1()), False),
-            ("client", ec.generate_private_key(ec.SECP256R1()), False),
-        ):
-            pem = made(common, key, is_root).public_bytes(serialization.Encoding.PEM)
-            secret = key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-            (directory / f"{common}.pem").write_bytes(pem + secret)
-
-    def __getitem__(self, name: str) -> Path:
-        return self.directory / f"{name}.pem"
 
 
 @pytest.fixture

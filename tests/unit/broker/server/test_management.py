@@ -15,10 +15,14 @@ from server_support import Lines, until
 from server_support import options as node_options
 
 from broker.node.options import NodeOptions
+from broker.oauth2.options import OAuth2Options
 from broker.server import management
+from broker.server.audit import AuditOptions
+from broker.server.certificates import TlsOptions
 from broker.server.listener import Address
 from broker.server.log import NodeLog
 from broker.server.management import ManagementProcess, settings
+from broker.server.management_settings import Settings, read
 
 ANY = (Address("127.0.0.1", 0),)
 SERVES = """
@@ -27,6 +31,7 @@ words = argparse.ArgumentParser()
 for name, kind in (("node", str), ("directory", str), ("lifeline", int)):
     words.add_argument("--" + name, type=kind)
 words.add_argument("--listen", type=int, action="append")
+words.add_argument("--listen-local", type=int, action="append")
 said = words.parse_args()
 listening = socket.socket(fileno=said.listen[0])
 lifeline = socket.socket(fileno=said.lifeline)
@@ -155,7 +160,27 @@ def test_it_is_told_the_settings_of_its_node() -> None:
     options = replace(node_options(), node=NodeOptions(loopback_users=("guest", "-x")), password_cost=9)
     words = settings(options, "json", "warning")
     assert words[:2] == ["--loopback-user=guest", "--loopback-user=-x"]
-    assert words[2:] == ["--password-cost", "9", "--log-format", "json", "--log-level", "warning"]
+    assert words[2:8] == ["--password-cost", "9", "--log-format", "json", "--log-level", "warning"]
+    assert words[8] == "--settings"
+    assert read(words[9]) == Settings()
+
+
+def test_what_it_is_told_of_tls_tokens_and_audit_is_what_was_set() -> None:
+    tls = TlsOptions(Path("/c.pem"), Path("/k.pem"), Path("/a.pem"), "required", minimum_version="1.3", ciphers="X")
+    options = replace(
+        node_options(),
+        tls=tls,
+        https=ANY,
+        http_proxies=("10.0.0.0/8",),
+        oauth2=OAuth2Options("mq", keys_file=Path("/keys.json"), algorithms=("ES256",)),
+        audit=AuditOptions(Path("/audit.log"), 4096, 2),
+    )
+    told = read(settings(options, "json", "warning")[-1])
+    assert told.tls == replace(tls, client_certificate="none", authorities=None), "clients of HTTP are not asked"
+    assert (told.proxies, told.oauth2, told.audit) == (options.http_proxies, options.oauth2, options.audit)
+    asking = replace(options, http_client_certificate="required")
+    assert read(settings(asking, "json", "warning")[-1]).tls == tls
+    assert read(settings(replace(options, https=()), "json", "warning")[-1]).tls is None
 
 
 def test_an_address_in_use_is_one_line(tmp_path: Path, lines: Lines) -> None:

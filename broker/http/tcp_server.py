@@ -1,0 +1,111 @@
+"""The server on TCP, with and without TLS, and its patience with clients (waits).
+
+    TLS handshake          HANDSHAKE_S
+    head of a request      HEAD_S from its first octet, or from the beginning of the connection
+    between two requests   IDLE_S
+    connections            CONNECTIONS_MAX; more are closed at once
+
+Who sends a request a byte at a time, or nothing at all, holds a socket for no longer than that. Bodies have their own
+limits of size and time (`broker.http.app`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from broker.server.certificates import Chain
+
+HANDSHAKE_S: Final = 5.0
+GOODBYE_S: Final = 2.0
+HEAD_S: Final = 15.0
+IDLE_S: Final = 30
+HEAD_BYTES_MAX: Final = 32 << 10
+CONNECTIONS_MAX: Final = 2_000
+
+
+class Impatient(H11Protocol):
+    """One connection: cut when the head of a request takes too long."""
+
+    _head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_MAX:
+            transport.abort()
+            return
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget_head()  # a request is being answered
+        elif self._head is None and not self.transport.is_closing():
+            self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_head()
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        self._head = self.loop.call_later(HEAD_S, self._late)
+
+    def _forget_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _late(self) -> None:
+        self._head = None
+        self.transport.abort()
+
+
+class TcpServer(uvicorn.Server):
+    """`serve(sockets=...)` those without TLS; those with it are given here."""
+
+    def __init__(
+        self, app: Any, proxies: Sequence[str], tls: Chain | None, tls_sockets: Sequence[socket.socket]
+    ) -> None:
+        """`proxies`: addresses that are believed what they say of their clients (`X-Forwarded-For`, `-Proto`)."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=Impatient,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=list(proxies),
+                h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+                timeout_keep_alive=IDLE_S,
+                timeout_graceful_shutdown=1,
+                ws="none",
+            )
+        )
+        assert tls is not None or not tls_sockets, "who serves TLS has a certificate"
+        self._tls = tls
+        self._tls_sockets = tuple(tls_sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to accept."""
+        await super().startup(sockets=sockets)
+        loop = asyncio.get_running_loop()
+        for one in self._tls_sockets:
+            assert self._tls is not None, "checked when it was made"
+            server = await loop.create_server(
+                self._protocol,
+                sock=one,
+                backlog=self.config.backlog,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=GOODBYE_S,
+            )
+            self.servers.append(server)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return Impatient(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)

@@ -1,0 +1,39 @@
+"""What a node tells its management process of its own settings: no secrets, for others see a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from broker.oauth2.options import OAuth2Options
+from broker.server.audit import AuditOptions
+from broker.server.certificates import TlsOptions
+
+PROXIES = ("127.0.0.1", "::1")
+"""A proxy on this machine is believed what it says of its clients: else they would all come from this machine."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """As JSON on the command line."""
+
+    tls: TlsOptions | None = None
+    proxies: tuple[str, ...] = PROXIES
+    oauth2: OAuth2Options | None = None
+    audit: AuditOptions = AuditOptions()
+
+    def written(self) -> str:
+        """For the command line."""
+        return msgspec.json.encode(self, enc_hook=str).decode()
+
+
+def read(text: str) -> Settings:
+    """What was written. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(text, type=Settings, dec_hook=_path)
+
+
+def _path(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError(f"a {kind.__name__} is not told")

@@ -1,0 +1,110 @@
+"""What of deeds over HTTP is told to the audit, and what never is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from broker.http.audited import told
+from broker.server.audit import Audit, AuditOptions
+from broker.server.log import NodeLog
+from cluster import commands as c
+from tests.unit.broker.http.clients import Client
+from tests.unit.broker.management.set_up import recorded_place
+
+CSRF = {"x-csrf": "1"}
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def __call__(self, _level: str, event: str, facts: dict[str, Any]) -> None:
+        assert event == "audit"
+        self.lines.append(facts)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def client(heard: Heard) -> Client:
+    return Client(recorded_place(), audit=Audit("a", AuditOptions(), NodeLog(heard)))
+
+
+async def test_who_from_where_what_on_what_with_what_outcome(client: Client, heard: Heard) -> None:
+    body = json.dumps({"password": "very-secret", "tags": "monitoring"})
+    assert (await client.ask("PUT", "/api/users/b%2Fob", body=body)).status_code == 201
+    assert heard.lines == [
+        {
+            "user": "guest", "from": "127.0.0.1", "via": "http", "what": "PUT /api/users/{user}",
+            "on": {"user": "b/ob"}, "status": 201, "outcome": "done",
+            "ordered": [{"command": "PutUser", "name": "b/ob", "tags": ("monitoring",), "limits": {}}],
+        }
+    ]  # fmt: skip
+
+
+async def test_what_is_refused_is_told_with_its_reason(client: Client, heard: Heard) -> None:
+    await client.ask("DELETE", "/api/users/mon", "mon")
+    await client.ask("DELETE", "/api/users/no-such-user")
+    await client.ask("PUT", "/api/users/x", body="{")
+    await client.ask("PUT", "/api/users/x", password="very-wrong", body="{}")
+    await client.http.delete("/api/users/x")
+    assert [(one["user"], one["status"], one["why"]) for one in heard.lines] == [
+        ("mon", 401, "Not administrator user"),
+        ("guest", 404, "Not Found"),
+        ("guest", 400, "not_json"),
+        ("", 401, "login of 'guest' failed"),
+        ("", 401, "Login failed"),
+    ]
+    assert all(one["outcome"] == "refused" for one in heard.lines)
+
+
+async def test_reading_is_no_deed_but_the_export_of_hashes_is(client: Client, heard: Heard) -> None:
+    for path in ("/api/overview", "/api/queues", "/api/users", "/", "/metrics", "/api/none", "/api/definitions"):
+        await client.get(path)
+    await client.ask("POST", "/api/none", body="{}")
+    assert [one["what"] for one in heard.lines] == ["GET /api/definitions"]
+
+
+async def test_sign_in_and_out(client: Client, heard: Heard) -> None:
+    for password in ("wrong-one", "secret-pass"):
+        await client.http.post("/api/login", json={"username": "mon", "password": password}, headers=CSRF)
+    await client.http.post("/api/logout", json={}, headers=CSRF)
+    assert [(one["what"], one["user"], one["outcome"]) for one in heard.lines] == [
+        ("POST /api/login", "", "refused"), ("POST /api/login", "mon", "done"), ("POST /api/logout", "mon", "done"),
+    ]  # fmt: skip
+    assert heard.lines[0]["why"] == "login of 'mon' failed", "it is not known to be mon"
+
+
+async def test_nothing_secret_is_in_a_line(client: Client, heard: Heard) -> None:
+    secret = "very-secret-1234"
+    hashed = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
+    imported = {
+        "users": [{"name": "i", "password_hash": hashed, "hashing_algorithm": "rabbit_password_hashing_sha256",
+                   "tags": ""}],
+        "parameters": [{"vhost": "/", "component": "c", "name": "n", "value": {"uri": f"amqp://u:{secret}@h"}}],
+    }  # fmt: skip
+    for method, path, body in (
+        ("PUT", "/api/users/a", {"password": secret, "tags": ""}),
+        ("PUT", "/api/users/b", {"password_hash": hashed, "tags": ""}),
+        ("PUT", "/api/parameters/c/%2F/n", {"value": {"uri": f"amqp://u:{secret}@h"}}),
+        ("PUT", "/api/global-parameters/g", {"value": secret}),
+        ("POST", "/api/definitions", imported),
+        ("PUT", "/api/users/c", {"password": [secret], "tags": "x"}),
+    ):
+        await client.ask(method, path, body=json.dumps(body))
+    await client.http.post("/api/login", json={"username": "mon", "password": secret}, headers=CSRF)
+    text = json.dumps(heard.lines)
+    assert len(heard.lines) == 7
+    assert hashed not in text
+    assert secret not in text
+
+
+def test_many_commands_are_told_by_their_number() -> None:
+    commands = [c.AddVhost(name=str(number)) for number in range(30)] + [c.DeleteUser(name="u")]
+    assert told(commands) == {"AddVhost": 30, "DeleteUser": 1}

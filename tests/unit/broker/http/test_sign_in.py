@@ -1,0 +1,125 @@
+"""Guessing, many at once; names of other sites; and what is counted of attempts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.http.auth import is_own_name
+from broker.management.attempts import SOURCES_MAX, Attempts
+from broker.management.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
+from tests.unit.broker.http.clients import Client
+from tests.unit.broker.management.set_up import recorded_place
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(recorded_place())
+
+
+async def test_a_thousand_guesses_at_once_are_as_many_as_one_after_the_other(client: Client) -> None:
+    guesses = [client.ask("GET", "/api/whoami", "mon", password=f"wrong{number}") for number in range(200)]
+    statuses = [answer.status_code for answer in await asyncio.gather(*guesses)]
+    assert statuses.count(401) == FAILURES_MAX
+    assert statuses.count(429) == 200 - FAILURES_MAX
+
+
+async def test_one_password_for_many_names_waits_as_well(client: Client) -> None:
+    names = [f"user{number}" for number in range(FAILURES_OF_ADDRESS_MAX + 5)]
+    guesses = [client.ask("GET", "/api/whoami", name, password="Spring2026") for name in names]
+    statuses = [answer.status_code for answer in await asyncio.gather(*guesses)]
+    assert statuses.count(401) == FAILURES_OF_ADDRESS_MAX
+    assert statuses.count(429) == 5
+    assert (await client.get("/api/whoami", "mon")).status_code == 429
+    client.now_ms += 60_000
+    assert (await client.get("/api/whoami", "mon")).status_code == 200
+
+
+async def test_many_good_ones_at_once_wait_for_nobody(client: Client) -> None:
+    good = [client.get("/api/whoami", "mon") for _ in range(100)]
+    assert {answer.status_code for answer in await asyncio.gather(*good)} == {200}
+
+
+async def test_a_page_of_another_site_is_not_from_here() -> None:
+    """Its name may be made to point to this machine: what its page asks comes from loopback, and bears its name."""
+    assert (await Client(recorded_place(), host="evil.example").get("/api/whoami")).status_code == 401
+    assert (await Client(recorded_place(), host="evil.example:15672").get("/api/whoami")).status_code == 401
+    assert (await Client(recorded_place(), host="127.0.0.1").get("/api/whoami")).status_code == 200
+    assert (await Client(recorded_place(), host="[::1]:15672").get("/api/whoami")).status_code == 200
+    assert (await Client(recorded_place(), host="evil.example").get("/api/whoami", "mon")).status_code == 200
+    assert (await Client(recorded_place(), host="evil.example").http.get("/metrics")).status_code == 401
+    assert (await Client(recorded_place()).http.get("/metrics")).status_code == 200
+
+
+def test_names_of_this_machine() -> None:
+    import socket
+
+    own = ("", "localhost", "LOCALHOST:1", "localhost.", "x.localhost", "127.0.0.1:80", "[::1]:80", "10.0.0.1")
+    assert all(map(is_own_name, (*own, socket.gethostname())))
+    others = (
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.nip.io",
+        "notlocalhost",
+        "[x]",
+        "@",
+        "localhost@evil",
+    )
+    assert not any(map(is_own_name, others))
+
+
+async def test_attempts_are_counted_by_address_and_user(client: Client) -> None:
+    await client.ask("GET", "/api/whoami", "mon", password="wrong")
+    await client.get("/api/whoami", "mon")
+    await client.ask("GET", "/api/whoami", "very-secret-typed-as-a-name", password="x")
+    node = client.place.mirror.node
+    sources = (await client.get(f"/api/auth/attempts/{node}/source", "mon")).json()
+    assert [
+        (one["remote_address"], one["username"], one["auth_attempts_failed"], one["auth_attempts_succeeded"])
+        for one in sources
+    ] == [("127.0.0.1", "mon", 1, 2), ("127.0.0.1", "", 1, 0)]
+    assert sources[0]["protocol"] == "http"
+    assert sources[0]["auth_attempts"] == 3
+    by_protocol = (await client.get(f"/api/auth/attempts/{node}", "mon")).json()
+    assert by_protocol[-1]["protocol"] == "http"
+    assert (by_protocol[-1]["auth_attempts"], by_protocol[-1]["auth_attempts_failed"]) == (5, 2)
+
+
+async def test_they_are_counted_anew_by_an_administrator(client: Client) -> None:
+    node = client.place.mirror.node
+    assert (await client.ask("DELETE", f"/api/auth/attempts/{node}/source", "mon")).status_code == 401
+    assert (await client.ask("DELETE", f"/api/auth/attempts/{node}/source")).status_code == 204
+    assert len((await client.get(f"/api/auth/attempts/{node}/source")).json()) == 1, "this very one"
+    assert (await client.ask("DELETE", "/api/auth/attempts/none/source")).status_code == 404
+    assert (await client.get("/api/auth/attempts/none/source")).status_code == 404
+    assert (await client.get(f"/api/auth/attempts/{node}/source", "man")).status_code == 401
+
+
+def test_so_many_sources_are_remembered() -> None:
+    attempts = Attempts()
+    for number in range(SOURCES_MAX + 10):
+        attempts.count(str(number), "", False)
+        attempts.count("busy", "u", True)
+    assert len(attempts.by_source()) == SOURCES_MAX
+    assert attempts.by_source()[0]["auth_attempts"] == SOURCES_MAX + 10
+    assert attempts.document()["auth_attempts"] == 2 * (SOURCES_MAX + 10)
+
+
+async def test_every_answer_has_its_headers(client: Client) -> None:
+    for path, status in (("/api/whoami", 200), ("/api/none", 404), ("/api/queues/%FF", 400), ("/metrics", 200)):
+        answer = await client.get(path)
+        assert answer.status_code == status
+        assert answer.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert not [name for name in answer.headers if name.startswith("access-control-")], "no other site reads it"
+
+
+async def test_a_body_that_says_to_be_too_long_is_not_waited_for(client: Client) -> None:
+    headers = {"content-type": "application/json", "content-length": str(10**9)}
+    answer = await client.http.put("/api/users/x", content=b"{}", headers=headers, auth=("guest", "guest"))
+    assert answer.status_code == 413

@@ -1,0 +1,167 @@
+"""The server on real sockets: patience, TLS, and a certificate that is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from broker.http import tcp_server
+from broker.http.tcp_server import TcpServer
+from broker.server.certificates import Chain, TlsOptions
+from tests.authority import Authority
+from tests.unit.broker.server.server_support import until
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Says who asked, and how."""
+    if scope["type"] != "http":
+        return
+    more = True
+    while more:
+        more = (await receive()).get("more_body", False)
+    body = f"{scope['scheme']} {scope['client'][0]}".encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+Serve = Callable[..., Awaitable[tuple[int, int]]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Ports without and with TLS."""
+    running: list[tuple[TcpServer, asyncio.Task[None]]] = []
+
+    async def served(tls: Chain | None = None, proxies: tuple[str, ...] = ()) -> tuple[int, int]:
+        plain, inside = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+        server = TcpServer(app, proxies, tls, [inside] if tls is not None else [])
+        task = asyncio.create_task(server._serve([plain]))
+        running.append((server, task))
+        await until(lambda: server.started)
+        return plain.getsockname()[1], inside.getsockname()[1]
+
+    yield served
+    for server, task in running:
+        server.should_exit = True
+        await task
+
+
+async def asked(port: int, octets: bytes, **how: Any) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, **how)
+    writer.write(octets)
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return answer
+
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+
+async def test_who_sends_half_a_head_is_cut(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_server, "HEAD_S", 0.2)
+    port, _ = await serve()
+    assert await asked(port, b"") == b"", "nothing at all"
+    assert await asked(port, b"GET / HTTP/1.1\r\nhost:") == b""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (await reader.readuntil(b"http 127.0.0.1")).startswith(b"HTTP/1.1 200")
+    for octet in b"GET / HTTP/1.1\r\nhost: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx":
+        writer.write(bytes((octet,)))
+        await asyncio.sleep(0.01)
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(), 5) == b"", "a byte at a time is no head"
+
+
+async def test_a_body_may_take_longer_than_a_head(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_server, "HEAD_S", 0.1)
+    port, _ = await serve()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"PUT / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 3\r\n\r\na")
+    await asyncio.sleep(0.3)
+    writer.write(b"bc")
+    assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 200")
+
+
+async def test_so_many_connections(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_server, "CONNECTIONS_MAX", 3)
+    port, _ = await serve()
+    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    with contextlib.suppress(ConnectionError):
+        assert await asked(port, GET) == b""
+    for _, writer in held:
+        writer.close()
+        await writer.wait_closed()
+    await asyncio.sleep(0.05)
+    assert b"http 127.0.0.1" in await asked(port, GET)
+
+
+async def test_a_head_that_is_too_long(serve: Serve) -> None:
+    port, _ = await serve()
+    answer = await asked(port, b"GET / HTTP/1.1\r\nx: " + b"a" * tcp_server.HEAD_BYTES_MAX + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize(
+    ("proxies", "client"),
+    [((), "http 127.0.0.1"), (("127.0.0.1",), "https 192.0.2.7"), (("10.0.0.0/8",), "http 127.0.0.1")],
+)
+async def test_proxies_that_are_believed(serve: Serve, proxies: tuple[str, ...], client: str) -> None:
+    port, _ = await serve(proxies=proxies)
+    forwarded = b"x-forwarded-for: 203.0.113.9, 192.0.2.7\r\nx-forwarded-proto: https\r\n"
+    answer = await asked(port, GET.replace(b"connection:", forwarded + b"connection:"))
+    assert answer.decode().endswith(client)
+
+
+async def test_tls_and_another_certificate(serve: Serve, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    first = authority.make("node")
+    chain = Chain(TlsOptions(authority["node"]))
+    plain, port = await serve(chain)
+    trusting = ssl.create_default_context(cafile=authority["root"])
+    how = {"ssl": trusting, "server_hostname": "localhost"}
+    assert (await asked(port, GET, **how)).endswith(b"https 127.0.0.1")
+    assert (await asked(plain, GET)).endswith(b"http 127.0.0.1")
+
+    async def open_one() -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, **how)
+        octets = writer.get_extra_info("ssl_object").getpeercert(True)
+        return f"{x509.load_der_x509_certificate(octets).serial_number:x}", reader, writer
+
+    serial, reader, writer = await open_one()
+    assert serial == first
+    second = authority.make("node")
+    assert chain.reload()
+    assert (await open_one())[0] == second
+    writer.write(GET)
+    assert b"https 127.0.0.1" in await asyncio.wait_for(reader.read(), 5), "the connection that stood goes on"
+
+
+async def test_a_handshake_that_does_not_come_is_not_waited_for(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp_server, "HANDSHAKE_S", 0.2)
+    authority = Authority(tmp_path)
+    _, port = await serve(Chain(TlsOptions(authority["node"])))
+    assert await asked(port, b"") == b""
+    assert b"HTTP" not in await asked(port, GET)
+
+
+async def test_a_client_without_the_certificate_that_is_required(serve: Serve, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    options = TlsOptions(authority["node"], authorities=authority["root"], client_certificate="required")
+    _, port = await serve(Chain(options))
+    context = ssl.create_default_context(cafile=authority["root"])
+    how = {"ssl": context, "server_hostname": "localhost"}
+    with contextlib.suppress(ssl.SSLError, ConnectionError):  # in TLS 1.3 a client hears of it when it reads
+        assert await asked(port, GET, **how) == b""
+    context.load_cert_chain(authority["client"])
+    assert (await asked(port, GET, **how)).endswith(b"https 127.0.0.1")
