@@ -54,6 +54,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 FOLDED_S: Final = 2.0
 BODY_S: Final = 120.0
+BODIES_BYTES_MAX: Final = 256 << 20
 LOGIN_BYTES_MAX: Final = 16 << 10
 LOG: Final = structlog.get_logger("management")
 _QUERY: Final = {
@@ -93,6 +94,7 @@ def create_app(
         redirect_slashes=False,
         lifespan=shell.lifespan,
     )
+    app.state.room = Room()
     for read in reads.READS:
         _route(app, "GET", read.path, read.summary, shell.read(read))
     for write in writes.WRITES:
@@ -272,21 +274,41 @@ def decoded(parameters: Mapping[str, Any]) -> dict[str, str]:
         raise bad_request("the path is not UTF-8") from None
 
 
+class Room:
+    """For all bodies that are on their way: who sends many slowly, or long ones, is not waited for at any price."""
+
+    def __init__(self) -> None:
+        self.taken_bytes = 0
+
+    def take(self, count: int) -> None:
+        """Refused (503) when there is none."""
+        if self.taken_bytes + count > BODIES_BYTES_MAX:
+            raise Refused(503, "unavailable", "too many long bodies are on their way: try again")
+        self.taken_bytes += count
+
+    def give(self, count: int) -> None:
+        """The body is there, or will not be."""
+        self.taken_bytes -= count
+
+
 async def body_of(request: Request, bytes_max: int) -> bytes:
     """The body. Refused: 408 when it takes too long, 413 when it is too long, 415 when it is not JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and int(declared[:20]) > bytes_max:
         raise Refused(413, "bad_request", f"a body has {bytes_max} bytes at most")
-    received = bytearray()
+    received, room = bytearray(), request.app.state.room
     try:
         async with asyncio.timeout(BODY_S):
             async for chunk in request.stream():
                 if len(received) + len(chunk) > bytes_max:
                     raise Refused(413, "bad_request", f"a body has {bytes_max} bytes at most")
+                room.take(len(chunk))
                 received += chunk
     except TimeoutError:
         raise Refused(408, "request_timeout", f"the body was not there within {BODY_S:g} s") from None
+    finally:
+        room.give(len(received))
     # another site's page may POST without asking first, but not as JSON
     if (received or request.method == "POST") and kind != "application/json" and (kind or request.method == "POST"):
         raise Refused(415, "unsupported_media_type", "the body is application/json")

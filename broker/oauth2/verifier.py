@@ -107,7 +107,7 @@ def verified(token: bytes, keys: Sequence[Key], options: OAuth2Options) -> Token
     algorithm = header.get("alg")
     if not isinstance(algorithm, str) or algorithm not in options.algorithms or algorithm not in ALGORITHMS:
         raise BadToken("its algorithm is not allowed")
-    if "crit" in header or header.get("b64") is False:
+    if "crit" in header or header.get("b64") is False:  # older versions of PyJWT pass these over
         raise BadToken("it has extensions that are not understood")
     key = _chosen(keys, header.get("kid"), algorithm)
     try:

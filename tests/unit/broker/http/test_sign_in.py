@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -123,3 +124,28 @@ async def test_a_body_that_says_to_be_too_long_is_not_waited_for(client: Client)
     headers = {"content-type": "application/json", "content-length": str(10**9)}
     answer = await client.http.put("/api/users/x", content=b"{}", headers=headers, auth=("guest", "guest"))
     assert answer.status_code == 413
+
+
+async def test_bodies_on_their_way_have_so_much_room_together(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.http.app.BODIES_BYTES_MAX", 1000)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b'{"description": "' + b"x" * 900
+        begun.set()
+        await go_on.wait()
+        yield b'"}'
+
+    async def put(name: str, content: AsyncIterator[bytes] | bytes) -> int:
+        headers = {"content-type": "application/json"}
+        path = f"/api/vhosts/{name}"
+        answer = await client.http.put(path, content=content, headers=headers, auth=("guest", "guest"))
+        return answer.status_code
+
+    first = asyncio.create_task(put("slow", slow()))
+    await begun.wait()
+    assert await put("other", b'{"description": "' + b"x" * 200 + b'"}') == 503
+    assert await put("short", b"{}") == 201
+    go_on.set()
+    assert await first == 201
+    assert await put("other", b'{"description": "' + b"x" * 200 + b'"}') == 201, "it is given back"

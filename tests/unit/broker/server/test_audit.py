@@ -79,6 +79,9 @@ def test_processes_share_a_file(tmp_path: Path) -> None:
     files = [path for path in tmp_path.iterdir() if not path.name.endswith(".lock")]
     found = [one for path in files for one in told(path)]
     assert sorted((one["who"], one["n"]) for one in found) == [(name, n) for name in "abc" for n in range(300)]
+    full = [path.stat().st_size for path in files if path != file]
+    assert full
+    assert min(full) > 4096 - 40, "nobody makes room twice for the same reason"
 
 
 def test_what_is_refused_again_and_again_is_held_back_and_counted(lines: Lines) -> None:
