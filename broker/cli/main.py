@@ -1,52 +1,28 @@
-"""The command `clusterbroker`. Exit codes: 0 ok, 1 failed, 2 usage.
+"""The command `clusterbroker`. What its exit codes mean: `broker.cli.endings`.
 
 Each command imports what it needs when it runs: a start should not pay for tables and colours.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from broker.cli import administration, health, membership
+from broker.cli.tree import NODE, Tree
 
 app = typer.Typer(
     name="clusterbroker",
+    cls=Tree,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="An AMQP 0-9-1 broker: start a node, administer it, look into its journal.",
+    help="A replicated AMQP 0-9-1 broker: start a node, look at a cluster, change it, look into a journal.",
 )
-app.add_typer(administration.user, name="user")
-app.add_typer(administration.vhost, name="vhost")
-app.add_typer(administration.permission, name="permission")
-app.add_typer(administration.policy, name="policy")
-app.add_typer(administration.alarm, name="alarm")
-app.command("limit")(administration.limit)
-app.command("status")(administration.status)
-app.command("health")(health.health)
-app.command("members")(membership.members)
-app.command("drain")(membership.drain)
-app.command("leave")(membership.leave)
-app.command("join")(membership.join)
-app.add_typer(membership.queues, name="queues")
-
-LAZY = {
-    "journal": "broker.cli.journal",
-    "demo": "broker.cli.demo",
-    "verify": "broker.cli.verify",
-    "chaos": "broker.cli.chaos",
-}
-"""Groups that are imported only when they are called, or when help is asked for; each module has an `app`."""
 
 
-@app.command()
+@app.command(rich_help_panel=NODE)
 def start(
     name: Annotated[str | None, typer.Option(help="The node's name. [node]")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where everything is kept. [clusterbroker-data]")] = None,
@@ -79,7 +55,7 @@ def start(
     raise typer.Exit(run(flags, config))
 
 
-@app.command()
+@app.command(rich_help_panel=NODE)
 def settings(
     toml: Annotated[bool, typer.Option("--toml", help="As a file for --config, with all that is allowed.")] = False,
 ) -> None:
@@ -103,7 +79,7 @@ def _shown(value: Any) -> str:
     return '""' if value in ("", None) else str(value)
 
 
-@app.command()
+@app.command(rich_help_panel=NODE)
 def version() -> None:
     """The version of this program."""
     from broker.version import VERSION
@@ -112,10 +88,7 @@ def version() -> None:
 
 
 def main() -> None:
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    for name, module in LAZY.items():
-        if (not words or words[0] == name) and importlib.util.find_spec(module) is not None:
-            app.add_typer(importlib.import_module(module).app, name=name)
+    """The program."""
     app()
 
 

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.administration import DATA_DIR, AsJson, DataDir, Vhost, perform
+from broker.cli.administration import DATA_DIR, AsJson, DataDir, perform
+from broker.cli.commands import deed
+from broker.cli.reach import Reach
 
 PATIENCE_S = 300.0
 """Of those who wait until queues have moved."""
@@ -20,7 +22,7 @@ PROGRESS_S = 1.0
 WIDTH_MAX = 2_000
 """Columns of a table; it takes as many as it needs."""
 
-queues = typer.Typer(invoke_without_command=True, help="Queues, their owners and their copies.")
+draining = typer.Typer(add_completion=False)
 
 
 def show(rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -52,12 +54,16 @@ def members(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
     show(perform(data_dir, "members")["members"], as_json)
 
 
+@deed(draining, "drain")
 def drain(
+    reach: Reach,
     undo: Annotated[bool, typer.Option("--undo", help="Let it take queues again.")] = False,
-    data_dir: DataDir = DATA_DIR,
 ) -> None:
     """Hand this node's queues to others, then ask its clients to move (320). It stays a member."""
-    done = perform(data_dir, "drain", undo=undo, patience_s=PATIENCE_S)
+    if reach.here:
+        done = reach.perform("drain", PATIENCE_S, undo=undo)
+    else:
+        done = reach.api.post("/api/nodes/{}/drain", reach.api.get("/api/overview")["node"], body={"undo": undo})
     typer.echo("takes queues again" if undo else f"handed over {done['moved']} queues, {done['left']} left")
     if done.get("left"):
         raise typer.Exit(1)
@@ -130,46 +136,3 @@ def join(
         typer.echo(f"clusterbroker: {error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(f"{name} may join {', '.join(known)}: start it with --name {name} --cluster {cluster}")
-
-
-@queues.callback()
-def queue_list(context: typer.Context, data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
-    """All queues: owner, epoch, replicas, who is in sync, messages as the owner counts them."""
-    if context.invoked_subcommand is None:
-        show(perform(data_dir, "queues")["queues"], as_json)
-
-
-@queues.command("move")
-def queue_move(
-    queue: str,
-    to: Annotated[str, typer.Argument(help="An in-sync member.")],
-    vhost: Vhost = "/",
-    data_dir: DataDir = DATA_DIR,
-) -> None:
-    """Hand a queue's ownership to another in-sync member."""
-    took = perform(data_dir, "queues.move", vhost=vhost, queue=queue, to=to)
-    typer.echo(f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}")
-
-
-@queues.command("rebalance")
-def queue_rebalance(data_dir: DataDir = DATA_DIR) -> None:
-    """Hand queues over until each member owns about as many."""
-    done = perform(data_dir, "queues.rebalance", patience_s=PATIENCE_S)
-    typer.echo(f"moved {done['moved']} queues, {done['left']} left")
-
-
-@queues.command("force-owner")
-def queue_force_owner(
-    queue: str,
-    to: str,
-    confirm_loss: Annotated[
-        bool, typer.Option("--confirm-loss", help="Messages that this copy lacks are lost.")
-    ] = False,
-    vhost: Vhost = "/",
-    data_dir: DataDir = DATA_DIR,
-) -> None:
-    """Make a replica the owner whatever it holds: the last way out when no in-sync copy comes back."""
-    if not confirm_loss:
-        raise typer.BadParameter("messages that this copy lacks are lost: say --confirm-loss")
-    took = perform(data_dir, "queues.force-owner", vhost=vhost, queue=queue, to=to)
-    typer.echo(f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}")

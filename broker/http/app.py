@@ -3,6 +3,7 @@
     reads    signed in -> Reading -> document -> JSON
     writes   signed in -> body -> plan -> passwords hashed in a thread -> commands ordered -> 201 or 204
     acts     signed in -> body -> plan -> AMQP through the node's own socket, as the user -> answer
+    operate  signed in -> body -> plan -> a deed of the node -> what it tells
 
 What is answered, and to whom, is decided in the tables, which know nothing of HTTP; here are bodies, headers, errors
 and the waiting. Nothing that a client sends ends in a 500 unless it is our own mistake, and then it says nothing of
@@ -28,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from broker.management import amqp_deeds, bodies, reads, writes
+from broker.management import amqp_deeds, bodies, operations, reads, writes
 from broker.management.errors import Refused, bad_request, of_order
 from broker.management.mirror import Mirror
 from broker.management.reading import Reading
@@ -39,7 +40,7 @@ from cluster import passwords
 from cluster.commands import PutUser
 from cluster.errors import Unavailable
 
-from . import metric_pages, web_page
+from . import local, metric_pages, web_page
 from .amqp_line import carried_out
 from .audited import COMMANDS, REFUSED, SEER, Audited
 from .auth import REALM, LoginFailed, SignIn
@@ -101,6 +102,8 @@ def create_app(
         _route(app, write.method, write.path, write.summary, shell.write(write))
     for act in amqp_deeds.ACTS:
         _route(app, act.method, act.path, act.summary, shell.act(act))
+    for operation in operations.OPERATIONS:
+        _route(app, operation.method, operation.path, operation.summary, shell.operate(operation))
     _route(app, "POST", "/api/login", "Begin a session: a cookie, for the web page", shell.login)
     _route(app, "POST", "/api/logout", "End the session", shell.logout)
     web_page.add(app, web_page.PAGE)
@@ -165,7 +168,7 @@ class _Shell:
 
     async def seer(self, request: Request) -> Seer:
         """Who asks. Refused when nobody signs in."""
-        seer = await self._signing_in.seer(request)
+        seer = local.seer_of(request, self._mirror.map) or await self._signing_in.seer(request)
         request.scope[SEER] = seer.name
         return seer
 
@@ -222,6 +225,19 @@ class _Shell:
             await self._until(deed)
             headers = {"location": deed.location} if deed.location else None
             return Response(status_code=deed.status, headers=headers)
+
+        return endpoint
+
+    def operate(self, operation: operations.Operation) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            reading = await self._reading_to_write(request)
+            fields = bodies.parsed(await body_of(request, bodies.BODY_BYTES_MAX))
+            asked = operations.run(operation, reading, decoded(request.path_params), fields)
+            self._not_cut_off()
+            answer = await self._deeds.carry_out(asked.what, asked.arguments)
+            if isinstance(answer, OrderError):
+                raise of_order(*answer)
+            return json_response(answer)
 
         return endpoint
 

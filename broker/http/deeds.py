@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cluster.commands import AnyCommand
 
@@ -27,6 +27,9 @@ class Deeds(Protocol):
 
     async def order_all(self, commands: list[AnyCommand]) -> OrderError | None:
         """All of them, or none and the first error."""
+
+    async def carry_out(self, what: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
+        """A deed of the node itself: what it tells of it."""
 
     async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
         """Ends a client's connection, at whatever node it is."""

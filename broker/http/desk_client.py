@@ -288,15 +288,19 @@ class DeskClient:
             raise NotDone(done.error)
         return done.answer
 
-    async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
-        """Ends a client's connection, at whatever node it is."""
+    async def carry_out(self, what: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
+        """As `do`, with what stood in the way as an answer."""
         try:
-            await self.do("connection.close", {"id": connection_id, "reason": reason})
+            return await self.do(what, arguments)
         except NotDone as error:
             return OrderError("refused", str(error))
         except (LineLost, TimeoutError) as error:
-            return OrderError(Unavailable.kind, str(error) or "the node has not answered")
-        return None
+            return OrderError(Unavailable.kind, str(error) or "the node has not answered: it may still be carried out")
+
+    async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
+        """Ends a client's connection, at whatever node it is."""
+        answer = await self.carry_out("connection.close", {"id": connection_id, "reason": reason})
+        return answer if isinstance(answer, OrderError) else None
 
     async def _until(self, index: int) -> None:
         if self._mirror.map.applied >= index:

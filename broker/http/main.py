@@ -4,6 +4,7 @@
     --directory DIR     where the node's `management.sock` and `amqp.sock` are
     --listen FD         a listening socket; may be given several times
     --listen-tls FD     one where HTTP is inside TLS
+    --listen-local FD   the operator's own, `http.sock`, where nobody signs in
     --settings JSON     what its node is told that concerns it (`broker.server.management_settings`); no secrets
     --lifeline FD       a socket whose other end the node's process holds: when that is closed, this process ends
     --loopback-user NAME, --password-cost N, --log-format json|console, --log-level LEVEL      as the node has them
@@ -29,6 +30,7 @@ import structlog
 
 from broker.http.app import create_app
 from broker.http.desk_client import DeskClient
+from broker.http.local import LocalServer
 from broker.http.tcp_server import TcpServer
 from broker.management.mirror import Mirror
 from broker.server.audit import Audit
@@ -107,6 +109,7 @@ async def serve(
     )
     attentive = Attentive(app, desk)
     server = TcpServer(attentive, settings.proxies, tls, listening_tls)
+    beside = LocalServer(attentive)
 
     def orphaned() -> None:
         loop.remove_reader(lifeline.fileno())
@@ -115,6 +118,7 @@ async def serve(
 
     loop.add_reader(lifeline.fileno(), orphaned)
     following = loop.create_task(desk.run())
+    for_operator = loop.create_task(beside.serve(sockets=[socket.socket(fileno=fd) for fd in asked.listen_local]))
     chains = [tls] if tls is not None else []
     watching = loop.create_task(watch(chains, log.say))
     if tls is not None:
@@ -126,6 +130,8 @@ async def serve(
     finally:
         watching.cancel()
         following.cancel()
+        beside.should_exit = True
+        await asyncio.wait((for_operator,))
         audit.close()
 
 
@@ -177,6 +183,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--lifeline", type=int, required=True)
     parser.add_argument("--listen", type=int, action="append", default=[])
     parser.add_argument("--listen-tls", type=int, action="append", default=[])
+    parser.add_argument("--listen-local", type=int, action="append", default=[])
     parser.add_argument("--settings", type=read, default=Settings())
     parser.add_argument("--loopback-user", action="append", default=[])
     parser.add_argument("--password-cost", type=int, default=passwords.COST_DEFAULT)

@@ -28,12 +28,15 @@ from broker.server.listener import Address, refused
 from broker.server.log import NodeLog
 from broker.server.management_settings import Settings
 from broker.server.options import ServerOptions
+from broker.server.private_socket import bound
 
 BACKLOG: Final = 1024
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 STEADY_S: Final = 60.0
 END_S: Final = 3.0
+LOCAL: Final = "http.sock"
+"""For the operator on this machine, in the data directory."""
 MODULE: Final = (sys.executable, "-m", "broker.http.main")
 
 
@@ -55,6 +58,7 @@ class ManagementProcess:
         self._words = tuple(words)
         self._listening: list[socket.socket] = []
         self._listening_tls: list[socket.socket] = []
+        self._local: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
         self._watched = -1  # a descriptor that can be read when the process has ended
@@ -98,10 +102,19 @@ class ManagementProcess:
         """Watches over it on this loop, and starts it if it does not run."""
         assert self._loop is None, "watched on one loop at a time"
         self._loop = loop
+        if self._local is None:  # not earlier: the directory may have been another node's
+            self._open_door()
         if self._process is None:
             self._start()
         else:
             loop.add_reader(self._watched, self._ended)
+
+    def _open_door(self) -> None:
+        try:
+            self._local = bound(self._directory, LOCAL)
+            self._local.listen(BACKLOG)
+        except OSError as error:
+            self._log.say("error", "management.no_door", socket=str(self._directory / LOCAL), why=str(error))
 
     def pause(self) -> None:
         """The loop is about to end; the process goes on."""
@@ -116,6 +129,10 @@ class ManagementProcess:
         """Ends it and gives the addresses back. May be called again."""
         self.pause()
         self._shut()
+        if self._local is not None:
+            self._local.close()
+            self._local = None
+            (self._directory / LOCAL).unlink(missing_ok=True)
         if self._process is not None:
             self._signal(signal.SIGTERM)
             if not await self._gone():
@@ -146,13 +163,15 @@ class ManagementProcess:
         words = ["--node", self._node, "--directory", str(self._directory), "--lifeline", str(its.fileno())]
         words += [word for fd in listening for word in ("--listen", str(fd))]
         words += [word for fd in listening_tls for word in ("--listen-tls", str(fd))]
+        doors = [] if self._local is None else [self._local.fileno()]
+        words += [word for fd in doors for word in ("--listen-local", str(fd))]
         self._begun_s = self._loop.time()
         try:
             process = subprocess.Popen(  # noqa: S603
                 [*self._command, *words, *self._words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(its.fileno(), *listening, *listening_tls),
+                pass_fds=(its.fileno(), *listening, *listening_tls, *doors),
                 start_new_session=True,  # what a terminal sends to the node is the node's affair
             )
         except OSError as error:

@@ -15,7 +15,8 @@ PATH_BYTES_MAX = 100
 
 
 @contextlib.contextmanager
-def _short(directory: Path, name: str) -> Iterator[str]:
+def short_path(directory: Path, name: str) -> Iterator[str]:
+    """A path to the socket that is short enough, as long as the context lasts. Raises OSError."""
     path = str(directory / name)
     if len(os.fsencode(path)) < PATH_BYTES_MAX:
         yield path
@@ -34,7 +35,7 @@ def bound(directory: Path, name: str) -> socket.socket:
     path.unlink(missing_ok=True)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _short(directory, name) as short:
+        with short_path(directory, name) as short:
             made.bind(short)
         os.chmod(path, 0o600)  # nobody can connect before it listens
         made.setblocking(False)
@@ -50,7 +51,7 @@ def connected(directory: Path, name: str, timeout_s: float | None = None) -> soc
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.settimeout(timeout_s)
-        with _short(directory, name) as short:
+        with short_path(directory, name) as short:
             made.connect(short)
         if timeout_s is None:
             made.setblocking(False)

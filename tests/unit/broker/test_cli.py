@@ -152,7 +152,7 @@ def test_policies_status_and_drills(node: Any) -> None:
         (["start", "--config", "/nowhere.toml"], 2, "clusterbroker: --config /nowhere.toml: No such file"),
         (["start", "--amqp", "192.0.2.1:1", "--data-dir", "{tmp}"], 1, "cannot listen on amqp 192.0.2.1:1"),
         (["start", "--data-dir", "/proc/nowhere"], 1, "clusterbroker: [Errno"),
-        (["status", "--data-dir", "{tmp}"], 1, "clusterbroker: no node runs in"),
+        (["status", "--data-dir", "{tmp}"], 3, "clusterbroker: no node runs in"),
         (["user", "delete", "bob", "--data-dir", "{tmp}"], 1, "clusterbroker: there is no user 'bob'"),
         (["policy", "set", "a", "b", "{", "--data-dir", "{tmp}"], 2, "DEFINITION is not JSON"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -28,6 +28,7 @@ class DeedsAtOnce:
         self._carry_out = carry_out
         self.ordered: list[AnyCommand] = []
         self.closed: list[tuple[str, str]] = []
+        self.done: list[tuple[str, dict[str, Any]]] = []
 
     async def order(self, command: AnyCommand) -> OrderError | None:
         self.ordered.append(command)
@@ -35,6 +36,10 @@ class DeedsAtOnce:
             return None
         (applied,) = self._place.apply(command)
         return _error(applied)
+
+    async def carry_out(self, what: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
+        self.done.append((what, arguments))
+        return {"moved": 1, "left": 0}
 
     async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
         self.closed.append((connection_id, reason))

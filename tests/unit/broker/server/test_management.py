@@ -81,6 +81,21 @@ async def test_it_serves_the_sockets_of_its_node_and_ends_with_it(tmp_path: Path
     assert lines.events() == []
 
 
+async def test_the_operators_door_is_there_from_the_beginning_to_the_end(tmp_path: Path, lines: Lines) -> None:
+    script = SERVES.replace("fileno=said.listen[0]", "fileno=said.listen_local[0]")
+    beside = process(lines, tmp_path, script)
+    beside.bind(ANY)
+    door = tmp_path / management.LOCAL
+    assert not door.exists(), "the directory may still be another node's"
+    beside.begin(asyncio.get_running_loop())
+    assert oct(door.stat().st_mode)[-3:] == "600"
+    reader, writer = await asyncio.open_unix_connection(door)
+    assert (await asyncio.wait_for(reader.read(), 20)).decode().split()[1] == "a"
+    writer.close()
+    await beside.end()
+    assert not door.exists()
+
+
 async def test_one_that_is_killed_is_said_and_started_again(tmp_path: Path, lines: Lines, quick: None) -> None:
     beside = process(lines, tmp_path)
     beside.bind(ANY)

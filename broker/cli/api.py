@@ -1,0 +1,203 @@
+"""The management API from the command line: HTTP to a node elsewhere, or to `http.sock` of one here (waits).
+
+Names go into paths percent-encoded, whatever they are. What the API refuses comes out as a Failed with its reason; what
+keeps a node from answering, as one with the code UNREACHABLE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+
+from broker.cli.endings import FAILED, NOT_ALLOWED, UNREACHABLE, USAGE, Failed
+from broker.server.private_socket import short_path
+
+AS_USER: Final = "x-clusterbroker-as"
+CONNECT_S: Final = 5.0
+ANSWER_S: Final = 100.0
+"""Longer than a node takes for any deed."""
+NOTHING: Final = ".", ".."
+
+
+class Api:
+    """Of one node; `close` in the end."""
+
+    def __init__(self, client: httpx.Client, where: str, warn: Callable[[str], None]) -> None:
+        """`where`: the node, for people. `warn`: hears that what the node tells may be old."""
+        self._client = client
+        self._where = where
+        self._warn = warn
+        self._closing = contextlib.ExitStack()
+        self._closing.callback(client.close)
+
+    @classmethod
+    def over_socket(
+        cls, directory: Path, name: str, as_user: str | None, warn: Callable[[str], None], timeout_s: float = ANSWER_S
+    ) -> Api:
+        """The node of a data directory, by the socket of this name. Whether it is there shows when it is asked."""
+        stack = contextlib.ExitStack()
+        try:
+            path = stack.enter_context(short_path(directory, name))
+        except OSError:
+            path = str(directory / name)  # asking it will say what is wrong
+        headers = {} if as_user is None else {AS_USER: quote(as_user, safe="")}
+        client = httpx.Client(
+            transport=httpx.HTTPTransport(uds=path),
+            base_url="http://localhost",
+            headers=headers,
+            timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
+        )
+        api = cls(client, f"the node in {directory}", warn)
+        api._closing.push(stack)
+        return api
+
+    @classmethod
+    def over_url(
+        cls,
+        url: str,
+        user: str,
+        password: str,
+        ca_file: Path | None,
+        warn: Callable[[str], None],
+        timeout_s: float = ANSWER_S,
+    ) -> Api:
+        """A node elsewhere. `url` names no user. Failed (USAGE) when the CA file cannot be used."""
+        try:
+            verify = ssl.create_default_context(cafile=ca_file) if url.startswith("https:") else True
+        except (OSError, ssl.SSLError) as error:
+            raise Failed(f"--ca-file {ca_file}: {error}", USAGE) from None
+        client = httpx.Client(
+            base_url=url,
+            auth=httpx.BasicAuth(user, password),
+            verify=verify,
+            timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
+            trust_env=False,
+        )
+        return cls(client, url, warn)
+
+    def close(self) -> None:
+        """May be called again."""
+        self._closing.close()
+
+    # -- requests ---------------------------------------------------------------------------------------------
+
+    def get(self, path: str, *names: str, query: dict[str, str] | None = None) -> Any:
+        """A document. `path` has a {} for each name. Failed."""
+        return self._ask("GET", path, names, query=query)
+
+    def get_or_none(self, path: str, *names: str) -> Any:
+        """None where there is nothing of these names."""
+        return self._ask("GET", path, names, absent=True)
+
+    def check(self, path: str, *names: str) -> tuple[bool, Any]:
+        """A health check: whether it passed, and what it told."""
+        answer = self._sent("GET", path, names, {}, None)
+        if answer.status_code == 503:
+            told = _document(answer)
+            if isinstance(told, dict) and told.get("status") == "failed":
+                return False, told
+        return True, self._told(answer, False)
+
+    def put(self, path: str, *names: str, body: Any) -> Any:
+        """Makes or changes something. Failed."""
+        return self._ask("PUT", path, names, body=body)
+
+    def post(self, path: str, *names: str, body: Any) -> Any:
+        """Does something. Failed."""
+        return self._ask("POST", path, names, body=body)
+
+    def delete(
+        self, path: str, *names: str, query: dict[str, str] | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        """Takes something away. Failed."""
+        self._ask("DELETE", path, names, query=query, headers=headers)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        names: tuple[str, ...],
+        *,
+        query: dict[str, str] | None = None,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        absent: bool = False,
+    ) -> Any:
+        return self._told(self._sent(method, path, names, query or {}, body, headers), absent)
+
+    def _sent(
+        self,
+        method: str,
+        path: str,
+        names: tuple[str, ...],
+        query: dict[str, str],
+        body: Any,
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        asked = path.format(*map(segment, names))
+        try:
+            answer = self._client.request(method, asked, params=query, json=body, headers=headers)
+        except (UnicodeEncodeError, ValueError, RecursionError):
+            raise Failed("a name or a value is not valid Unicode", USAGE) from None
+        except httpx.TimeoutException:
+            raise Failed(
+                f"{self._where} has not answered in time; what was asked may still be done", UNREACHABLE
+            ) from None
+        except httpx.TransportError as error:
+            raise Failed(f"{self._where} cannot be reached: {_why(error)}", UNREACHABLE) from None
+        stale_s = answer.headers.get("x-clusterbroker-stale")
+        if stale_s is not None:
+            self._warn(f"this node has been cut off from its cluster for {stale_s} s: it shows what it last knew")
+        return answer
+
+    def _told(self, answer: httpx.Response, absent: bool) -> Any:
+        if answer.is_success:
+            return _document(answer)
+        if answer.status_code == 404 and absent:
+            return None
+        raise Failed(_reason(answer), _code(answer.status_code))
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path; dots alone would be understood as a way up."""
+    if name in NOTHING:
+        return name.replace(".", "%2E")
+    return quote(name.encode("utf-8", "surrogateescape"), safe="")
+
+
+def _document(answer: httpx.Response) -> Any:
+    if not answer.content:
+        return None
+    try:
+        return answer.json()
+    except ValueError:
+        raise Failed(f"{answer.url.host} does not answer as a management API does: look at the URL") from None
+
+
+def _reason(answer: httpx.Response) -> str:
+    told: Any = None
+    with contextlib.suppress(Failed):
+        told = _document(answer)
+    reason = told.get("reason") if isinstance(told, dict) else None
+    if reason in (None, "Not Found"):
+        return "there is nothing of this name" if answer.status_code == 404 else f"HTTP status {answer.status_code}"
+    if isinstance(reason, list):
+        reason = ": ".join(map(str, reason))
+    return " ".join(str(reason).split())
+
+
+def _code(status: int) -> int:
+    if status in (401, 403, 429):
+        return NOT_ALLOWED
+    return UNREACHABLE if status in (502, 503, 504) else FAILED
+
+
+def _why(error: httpx.TransportError) -> str:
+    text = str(error)
+    return text.partition("] ")[2] or text or type(error).__name__

@@ -1,0 +1,240 @@
+"""What commands have in common: how they reach a node, how they show what they got, how they end.
+
+    @listing(app, "list", TABLE)     a function that gives documents becomes a command that shows a table of them
+    @showing(app, "show", TABLE)     one that gives one document: a line for each field
+    @deed(app, "declare")            one that does something: it may give a line that says what it did
+
+Each function's first parameter is the Reach; the others are its own arguments and options. The options of reaching and
+showing are added here, so that they are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+from typer.core import TyperCommand
+
+from broker.cli import complete, tables, watching
+from broker.cli.endings import USAGE, Failed, end
+from broker.cli.reach import Reach
+from broker.cli.tables import Document, Table, Wish
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WHERE: Final = "Which node"
+SHOWN: Final = "What is shown"
+
+REACH: Final[dict[str, Any]] = {
+    "data_dir": Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            help="Of the node on this machine. [env: CLUSTERBROKER_DATA_DIR; default: clusterbroker-data]",
+            rich_help_panel=WHERE,
+        ),
+    ],
+    "url": Annotated[
+        str | None,
+        typer.Option("--url", help="http://HOST:PORT of any node. [env: CLUSTERBROKER_URL]", rich_help_panel=WHERE),
+    ],
+    "login": Annotated[
+        str | None,
+        typer.Option("--user", help="With --url: who signs in. [env: CLUSTERBROKER_USER]", rich_help_panel=WHERE),
+    ],
+    "password_file": Annotated[
+        Path | None,
+        typer.Option(
+            "--password-file",
+            help="Its first line is the password; -: of standard input. [env: CLUSTERBROKER_PASSWORD]",
+            rich_help_panel=WHERE,
+        ),
+    ],
+    "ca_file": Annotated[
+        Path | None,
+        typer.Option("--ca-file", help="With https: certificates that are trusted (PEM).", rich_help_panel=WHERE),
+    ],
+    "as_user": Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            help="With --data-dir: with the rights of this user.",
+            rich_help_panel=WHERE,
+            autocompletion=complete.users,
+        ),
+    ],
+}
+"""How a node is reached: of all commands."""
+
+JSON: Final[dict[str, Any]] = {
+    "as_json": Annotated[bool, typer.Option("--json", help="JSON, on one line.", rich_help_panel=SHOWN)],
+}
+COLUMNS: Final[dict[str, Any]] = {
+    "columns": Annotated[
+        str | None,
+        typer.Option("--columns", help="Names or dotted fields, with commas.", rich_help_panel=SHOWN),
+    ],
+    "watch": Annotated[
+        float | None,
+        typer.Option("--watch", help="Again every SECONDS, 2 if left out.", metavar="[SECONDS]", rich_help_panel=SHOWN),
+    ],
+}
+LIST: Final[dict[str, Any]] = {
+    "filter_": Annotated[
+        str | None,
+        typer.Option("--filter", help="Names that contain this; with * or ? a pattern.", rich_help_panel=SHOWN),
+    ],
+    "sort": Annotated[
+        str | None,
+        typer.Option("--sort", help="By this column; with - in front the other way round.", rich_help_panel=SHOWN),
+    ],
+    "limit": Annotated[int | None, typer.Option("--limit", min=1, help="So many at most.", rich_help_panel=SHOWN)],
+}
+DEFAULTS: Final[dict[str, Any]] = {"as_json": False}
+
+
+class Watchable(TyperCommand):
+    """`--watch` may stand without its number."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As for any command."""
+        return super().parse_args(ctx, watching.normalised(args))
+
+
+def deed(app: typer.Typer, name: str, *, hidden: bool = False) -> Callable[[F], F]:
+    """Registers a function that does something."""
+
+    def register(function: F) -> F:
+        def run(reach: Reach, given: dict[str, Any]) -> None:
+            told = function(reach, **given)
+            if told is not None:
+                typer.echo(told)
+
+        _register(app, name, function, run, {}, TyperCommand, hidden)
+        return function
+
+    return register
+
+
+def listing(app: typer.Typer, name: str, table: Table, *, hidden: bool = False) -> Callable[[F], F]:
+    """Registers a function that gives documents."""
+
+    def register(function: F) -> F:
+        def run(reach: Reach, given: dict[str, Any]) -> None:
+            wish, every_s = _wish(given)
+            reach.narrowed = table.query(wish, tables.terminal_width())
+
+            def rows() -> list[Document]:
+                return table.rows(function(reach, **given), wish)
+
+            show(table, rows, wish, every_s)
+
+        _register(app, name, function, run, LIST | COLUMNS | JSON, Watchable, hidden)
+        return function
+
+    return register
+
+
+def showing(app: typer.Typer, name: str, table: Table, *, hidden: bool = False) -> Callable[[F], F]:
+    """Registers a function that gives one document."""
+
+    def register(function: F) -> F:
+        def run(reach: Reach, given: dict[str, Any]) -> None:
+            wish, every_s = _wish(given)
+            show_document(table, lambda: function(reach, **given), wish, every_s)
+
+        _register(app, name, function, run, COLUMNS | JSON, Watchable, hidden)
+        return function
+
+    return register
+
+
+def _wish(given: dict[str, Any]) -> tuple[Wish, float | None]:
+    """Takes the options of showing out of what was given."""
+    columns = tuple(name.strip() for name in (given.pop("columns") or "").split(",") if name.strip())
+    wish = Wish(
+        columns=columns,
+        sort=given.pop("sort", None) or "",
+        filter=given.pop("filter_", None) or "",
+        limit=given.pop("limit", None),
+        as_json=given.pop("as_json"),
+    )
+    return wish, given.pop("watch")
+
+
+def show(table: Table, rows: Callable[[], Sequence[Document]], wish: Wish, every_s: float | None = None) -> None:
+    """A table, or JSON, once or again and again. Failed."""
+
+    def line() -> str:
+        return tables.encoded(table.json(rows(), wish))
+
+    def draw() -> Any:
+        return tables.drawn(table, rows(), wish, tables.terminal_width())
+
+    _shown(line, draw, wish, every_s)
+
+
+def show_document(table: Table, document: Callable[[], Document], wish: Wish, every_s: float | None = None) -> None:
+    """A line for each field, or JSON, once or again and again. Failed."""
+
+    def line() -> str:
+        found = document()
+        return tables.encoded(table.json([found], wish)[0])
+
+    _shown(line, lambda: tables.drawn_document(table, document(), wish), wish, every_s)
+
+
+def _shown(line: Callable[[], str], draw: Callable[[], Any], wish: Wish, every_s: float | None) -> None:
+    if every_s is not None:
+        if every_s <= 0:
+            raise Failed("--watch: seconds are more than 0", USAGE)
+        if wish.as_json:
+            watching.watch_lines(line, every_s)
+        else:
+            watching.watch(draw, every_s, tables.console(cut=True))
+    elif wish.as_json:
+        typer.echo(line())
+    else:
+        tables.console().print(draw())
+
+
+def _register(
+    app: typer.Typer,
+    name: str,
+    function: Callable[..., Any],
+    run: Callable[[Reach, dict[str, Any]], None],
+    options: dict[str, Any],
+    kind: type[TyperCommand],
+    hidden: bool,
+) -> None:
+    """Adds the command: the function's own parameters, then `options`, then those of reaching."""
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    added = [
+        Parameter(word, Parameter.KEYWORD_ONLY, default=DEFAULTS.get(word), annotation=annotation)
+        for word, annotation in (options | REACH).items()
+    ]
+    parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own] + added
+
+    def command(**given: Any) -> None:
+        at = {word: given.pop(word) for word in REACH}
+        at["user"] = at.pop("login")
+        try:
+            with closing(Reach(**at)) as reach:
+                run(reach, given)
+        except Failed as failed:
+            end(failed)
+        except BrokenPipeError:
+            sys.stderr.close()  # who read the output has seen enough
+            raise typer.Exit(0) from None
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__doc__ = function.__doc__
+    command.__name__ = function.__name__
+    app.command(name, cls=kind, hidden=hidden)(command)

@@ -1,0 +1,144 @@
+"""`clusterbroker connections`, `channels` and `consumers`: who is there (waits)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from broker.cli.commands import deed, listing, showing
+from broker.cli.complete import channels as complete_channels
+from broker.cli.complete import connections as complete_connections
+from broker.cli.complete import users as complete_users
+from broker.cli.endings import USAGE, Failed
+from broker.cli.given import OfVhost
+from broker.cli.reach import Reach
+from broker.cli.readable import visible
+from broker.cli.tables import Column, Document, Table, moment, number, rate
+
+app = typer.Typer(no_args_is_help=True, help="Connections of clients.")
+channels = typer.Typer(no_args_is_help=True, help="Channels of connections.")
+consumers = typer.Typer(no_args_is_help=True, help="Who consumes from which queue.")
+
+CONNECTIONS = Table(
+    (
+        Column("name"),
+        Column("user"),
+        Column("vhost"),
+        Column("node"),
+        Column("state"),
+        Column("channels", show=number),
+        Column("in", "recv_oct_details.rate", rate),
+        Column("out", "send_oct_details.rate", rate),
+        Column("tls", "ssl"),
+        Column("since", "connected_at", moment),
+        Column("called", "user_provided_name", wide=True),
+        Column("protocol", wide=True),
+        Column("mechanism", "auth_mechanism", wide=True),
+        Column("client", "client_properties.product", wide=True),
+    )
+)
+CHANNELS = Table(
+    (
+        Column("name"),
+        Column("user"),
+        Column("vhost"),
+        Column("node"),
+        Column("state"),
+        Column("prefetch", "prefetch_count", number),
+        Column("unacked", "messages_unacknowledged", number),
+        Column("unconfirmed", "messages_unconfirmed", number),
+        Column("consumers", "consumer_count", number),
+        Column("in", "message_stats.publish_details.rate", rate),
+        Column("out", "message_stats.deliver_get_details.rate", rate),
+        Column("confirm", wide=True),
+        Column("transactional", wide=True),
+    )
+)
+CONSUMERS = Table(
+    (
+        Column("vhost", "queue.vhost"),
+        Column("queue", "queue.name"),
+        Column("tag", "consumer_tag"),
+        Column("channel", "channel_details.name"),
+        Column("ack_required"),
+        Column("prefetch", "prefetch_count", number),
+        Column("active"),
+        Column("exclusive", wide=True),
+        Column("user", "channel_details.user", wide=True),
+        Column("arguments", wide=True),
+    ),
+    name="queue.name",
+)
+Connection = Annotated[str, typer.Argument(metavar="CONNECTION", autocompletion=complete_connections)]
+
+
+@listing(app, "list", CONNECTIONS)
+def connection_list(
+    reach: Reach,
+    vhost: OfVhost = None,
+    user: Annotated[str | None, typer.Option("--of", help="Only of this user.", autocompletion=complete_users)] = None,
+) -> list[Document]:
+    """All connections, wherever in the cluster they are."""
+    api = reach.api
+    found = api.get("/api/connections") if vhost is None else api.get("/api/vhosts/{}/connections", vhost)
+    return [row for row in found if user in (None, row["user"])]
+
+
+@showing(app, "show", CONNECTIONS)
+def connection_show(reach: Reach, connection: Connection) -> Document:
+    """One connection."""
+    found: Document = reach.api.get("/api/connections/{}", connection)
+    return found
+
+
+@deed(app, "close")
+def connection_close(
+    reach: Reach,
+    connection: Annotated[
+        str | None, typer.Argument(metavar="[CONNECTION]", autocompletion=complete_connections)
+    ] = None,
+    user: Annotated[str | None, typer.Option("--of", help="All of this user.", autocompletion=complete_users)] = None,
+    reason: Annotated[str, typer.Option(help="What the client is told.")] = "closed by operator",
+) -> str:
+    """Close one connection, or all of a user."""
+    if (connection is None) == (user is None):
+        raise Failed("say a connection's name, or --of USER", USAGE)
+    headers = {"x-reason": visible(reason).encode("ascii", "backslashreplace").decode()}
+    if user is not None:
+        reach.api.delete("/api/connections/username/{}", user, headers=headers)
+        return f"the connections of '{user}' are closed"
+    assert connection is not None, "one of the two was said"
+    reach.api.delete("/api/connections/{}", connection, headers=headers)
+    return f"connection '{visible(connection)}' is closed"
+
+
+@listing(channels, "list", CHANNELS)
+def channel_list(
+    reach: Reach,
+    vhost: OfVhost = None,
+    connection: Annotated[
+        str | None,
+        typer.Option("--connection", help="Only of this connection.", autocompletion=complete_connections),
+    ] = None,
+) -> list[Document]:
+    """All channels."""
+    if connection is not None:
+        found = reach.api.get("/api/connections/{}/channels", connection)
+        return [row for row in found if vhost in (None, row["vhost"])]
+    return list(reach.api.get("/api/channels") if vhost is None else reach.api.get("/api/vhosts/{}/channels", vhost))
+
+
+@showing(channels, "show", CHANNELS)
+def channel_show(
+    reach: Reach, channel: Annotated[str, typer.Argument(metavar="CHANNEL", autocompletion=complete_channels)]
+) -> Document:
+    """One channel."""
+    found: Document = reach.api.get("/api/channels/{}", channel)
+    return found
+
+
+@listing(consumers, "list", CONSUMERS)
+def consumer_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+    """All consumers, with the queues that they consume from."""
+    return list(reach.api.get("/api/consumers") if vhost is None else reach.api.get("/api/consumers/{}", vhost))

@@ -1,0 +1,81 @@
+"""`clusterbroker definitions`: all that was declared, as a file, in RabbitMQ's form (waits)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.cli.commands import deed
+from broker.cli.endings import FAILED, USAGE, Failed
+from broker.cli.given import OfVhost
+from broker.cli.reach import Reach
+
+app = typer.Typer(no_args_is_help=True, help="All that was declared, as a file: out and in, RabbitMQ's too.")
+FILE_BYTES_MAX = 64 << 20
+
+
+@deed(app, "export")
+def definitions_export(
+    reach: Reach,
+    file: Annotated[Path | None, typer.Argument(help="Where to; without it, or -: standard output.")] = None,
+    vhost: OfVhost = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> str | None:
+    """Write vhosts, users, permissions, policies, queues, exchanges and bindings to a file that only you may read.
+
+    With --vhost what is in this one, without users, to be imported under any name. Passwords are in it as hashes.
+    """
+    path = "/api/definitions" if vhost is None else "/api/definitions/{}"
+    document = reach.api.get(path, *(() if vhost is None else (vhost,)))
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    if file is None or str(file) == "-":
+        sys.stdout.write(text)
+        return None
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
+    try:
+        with os.fdopen(os.open(file, flags, 0o600), "w", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise Failed(f"{file} is there already: say --force to write over it", USAGE) from None
+    except OSError as error:
+        raise Failed(f"{file}: {error.strerror}", FAILED) from None
+    counts = ", ".join(
+        f"{len(part)} {section}" for section, part in document.items() if isinstance(part, list) and part
+    )
+    return f"{file}: {counts or 'nothing'}"
+
+
+@deed(app, "import")
+def definitions_import(
+    reach: Reach,
+    file: Annotated[Path, typer.Argument(help="-: standard input.")],
+    vhost: Annotated[str | None, typer.Option("--vhost", help="All into this one, whatever the file names.")] = None,
+) -> str:
+    """Make all that a file says, or nothing when some of it cannot be."""
+    try:
+        raw = sys.stdin.buffer.read(FILE_BYTES_MAX + 1) if str(file) == "-" else _read(file)
+    except OSError as error:
+        raise Failed(f"{file}: {error.strerror}", USAGE) from None
+    if len(raw) > FILE_BYTES_MAX:
+        raise Failed(f"{file}: more than {FILE_BYTES_MAX >> 20} MiB", USAGE)
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise Failed(f"{file} is not JSON: {error}", USAGE) from None
+    if not isinstance(document, dict):
+        raise Failed(f"{file} is no JSON object: definitions are what 'definitions export' writes", USAGE)
+    if vhost is None:
+        reach.api.post("/api/definitions", body=document)
+    else:
+        reach.api.post("/api/definitions/{}", vhost, body=document)
+    return "all definitions are there"
+
+
+def _read(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(FILE_BYTES_MAX + 1)

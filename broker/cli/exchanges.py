@@ -1,0 +1,175 @@
+"""`clusterbroker exchanges` and `bindings` (waits)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from broker.cli import messages
+from broker.cli.commands import deed, listing, showing
+from broker.cli.complete import exchanges as complete_exchanges
+from broker.cli.complete import queues as complete_queues
+from broker.cli.endings import USAGE, Failed
+from broker.cli.given import Arguments, AutoDelete, Durable, ExchangeName, OfVhost, RoutingKey, Vhost, table
+from broker.cli.reach import Reach
+from broker.cli.tables import Column, Document, Table, quoted, rate
+
+app = typer.Typer(no_args_is_help=True, help="Exchanges: where messages go in.")
+bindings = typer.Typer(no_args_is_help=True, help="Which messages of an exchange go where.")
+
+EXCHANGES = Table(
+    (
+        Column("vhost"),
+        Column("name", show=quoted),
+        Column("type"),
+        Column("durable"),
+        Column("in", "message_stats.publish_in_details.rate", rate),
+        Column("out", "message_stats.publish_out_details.rate", rate),
+        Column("policy"),
+        Column("auto_delete", wide=True),
+        Column("internal", wide=True),
+        Column("arguments", wide=True),
+    )
+)
+BINDINGS = Table(
+    (
+        Column("vhost"),
+        Column("source", show=quoted),
+        Column("routing_key"),
+        Column("destination"),
+        Column("to", "destination_type"),
+        Column("arguments"),
+    ),
+    name="destination",
+)
+Destination = Annotated[str, typer.Argument(metavar="DESTINATION", autocompletion=complete_exchanges)]
+Source = Annotated[str, typer.Argument(metavar="SOURCE", autocompletion=complete_exchanges)]
+
+
+@listing(app, "list", EXCHANGES)
+def exchange_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+    """All exchanges and what goes through them."""
+    if vhost is None:
+        return list(reach.api.get("/api/exchanges"))
+    return list(reach.api.get("/api/exchanges/{}", vhost))
+
+
+@showing(app, "show", EXCHANGES)
+def exchange_show(reach: Reach, exchange: ExchangeName, vhost: Vhost = "/") -> Document:
+    """One exchange."""
+    found: Document = reach.api.get("/api/exchanges/{}/{}", vhost, exchange or messages.DEFAULT_EXCHANGE)
+    return found
+
+
+@deed(app, "declare")
+def exchange_declare(
+    reach: Reach,
+    exchange: Annotated[str, typer.Argument(metavar="EXCHANGE")],
+    kind: Annotated[str, typer.Option("--type", help="direct, fanout, topic, headers, ...")] = "direct",
+    vhost: Vhost = "/",
+    durable: Durable = True,
+    auto_delete: AutoDelete = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Other exchanges alone may publish to it.")] = False,
+    argument: Arguments = None,
+) -> str:
+    """Make an exchange. One that is there already must be the same."""
+    body = {
+        "type": kind,
+        "durable": durable,
+        "auto_delete": auto_delete,
+        "internal": internal,
+        "arguments": table(argument),
+    }
+    reach.api.put("/api/exchanges/{}/{}", vhost, exchange, body=body)
+    return f"exchange '{exchange}' is declared"
+
+
+@deed(app, "delete")
+def exchange_delete(
+    reach: Reach,
+    exchange: ExchangeName,
+    vhost: Vhost = "/",
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Not one that has bindings.")] = False,
+) -> str:
+    """Delete an exchange and its bindings."""
+    query = {"if-unused": "true"} if if_unused else {}
+    reach.api.delete("/api/exchanges/{}/{}", vhost, exchange, query=query)
+    return f"exchange '{exchange}' is deleted"
+
+
+@deed(app, "publish")
+def exchange_publish(
+    reach: Reach,
+    exchange: ExchangeName,
+    body: messages.Body = None,
+    routing_key: RoutingKey = "",
+    file: messages.File = None,
+    properties: messages.Properties = None,
+    headers: messages.Headers = None,
+    persistent: messages.Persistent = True,
+    vhost: Vhost = "/",
+) -> str:
+    """Publish a message, and wait until it is confirmed. Exit code 1 when no queue got it."""
+    return messages.publish(reach, vhost, exchange, routing_key, (body, file), properties, headers, persistent)
+
+
+@deed(app, "bind")
+def exchange_bind(
+    reach: Reach,
+    destination: Destination,
+    source: Source,
+    routing_key: RoutingKey = "",
+    argument: Arguments = None,
+    vhost: Vhost = "/",
+) -> str:
+    """Let messages of SOURCE into the exchange DESTINATION."""
+    messages.bind(reach, vhost, source, "e", destination, routing_key, table(argument))
+    return f"exchange '{destination}' is bound to '{source}'"
+
+
+@deed(app, "unbind")
+def exchange_unbind(
+    reach: Reach,
+    destination: Destination,
+    source: Source,
+    routing_key: RoutingKey = "",
+    argument: Arguments = None,
+    vhost: Vhost = "/",
+) -> str:
+    """Take one binding away: the one with this routing key and these arguments."""
+    messages.unbind(reach, vhost, source, "e", destination, routing_key, table(argument))
+    return f"exchange '{destination}' is no longer bound to '{source}'"
+
+
+@listing(bindings, "list", BINDINGS)
+def binding_list(
+    reach: Reach,
+    vhost: OfVhost = None,
+    source: Annotated[
+        str | None, typer.Option("--source", help="Those of this exchange.", autocompletion=complete_exchanges)
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", help="Those to this queue.", autocompletion=complete_queues)
+    ] = None,
+    exchange: Annotated[
+        str | None, typer.Option("--exchange", help="Those to this exchange.", autocompletion=complete_exchanges)
+    ] = None,
+) -> list[Document]:
+    """All bindings, or those of one exchange or queue (then of the vhost / unless told)."""
+    if queue is not None and exchange is not None:
+        raise Failed("say --queue or --exchange, not both", USAGE)
+    api, default = reach.api, messages.DEFAULT_EXCHANGE
+    where = "/" if vhost is None else vhost
+    if queue is not None:
+        found = api.get("/api/queues/{}/{}/bindings", where, queue)
+    elif exchange is not None:
+        found = api.get("/api/exchanges/{}/{}/bindings/destination", where, exchange or default)
+    elif source is not None:
+        return list(api.get("/api/exchanges/{}/{}/bindings/source", where, source or default))
+    else:
+        return list(api.get("/api/bindings") if vhost is None else api.get("/api/bindings/{}", vhost))
+    if source is not None:
+        wanted = "" if source == default else source
+        found = [binding for binding in found if binding["source"] == wanted]
+    return list(found)

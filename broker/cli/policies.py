@@ -1,0 +1,207 @@
+"""`clusterbroker policies`, `operator-policies`, `parameters` and `global-parameters` (waits)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli import complete
+from broker.cli.commands import deed, listing, showing
+from broker.cli.given import OfVhost, Vhost, json_of, object_of
+from broker.cli.reach import Reach
+from broker.cli.tables import Column, Document, Table, number
+from broker.cli.tables import pattern as pattern_cell
+
+app = typer.Typer(no_args_is_help=True, help="Settings for all queues or exchanges whose name matches.")
+operator_policies = typer.Typer(no_args_is_help=True, help="Policies that are stronger than arguments and policies.")
+parameters = typer.Typer(no_args_is_help=True, help="Runtime parameters of components, in a vhost.")
+global_parameters = typer.Typer(no_args_is_help=True, help="Parameters of the whole cluster.")
+
+POLICIES = Table(
+    (
+        Column("vhost"),
+        Column("name"),
+        Column("pattern", show=pattern_cell),
+        Column("apply_to"),
+        Column("priority", show=number),
+        Column("definition"),
+    )
+)
+PARAMETERS = Table((Column("vhost"), Column("component"), Column("name"), Column("value")))
+GLOBAL_PARAMETERS = Table((Column("name"), Column("value")))
+
+PolicyName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete.policies)]
+OperatorPolicyName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete.operator_policies)]
+Pattern = Annotated[str, typer.Argument(help="A regular expression over names.")]
+Definition = Annotated[str, typer.Argument(help='A JSON object, e.g. {"max-length": 1000}')]
+ApplyTo = Annotated[str, typer.Option(help="all, queues, classic_queues, quorum_queues, streams or exchanges")]
+Priority = Annotated[int, typer.Option(help="Of several that match the highest one holds.")]
+Component = Annotated[str, typer.Argument(autocompletion=complete.components)]
+Value = Annotated[str, typer.Argument(help="JSON")]
+
+
+def _named(policy: Document) -> Document:
+    """With the field that a policy's scope has here as in the wiring log; RabbitMQ's has a dash."""
+    return {name.replace("apply-to", "apply_to"): value for name, value in policy.items()}
+
+
+# -- policies ---------------------------------------------------------------------------------------------------
+
+
+@listing(app, "list", POLICIES)
+def policy_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+    """All policies."""
+    if vhost is not None:
+        return [_named(policy) for policy in reach.api.get("/api/policies/{}", vhost)]
+    return [_named(policy) for policy in reach.documents("/api/policies", "policy.list", "policies")]
+
+
+@showing(app, "show", POLICIES)
+def policy_show(reach: Reach, name: PolicyName, vhost: Vhost = "/") -> Document:
+    """One policy."""
+    return _named(reach.api.get("/api/policies/{}/{}", vhost, name))
+
+
+@deed(app, "set")
+def policy_set(
+    reach: Reach,
+    name: PolicyName,
+    pattern: Pattern,
+    definition: Definition,
+    vhost: Vhost = "/",
+    apply_to: ApplyTo = "all",
+    priority: Priority = 0,
+    operator: Annotated[bool, typer.Option("--operator", help="As `operator-policies set`.")] = False,
+) -> str:
+    """Make or replace a policy. `explain queue` shows what it comes to."""
+    if operator:
+        return operator_policy_set(reach, name, pattern, definition, vhost, apply_to, priority)
+    wanted = {"pattern": pattern, "definition": object_of(definition, "DEFINITION"), "priority": priority}
+    if reach.here:
+        reach.perform("policy.set", name=name, vhost=vhost, apply_to=apply_to, **wanted)
+    else:
+        reach.api.put("/api/policies/{}/{}", vhost, name, body={**wanted, "apply-to": apply_to})
+    return f"policy '{name}' is set"
+
+
+@deed(app, "delete")
+def policy_delete(reach: Reach, name: PolicyName, vhost: Vhost = "/") -> str:
+    """Delete a policy."""
+    if reach.here:
+        reach.perform("policy.delete", name=name, vhost=vhost)
+    else:
+        reach.api.delete("/api/policies/{}/{}", vhost, name)
+    return f"policy '{name}' is deleted"
+
+
+@listing(operator_policies, "list", POLICIES)
+def operator_policy_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+    """All operator policies."""
+    api = reach.api
+    found = api.get("/api/operator-policies") if vhost is None else api.get("/api/operator-policies/{}", vhost)
+    return [_named(policy) for policy in found]
+
+
+@showing(operator_policies, "show", POLICIES)
+def operator_policy_show(reach: Reach, name: OperatorPolicyName, vhost: Vhost = "/") -> Document:
+    """One operator policy."""
+    return _named(reach.api.get("/api/operator-policies/{}/{}", vhost, name))
+
+
+@deed(operator_policies, "set")
+def operator_policy_set(
+    reach: Reach,
+    name: OperatorPolicyName,
+    pattern: Pattern,
+    definition: Definition,
+    vhost: Vhost = "/",
+    apply_to: ApplyTo = "all",
+    priority: Priority = 0,
+) -> str:
+    """Make or replace an operator policy: limits that users cannot lift."""
+    wanted = {"pattern": pattern, "definition": object_of(definition, "DEFINITION"), "priority": priority}
+    if reach.here and apply_to == "all":
+        reach.perform("operator-policy.set", name=name, vhost=vhost, **wanted)
+    else:
+        reach.api.put("/api/operator-policies/{}/{}", vhost, name, body={**wanted, "apply-to": apply_to})
+    return f"operator policy '{name}' is set"
+
+
+@deed(operator_policies, "delete")
+def operator_policy_delete(reach: Reach, name: OperatorPolicyName, vhost: Vhost = "/") -> str:
+    """Delete an operator policy."""
+    reach.api.delete("/api/operator-policies/{}/{}", vhost, name)
+    return f"operator policy '{name}' is deleted"
+
+
+# -- parameters -------------------------------------------------------------------------------------------------
+
+
+@listing(parameters, "list", PARAMETERS)
+def parameter_list(
+    reach: Reach,
+    component: Annotated[
+        str | None, typer.Option("--component", help="Only of this.", autocompletion=complete.components)
+    ] = None,
+    vhost: OfVhost = None,
+) -> list[Document]:
+    """All parameters; limits of vhosts and operator policies are among them."""
+    api = reach.api
+    if component is None:
+        return [row for row in api.get("/api/parameters") if vhost in (None, row["vhost"])]
+    if vhost is None:
+        return list(api.get("/api/parameters/{}", component))
+    return list(api.get("/api/parameters/{}/{}", component, vhost))
+
+
+@showing(parameters, "show", PARAMETERS)
+def parameter_show(reach: Reach, component: Component, name: str, vhost: Vhost = "/") -> Document:
+    """One parameter."""
+    found: Document = reach.api.get("/api/parameters/{}/{}/{}", component, vhost, name)
+    return found
+
+
+@deed(parameters, "set")
+def parameter_set(reach: Reach, component: Component, name: str, value: Value, vhost: Vhost = "/") -> str:
+    """Make or replace a parameter."""
+    body: dict[str, Any] = {"value": json_of(value, "VALUE")}
+    reach.api.put("/api/parameters/{}/{}/{}", component, vhost, name, body=body)
+    return f"parameter '{name}' is set"
+
+
+@deed(parameters, "delete")
+def parameter_delete(reach: Reach, component: Component, name: str, vhost: Vhost = "/") -> str:
+    """Delete a parameter."""
+    reach.api.delete("/api/parameters/{}/{}/{}", component, vhost, name)
+    return f"parameter '{name}' is deleted"
+
+
+GlobalName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete.global_parameters)]
+
+
+@listing(global_parameters, "list", GLOBAL_PARAMETERS)
+def global_parameter_list(reach: Reach) -> list[Document]:
+    """All parameters of the cluster."""
+    return list(reach.api.get("/api/global-parameters"))
+
+
+@showing(global_parameters, "show", GLOBAL_PARAMETERS)
+def global_parameter_show(reach: Reach, name: GlobalName) -> Document:
+    """One parameter of the cluster."""
+    found: Document = reach.api.get("/api/global-parameters/{}", name)
+    return found
+
+
+@deed(global_parameters, "set")
+def global_parameter_set(reach: Reach, name: GlobalName, value: Value) -> str:
+    """Make or replace a parameter of the cluster."""
+    reach.api.put("/api/global-parameters/{}", name, body={"value": json_of(value, "VALUE")})
+    return f"global parameter '{name}' is set"
+
+
+@deed(global_parameters, "delete")
+def global_parameter_delete(reach: Reach, name: GlobalName) -> str:
+    """Delete a parameter of the cluster."""
+    reach.api.delete("/api/global-parameters/{}", name)
+    return f"global parameter '{name}' is deleted"

@@ -1,0 +1,236 @@
+"""`clusterbroker queues`: what is in them, who has them, and what can be done to them (waits)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli import messages
+from broker.cli.administration import AsJson, DataDir
+from broker.cli.administration import perform as perform_here
+from broker.cli.commands import deed, listing, show, showing
+from broker.cli.complete import exchanges as complete_exchanges
+from broker.cli.endings import USAGE, Failed, end
+from broker.cli.given import (
+    Arguments,
+    AutoDelete,
+    Durable,
+    NodeName,
+    OfVhost,
+    QueueName,
+    QueueNames,
+    RoutingKey,
+    Vhost,
+    table,
+)
+from broker.cli.membership import PATIENCE_S
+from broker.cli.membership import show as show_facts
+from broker.cli.reach import DATA_DIR, Reach
+from broker.cli.tables import Column, Document, Table, Wish, number, rate, size
+
+app = typer.Typer(invoke_without_command=True, help="Queues: messages, owners, copies.")
+
+QUEUES = Table(
+    (
+        Column("vhost"),
+        Column("name"),
+        Column("type", wide=True),
+        Column("owner"),
+        Column("in_sync"),
+        Column("state"),
+        Column("ready", "messages_ready", number),
+        Column("unacked", "messages_unacknowledged", number),
+        Column("in", "message_stats.publish_details.rate", rate),
+        Column("out", "message_stats.deliver_get_details.rate", rate),
+        Column("consumers", show=number),
+        Column("bytes", "message_bytes", size),
+        Column("policy", wide=True),
+        Column("epoch", show=number, wide=True),
+        Column("replicas", wide=True),
+        Column("durable", wide=True),
+        Column("auto_delete", wide=True),
+        Column("exclusive", wide=True),
+        Column("arguments", wide=True),
+    ),
+    narrow=True,
+)
+
+
+@app.callback()
+def queue_owners(context: typer.Context, data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
+    """Queues: messages, owners, copies. Without a command: who owns which, as this member of the cluster knows it."""
+    if context.invoked_subcommand is None:
+        show_facts(perform_here(data_dir, "queues")["queues"], as_json)
+        return
+    said = context.get_parameter_source("data_dir")
+    if as_json or (said is not None and said.name == "COMMANDLINE"):
+        end(Failed("options stand behind the verb: clusterbroker queues list --data-dir DIR", USAGE))
+
+
+@listing(app, "list", QUEUES)
+def queue_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+    """All queues: depth, rates, consumers, owner."""
+    if vhost is None:
+        return list(reach.api.get("/api/queues", query=reach.narrowed))
+    return list(reach.api.get("/api/queues/{}", vhost, query=reach.narrowed))
+
+
+@showing(app, "show", QUEUES)
+def queue_show(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> Document:
+    """One queue. `explain queue` says why it is as it is."""
+    found: Document = reach.api.get("/api/queues/{}/{}", vhost, queue)
+    return found
+
+
+@deed(app, "declare")
+def queue_declare(
+    reach: Reach,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    vhost: Vhost = "/",
+    durable: Durable = True,
+    auto_delete: AutoDelete = False,
+    argument: Arguments = None,
+) -> str:
+    """Make a queue. One that is there already must be the same."""
+    body = {"durable": durable, "auto_delete": auto_delete, "arguments": table(argument)}
+    reach.api.put("/api/queues/{}/{}", vhost, queue, body=body)
+    return f"queue '{queue}' is declared"
+
+
+@deed(app, "delete")
+def queue_delete(
+    reach: Reach,
+    queues: QueueNames,
+    vhost: Vhost = "/",
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Not one that has messages.")] = False,
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Not one that has consumers.")] = False,
+) -> None:
+    """Delete queues and the messages in them; it ends with the first one that cannot be."""
+    conditions = {"if-empty": if_empty, "if-unused": if_unused}
+    for queue in queues:
+        query = {name: "true" for name, wanted in conditions.items() if wanted}
+        reach.api.delete("/api/queues/{}/{}", vhost, queue, query=query)
+        typer.echo(f"queue '{queue}' is deleted")
+
+
+@deed(app, "purge")
+def queue_purge(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
+    """Delete all messages of a queue that are ready."""
+    reach.api.delete("/api/queues/{}/{}/contents", vhost, queue)
+    return f"queue '{queue}' is purged"
+
+
+@deed(app, "publish")
+def queue_publish(
+    reach: Reach,
+    queue: QueueName,
+    body: messages.Body = None,
+    file: messages.File = None,
+    properties: messages.Properties = None,
+    headers: messages.Headers = None,
+    persistent: messages.Persistent = True,
+    vhost: Vhost = "/",
+) -> str:
+    """Put a message into a queue, and wait until it is confirmed."""
+    return messages.publish(reach, vhost, "", queue, (body, file), properties, headers, persistent)
+
+
+@deed(app, "get")
+def queue_get(
+    reach: Reach,
+    queue: QueueName,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="So many at most.")] = 1,
+    ack: Annotated[bool, typer.Option("--ack", help="Take them for good.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", help="Throw them away, or to the dead-letter exchange.")] = False,
+    body_only: Annotated[bool, typer.Option("--body-only", help="The bodies as they are, and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, on one line.")] = False,
+    vhost: Vhost = "/",
+) -> None:
+    """Get messages. Unless told otherwise they go back to their places, and are redelivered from then on."""
+    if ack and reject:
+        raise Failed("say --ack or --reject, not both", USAGE)
+    mode = "ack_requeue_false" if ack else "reject_requeue_false" if reject else "ack_requeue_true"
+    asked = {"count": count, "ackmode": mode, "encoding": "base64" if body_only else "auto"}
+    found: list[Document] = reach.api.post("/api/queues/{}/{}/get", vhost, queue, body=asked)
+    if body_only:
+        messages.write_bodies(found)
+    else:
+        show(messages.MESSAGES, lambda: found, Wish(as_json=as_json))
+
+
+@deed(app, "bind")
+def queue_bind(
+    reach: Reach,
+    queue: QueueName,
+    exchange: Annotated[str, typer.Argument(metavar="EXCHANGE", autocompletion=complete_exchanges)],
+    routing_key: RoutingKey = "",
+    argument: Arguments = None,
+    vhost: Vhost = "/",
+) -> str:
+    """Let an exchange's messages into a queue."""
+    messages.bind(reach, vhost, exchange, "q", queue, routing_key, table(argument))
+    return f"queue '{queue}' is bound to '{exchange}'"
+
+
+@deed(app, "unbind")
+def queue_unbind(
+    reach: Reach,
+    queue: QueueName,
+    exchange: Annotated[str, typer.Argument(metavar="EXCHANGE", autocompletion=complete_exchanges)],
+    routing_key: RoutingKey = "",
+    argument: Arguments = None,
+    vhost: Vhost = "/",
+) -> str:
+    """Take one binding away: the one with this routing key and these arguments."""
+    messages.unbind(reach, vhost, exchange, "q", queue, routing_key, table(argument))
+    return f"queue '{queue}' is no longer bound to '{exchange}'"
+
+
+# -- who owns it ------------------------------------------------------------------------------------------------
+
+
+@deed(app, "move")
+def queue_move(
+    reach: Reach,
+    queue: QueueName,
+    to: NodeName,
+    vhost: Vhost = "/",
+) -> str:
+    """Hand a queue's ownership to another member that is in sync."""
+    took = _operated(reach, vhost, queue, "queues.move", "move", to=to)
+    return f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}"
+
+
+@deed(app, "force-owner")
+def queue_force_owner(
+    reach: Reach,
+    queue: QueueName,
+    to: NodeName,
+    confirm_loss: Annotated[
+        bool, typer.Option("--confirm-loss", help="Messages that this copy lacks are lost.")
+    ] = False,
+    vhost: Vhost = "/",
+) -> str:
+    """Make a replica the owner whatever it holds: the last way out when no in-sync copy comes back."""
+    if not confirm_loss:
+        raise Failed("messages that this copy lacks are lost: say --confirm-loss", USAGE)
+    took = _operated(reach, vhost, queue, "queues.force-owner", "force-owner", to=to, confirm_loss=True)
+    return f"'{queue}' is owned by {took['owner']}, epoch {took['epoch']}"
+
+
+@deed(app, "rebalance")
+def queue_rebalance(reach: Reach) -> str:
+    """Hand queues over until each member owns about as many."""
+    if reach.here:
+        done = reach.perform("queues.rebalance", PATIENCE_S)
+    else:
+        done = reach.api.post("/api/rebalance/queues", body={})
+    return f"moved {done['moved']} queues, {done['left']} left"
+
+
+def _operated(reach: Reach, vhost: str, queue: str, do: str, verb: str, **more: Any) -> dict[str, Any]:
+    if reach.here:
+        return reach.perform(do, vhost=vhost, queue=queue, to=more["to"])
+    found: dict[str, Any] = reach.api.post("/api/queues/{}/{}/" + verb, vhost, queue, body=more)
+    return found

@@ -1,0 +1,273 @@
+"""`clusterbroker users`, `permissions`, `topic-permissions` and `user-limits` (waits).
+
+On the node's own machine most of it works without a management API, and while the node does not run: then the wiring
+log in the data directory is changed. Passwords are typed at a terminal, or are the first line of standard input.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from broker.cli.commands import deed, listing, showing
+from broker.cli.endings import FAILED, Failed
+from broker.cli.given import Replace, UserName, VhostName, new_password
+from broker.cli.reach import Reach
+from broker.cli.tables import ABSENT, Column, Document, Table, pattern, text
+
+app = typer.Typer(no_args_is_help=True, help="Users and what they may do.")
+permissions = typer.Typer(no_args_is_help=True, help="What users may configure, write and read in a vhost.")
+topic_permissions = typer.Typer(no_args_is_help=True, help="Which routing keys users may use on a topic exchange.")
+limits = typer.Typer(no_args_is_help=True, help="How many connections and channels a user may have.")
+
+
+def grants(value: Any) -> str:
+    """Permissions on one line."""
+    told = [
+        " ".join([text(one["vhost"]), *([text(one["exchange"])] if "exchange" in one else []), *_patterns(one)])
+        for one in value
+    ]
+    return "; ".join(told) or ABSENT
+
+
+def _patterns(permission: Document) -> list[str]:
+    return [f"{name}={pattern(permission[name])}" for name in ("configure", "write", "read") if name in permission]
+
+
+USERS = Table((Column("name"), Column("tags"), Column("limits"), Column("hashing_algorithm", wide=True)))
+USER = Table((*USERS.columns, Column("permissions", show=grants), Column("topic_permissions", show=grants)))
+PERMISSIONS = Table(
+    (
+        Column("user"),
+        Column("vhost"),
+        Column("configure", show=pattern),
+        Column("write", show=pattern),
+        Column("read", show=pattern),
+    ),
+    name="user",
+)
+TOPIC_PERMISSIONS = Table(
+    (Column("user"), Column("vhost"), Column("exchange"), Column("write", show=pattern), Column("read", show=pattern)),
+    name="user",
+)
+LIMITS = Table((Column("user"), Column("limits", "value")), name="user")
+
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", help="administrator, monitoring, policymaker, management (repeatable)")
+]
+Password = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PASSWORD]",
+        help="Better left out: it is typed then, or the first line of standard input. Here others can see it.",
+    ),
+]
+Pattern = Annotated[str, typer.Argument(help="A regular expression over names; '' matches none.")]
+Limit = Annotated[Literal["max-connections", "max-channels"], typer.Argument()]
+
+
+# -- users ------------------------------------------------------------------------------------------------------
+
+
+@listing(app, "list", USERS)
+def user_list(reach: Reach) -> list[Document]:
+    """All users and their tags."""
+    return [_public(user) for user in reach.documents("/api/users", "user.list", "users")]
+
+
+def _public(user: Document) -> Document:
+    return {name: value for name, value in user.items() if name != "password_hash"}
+
+
+@showing(app, "show", USER)
+def user_show(reach: Reach, user: UserName) -> Document:
+    """One user, and where it may do what."""
+    api = reach.api
+    found = _public(api.get("/api/users/{}", user))
+    found["permissions"] = api.get("/api/users/{}/permissions", user)
+    found["topic_permissions"] = api.get("/api/users/{}/topic-permissions", user)
+    return found
+
+
+@listing(app, "lonely", USERS)
+def user_lonely(reach: Reach) -> list[Document]:
+    """Users that may enter no vhost."""
+    return [_public(user) for user in reach.api.get("/api/users/without-permissions")]
+
+
+@deed(app, "add")
+def user_add(reach: Reach, name: str, password: Password = None, tag: Tags = None, replace: Replace = False) -> str:
+    """Make a user."""
+    tags = tag or []
+    if reach.here:
+        typed = new_password(password, name)
+        reach.perform("user.add", name=name, password=typed, tags=tags, replace=replace)
+    else:
+        if not replace and reach.api.get_or_none("/api/users/{}", name) is not None:
+            raise Failed(
+                f"there is a user '{name}' already: 'users password' changes its password, "
+                "'users add --replace' its tags too"
+            )
+        typed = new_password(password, name)
+        reach.api.put("/api/users/{}", name, body={"password": typed, "tags": tags})
+    return f"user '{name}' is made"
+
+
+@deed(app, "password")
+def user_password(reach: Reach, name: UserName, password: Password = None) -> str:
+    """Give a user another password."""
+    if reach.here:
+        reach.perform("user.password", name=name, password=new_password(password, name))
+    else:
+        tags = _known(reach, name)["tags"]
+        reach.api.put("/api/users/{}", name, body={"password": new_password(password, name), "tags": tags})
+    return f"user '{name}' has another password"
+
+
+@deed(app, "tags")
+def user_tags(
+    reach: Reach,
+    name: UserName,
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]...", help="All that it has from now on.")] = None,
+) -> str:
+    """Give a user these tags, and no others."""
+    user = _known(reach, name)
+    kept = {"password_hash": user["password_hash"], "hashing_algorithm": user["hashing_algorithm"]}
+    reach.api.put("/api/users/{}", name, body={**kept, "tags": tags or []})
+    return f"user '{name}' has the tags: {', '.join(tags or []) or 'none'}"
+
+
+def _known(reach: Reach, name: str) -> dict[str, Any]:
+    user: dict[str, Any] | None = reach.api.get_or_none("/api/users/{}", name)
+    if user is None:
+        raise Failed(f"there is no user '{name}'", FAILED)
+    return user
+
+
+@deed(app, "delete")
+def user_delete(reach: Reach, names: Annotated[list[str], typer.Argument(metavar="USER...")]) -> str:
+    """Delete users and their permissions."""
+    if reach.here:
+        for name in names:
+            reach.perform("user.delete", name=name)
+    elif len(names) == 1:
+        _known(reach, names[0])
+        reach.api.delete("/api/users/{}", names[0])
+    else:
+        reach.api.post("/api/users/bulk-delete", body={"users": names})
+    return f"deleted: {', '.join(names)}"
+
+
+# -- permissions ------------------------------------------------------------------------------------------------
+
+
+@listing(permissions, "list", PERMISSIONS)
+def permission_list(
+    reach: Reach,
+    user: Annotated[str | None, typer.Option("--of", help="Only of this user.")] = None,
+    vhost: Annotated[str | None, typer.Option("--vhost", help="Only in this virtual host.")] = None,
+) -> list[Document]:
+    """Who may do what where."""
+    if user is not None and vhost is not None:
+        return [reach.api.get("/api/permissions/{}/{}", vhost, user)]
+    if user is not None:
+        return list(reach.api.get("/api/users/{}/permissions", user))
+    if vhost is not None:
+        return list(reach.api.get("/api/vhosts/{}/permissions", vhost))
+    return reach.documents("/api/permissions", "permission.list", "permissions")
+
+
+@deed(app, "permit", hidden=True)
+@deed(permissions, "set")
+def permission_set(
+    reach: Reach, user: UserName, vhost: VhostName, configure: Pattern, write: Pattern, read: Pattern
+) -> str:
+    """Let a user into a vhost: three regular expressions over names of queues and exchanges."""
+    granted = {"configure": configure, "write": write, "read": read}
+    if reach.here:
+        reach.perform("permission.set", user=user, vhost=vhost, **granted)
+    else:
+        reach.api.put("/api/permissions/{}/{}", vhost, user, body=granted)
+    return f"'{user}' may enter vhost '{vhost}'"
+
+
+@deed(permissions, "clear")
+def permission_clear(reach: Reach, user: UserName, vhost: VhostName) -> str:
+    """Keep a user out of a vhost."""
+    if reach.here:
+        reach.perform("permission.clear", user=user, vhost=vhost)
+    else:
+        reach.api.delete("/api/permissions/{}/{}", vhost, user)
+    return f"'{user}' may not enter vhost '{vhost}'"
+
+
+@listing(topic_permissions, "list", TOPIC_PERMISSIONS)
+def topic_permission_list(
+    reach: Reach,
+    user: Annotated[str | None, typer.Option("--of", help="Only of this user.")] = None,
+    vhost: Annotated[str | None, typer.Option("--vhost", help="Only in this virtual host.")] = None,
+) -> list[Document]:
+    """Which routing keys who may use where."""
+    if user is not None and vhost is not None:
+        return list(reach.api.get("/api/topic-permissions/{}/{}", vhost, user))
+    if user is not None:
+        return list(reach.api.get("/api/users/{}/topic-permissions", user))
+    if vhost is not None:
+        return list(reach.api.get("/api/vhosts/{}/topic-permissions", vhost))
+    return list(reach.api.get("/api/topic-permissions"))
+
+
+@deed(app, "permit-topic", hidden=True)
+@deed(permissions, "topic", hidden=True)
+@deed(topic_permissions, "set")
+def topic_permission_set(
+    reach: Reach, user: UserName, vhost: VhostName, exchange: str, write: Pattern, read: Pattern
+) -> str:
+    """Give a user two regular expressions over the routing keys of a topic exchange."""
+    granted = {"exchange": exchange, "write": write, "read": read}
+    if reach.here:
+        reach.perform("permission.topic", user=user, vhost=vhost, **granted)
+    else:
+        reach.api.put("/api/topic-permissions/{}/{}", vhost, user, body=granted)
+    return f"'{user}' has a permission on the routing keys of '{exchange}'"
+
+
+@deed(topic_permissions, "clear")
+def topic_permission_clear(
+    reach: Reach,
+    user: UserName,
+    vhost: VhostName,
+    exchange: Annotated[str | None, typer.Argument(help="Of this exchange; without it: of all.")] = None,
+) -> str:
+    """Take topic permissions away: all keys may be used again."""
+    if exchange is None:
+        reach.api.delete("/api/topic-permissions/{}/{}", vhost, user)
+    else:
+        reach.api.delete("/api/topic-permissions/{}/{}/{}", vhost, user, exchange)
+    return f"'{user}' has no topic permission on {exchange or 'any exchange'} in vhost '{vhost}'"
+
+
+# -- limits -----------------------------------------------------------------------------------------------------
+
+
+@listing(limits, "list", LIMITS)
+def user_limit_list(
+    reach: Reach, user: Annotated[str | None, typer.Option("--of", help="Only of this user.")] = None
+) -> list[Document]:
+    """Limits of users that have some."""
+    return list(reach.api.get("/api/user-limits") if user is None else reach.api.get("/api/user-limits/{}", user))
+
+
+@deed(limits, "set")
+def user_limit_set(reach: Reach, user: UserName, limit: Limit, value: int) -> str:
+    """Set a limit of a user."""
+    reach.api.put("/api/user-limits/{}/{}", user, limit, body={"value": value})
+    return f"'{user}' has {limit} {value}"
+
+
+@deed(limits, "clear")
+def user_limit_clear(reach: Reach, user: UserName, limit: Limit) -> str:
+    """Take a limit off."""
+    reach.api.delete("/api/user-limits/{}/{}", user, limit)
+    return f"'{user}' has no {limit}"

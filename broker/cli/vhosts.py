@@ -1,0 +1,109 @@
+"""`clusterbroker vhosts` and `vhost-limits` (waits)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from broker.cli.commands import deed, listing, showing
+from broker.cli.given import OfVhost, VhostName, sure
+from broker.cli.reach import Reach
+from broker.cli.tables import Column, Document, Table, number, rate
+
+app = typer.Typer(no_args_is_help=True, help="Virtual hosts.")
+limits = typer.Typer(no_args_is_help=True, help="How many queues and connections a virtual host may have.")
+
+VHOSTS = Table(
+    (
+        Column("name"),
+        Column("description"),
+        Column("tags"),
+        Column("ready", "messages_ready", number),
+        Column("unacked", "messages_unacknowledged", number),
+        Column("in", "message_stats.publish_details.rate", rate),
+        Column("out", "message_stats.deliver_get_details.rate", rate),
+        Column("default_queue_type", wide=True),
+    )
+)
+LIMITS = Table((Column("vhost"), Column("limits", "value")), name="vhost")
+Limit = Annotated[Literal["max-queues", "max-connections"], typer.Argument()]
+
+
+@listing(app, "list", VHOSTS)
+def vhost_list(reach: Reach) -> list[Document]:
+    """All virtual hosts and what happens in them."""
+    return reach.documents("/api/vhosts", "vhost.list", "vhosts")
+
+
+@showing(app, "show", VHOSTS)
+def vhost_show(reach: Reach, vhost: VhostName) -> Document:
+    """One virtual host."""
+    found: Document = reach.api.get("/api/vhosts/{}", vhost)
+    return found
+
+
+@deed(app, "add")
+def vhost_add(
+    reach: Reach,
+    name: str,
+    description: Annotated[str, typer.Option(help="For people.")] = "",
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="For people too (repeatable).")] = None,
+) -> str:
+    """Make a virtual host. Nobody may enter it yet: `permissions set`."""
+    if reach.here and not tag:
+        reach.perform("vhost.add", name=name, description=description)
+    else:
+        reach.api.put("/api/vhosts/{}", name, body={"description": description, "tags": ",".join(tag or [])})
+    return f"vhost '{name}' is made"
+
+
+@deed(app, "delete")
+def vhost_delete(
+    reach: Reach,
+    vhost: VhostName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")] = False,
+) -> str:
+    """Delete a virtual host and all that is in it: queues with their messages, exchanges, permissions."""
+    sure(f"Delete vhost '{vhost}' with all its queues and messages?", yes)
+    if reach.here:
+        reach.perform("vhost.delete", name=vhost)
+    else:
+        reach.api.delete("/api/vhosts/{}", vhost)
+    return f"vhost '{vhost}' is deleted"
+
+
+@deed(app, "alive")
+def vhost_alive(reach: Reach, vhost: VhostName = "/") -> str:
+    """Whether a message goes through: a queue is declared, a message published and got."""
+    reach.api.get("/api/aliveness-test/{}", vhost)
+    return "ok"
+
+
+@listing(limits, "list", LIMITS)
+def vhost_limit_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+    """Limits of virtual hosts that have some."""
+    return list(reach.api.get("/api/vhost-limits") if vhost is None else reach.api.get("/api/vhost-limits/{}", vhost))
+
+
+@deed(app, "limit", hidden=True)
+@deed(limits, "set")
+def vhost_limit_set(reach: Reach, vhost: VhostName, limit: Limit, value: int) -> str:
+    """Set a limit of a virtual host; a negative number takes it off."""
+    if reach.here:
+        reach.perform("vhost.limit", vhost=vhost, limit=limit, value=value)
+    elif value < 0:
+        reach.api.delete("/api/vhost-limits/{}/{}", vhost, limit)
+    else:
+        reach.api.put("/api/vhost-limits/{}/{}", vhost, limit, body={"value": value})
+    return f"vhost '{vhost}' has {limit} {value}" if value >= 0 else f"vhost '{vhost}' has no {limit}"
+
+
+@deed(limits, "clear")
+def vhost_limit_clear(reach: Reach, vhost: VhostName, limit: Limit) -> str:
+    """Take a limit off."""
+    if reach.here:
+        reach.perform("vhost.limit", vhost=vhost, limit=limit, value=-1)
+    else:
+        reach.api.delete("/api/vhost-limits/{}/{}", vhost, limit)
+    return f"vhost '{vhost}' has no {limit}"

@@ -1,0 +1,92 @@
+"""What the node itself is asked to do about its cluster: a table from method and path to a deed of the node.
+
+These are the operator's requests of `broker.server.cluster_operations`, which the command line also makes through
+`admin.sock`. A plan checks rights and form; whether the deed can be done is the node's to say.
+
+A node drains itself alone, so that is asked of the node that shall drain. RabbitMQ has the first path only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from .bodies import Body
+from .errors import bad_request, object_not_found
+from .reading import Reading
+from .reads import Path
+from .rights import ADMINISTRATOR
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A deed of the node, and what it needs to know."""
+
+    what: str
+    arguments: dict[str, Any] = {}
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One method of one path. Its answer is 200 with what the node told."""
+
+    method: str
+    path: str
+    summary: str
+    plan: Callable[[Reading, Path, Body], Asked]
+
+
+def run(operation: Operation, reading: Reading, path: Path, fields: dict[str, Any]) -> Asked:
+    """The plan. Refused as rights and body demand."""
+    reading.seer.require(ADMINISTRATOR)
+    return operation.plan(reading, path, Body(fields, reading.now_ms))
+
+
+def _rebalance(_r: Reading, _p: Path, _body: Body) -> Asked:
+    return Asked("queues.rebalance")
+
+
+def _queue(r: Reading, p: Path, body: Body) -> dict[str, Any]:
+    if r.map.queue(p["vhost"], p["name"]) is None:
+        raise object_not_found()
+    return {"vhost": p["vhost"], "queue": p["name"], "to": body.text("to")}
+
+
+def _move(r: Reading, p: Path, body: Body) -> Asked:
+    return Asked("queues.move", _queue(r, p, body))
+
+
+def _force_owner(r: Reading, p: Path, body: Body) -> Asked:
+    if not body.flag("confirm_loss", False):
+        raise bad_request("messages that this copy lacks are lost: say 'confirm_loss': true")
+    return Asked("queues.force-owner", _queue(r, p, body))
+
+
+def _drain(r: Reading, p: Path, body: Body) -> Asked:
+    _there(r, p)
+    if p["name"] != r.mirror.node:
+        raise bad_request(f"node '{p['name']}' drains itself: ask its own management API")
+    return Asked("drain", {"undo": body.flag("undo", False)})
+
+
+def _forget(r: Reading, p: Path, _body: Body) -> Asked:
+    _there(r, p)
+    if p["name"] == r.mirror.node:
+        raise bad_request(f"node '{p['name']}' is the one that is asked: 'clusterbroker leave' there takes it out")
+    return Asked("leave", {"member": p["name"], "accept_loss": r.query.get("accept-loss", "").lower() == "true"})
+
+
+def _there(r: Reading, p: Path) -> None:
+    if p["name"] not in r.mirror.node_names():
+        raise object_not_found()
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation("POST", "/api/rebalance/queues", "Hand queues over until members own about as many", _rebalance),
+    Operation("POST", "/api/queues/{vhost}/{name}/move", "Hand a queue over to another in-sync member", _move),
+    Operation(
+        "POST", "/api/queues/{vhost}/{name}/force-owner", "Make a copy the owner, whatever it lacks", _force_owner
+    ),
+    Operation("POST", "/api/nodes/{name}/drain", "Hand this node's queues and clients to others", _drain),
+    Operation("DELETE", "/api/nodes/{name}", "Forget a member that is dead", _forget),
+)

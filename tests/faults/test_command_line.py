@@ -1,0 +1,344 @@
+"""Every command, at a real cluster of three: through the data directory and by URL. A command without a row fails here,
+and so does a path of the management API that no command asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from broker.amqp import methods
+from broker.cli.api import Api
+from broker.cli.main import app
+from broker.management.amqp_deeds import ACTS
+from broker.management.operations import OPERATIONS
+from broker.management.reads import READS
+from broker.management.writes import WRITES
+from broker.trial.client import Client
+from broker.trial.nodes import LOOPBACK, free_port
+from tests.faults.fleet import Fleet
+from tests.unit.broker.cli.reference import commands
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
+NAMES = ("a", "b", "c")
+PATIENCE_S = 60.0
+
+PARAMETER = re.compile(r"{\w+}")
+BOTH, HERE, THERE = "both", "here", "there"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One command line, and what it says. {names} in it are those of `Place.names`."""
+
+    words: str
+    said: str = ""
+    code: int = 0
+    stdin: str = ""
+    ways: str = BOTH
+
+
+ROWS = (
+    Row("version", "."),
+    Row("settings", "CLUSTERBROKER_NAME"),
+    Row("whoami", "administrator"),
+    Row("overview", "{cluster}"),
+    Row("cluster status --json", '"cluster_name"'),
+    Row("cluster name the-cluster", "the-cluster"),
+    Row("cluster name", "the-cluster"),
+    Row("cluster features", "quorum_queue"),
+    Row("nodes list", "MiB"),
+    Row("nodes show b --columns name,running", "yes"),
+    Row("nodes logins a", "amqp"),
+    Row("nodes logins a --by-source"),
+    Row("nodes forget-logins a", "counted anew"),
+    Row("members", "voter", ways=HERE),
+    Row("status", "wiring_digest", ways=HERE),
+    Row("health", "serves clients", ways=HERE),
+    Row("limit queues 0", ways=HERE),
+    Row("alarm set disk", ways=HERE),
+    Row("alarm clear disk", ways=HERE),
+    Row("checks list", "node-is-quorum-critical"),
+    Row("checks run", " ok "),
+    Row("checks run node node-is-mirror-sync-critical port-listener={http} protocol-listener=amqp", " ok "),
+    Row("checks run certificate-expiration=1/months", " ok "),
+    Row("checks run port-listener=1", "No active listener", 1),
+    # who may what
+    Row("vhosts add {v} --description words --tag mine", "is made"),
+    Row("vhosts list", "{v}"),
+    Row("vhosts show {v}", "words"),
+    Row("users add {u} --tag management", "is made", stdin="s3cret\n"),
+    Row("users lonely", "{u}"),
+    Row("users list --filter {u}", "management"),
+    Row("users password {u}", "another password", stdin="0ther\n"),
+    Row("users tags {u} monitoring policymaker", "monitoring, policymaker"),
+    Row("permissions set {u} {v} ^{u} .* .*", "may enter"),
+    Row("permissions list", "^{u}"),
+    Row("permissions list --of {u} --vhost {v}", "^{u}"),
+    Row("permissions list --of {u}", "^{u}"),
+    Row("permissions list --vhost {v}", "^{u}"),
+    Row("users show {u}", "^{u}"),
+    Row("permissions clear {u} {v}", "may not enter"),
+    Row("permissions set guest {v} .* .* .*", "may enter"),
+    Row("vhosts alive {v}", "ok"),
+    Row("topic-permissions set {u} {v} amq.topic ^w ^r", "amq.topic"),
+    Row("topic-permissions list", "^w"),
+    Row("topic-permissions list --of {u} --vhost {v}", "^w"),
+    Row("topic-permissions list --of {u}", "^w"),
+    Row("topic-permissions list --vhost {v}", "^w"),
+    Row("topic-permissions clear {u} {v} amq.topic", "no topic permission"),
+    Row("topic-permissions set {u} {v} amq.topic ^w ^r", "amq.topic"),
+    Row("topic-permissions clear {u} {v}", "no topic permission"),
+    Row("user-limits set {u} max-channels 7", "7"),
+    Row("user-limits list", "max-channels"),
+    Row("user-limits list --of {u}", "max-channels"),
+    Row("user-limits clear {u} max-channels", "no max-channels"),
+    Row("vhost-limits set {v} max-queues 50", "50"),
+    Row("vhost-limits list", "{v}"),
+    Row("vhost-limits list --vhost {v}", "max-queues"),
+    Row("vhost-limits clear {v} max-queues", "no max-queues"),
+    # rules
+    Row('policies set p ^q {{"max-length":50}} --vhost {v} --apply-to queues', "is set"),
+    Row("policies list", "max-length"),
+    Row("policies list --vhost {v}", "max-length"),
+    Row("policies show p --vhost {v}", "queues"),
+    Row('operator-policies set o ^q {{"max-length":40}} --vhost {v} --apply-to queues', "is set"),
+    Row("operator-policies list", "max-length"),
+    Row("operator-policies list --vhost {v}", "40"),
+    Row("operator-policies show o --vhost {v}", "40"),
+    Row('parameters set mine n {{"x":1}} --vhost {v}', "is set"),
+    Row("parameters list", "mine"),
+    Row("parameters list --component mine", "{v}"),
+    Row("parameters list --component mine --vhost {v}", "mine"),
+    Row("parameters show mine n --vhost {v}", "mine"),
+    Row("parameters delete mine n --vhost {v}", "is deleted"),
+    Row("global-parameters set g text", "VALUE is not JSON", 2),
+    Row("global-parameters set g 5", "is set"),
+    Row("global-parameters list", "g"),
+    Row("global-parameters show g", "5"),
+    Row("global-parameters delete g", "is deleted"),
+    # messages
+    Row("exchanges declare x/1 --type topic --vhost {v}", "is declared"),
+    Row("exchanges list", "x/1"),
+    Row("exchanges list --vhost {v}", "x/1"),
+    Row("exchanges show x/1 --vhost {v}", "topic"),
+    Row("queues declare q/1 -a x-max-priority=3 --vhost {v}", "is declared"),
+    Row("queues declare q2 --vhost {v}", "is declared"),
+    Row("queues bind q/1 x/1 -k k.# --vhost {v}", "is bound"),
+    Row("exchanges bind x/1 amq.topic -k # --vhost {v}", "is bound"),
+    Row("bindings list", "k.#"),
+    Row("bindings list --vhost {v}", "k.#"),
+    Row("bindings list --source x/1 --vhost {v}", "k.#"),
+    Row("bindings list --queue q/1 --vhost {v}", "k.#"),
+    Row("bindings list --exchange x/1 --vhost {v}", "amq.topic"),
+    Row("exchanges publish amq.topic hello -k k.1 --vhost {v} -p message_id=m -H a=1", "published, and confirmed"),
+    Row("exchanges publish x/1 lost -k other --vhost {v}", "no queue got the message", 1),
+    Row("queues publish q/1 --vhost {v}", "published, and confirmed", stdin="second"),
+    Row("queues get q/1 -n 5 --vhost {v}", "hello"),
+    Row("queues get q/1 --ack --body-only --vhost {v}", "hello"),
+    Row("queues get q/1 --reject --json --vhost {v}", '"payload": "second"'),
+    Row("queues get q/1 --vhost {v}"),
+    Row("queues publish q/1 third --vhost {v}", "confirmed"),
+    Row("queues purge q/1 --vhost {v}", "is purged"),
+    Row("queues list", "q/1"),
+    Row("queues list --vhost {v} --sort -ready --limit 1", "{v}"),
+    Row("queues show q/1 --vhost {v}", "x-max-priority"),
+    Row("explain queue q/1 --vhost {v}", "max_length = 40"),
+    Row("queues", "replicas", ways=HERE),
+    Row("queues move q/1 b --vhost {v}", "is owned by b"),
+    Row("queues move q/1 c --vhost {v}", "is owned by c"),
+    Row("queues move q/1 none --vhost {v}", "there is no member 'none'", 1),
+    Row("queues rebalance", "0 left"),
+    Row("queues force-owner q/1 none --confirm-loss --vhost {v}", "there is no member 'none'", 1),
+    Row("queues unbind q/1 x/1 -k k.# --vhost {v}", "no longer"),
+    Row("queues unbind q/1 x/1 -k k.# --vhost {v}", "has no binding", 1),
+    Row("exchanges unbind x/1 amq.topic -k # --vhost {v}", "no longer"),
+    # clients
+    Row("connections list", "{connection}"),
+    Row("connections list --vhost / --of guest", "{connection}"),
+    Row("connections show {connection}", "guest"),
+    Row("channels list", "{connection}"),
+    Row("channels list --vhost /", "{connection}"),
+    Row("channels list --connection {connection}", "(1)"),
+    Row("channels show {channel}", "prefetch"),
+    Row("consumers list", "tag-{way}"),
+    Row("consumers list --vhost /", "tag-{way}"),
+    Row("connections close {connection} --reason test", "is closed"),
+    Row("connections close --of {u}", "are closed"),
+    # all of it
+    Row("definitions export {file} --force", "queues"),
+    Row("definitions export --vhost {v}", "q/1"),
+    Row("definitions import {file}", "all definitions are there"),
+    Row("definitions import {empty} --vhost {v}", "all definitions are there"),
+    Row("operator-policies delete o --vhost {v}", "is deleted"),
+    Row("policies delete p --vhost {v}", "is deleted"),
+    Row("exchanges delete x/1 --vhost {v}", "is deleted"),
+    Row("queues delete q/1 q2 --if-empty --vhost {v}", "'q2' is deleted"),
+    Row("users add {u}-2", "is made", stdin="s3cret\n"),
+    Row("users delete {u} {u}-2", "{u}-2"),
+    Row("users add {u}", "is made", stdin="s3cret\n"),
+    Row("users delete {u}", "{u}"),
+    Row("vhosts delete {v} --yes", "is deleted"),
+    # members
+    Row("drain --undo", "takes queues again"),
+    Row("nodes forget b --yes", "is alive", 1),
+    Row("leave b", "is alive", 1, ways=HERE),
+    Row("join {at} --name d --cluster {fresh} --secret-file {secret} --data-dir {newcomer}", "d may join", ways=THERE),
+    # the directory of a node that was alone, and is stopped
+    Row("journal ls {dir}", "kept", ways=THERE),
+    Row("journal inspect {dir} kept --body", "delivery_mode=2", ways=THERE),
+    Row("journal check {dir}", ways=THERE),
+    Row("journal export {dir} kept --to {csv}", ways=THERE),
+    Row("journal compact {dir}", ways=THERE),
+)
+
+ELSEWHERE = {
+    "start": "the nodes of this test were started by it",
+    "demo": "tests/faults/test_trial.py", "verify": "tests/faults/test_trial.py", "chaos": "tests/faults/test_trial.py",
+    "forget-node": "below, for a member that is dead",
+}  # fmt: skip
+NOT_ASKED = {
+    "GET /api/extensions": "plug-ins of RabbitMQ's page; there are none",
+    "GET /api/connections/username/{}": "connections list --of",
+    "GET /api/bindings/{}/e/{}/q/{}/{}": "bindings list", "GET /api/bindings/{}/e/{}/e/{}/{}": "bindings list",
+    "POST /api/queues/{}/{}/actions": "RabbitMQ's mirrors are synchronised by it; copies here catch up by themselves",
+}  # fmt: skip
+
+
+class Place:
+    """Three nodes with their management API, a client with a consumer, and what rows are filled with."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.fleet = Fleet(directory)
+        self.ports = {name: free_port() for name in NAMES}
+        self.client: Client | None = None
+        self.asked: set[str] = set()
+
+    async def begin(self) -> None:
+        for name in NAMES:
+            http = f"{LOOPBACK}:{self.ports[name]}"
+            self.fleet.launch(name, "--peers", self.fleet.peers(*NAMES), "--http", http)
+        self.fleet.launch("alone")
+        await self.fleet.ready(*NAMES, "alone")
+        await self.fleet.publish("alone", "kept", [b"body"])
+        assert await self.fleet.stop("alone") == 0
+
+    async def connect(self, way: str) -> None:
+        """A client at another node than the one that is asked, with a tag that no earlier one has."""
+        self.client = await self.fleet.client("b")
+        await self.client.call(methods.QueueDeclare(queue="consumed", durable=True))
+        await self.client.call(methods.BasicConsume(queue="consumed", consumer_tag=f"tag-{way}"))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        clean = {name: None for name in os.environ if name.startswith("CLUSTERBROKER_")}
+        return {**clean, "COLUMNS": "300"}  # type: ignore[dict-item]
+
+    def run(self, way: str, words: list[str], stdin: str = "") -> Result:
+        """`clusterbroker WORDS`, at node a."""
+        environment = dict(self.environment)
+        if way == THERE:
+            environment["CLUSTERBROKER_URL"] = f"http://{LOOPBACK}:{self.ports['a']}"
+            environment["CLUSTERBROKER_USER"] = environment["CLUSTERBROKER_PASSWORD"] = "guest"
+        else:
+            environment["CLUSTERBROKER_DATA_DIR"] = str(self.fleet.node("a").data_dir)
+        return CliRunner().invoke(app, words, input=stdin, env=environment, catch_exceptions=False)
+
+    async def sampled(self, way: str) -> tuple[str, str]:
+        """Names of the client's connection and channel, once they are told."""
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            done = await asyncio.to_thread(self.run, way, ["consumers", "list", "--json"])
+            assert done.exit_code == 0, done.output
+            for row in json.loads(done.stdout):
+                if row["consumer_tag"] == f"tag-{way}" and "connection_name" in row["channel_details"]:
+                    return row["channel_details"]["connection_name"], row["channel_details"]["name"]
+            assert time.monotonic() < end_s, done.stdout
+            await asyncio.sleep(0.2)
+
+    async def names(self, way: str) -> dict[str, Any]:
+        connection, channel = await self.sampled(way)
+        empty = self.directory / "empty.json"
+        empty.write_text("{}")
+        return {
+            "way": way, "v": f"v/{way}", "u": f"user-{way}", "connection": connection, "channel": channel,
+            "cluster": "cluster name", "http": self.ports["a"], "dir": self.fleet.node("alone").data_dir,
+            "file": self.directory / "definitions.json", "empty": empty, "csv": self.directory / "kept.csv",
+            "at": self.fleet.at("a"),
+            "fresh": f"{LOOPBACK}:{free_port()}", "secret": self.fleet.secret, "newcomer": self.directory / "newcomer",
+        }  # fmt: skip
+
+
+@pytest.fixture
+async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
+    made = Place(tmp_path)
+    sent = Api._sent
+
+    def recorded(self: Api, method: str, path: str, *more: Any) -> Any:
+        made.asked.add(f"{method} {path}")
+        return sent(self, method, path, *more)
+
+    monkeypatch.setattr(Api, "_sent", recorded)
+    try:
+        await made.begin()
+        yield made
+    finally:
+        await made.fleet.kill_all()
+
+
+def test_every_command_has_a_row() -> None:
+    there = {" ".join(words) for words, _ in commands()}
+    told = {name for row in ROWS for name in (row.words.split()[0], " ".join(row.words.split()[:2])) if name in there}
+    assert there - told - set(ELSEWHERE) == set(), "commands that nobody has tried"
+    assert set(ELSEWHERE) <= there
+
+
+def wrong(row: Row, done: Result, said: str) -> bool:
+    """Whether a command did not end as its row says, in as many words."""
+    one_line = done.exit_code == 0 or len(done.stderr.splitlines()) == 1 or bool(done.stdout)
+    return done.exit_code != row.code or said not in done.output or "s3cret" in done.output or not one_line
+
+
+async def test_all_of_them(place: Place) -> None:
+    found: list[tuple[str, ...]] = []
+    for way in (HERE, THERE):
+        await place.connect(way)
+        names = await place.names(way)
+        for row in ROWS:
+            if row.ways in (BOTH, way):
+                words = [word.format(**names) for word in row.words.split(" ")]
+                done = await asyncio.to_thread(place.run, way, words, row.stdin)
+                if wrong(row, done, row.said.format(**names)):
+                    found.append((way, " ".join(words), str(done.exit_code), done.stdout, done.stderr))
+        assert place.client is not None
+        await asyncio.wait_for(place.client.lost.wait(), PATIENCE_S)
+        assert "test" in place.client.why
+    assert found == []
+    await place.fleet.kill("c")
+    await dead(place, "c")
+    done = await asyncio.to_thread(place.run, THERE, ["forget-node", "c", "--yes"])
+    assert (done.exit_code, done.stdout) == (0, "c is a member no more\n"), done.stderr
+    assert "c" not in await place.fleet.members("a")
+    paths = {
+        " ".join((getattr(entry, "method", "GET"), PARAMETER.sub("{}", entry.path)))
+        for entry in (*READS, *WRITES, *ACTS, *OPERATIONS)
+    }
+    assert paths - place.asked - set(NOT_ASKED) == set(), "what the API does and no command asks for"
+    assert set(NOT_ASKED) <= paths
+
+
+async def dead(place: Place, name: str) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while (await place.fleet.members("a"))[name]["alive"]:
+        assert time.monotonic() < end_s
+        await asyncio.sleep(0.1)

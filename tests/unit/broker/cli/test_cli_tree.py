@@ -1,0 +1,72 @@
+"""The tree of commands: each is there, explained, documented, and costs a start nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from broker.cli.commands import COLUMNS, JSON, LIST, REACH
+from broker.cli.tree import COMMANDS, SINGULARS
+from tests.unit.broker.cli import reference
+
+ALL = [pytest.param(words, command, id=" ".join(words)) for words, command in reference.commands()]
+
+
+@pytest.mark.parametrize(("words", "command"), ALL)
+def test_every_command_and_option_says_what_it_is(words: tuple[str, ...], command: Any, invoke: Any) -> None:
+    assert (command.help or "").strip(), words
+    for parameter in command.params:
+        if parameter.param_type_name == "option":
+            assert parameter.help, f"{words}: {parameter.name}"
+    done = invoke(*words, "--help")
+    assert done.exit_code == 0, done.output
+    assert "Usage:" in done.stdout
+
+
+def test_the_page_tells_all_of_them() -> None:
+    page = reference.PAGE.read_text(encoding="utf-8")
+    told = page.partition(reference.BEGIN)[2].partition(reference.END)[0].strip()
+    assert told == reference.reference(), "run: python -m tests.unit.broker.cli.reference"
+    above = page.partition(reference.BEGIN)[0]
+    for option in ("--data-dir", "--as", "--url", "--user", "--password-file", "--ca-file", "--columns", "--sort",
+                   "--filter", "--vhost", "--limit", "--json", "--watch"):  # fmt: skip
+        assert f"`{option}" in above, f"{option} is told nowhere"
+
+
+def test_all_shared_options_are_those() -> None:
+    assert len({**REACH, **LIST, **COLUMNS, **JSON}) == 12, "tell the new one on the page, and above"
+
+
+def test_a_noun_in_the_singular(served: Any, invoke: Any) -> None:
+    assert SINGULARS["queue"] == "queues"
+    at = ("--data-dir", str(served.directory), "--json")
+    assert invoke("queue", "list", *at).stdout == invoke("queues", "list", *at).stdout
+    assert " queue " not in invoke("--help").stdout, "one name is shown"
+
+
+def test_verbs_of_before_are_understood(invoke: Any) -> None:
+    for words in (("user", "permit"), ("user", "permit-topic"), ("permission", "topic"), ("vhost", "limit")):
+        assert invoke(*words, "--help").exit_code == 0, words
+
+
+def test_an_unknown_command(invoke: Any) -> None:
+    done = invoke("queus", "list")
+    assert done.exit_code == 2
+    assert "No such command" in done.stderr
+
+
+def test_a_start_imports_none_of_it() -> None:
+    code = (
+        "import sys, broker.cli.main, broker.cli.start;"
+        "print([m for m in ('httpx', 'rich', 'broker.cli.queues', 'broker.cli.commands', 'broker.cli.api')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_names_of_the_tree_are_one_of_each() -> None:
+    assert not set(SINGULARS) & set(COMMANDS)
