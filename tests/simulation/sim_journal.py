@@ -56,7 +56,7 @@ class SimJournal(MemoryJournal):
         self._synced()
 
     def complete_checkpoint(self) -> None:
-        """A copy that the node gave up is out of the index now; what it wrote of a newer one behind the position is not."""
+        """A copy that the node gave up is out of the index now, a newer one behind the position is not."""
         checkpoint = self.checkpoint
         assert checkpoint is not None, "a checkpoint is under way"
         super().complete_checkpoint()
