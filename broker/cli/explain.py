@@ -61,7 +61,7 @@ def _owner(queue: Document) -> Iterator[str]:
         yield f"owner: nobody; it waits for {text(waits)}, which may have all of its messages"
         yield "  if these never come back: clusterbroker queues force-owner (messages may be lost)"
         return
-    yield f"owner: {queue['owner']}, epoch {queue['epoch']} (it has changed hands {max(0, queue['epoch'] - 1)} times)"
+    yield f"owner: {queue['owner']}, epoch {queue['epoch']} (each new owner begins one)"
     heirs = [name for name in queue["in_sync"] if name != queue["owner"] and name in queue["online"]]
     if heirs:
         yield f"  when it dies, {' or '.join(heirs)} takes over; now: clusterbroker queues move"
@@ -86,10 +86,11 @@ def _copies(queue: Document) -> Iterator[str]:
 
 def _rules(queue: Document) -> Iterator[str]:
     yield f"policy: {text(queue.get('policy'))}; operator policy: {text(queue.get('operator_policy'))}"
+    if queue["effective_policy_definition"]:
+        yield f"  together they say: {text(queue['effective_policy_definition'])}"
     if queue["arguments"]:
         yield f"arguments: {text(queue['arguments'])}"
     rules: dict[str, Any] = queue.get("explain") or {}
-    if not rules:
-        yield "limits: none is set, by argument or policy"
+    yield "what holds:" if rules else "nothing is set, by argument or policy"
     for field, why in rules.items():
         yield f"  {field} = {text(why)}"

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from broker.census.rows import QueueRow
 from cluster.entities import Queue
+from cluster.ids import LOCAL_NODE
 
 from .connections import consumer_document
 from .errors import object_not_found
@@ -100,6 +101,8 @@ def document(reading: Reading, queue: Queue) -> Document:
     """One queue, as in a list."""
     settings = reading.map.effective(queue)
     track = reading.mirror.queue_track(queue)
+    owner = _named(reading, queue.owner) if queue.owner is not None else None
+    replicas, in_sync = ([_named(reading, node) for node in nodes] for nodes in (queue.replicas, queue.in_sync))
     answer: Document = {
         "arguments": plain_table(queue.arguments),
         "auto_delete": queue.auto_delete,
@@ -109,17 +112,17 @@ def document(reading: Reading, queue: Queue) -> Document:
         ),
         "epoch": queue.epoch,
         "exclusive": queue.exclusive_owner is not None,
-        "in_sync": list(queue.in_sync),
-        "leader": queue.owner,
-        "members": list(queue.replicas),
+        "in_sync": in_sync,
+        "leader": owner,
+        "members": replicas,
         "name": queue.name,
-        "node": queue.owner or (queue.replicas[0] if queue.replicas else None),
-        "online": [node for node in queue.replicas if reading.mirror.running(node, reading.now_ms)],
+        "node": owner or (replicas[0] if replicas else None),
+        "online": [node for node in replicas if reading.mirror.running(node, reading.now_ms)],
         "operator_policy": settings.operator_policy,
-        "owner": queue.owner,
+        "owner": owner,
         "policy": settings.policy,
         "queue_id": queue.queue_id,
-        "replicas": list(queue.replicas),
+        "replicas": replicas,
         "state": "down" if queue.owner is None else "running",
         "type": queue.arguments.get("x-queue-type", "classic"),
         "vhost": queue.vhost,
@@ -132,6 +135,11 @@ def document(reading: Reading, queue: Queue) -> Document:
     if track is not None:
         _add_row(reading, answer, queue, track)
     return answer
+
+
+def _named(reading: Reading, node: str) -> str:
+    """A node that was never in a cluster has no name in its wiring log; here it has the one that it was started with."""
+    return reading.mirror.node if node == LOCAL_NODE else node
 
 
 def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[QueueRow]) -> None:
@@ -147,7 +155,7 @@ def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[Queu
         answer["idle_since"] = moment(row.idle_since_ms)
     answer["copies"] = [
         {
-            "node": copy.node,
+            "node": _named(reading, copy.node),
             "records_behind": copy.records_behind,
             "bytes_behind": copy.bytes_behind,
             "in_sync": copy.in_sync,
