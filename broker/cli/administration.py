@@ -65,6 +65,15 @@ def limit(
     perform(data_dir, "limit.set", name=name, value=value)
 
 
+def reload_certificates(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
+    """Read the TLS certificates of the running node anew, as it does by itself when their files change."""
+    shown = perform(data_dir, "certificates.reload")["certificates"]
+    if as_json:
+        typer.echo(json.dumps(shown))
+    for one in () if as_json else shown:
+        typer.echo(f"{one['file']} serial {one['serial']} until {one['expires']}")
+
+
 def status(
     data_dir: DataDir = DATA_DIR,
     as_json: AsJson = False,

@@ -60,6 +60,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "status": Entry("administration", "status", NODE),
     "health": Entry("health", "health", NODE),
     "limit": Entry("administration", "limit", NODE),
+    "reload-certificates": Entry("administration", "reload_certificates", NODE),
     "alarm": Entry("administration", "alarm", NODE),
     "journal": Entry("journal", "app", NODE),
     "demo": Entry("demo", "app", TRIALS),

@@ -65,6 +65,7 @@ ROWS = (
     Row("status", "wiring_digest", ways=HERE),
     Row("health", "serves clients", ways=HERE),
     Row("limit queues 0", ways=HERE),
+    Row("reload-certificates --json", "[]", ways=HERE),
     Row("alarm set disk", ways=HERE),
     Row("alarm clear disk", ways=HERE),
     Row("checks list", "node-is-quorum-critical"),
