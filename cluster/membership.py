@@ -135,14 +135,14 @@ class Membership(ClusterView):
                 )
 
     def _check_old_disk(self, known: Member, held: list[Queue]) -> None:
-        """Perhaps the disk is not lost but elsewhere: a mount is missing, or the wrong directory was named. Once the map
-        had struck off its copies, nobody would wait for it any more."""
+        """Perhaps the disk is not lost but elsewhere: a mount is missing, or the wrong directory was named. Once the
+        map had struck off its copies, nobody would wait for it any more."""
         only = [q for q in held if known.name in (*q.in_sync, *q.eligible) and self.is_only_copy(q, known.name)]
         if only:
             raise PreconditionFailed(
-                f"member '{known.name}' had another disk, which may have the only copy of {len(only)} queues, the first "
-                f"is {queue_text(only[0].vhost, only[0].name)}: start it with that disk, or take it out and accept the "
-                "loss before it joins anew"
+                f"member '{known.name}' had another disk, which may have the only copy of {len(only)} queues, the "
+                f"first is {queue_text(only[0].vhost, only[0].name)}: start it with that disk, or take it out and "
+                "accept the loss before it joins anew"
             )
 
     def _fail_node(self, command: c.FailNode, log: list[Change]) -> bool:

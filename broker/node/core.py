@@ -156,17 +156,16 @@ class Node:
     def check_password(self, user: str, password: bytes, then: Callable[[bool], None]) -> None:
         self.checks.append(Check(self.map.user(user), password, then))
 
-    def remove_connection(self, connection_id: str, then: Callable[[], None] | None = None) -> None:
+    def remove_connection(self, connection_id: str, then: Callable[[], None] = lambda: None) -> None:
         """Ends the queues that were exclusive to it; `then` is called when that was tried."""
         command = RemoveConnection(connection=connection_id)
 
         def done(applied: Applied) -> None:
             if isinstance(applied.error, Unavailable):  # a full disk: their names stay locked until it is done
                 self._removals.append((self.now_ms + REFUSED_MS, connection_id))
-            elif self.map.exclusive_queues(connection_id):  # one command ends only so many
+            if applied.ok and self.map.exclusive_queues(connection_id):  # one command ends only so many
                 self.propose(command, done)
-                return
-            if then is not None:
+            else:
                 then()
 
         self.propose(command, done)
@@ -493,11 +492,9 @@ class Node:
         # what came since the turn may have one half in a queue that writes, the other in one that is only marked
         self._work(now_ms)
         queues: list[tuple[Queue, int]] = []
-        sync = False
-        part = self.part
+        part, sync = self.part, False
         patient = self._patient and not self._undivided
-        writes, self.writes = self.writes, {}
-        self.urgent = False
+        writes, self.writes, self.urgent = self.writes, {}, False
         self._group_count += 1
         for queue in writes:
             if part is not None and part.replicates(queue):

@@ -201,8 +201,9 @@ class Part:
         self.alarms.owners_changed()
 
     def _renew_minimums(self) -> None:
-        """A minimum that was asked for is never more than there are members, and when one of them is forgotten, no change
-        tells of the queues that it did not hold. (One that is added need not stop publishers before it has a copy.)"""
+        """A minimum that was asked for is never more than there are members, and when one of them is forgotten, no
+        change tells of the queues that it did not hold. (One that is added need not stop publishers before it has a
+        copy.)"""
         before, self._storing = self._storing, len(self.node.map.data_members())
         if self._storing < before:
             for queue in tuple(self.node.queues.values()):

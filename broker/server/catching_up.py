@@ -76,7 +76,7 @@ class CatchingUp:
 
     async def heard_by_leader(self) -> None:
         """Waits until the leader answers datagrams of this node: else it would be failed and begin again, for ever.
-        A name that was never here finds out as a member, and so does who has moved: he would be answered where he was."""
+        A name that was never here finds out as a member, and so does who has moved: he is answered where he was."""
         cluster = self._cluster
         known = cluster.raft.map.member(NodeId(cluster.name))
         if known is None or not known.incarnation or known.address != cluster.address:

@@ -326,7 +326,7 @@ class Connection:
         self.node.connections.pop(self.id, None)
         self.node.sending.pop(self, None)
 
-    def _release(self, then: Callable[[], None] | None = None) -> None:
+    def _release(self, then: Callable[[], None] = lambda: None) -> None:
         """All that the connection held goes back: unacknowledged messages, consumers, exclusive queues. `then` is
         called when the queues are gone, if it had any."""
         for channel in tuple(self.channels.values()):
