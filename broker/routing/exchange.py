@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from broker.amqp.fields import LongBytes
 from broker.routing.binding import NO_ARGUMENTS, Binding, Destination
 from broker.routing.hashing import HashRing
-from broker.routing.headers import HeadersMatch
+from broker.routing.headers import HeadersIndex, HeadersMatch
 from broker.routing.topic import TopicTrie
 from broker.routing.type_class import canonical
 
@@ -185,18 +185,18 @@ class TopicExchange(Exchange):
 class HeadersExchange(Exchange):
     """AMQP 0-9-1, 3.1.3.4: the binding's arguments match the headers; keys are ignored on both sides."""
 
-    __slots__ = ("_matches",)
+    __slots__ = ("_index",)
 
     def __init__(self, arguments: Headers = NO_ARGUMENTS) -> None:
         super().__init__(arguments)
         self.cacheable = False
         self.key_free = True
-        self._matches: dict[Binding, HeadersMatch] = {}
+        self._index: HeadersIndex[Destination] = HeadersIndex()
 
     def match(
         self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
     ) -> Collection[Destination]:
-        return {binding.destination for binding, match in self._matches.items() if match.matches(headers)}
+        return self._index.find(headers)
 
     def match_keys(
         self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None
@@ -204,10 +204,10 @@ class HeadersExchange(Exchange):
         return self.match("", headers)
 
     def _add(self, binding: Binding) -> None:
-        self._matches[binding] = HeadersMatch(binding.arguments)
+        self._index.add(HeadersMatch(binding.arguments), binding.destination)
 
     def _remove(self, binding: Binding) -> None:
-        del self._matches[binding]
+        self._index.remove(HeadersMatch(binding.arguments), binding.destination)
 
 
 class ConsistentHashExchange(Exchange):
