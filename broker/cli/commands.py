@@ -170,38 +170,44 @@ def _wish(given: dict[str, Any]) -> tuple[Wish, float | None]:
 
 def show(table: Table, rows: Callable[[], Sequence[Document]], wish: Wish, every_s: float | None = None) -> None:
     """A table, or JSON, once or again and again. Failed."""
-
-    def line() -> str:
-        return tables.encoded(table.json(rows(), wish))
-
-    def draw() -> Any:
-        return tables.drawn(table, rows(), wish, tables.terminal_width())
-
-    _shown(line, draw, wish, every_s)
+    if wish.as_json:
+        _told(lambda: tables.encoded(table.json(rows(), wish)), every_s)
+    else:
+        _shown(lambda: tables.lines(table, rows(), wish, tables.terminal_width()), every_s, head=True)
 
 
 def show_document(table: Table, document: Callable[[], Document], wish: Wish, every_s: float | None = None) -> None:
     """A line for each field, or JSON, once or again and again. Failed."""
-
-    def line() -> str:
-        found = document()
-        return tables.encoded(table.json([found], wish)[0])
-
-    _shown(line, lambda: tables.drawn_document(table, document(), wish), wish, every_s)
+    if wish.as_json:
+        _told(lambda: tables.encoded(table.json([document()], wish)[0]), every_s)
+    else:
+        _shown(lambda: tables.lines_of(table, document(), wish), every_s, head=False)
 
 
-def _shown(line: Callable[[], str], draw: Callable[[], Any], wish: Wish, every_s: float | None) -> None:
-    if every_s is not None:
-        if every_s <= 0:
-            raise Failed("--watch: seconds are more than 0", USAGE)
-        if wish.as_json:
-            watching.watch_lines(line, every_s)
-        else:
-            watching.watch(draw, every_s, tables.console(cut=True))
-    elif wish.as_json:
+def _told(line: Callable[[], str], every_s: float | None) -> None:
+    if every_s is None:
         typer.echo(line())
     else:
-        tables.console().print(draw())
+        watching.watch_lines(line, _positive(every_s))
+
+
+def _shown(lines: Callable[[], list[str]], every_s: float | None, head: bool) -> None:
+    if every_s is None:
+        tables.printed(lines(), head)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if console.is_terminal:
+        watching.watch(lambda: tables.picture(lines(), console.height - 1, head), _positive(every_s), console)
+    else:
+        watching.watch_lines(lambda: "\n".join([*lines(), ""]), _positive(every_s))
+
+
+def _positive(every_s: float) -> float:
+    if every_s <= 0:
+        raise Failed("--watch: seconds are more than 0", USAGE)
+    return every_s
 
 
 def _register(

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from broker.cli import tables
 from broker.cli.administration import DATA_DIR, AsJson, DataDir, perform
 from broker.cli.commands import deed
 from broker.cli.reach import Reach
@@ -19,8 +20,6 @@ PATIENCE_S = 300.0
 """Of those who wait until queues have moved."""
 LEAVE_TIMEOUT_S = 300.0
 PROGRESS_S = 1.0
-WIDTH_MAX = 2_000
-"""Columns of a table; it takes as many as it needs."""
 
 draining = typer.Typer(add_completion=False)
 
@@ -29,24 +28,9 @@ def show(rows: list[dict[str, Any]], as_json: bool) -> None:
     """A table for people, JSON for programs."""
     if as_json:
         typer.echo(json.dumps(rows))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in rows[0] if rows else ():
-        table.add_column(name.replace("_", " "), no_wrap=True)
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    Console(highlight=False, width=WIDTH_MAX).print(table)  # a narrow terminal breaks lines; no cell is cut or folded
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    return "-" if value is None else str(value)
+    elif rows:
+        table = tables.Table(tuple(tables.Column(name) for name in rows[0]))
+        tables.printed(tables.lines(table, rows, tables.Wish(), tables.WIDE), head=True)
 
 
 def members(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:

@@ -18,10 +18,9 @@ from broker.cli.endings import USAGE, Failed
 from broker.cli.readable import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
 WIDE: Final = 140
-WIDTH_MAX: Final = 2_000
 ABSENT: Final = "-"
 Document = dict[str, Any]
 
@@ -229,44 +228,59 @@ def rank(value: Any) -> tuple[int, Any]:
 # -- drawing ----------------------------------------------------------------------------------------------------
 
 
-def drawn(table: Table, rows: Sequence[Document], wish: Wish, width: int) -> RenderableType:
-    """The rows as a table."""
-    from rich.table import Table as Drawing
-    from rich.text import Text
-
-    drawing = Drawing(box=None, pad_edge=False, header_style="bold")
+def lines(table: Table, rows: Sequence[Document], wish: Wish, width: int) -> list[str]:
+    """The rows as lines, below one with the names of the columns."""
     columns = table.chosen(wish, width, rows)
-    for column in columns:
-        title = Text(visible(column.name.replace("_", " ")))
-        drawing.add_column(title, justify="right" if column.show in RIGHT else "left", no_wrap=True)
-    for row in rows:
-        drawing.add_row(*(Text(column.show(column.value(row))) for column in columns))
-    return drawing
+    cells = [[visible(column.name.replace("_", " ")) for column in columns]]
+    cells += [[column.show(column.value(row)) for column in columns] for row in rows]
+    return _aligned(cells, [column.show in RIGHT for column in columns])
 
 
-def drawn_document(table: Table, document: Document, wish: Wish) -> RenderableType:
+def lines_of(table: Table, document: Document, wish: Wish) -> list[str]:
     """One document, a line for each column: wide ones too, and none that it lacks."""
-    from rich.table import Table as Drawing
-    from rich.text import Text
-
-    drawing = Drawing(box=None, pad_edge=False, show_header=False)
-    drawing.add_column(style="bold", no_wrap=True)
-    drawing.add_column(overflow="fold")
+    cells = []
     for column in table.chosen(wish, WIDE, [document]):
         value = column.value(document)
         if value is not None or wish.columns:
-            drawing.add_row(Text(visible(column.name.replace("_", " "))), Text(column.show(value)))
-    return drawing
+            cells.append([visible(column.name.replace("_", " ")), column.show(value)])
+    return _aligned(cells, [False, False])
 
 
-def console(*, cut: bool = False) -> Console:
-    """Standard output. `cut`: what is too long for a line of the terminal is left out, for what is redrawn in place."""
-    from rich.console import Console
+def _aligned(cells: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Cells under each other. A table of the library takes a minute for 10,000 rows."""
+    from rich.cells import cell_len
 
-    drawing = Console(highlight=False, markup=False, emoji=False)
-    if cut and drawing.is_terminal:
-        return drawing
-    return Console(highlight=False, markup=False, emoji=False, width=WIDTH_MAX)
+    sizes = [[cell_len(cell) for cell in row] for row in cells]
+    widths = [max(column, default=0) for column in zip(*sizes, strict=True)]
+    found = []
+    for row, size_of in zip(cells, sizes, strict=True):
+        padded = [
+            " " * (width - taken) + cell if is_right else cell + " " * (width - taken)
+            for cell, taken, width, is_right in zip(row, size_of, widths, right, strict=True)
+        ]
+        found.append("  ".join(padded).rstrip())
+    return found
+
+
+def picture(shown: Sequence[str], height: int, head: bool) -> RenderableType:
+    """So many lines as a terminal has room for, cut where it ends; `head`: the first one is that of the columns."""
+    from rich.text import Text
+
+    drawn = Text("\n".join(shown[:height]), no_wrap=True, overflow="ellipsis")
+    if head and shown:
+        drawn.stylize("bold", 0, len(shown[0]))
+    return drawn
+
+
+def printed(shown: Sequence[str], head: bool) -> None:
+    """On standard output; no line is cut or folded."""
+    import typer
+
+    if head and shown:
+        typer.echo(typer.style(shown[0], bold=True))
+        shown = shown[1:]
+    if shown:
+        typer.echo("\n".join(shown))
 
 
 def terminal_width() -> int:

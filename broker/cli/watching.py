@@ -1,6 +1,6 @@
 """`--watch`: the same question again and again, the answer redrawn in place (waits).
 
-A node that cannot be reached for a while is told under the last answer, and asked again: who watches a restart wants to
+A node that cannot be reached for a while is told above the last answer, and asked again: who watches a restart wants to
 see its end. Everything else that goes wrong ends the watch. Ctrl-C ends it as it is meant to.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -42,7 +42,7 @@ def _is_number(word: str) -> bool:
 
 
 def watch_lines(line: Callable[[], str], every_s: float, pause: Callable[[float], None] = time.sleep) -> None:
-    """A line of JSON each time, until Ctrl-C. Failed when the first one is."""
+    """A line of JSON each time, or in a file one picture below the other, until Ctrl-C. Failed when the first is."""
     first = True
     try:
         while True:
@@ -64,18 +64,12 @@ def watch(
     console: Console,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Draws in place, until Ctrl-C. Failed when the first answer is; into a file one picture below the other."""
+    """Redraws a terminal in place, until Ctrl-C. Failed when the first answer is."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
-    def told(failed: Failed) -> Any:
-        return Text(f"{time.strftime('%H:%M:%S')} {visible(failed.text)}", style="red")
-
     shown = draw()
-    if not console.is_terminal:
-        _below_each_other(shown, draw, every_s, console, pause)
-        return
     try:
         with Live(shown, console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
             while True:
@@ -86,28 +80,7 @@ def watch(
                 except Failed as failed:
                     if failed.code != UNREACHABLE:
                         raise
-                    live.update(Group(shown, told(failed)), refresh=True)
-    except KeyboardInterrupt:
-        return
-
-
-def _below_each_other(
-    shown: RenderableType,
-    draw: Callable[[], RenderableType],
-    every_s: float,
-    console: Console,
-    pause: Callable[[float], None],
-) -> None:
-    try:
-        while True:
-            console.print(shown)
-            console.print()
-            pause(max(every_s, LEAST_S))
-            try:
-                shown = draw()
-            except Failed as failed:
-                if failed.code != UNREACHABLE:
-                    raise
-                typer.echo(f"clusterbroker: {visible(failed.text)}", err=True)
+                    away = Text(f"{time.strftime('%H:%M:%S')} {visible(failed.text)}", style="red")
+                    live.update(Group(away, shown), refresh=True)
     except KeyboardInterrupt:
         return

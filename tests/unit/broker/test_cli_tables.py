@@ -26,3 +26,8 @@ def test_no_cell_is_cut_or_folded(capsys: pytest.CaptureFixture[str], monkeypatc
 def test_programs_get_json(capsys: pytest.CaptureFixture[str]) -> None:
     show([ROW], True)
     assert json.loads(capsys.readouterr().out) == [ROW]
+
+
+def test_no_name_drives_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{**ROW, "name": "a\x1b[2J"}], False)
+    assert "a\\x1b[2J" in capsys.readouterr().out

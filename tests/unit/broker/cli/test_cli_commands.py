@@ -140,7 +140,7 @@ def test_a_queue_is_explained(here: Any) -> None:
     assert "queue 'limited' in vhost '/': durable" in told
     assert "owner: n1, epoch " in told
     assert "policy: limits; operator policy: most" in told
-    assert "together they say: {\"max-length\": 50}" in told
+    assert 'together they say: {"max-length": 50}' in told
     assert "max_length = 50, " in told
     assert "it is the only copy" in told
     assert json.loads(here("explain", "queue", "limited", "--json").stdout)["explain"]["max_length"].startswith("50")

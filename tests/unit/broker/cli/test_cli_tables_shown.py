@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from rich.cells import cell_len
+from rich.text import Text
 
 from broker.cli import tables
 from broker.cli.endings import USAGE, Failed
@@ -97,23 +98,32 @@ def test_a_node_is_asked_for_what_is_shown_and_no_more() -> None:
     assert TABLE.query(Wish(as_json=True), 80) == {}, "programs get all of it"
 
 
-def drawn(rows: list[dict[str, Any]], **wish: Any) -> str:
-    out = io.StringIO()
-    Console(file=out, width=tables.WIDTH_MAX, markup=False).print(tables.drawn(TABLE, rows, Wish(**wish), 80))
-    return out.getvalue()
-
-
-def test_numbers_are_on_the_right_and_names_are_no_markup() -> None:
-    lines = drawn([*ROWS, {"name": "[red]x[/red]", "messages": {"ready": 7}}]).splitlines()
+def test_numbers_are_on_the_right_and_cells_stay_whole() -> None:
+    rows = [*ROWS, {"name": "[red]x[/red]", "messages": {"ready": 7}}, {"name": "名" * 3}, {"name": "n" * 300}]
+    lines = tables.lines(TABLE, rows, Wish(), 80)
     assert lines[0].split() == ["name", "ready"]
-    assert {len(line.rstrip()) for line in lines} == {len(lines[2].rstrip())}
+    assert {cell_len(line) for line in lines} == {300 + 2 + len("1,234,567")}
     assert lines[4].split() == ["[red]x[/red]", "7"]
 
 
 def test_one_document_is_shown_with_what_it_has() -> None:
-    out = io.StringIO()
-    Console(file=out, width=tables.WIDTH_MAX).print(tables.drawn_document(TABLE, {"name": "q", "owner": "a"}, Wish()))
-    assert [line.split() for line in out.getvalue().splitlines()] == [["name", "q"], ["owner", "a"]]
+    assert tables.lines_of(TABLE, {"name": "q", "owner": "a"}, Wish()) == ["name   q", "owner  a"]
+    assert tables.lines_of(TABLE, {"name": "q"}, Wish(columns=("ready",))) == ["ready  -"]
+
+
+def test_a_picture_is_as_high_as_its_terminal() -> None:
+    lines = tables.lines(TABLE, ROWS, Wish(), 80)
+    drawn = tables.picture(lines, 2, head=True)
+    assert isinstance(drawn, Text)
+    assert drawn.plain.splitlines() == lines[:2]
+    assert str(drawn.spans[0].style) == "bold"
+
+
+def test_ten_thousand_rows_take_no_time() -> None:
+    rows = [{"name": f"q{n}", "messages": {"ready": n}} for n in range(10_000)]
+    began_s = time.process_time()
+    assert len(tables.lines(TABLE, rows, Wish(sort="-ready"), 200)) == 10_001
+    assert time.process_time() - began_s < 3
 
 
 # -- --watch ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,24 +61,13 @@ def test_what_ends_a_watch(answers: tuple[str | Failed, ...]) -> None:
         watch(lambda: Text(rounds()), 1, Console(file=io.StringIO()), rounds.pause)
 
 
-def terminal(draw: Callable[[], str], pause: Callable[[float], None], *, real: bool) -> str:
-    out = io.StringIO()
-    watch(lambda: Text(draw()), 1, Console(file=out, force_terminal=real, width=60), pause)
-    return out.getvalue()
-
-
 def test_a_terminal_is_redrawn_in_place() -> None:
-    rounds = Rounds("first", AWAY, "third")
-    shown = terminal(rounds, rounds.pause, real=True)
+    rounds, out = Rounds("first", AWAY, "third"), io.StringIO()
+    watch(lambda: Text(rounds()), 1, Console(file=out, force_terminal=True, width=60), rounds.pause)
+    shown = out.getvalue()
     assert shown.count("first") == 2, "the last answer stays while the node is away"
-    assert "the node is away" in shown
     assert "\x1b[1A" in shown or "\x1b[2K" in shown, "the cursor goes up and the line is taken away"
     assert shown.index("the node is away") < shown.index("third")
-
-
-def test_a_file_gets_one_picture_below_the_other() -> None:
-    rounds = Rounds("first", "second")
-    assert terminal(rounds, rounds.pause, real=False) == "first\n\nsecond\n\n"
 
 
 def test_ctrl_c_is_a_good_end(served, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
