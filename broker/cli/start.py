@@ -139,6 +139,8 @@ async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess 
         loop.add_signal_handler(number, told.set)
     descriptors = raise_descriptor_limit()
     shell = NodeShell(options, log)
+    if options.tls is not None:  # also while it waits for others: else the signal would end it
+        loop.add_signal_handler(signal.SIGHUP, reload_certificates, shell)
     try:
         if not await _started(shell, told):
             log.say("info", "node.stopped", why="told to stop before it was ready")
@@ -169,8 +171,6 @@ async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess 
     log.say("info", "node.ready", name=options.node.name, data_dir=str(options.data_dir), descriptors=descriptors)
     taking = loop.create_task(_take_queues(shell, log)) if options.drain_ends_at_start else None
     watching = loop.create_task(watch(chains(shell), log.say))
-    if options.tls is not None:
-        loop.add_signal_handler(signal.SIGHUP, reload_certificates, shell)
     stopping, leaving = loop.create_task(told.wait()), loop.create_task(shell.retired.wait())
     await asyncio.wait((stopping, leaving, shell.ended), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

@@ -8,6 +8,8 @@ import json
 import os
 import signal
 import ssl
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +21,7 @@ import pytest
 from cryptography import x509
 
 from broker.server.admin import ask
+from broker.trial.nodes import free_port
 from tests.authority import Authority
 from tests.conftest import RunningNode
 from tests.unit.broker.oauth2 import authority as tokens
@@ -161,6 +164,34 @@ def test_tokens_deeds_and_the_audit(secured: Secured) -> None:
     for text in (secured.audit.read_text(), secured.node.log):
         assert "very-secret" not in text
         assert bearer.split()[1] not in text
+
+
+def test_a_node_that_waits_for_others_is_not_ended_by_the_word_to_reload(tmp_path: Path) -> None:
+    Authority(tmp_path)
+    peers = ",".join(f"{name}@127.0.0.1:{free_port()}" for name in "abc")
+    data = tmp_path / "data"
+    words = ["start", "--name", "a", "--data-dir", str(data), "--amqp", "127.0.0.1:0", "--peers", peers]
+    words += ["--secret-file", str(tmp_path / "secret")]
+    (tmp_path / "secret").write_text("5" * 64)
+    (tmp_path / "secret").chmod(0o600)
+    environment = {
+        "CLUSTERBROKER_AMQPS": "127.0.0.1:0",
+        "CLUSTERBROKER_TLS__CERTIFICATE": str(tmp_path / "node.pem"),
+    }
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "broker.cli.main", *words], stderr=log, env={**os.environ, **environment}
+        )
+    try:
+        until(lambda: (data / "admin.sock").exists() and ask(data, {"do": "status"}), "it does not begin to wait")
+        process.send_signal(signal.SIGHUP)
+        answer = ask(data, {"do": "status"})
+        assert answer is not None
+        assert answer["state"] == "waits"
+        assert process.poll() is None
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0, (tmp_path / "log").read_text()
 
 
 def test_old_tls_is_not_spoken(secured: Secured) -> None:

@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from cryptography import x509
@@ -32,21 +32,29 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-Serve = Callable[..., Awaitable[tuple[int, int]]]
+class Ports(NamedTuple):
+    """Of a server, and the server."""
+
+    plain: int
+    tls: int
+    server: TcpServer
+
+
+Serve = Callable[..., Awaitable[Ports]]
 
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Ports without and with TLS."""
+    """Starts one; it is ended in the end."""
     running: list[tuple[TcpServer, asyncio.Task[None]]] = []
 
-    async def served(tls: Chain | None = None, proxies: tuple[str, ...] = ()) -> tuple[int, int]:
+    async def served(tls: Chain | None = None, proxies: tuple[str, ...] = ()) -> Ports:
         plain, inside = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
         server = TcpServer(app, proxies, tls, [inside] if tls is not None else [])
         task = asyncio.create_task(server._serve([plain]))
         running.append((server, task))
         await until(lambda: server.started)
-        return plain.getsockname()[1], inside.getsockname()[1]
+        return Ports(plain.getsockname()[1], inside.getsockname()[1], server)
 
     yield served
     for server, task in running:
@@ -67,7 +75,7 @@ GET = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 
 async def test_who_sends_half_a_head_is_cut(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp_server, "HEAD_S", 0.2)
-    port, _ = await serve()
+    port, _, _ = await serve()
     assert await asked(port, b"") == b"", "nothing at all"
     assert await asked(port, b"GET / HTTP/1.1\r\nhost:") == b""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -82,7 +90,7 @@ async def test_who_sends_half_a_head_is_cut(serve: Serve, monkeypatch: pytest.Mo
 
 async def test_a_body_may_take_longer_than_a_head(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp_server, "HEAD_S", 0.1)
-    port, _ = await serve()
+    port, _, _ = await serve()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"PUT / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 3\r\n\r\na")
     await asyncio.sleep(0.3)
@@ -92,20 +100,20 @@ async def test_a_body_may_take_longer_than_a_head(serve: Serve, monkeypatch: pyt
 
 async def test_so_many_connections(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp_server, "CONNECTIONS_MAX", 3)
-    port, _ = await serve()
+    port, _, server = await serve()
+    there = server.server_state.connections
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-    await asyncio.sleep(0.05)
+    await until(lambda: len(there) == 3)
     with contextlib.suppress(ConnectionError):
         assert await asked(port, GET) == b""
     for _, writer in held:
         writer.close()
-        await writer.wait_closed()
-    await asyncio.sleep(0.05)
+    await until(lambda: not there)
     assert b"http 127.0.0.1" in await asked(port, GET)
 
 
 async def test_a_head_that_is_too_long(serve: Serve) -> None:
-    port, _ = await serve()
+    port, _, _ = await serve()
     answer = await asked(port, b"GET / HTTP/1.1\r\nx: " + b"a" * tcp_server.HEAD_BYTES_MAX + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 400")
 
@@ -115,7 +123,7 @@ async def test_a_head_that_is_too_long(serve: Serve) -> None:
     [((), "http 127.0.0.1"), (("127.0.0.1",), "https 192.0.2.7"), (("10.0.0.0/8",), "http 127.0.0.1")],
 )
 async def test_proxies_that_are_believed(serve: Serve, proxies: tuple[str, ...], client: str) -> None:
-    port, _ = await serve(proxies=proxies)
+    port, _, _ = await serve(proxies=proxies)
     forwarded = b"x-forwarded-for: 203.0.113.9, 192.0.2.7\r\nx-forwarded-proto: https\r\n"
     answer = await asked(port, GET.replace(b"connection:", forwarded + b"connection:"))
     assert answer.decode().endswith(client)
@@ -125,7 +133,7 @@ async def test_tls_and_another_certificate(serve: Serve, tmp_path: Path) -> None
     authority = Authority(tmp_path)
     first = authority.make("node")
     chain = Chain(TlsOptions(authority["node"]))
-    plain, port = await serve(chain)
+    plain, port, _ = await serve(chain)
     trusting = ssl.create_default_context(cafile=authority["root"])
     how = {"ssl": trusting, "server_hostname": "localhost"}
     assert (await asked(port, GET, **how)).endswith(b"https 127.0.0.1")
@@ -150,7 +158,7 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(tcp_server, "HANDSHAKE_S", 0.2)
     authority = Authority(tmp_path)
-    _, port = await serve(Chain(TlsOptions(authority["node"])))
+    _, port, _ = await serve(Chain(TlsOptions(authority["node"])))
     assert await asked(port, b"") == b""
     assert b"HTTP" not in await asked(port, GET)
 
@@ -158,7 +166,7 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(
 async def test_a_client_without_the_certificate_that_is_required(serve: Serve, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     options = TlsOptions(authority["node"], authorities=authority["root"], client_certificate="required")
-    _, port = await serve(Chain(options))
+    _, port, _ = await serve(Chain(options))
     context = ssl.create_default_context(cafile=authority["root"])
     how = {"ssl": context, "server_hostname": "localhost"}
     with contextlib.suppress(ssl.SSLError, ConnectionError):  # in TLS 1.3 a client hears of it when it reads

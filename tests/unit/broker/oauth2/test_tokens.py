@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.oauth2.tokens import AGAIN_S, KEY_SET_BYTES_MAX, KEYS_S, OLD_KEYS_S, REMEMBERED_S, Tokens, check_url
-from broker.oauth2.verifier import BadToken
+from broker.oauth2.verifier import BadToken, Token, verified
 from tests.unit.broker.oauth2 import authority as a
 
 
@@ -141,16 +140,31 @@ async def test_while_the_authority_is_gone_old_keys_do_for_a_day(
     await refused(tokens, token)
 
 
-async def test_a_remembered_token_ends_with_its_time(published: Published, clock: Clock, said: Said) -> None:
-    tokens = Tokens(a.options(keys_url=published.url, leeway_s=0), clock, said)
-    token = a.token(exp=int(clock.now_s) + 2)
-    await tokens.token(token)
-    published.body = b""
-    import time
+async def test_a_token_is_verified_once_a_minute_and_again_when_its_time_is_over(
+    published: Published, clock: Clock, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = 0
 
-    await asyncio.sleep(int(clock.now_s) + 2.01 - time.time())  # PyJWT asks the real clock
-    clock.now_s = time.time()
-    assert "over" in await refused(tokens, token)
+    def counted(*arguments: Any) -> Token:
+        nonlocal times
+        times += 1
+        return verified(*arguments)
+
+    monkeypatch.setattr("broker.oauth2.tokens.verified", counted)
+    tokens = Tokens(a.options(keys_url=published.url), clock, said)
+    long, short = a.token(exp=int(clock.now_s) + 3600), a.token(exp=int(clock.now_s) + 30)
+    for _ in range(5):
+        await tokens.token(long)
+        await tokens.token(short)
+    assert times == 2
+    clock.now_s += 31
+    await tokens.token(long)
+    assert times == 2
+    await tokens.token(short)  # the verifier asks the real clock
+    assert times == 3, "what is over is not taken from memory"
+    clock.now_s += REMEMBERED_S - 31
+    await tokens.token(long)
+    assert times == 4
 
 
 def _redirect(published: Published) -> None:
