@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -19,6 +20,13 @@ settings.load_profile("untimed")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick: starts a real node, and is done within seconds all the same")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Thousands of collected tests live as long as the session: who asks the collector what a test has let go should
+    not pay for a look at all of them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 ROOT = Path(__file__).resolve().parent.parent

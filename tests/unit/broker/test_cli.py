@@ -99,6 +99,7 @@ def test_a_second_kill_finds_what_the_first_restart_found(node: Any) -> None:
     connection.close()
 
 
+@pytest.mark.processes
 def test_users_are_made_with_and_without_a_running_node(node: Any) -> None:
     assert node.command("user", "add", "bob", "s3cret", "--tag", "monitoring").returncode == 0
     assert node.command("permission", "set", "bob", "/", ".*", ".*", ".*").returncode == 0
@@ -118,6 +119,7 @@ def test_users_are_made_with_and_without_a_running_node(node: Any) -> None:
     assert "s3cret" not in node.log
 
 
+@pytest.mark.processes
 def test_no_guest_where_an_operator_made_users_first(node: Any, run_command: Any) -> None:
     node.stop()
     other = node.data_dir.parent / "other"
@@ -128,6 +130,7 @@ def test_no_guest_where_an_operator_made_users_first(node: Any, run_command: Any
         pika.BlockingConnection(pika.URLParameters(node.url))
 
 
+@pytest.mark.processes
 def test_policies_status_and_drills(node: Any) -> None:
     definition = json.dumps({"max-length": 2})
     assert node.command("policy", "set", "short", "^q", definition, "--apply-to", "queues").returncode == 0
@@ -140,6 +143,7 @@ def test_policies_status_and_drills(node: Any) -> None:
     assert "incarnation" in node.command("status").stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
@@ -164,6 +168,7 @@ def test_exit_codes(words: list[str], code: int, text: str, tmp_path: Path, run_
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.processes
 def test_a_directory_in_use(node: Any, run_command: Any) -> None:
     ran = run_command("start", "--amqp", "127.0.0.1:0", "--data-dir", str(node.data_dir))
     assert ran.returncode == 1
@@ -171,6 +176,7 @@ def test_a_directory_in_use(node: Any, run_command: Any) -> None:
     assert ask(node.data_dir, {"do": "status"}) is not None, "the refused start took nothing away from the running one"
 
 
+@pytest.mark.processes
 def test_a_damaged_journal_stops_the_start_and_is_not_touched(node: Any, run_command: Any) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(node.url))
     channel = connection.channel()

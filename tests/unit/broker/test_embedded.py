@@ -65,6 +65,7 @@ def managed(broker: Broker, path: str) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.processes
 def test_with_its_management_api(tmp_path: Path) -> None:
     for directory in (None, tmp_path):
         with Broker(directory, http=True) as broker:
@@ -177,6 +178,7 @@ def test_the_url_of_a_vhost() -> None:
         _ = Broker().url
 
 
+@pytest.mark.processes
 def test_the_fixtures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
     pytester.makepyfile(

@@ -248,6 +248,7 @@ def test_a_node_imports_nothing_of_http() -> None:
     assert run(code) == "[]"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_the_process_logs_no_local_variables(form: str) -> None:
     code = (

@@ -67,6 +67,7 @@ def _writes(file: Path, name: str) -> None:
         append(options, json.dumps({"who": name, "n": number}).encode() + b"\n")
 
 
+@pytest.mark.processes
 def test_processes_share_a_file(tmp_path: Path) -> None:
     file = tmp_path / "audit.log"
     context = multiprocessing.get_context("spawn")
