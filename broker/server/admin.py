@@ -28,6 +28,7 @@ from broker.server.audit import Audit
 from broker.server.certificates import Chain, reload_all
 from broker.server.cluster_operations import CLUSTER
 from broker.server.cluster_operations import facts as cluster_facts
+from broker.server.endings import Restart
 from broker.server.operations import Facts, Refused, carry_out
 from broker.server.private_socket import bound, connected
 from cluster import commands as c
@@ -195,6 +196,9 @@ class AdminSocket:
         except (Refused, ValueError) as error:
             self._tell(asked, who, str(error))
             return {"ok": False, "error": str(error)}
+        except Restart as error:
+            self._tell(asked, who, f"the node begins again: {error}")
+            return {"ok": False, "error": f"the node begins again meanwhile ({error}): see its status, and ask again"}
         except Exception as error:
             self._tell(asked, who, "a mistake of the broker")
             self._shell.log.crashed(NAME, error)

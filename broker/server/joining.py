@@ -83,8 +83,9 @@ async def _join(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path | No
         asking = _Asking(me, wish)
         cluster_id, answer = await asking.ask(to, credentials.client)
         if not answer.refused:
-            identity.keep(data_dir, identity.Identity(wish.name, disk_id, cluster_id))
+            # in this order: who has an identity and knows of no members would found a cluster of its own
             addresses.remember(data_dir, {**dict(answer.members), wish.name: wish.address})
+            identity.keep(data_dir, identity.Identity(wish.name, disk_id, cluster_id))
             return [name for name, _ in answer.members if name != wish.name]
         if not left or not answer.refused.startswith(NOT_NOW):
             break
@@ -221,8 +222,10 @@ class Admission:
         if known is not None:
             return ""  # it asks again: the first answer was lost
         applied = await self._order(c.AddMember(name=NodeId(wish.name), address=wish.address, witness=wish.witness))
-        if applied.error is None or isinstance(applied.error, AlreadyExists):
+        if applied.error is None:
             return ""
+        if isinstance(applied.error, AlreadyExists) and self._view().member(NodeId(wish.name)) is not None:
+            return await self._refused(peer, wish)  # by itself through another member, or by another machine
         return applied.error.text
 
     def _same_name(self, wish: JoinAsked) -> str:

@@ -12,7 +12,8 @@ import pytest
 from server_support import Lines, until
 
 from broker.amqp import methods
-from broker.server.admin import NAME, ask
+from broker.server.admin import NAME, RUNNING, ask
+from broker.server.endings import Restart
 
 
 async def asked(directory: Path, do: str, **arguments: Any) -> dict[str, Any]:
@@ -91,6 +92,18 @@ async def test_what_is_wrong_is_said(start: Any, tmp_path: Path, line: bytes, wh
     writer.close()
     assert b'"ok": false' in answer
     assert why.encode() in answer
+
+
+async def test_who_asks_a_node_that_begins_again_is_told_so(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ends(_shell: Any, _asked: Any) -> Any:
+        raise Restart("it has no contact with a majority")
+
+    await start(data_dir=tmp_path)
+    monkeypatch.setitem(RUNNING, "status", ends)
+    said = (await asked(tmp_path, "status"))["error"]
+    assert said == "the node begins again meanwhile (it has no contact with a majority): see its status, and ask again"
 
 
 async def test_limits_of_vhosts(start: Any, connect: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from broker.server.joining import Admission, Unjoined, join
 from cluster import commands as c
-from cluster.ids import LogIndex
+from cluster.ids import LogIndex, NodeId
 from cluster.link.frames import encode
 from cluster.link.joining import ANSWERED, ASKED, JoinAnswered, JoinAsked
 from cluster.state import Applied
@@ -55,6 +55,21 @@ async def test_a_newcomer_is_added_and_may_ask_again() -> None:
         assert dict(answer.members) == {"a": "a:1", "b": "b:1", "c": "c:1", "d": "d:1"}
     added = member.world.member("d")
     assert (added.alive, added.witness) == (False, True)
+
+
+async def test_of_two_machines_with_one_name_the_second_is_refused() -> None:
+    """The map had neither when both asked, at two members."""
+
+    class Late(Member):
+        async def order(self, command: c.AnyCommand) -> Applied:
+            if self.world.map.member(NodeId("d")) is None:
+                await super().order(c.AddMember(name=NodeId("d"), address=other))
+            return await super().order(command)
+
+    other = "d:2"
+    assert (await Late().answer("d", "d:1")).refused.startswith("member 'd' is known at d:2: give that address")
+    other = "d:1"  # the same machine, which asks again through another member
+    assert (await Late().answer("d", "d:1")).refused == ""
 
 
 @pytest.mark.parametrize(
