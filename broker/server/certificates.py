@@ -27,10 +27,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from broker.census.rows import Certificate
-
 if TYPE_CHECKING:
     import ssl
+
+    from broker.census.rows import Certificate
 
 LOOK_S: Final = 2.0
 FILE_BYTES_MAX: Final = 1 << 20
@@ -193,6 +193,8 @@ class Chain:
 def shown(protocol: str, host: str, port: int, chain: Chain) -> Certificate:
     """What a listener shows, as a row."""
     options = chain.options
+    from broker.census.rows import Certificate  # only who has a management process needs it
+
     return Certificate(
         protocol=protocol,
         ip_address=host,
