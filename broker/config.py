@@ -304,6 +304,15 @@ class NodeConfig(BaseSettings):
             raise ValueError("default_password_file: default_password is given as well: say one of them")
         return self
 
+    def _audit_options(self) -> AuditOptions:
+        """Raises ConfigError."""
+        file = self.audit.file
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ConfigError(
+                f"audit.file: there is no directory {file.absolute().parent}: make it, for the node to write"
+            )
+        return AuditOptions(**_plain(self.audit))
+
     def _first_password(self) -> str:
         """Raises ConfigError."""
         file = self.default_password_file
@@ -336,7 +345,7 @@ class NodeConfig(BaseSettings):
             http_client_certificate=self.http_client_certificate,
             http_proxies=self.http_proxies,
             oauth2=OAuth2Options(**dict(self.oauth2)) if self.oauth2.resource_server_id else None,
-            audit=AuditOptions(**_plain(self.audit)),
+            audit=self._audit_options(),
             tls=None if tls.certificate is None else TlsOptions(**{**dict(tls), "certificate": tls.certificate}),
             node=NodeOptions(name=self.name, **_plain(self.limits)),
             journal=JournalOptions(**_plain(self.journal)),

@@ -14,7 +14,9 @@ from broker.cli.main import app, start
 from broker.cli.start import quick_options
 from broker.config import ENVIRONMENT_PREFIX, ConfigError, NodeConfig, load, settings
 from broker.node.options import NodeOptions
+from broker.oauth2.options import OAuth2Options
 from broker.server.alarms import AlarmOptions
+from broker.server.audit import AuditOptions
 from broker.server.listener import Address, TlsOptions
 from broker.server.options import ServerOptions
 from journal.options import JournalOptions
@@ -100,6 +102,27 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ('amqp = "5672"', "amqp ({file}): '5672' is not HOST:PORT"),
         ("amqp = 5672", "amqp ({file}): write it as HOST:PORT"),
         ('amqps = ":5671"', "amqps ({file}): needs a certificate: set [tls] certificate"),
+        ('https = ":15671"', "https ({file}): needs a certificate: set [tls] certificate"),
+        ('http_client_certificate = "required"', "http_client_certificate ({file}): needs authorities"),
+        ('http_proxies = "10.0.0.0/8,proxy"', "http_proxies ({file}): 'proxy' is no address and no network"),
+        ('[tls]\nminimum_version = "1.1"', "tls.minimum_version ({file}): input should be '1.2' or '1.3'"),
+        ('[oauth2]\nresource_server_id = "mq"', "oauth2.keys_file ({file}): give either keys_file or keys_url"),
+        (
+            '[oauth2]\nresource_server_id = "mq"\nkeys_file = "k"\nkeys_url = "https://h/"',
+            "oauth2.keys_file ({file}): give either keys_file or keys_url",
+        ),
+        (
+            '[oauth2]\nresource_server_id = "mq"\nkeys_url = "http://keys.example/"',
+            "oauth2.keys_url ({file}): 'http://keys.example/' is no address of keys",
+        ),
+        (
+            '[oauth2]\nresource_server_id = "mq"\nkeys_file = "k"\nalgorithms = "RS256,HS256"',
+            "oauth2.algorithms ({file}): 'HS256' cannot be allowed",
+        ),
+        (
+            '[oauth2]\nresource_server_id = "mq"\nkeys_file = "k"\nalgorithms = "none"',
+            "oauth2.algorithms ({file}): 'none' cannot be allowed",
+        ),
         ('amqp = ""', "amqp ({file}): the node would listen nowhere"),
         ('[tls]\nclient_certificate = "wanted"', "tls.client_certificate ({file}): needs authorities"),
         ('http = "15672"', "http ({file}): '15672' is not HOST:PORT"),
@@ -155,6 +178,26 @@ def test_a_password_from_a_file(file: Path, tmp_path: Path) -> None:
         assert "hunter2" not in repr(setting)
     with pytest.raises(ConfigError, match=r"^default_password_file \(.*\): default_password is given as well"):
         load(file, {"default_password": "x"})
+
+
+def test_tokens_and_audit_as_they_were_set(file: Path, tmp_path: Path) -> None:
+    file.write_text(
+        f'[oauth2]\nresource_server_id = "mq"\nkeys_file = "{tmp_path}/k"\nalgorithms = "ES256, RS256"\n'
+        f'[audit]\nfile = "{tmp_path}/audit.log"\nfile_bytes_max = "1 MiB"\n'
+    )
+    options = load(file).options()
+    assert options.oauth2 == OAuth2Options("mq", keys_file=tmp_path / "k", algorithms=("ES256", "RS256"))
+    assert options.audit == AuditOptions(tmp_path / "audit.log", 1 << 20)
+    assert load().options().oauth2 is None
+    with pytest.raises(ConfigError, match=r"^audit.file: there is no directory .*/none: make it"):
+        load(None, {"audit.file": str(tmp_path / "none" / "audit.log")}).options()
+
+
+def test_tokens_need_their_library(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text('[oauth2]\nresource_server_id = "mq"\nkeys_file = "k"\n')
+    monkeypatch.setattr("broker.config.find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'clusterbroker\[oauth2\]'"):
+        load(file)
 
 
 def test_a_password_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path) -> None:
