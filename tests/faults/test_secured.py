@@ -149,6 +149,7 @@ def test_tokens_deeds_and_the_audit(secured: Secured) -> None:
     over = f"Bearer {tokens.token(exp=int(time.time()) - 60).decode()}"
     assert secured.ask("/api/vhosts/newer", over, "PUT", {})[0] == 401
     assert secured.ask("/api/users/bob", method="PUT", body={"password": "very-secret", "tags": ""})[0] == 201
+    assert secured.node.command("global-parameters", "set", "g", '"very-secret"').returncode == 0, "through http.sock"
     answer = ask(secured.node.data_dir, {"do": "user.delete", "name": "bob"})
     assert answer == {"ok": True}
     assert {"listeners", "name"} <= ask(secured.node.data_dir, {"do": "status"}).keys()  # type: ignore[union-attr]
@@ -158,9 +159,11 @@ def test_tokens_deeds_and_the_audit(secured: Secured) -> None:
         ("alice", "http", "PUT /api/vhosts/{vhost}", "done"),
         ("", "http", "PUT /api/vhosts/{vhost}", "refused"),
         ("guest", "http", "PUT /api/users/{user}", "done"),
+        ("(operator)", "http", "PUT /api/global-parameters/{name}", "done"),
         (f"uid {os.getuid()}", "admin.sock", "user.delete", "done"),
     ]
     assert lines[1]["why"] == "token: it is over (exp)"
+    assert lines[3]["from"] == "http.sock"
     for text in (secured.audit.read_text(), secured.node.log):
         assert "very-secret" not in text
         assert bearer.split()[1] not in text
