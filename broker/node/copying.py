@@ -244,8 +244,6 @@ class Copying:
         assert flight.group == group, "one group of a queue is in flight"
         queue = self._node.queues[queue_id]
         queue.committed(flight.upto)
-        if not queue.ring.volatile:
-            self._node.touched[queue.ring] = None  # messages that moved stand elsewhere from now on
         if queue.ring.needs_write:
             queue.ring.mark()  # what came meanwhile may need a reservation, which goes with it
             self._node.write(queue)

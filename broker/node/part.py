@@ -419,6 +419,7 @@ class Part:
         for queue_id in group.replicated:
             queue = self.node.queues.get(queue_id)
             if queue is not None and not queue.ring.volatile:
+                queue.ring.moved()
                 self.node.touched[queue.ring] = None
         self.copying.durable(group.number, now_ms)
 

@@ -1180,6 +1180,10 @@ cdef class LocalRing:
         self.commit_settled()
         self.advance_committed()
 
+    def moved(self) -> None:
+        """The group that `write` returned from is durable here; see ring_local_pure."""
+        self.commit_moves()
+
     @cython.final
     cdef int commit_moves(self) except -1:
         cdef uint64_t seq

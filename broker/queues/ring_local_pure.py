@@ -586,6 +586,12 @@ class LocalRing:
         self._inflight = []
         self.advance()
 
+    def moved(self) -> None:
+        """The group that `write` returned from is durable here: what it holds of messages that were written before
+        counts from now on, whenever copies elsewhere have it. The next checkpoint may let go of the old places, and
+        must not let go of the new ones."""
+        self._commit_moves()
+
     def _commit_moves(self) -> None:
         for seq, segment, offset, length in self._moves:
             slot = self._slots.get(seq)
