@@ -6,6 +6,7 @@ keeps a node from answering, as one with the code UNREACHABLE.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ssl
 from collections.abc import Callable
@@ -61,20 +62,26 @@ class Api:
     def over_url(
         cls,
         url: str,
-        user: str,
-        password: str,
+        signed_in: tuple[str, str] | str,
         ca_file: Path | None,
         warn: Callable[[str], None],
         timeout_s: float = ANSWER_S,
     ) -> Api:
-        """A node elsewhere. `url` names no user. Failed (USAGE) when the CA file cannot be used."""
+        """A node elsewhere. `url` names no user. `signed_in`: user and password, or a token of OAuth 2.
+        Failed (USAGE) when the CA file or the token cannot be used."""
         try:
             verify = ssl.create_default_context(cafile=ca_file) if url.startswith("https:") else True
         except (OSError, ssl.SSLError) as error:
             raise Failed(f"--ca-file {ca_file}: {error}", USAGE) from None
+        if isinstance(signed_in, str):
+            if not (signed_in.isascii() and signed_in.isprintable()):
+                raise Failed("the token is none: it has characters that no token has", USAGE)
+            authorization = f"Bearer {signed_in}"
+        else:
+            authorization = "Basic " + base64.b64encode(":".join(signed_in).encode()).decode()
         client = httpx.Client(
             base_url=url,
-            auth=httpx.BasicAuth(user, password),
+            headers={"authorization": authorization},
             verify=verify,
             timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
             trust_env=False,

@@ -56,6 +56,14 @@ REACH: Final[dict[str, Any]] = {
             rich_help_panel=WHERE,
         ),
     ],
+    "token_file": Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            help="Its first line is a token of OAuth 2, instead of a user. [env: CLUSTERBROKER_TOKEN]",
+            rich_help_panel=WHERE,
+        ),
+    ],
     "ca_file": Annotated[
         Path | None,
         typer.Option("--ca-file", help="With https: certificates that are trusted (PEM).", rich_help_panel=WHERE),

@@ -23,12 +23,13 @@ def _reaching(context: typer.Context) -> dict[str, Any]:
         "url": given.get("url"),
         "user": given.get("login"),
         "password_file": given.get("password_file"),
+        "token_file": given.get("token_file"),
         "ca_file": given.get("ca_file"),
     }
-    for name in ("data_dir", "password_file", "ca_file"):
+    for name in ("data_dir", "password_file", "token_file", "ca_file"):
         if isinstance(found[name], str):
             found[name] = Path(found[name])
-    if str(found["password_file"]) == "-":
+    if "-" in (str(found["password_file"]), str(found["token_file"])):
         raise ValueError("what is typed is not for us")
     return found
 

@@ -1,7 +1,7 @@
 """How a command reaches a node: on this machine through its data directory, or anywhere by URL (waits).
 
     --data-dir DIR   its sockets, for who may read the directory; no password. Most commands need a node with --http
-    --url URL        its management API, as a user
+    --url URL        its management API, as a user, or with a token of OAuth 2
 
 The command line comes before the environment, and there CLUSTERBROKER_URL before CLUSTERBROKER_DATA_DIR: a machine that
 runs a node has the latter for it. The password comes from a file, the environment, the URL, or is asked for.
@@ -30,10 +30,11 @@ DATA_DIR: Final = Path("clusterbroker-data")
 ENV_URL: Final = "CLUSTERBROKER_URL"
 ENV_DATA_DIR: Final = "CLUSTERBROKER_DATA_DIR"
 ENV_USER: Final = "CLUSTERBROKER_USER"
+ENV_TOKEN: Final = "CLUSTERBROKER_TOKEN"  # noqa: S105 - a name
 ENV_PASSWORD: Final = "CLUSTERBROKER_PASSWORD"  # noqa: S105 - a name
 HTTP_SOCKET: Final = "http.sock"
 KNOCK_S: Final = 5.0
-PASSWORD_BYTES_MAX: Final = 4096
+SECRET_BYTES_MAX: Final = 64 << 10
 
 
 class Address:
@@ -67,6 +68,7 @@ class Reach:
         url: str | None = None,
         user: str | None = None,
         password_file: Path | None = None,
+        token_file: Path | None = None,
         ca_file: Path | None = None,
         as_user: str | None = None,
         environment: Mapping[str, str] = os.environ,
@@ -85,14 +87,18 @@ class Reach:
         self._address: Address | None = None
         if url is None:
             self.directory = data_dir or Path(environment.get(ENV_DATA_DIR) or DATA_DIR)
-            for name, value in (("--user", user), ("--password-file", password_file), ("--ca-file", ca_file)):
+            others = {"user": user, "password-file": password_file, "token-file": token_file, "ca-file": ca_file}
+            for name, value in others.items():
                 if value is not None:
-                    raise Failed(f"{name} goes with --url; on the node's machine nobody signs in (see --as)", USAGE)
+                    raise Failed(f"--{name} goes with --url; on the node's machine nobody signs in (see --as)", USAGE)
         else:
             self._address = Address(url)
             if as_user is not None:
                 raise Failed("--as is for the node's own machine; with --url say --user", USAGE)
-        self._user, self._password_file, self._ca_file, self._as_user = user, password_file, ca_file, as_user
+        if token_file is not None and (user is not None or password_file is not None):
+            raise Failed("a token says by itself whose it is: leave --user and --password-file out", USAGE)
+        self._user, self._password_file, self._token_file = user, password_file, token_file
+        self._ca_file, self._as_user = ca_file, as_user
         self._timeout_s = timeout_s
         self._may_ask = may_ask
         self.narrowed: dict[str, str] = {}
@@ -109,8 +115,8 @@ class Reach:
             assert self.directory is not None, "one of the two ways"
             self._need_http(self.directory)
             return Api.over_socket(self.directory, HTTP_SOCKET, self._as_user, self._warn, timeout_s)
-        user, password = self._credentials(self._address)
-        return Api.over_url(self._address.url, user, password, self._ca_file, self._warn, timeout_s)
+        signed_in = self._credentials(self._address)
+        return Api.over_url(self._address.url, signed_in, self._ca_file, self._warn, timeout_s)
 
     @property
     def here(self) -> bool:
@@ -161,13 +167,18 @@ class Reach:
             UNREACHABLE,
         )
 
-    def _credentials(self, address: Address) -> tuple[str, str]:
+    def _credentials(self, address: Address) -> tuple[str, str] | str:
+        """User and password, or a token. Failed (USAGE)."""
         environment = self._environment
+        if self._token_file is not None:
+            return secret_in(self._token_file, "--token-file")
+        if self._user is None and self._password_file is None and address.user is None and environment.get(ENV_TOKEN):
+            return environment[ENV_TOKEN]
         user = self._user or address.user or environment.get(ENV_USER)
         if not user:
             raise Failed(f"as whom? Say --user NAME, or set {ENV_USER}", USAGE)
         if self._password_file is not None:
-            return user, password_in(self._password_file)
+            return user, secret_in(self._password_file, "--password-file")
         if address.password is not None and user == address.user:
             return user, address.password
         if environment.get(ENV_PASSWORD) is not None:
@@ -182,17 +193,17 @@ class Reach:
             typer.echo(f"clusterbroker: {text}", err=True)
 
 
-def password_in(path: Path) -> str:
+def secret_in(path: Path, option: str) -> str:
     """The first line of a file; `-`: of standard input. Failed (USAGE)."""
     try:
         if str(path) == "-":
-            line = sys.stdin.readline(PASSWORD_BYTES_MAX)
+            line = sys.stdin.readline(SECRET_BYTES_MAX)
         else:
             with path.open(encoding="utf-8") as file:
-                line = file.readline(PASSWORD_BYTES_MAX)
+                line = file.readline(SECRET_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
-        raise Failed(f"--password-file {path}: {getattr(error, 'strerror', None) or 'not text'}", USAGE) from None
-    password = line.rstrip("\r\n")
-    if not password:
-        raise Failed(f"--password-file {path}: its first line is empty", USAGE)
-    return password
+        raise Failed(f"{option} {path}: {getattr(error, 'strerror', None) or 'not text'}", USAGE) from None
+    secret = line.rstrip("\r\n")
+    if not secret:
+        raise Failed(f"{option} {path}: its first line is empty", USAGE)
+    return secret

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from typer.testing import CliRunner, Result
 from broker.cli.main import app
 from broker.http.app import create_app
 from broker.http.local import LocalServer
+from broker.oauth2.tokens import Tokens
 from broker.server.management import LOCAL
 from broker.server.private_socket import bound
 from cluster.passwords import COST_CHEAP
 from tests.unit.broker.http.clients import DeedsAtOnce
 from tests.unit.broker.management.set_up import NOW_MS, Place, recorded_place
+from tests.unit.broker.oauth2 import authority
 
 WIDE = {"COLUMNS": "200", "TERMINAL_WIDTH": "200"}
 
@@ -34,7 +37,10 @@ class Served:
         self.deeds = DeedsAtOnce(self.place, True)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        made = create_app(self.place.mirror, self.deeds, now_ms=lambda: NOW_MS, password_cost=COST_CHEAP)
+        keys = directory / "keys.json"
+        keys.write_bytes(authority.key_set())
+        tokens = Tokens(authority.options(keys_file=keys), time.time, lambda *_, **__: None)
+        made = create_app(self.place.mirror, self.deeds, now_ms=lambda: NOW_MS, password_cost=COST_CHEAP, tokens=tokens)
         self._tcp = uvicorn.Server(uvicorn.Config(made, log_config=None, access_log=False))
         self._local = LocalServer(made)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))

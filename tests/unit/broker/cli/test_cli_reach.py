@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from broker.cli.api import segment
 from broker.cli.endings import FAILED, NOT_ALLOWED, UNREACHABLE, USAGE, Failed
 from broker.cli.given import value_of
 from broker.cli.reach import DATA_DIR, Address, Reach
+from tests.unit.broker.oauth2 import authority
 
 URL = "CLUSTERBROKER_URL"
 
@@ -35,6 +37,8 @@ def test_the_command_line_comes_before_the_environment(tmp_path: Path) -> None:
         ({"user": "u"}, "--user goes with --url"),
         ({"password_file": Path("f")}, "--password-file goes with --url"),
         ({"ca_file": Path("f")}, "--ca-file goes with --url"),
+        ({"token_file": Path("f")}, "--token-file goes with --url"),
+        ({"url": "http://h:1", "token_file": Path("f"), "user": "u"}, "a token says by itself whose it is"),
         ({"url": "http://h:1", "as_user": "u"}, "--as is for"),
         ({"url": "ftp://u:secret@h"}, "--url is http://HOST:PORT"),
         ({"url": "http://u:secret@h:port"}, "--url"),
@@ -56,7 +60,7 @@ def test_an_address_loses_its_password() -> None:
     assert Address("http://h").url == "http://h"
 
 
-def credentials(reach: Reach) -> tuple[str, str]:
+def credentials(reach: Reach) -> tuple[str, str] | str:
     assert reach._address is not None
     return reach._credentials(reach._address)
 
@@ -69,6 +73,11 @@ def test_where_a_password_comes_from(tmp_path: Path) -> None:
     assert credentials(Reach(url="http://u:pw@h:1", environment=env)) == ("u", "pw")
     assert credentials(Reach(url="http://u:pw@h:1", user="v", environment=env)) == ("v", "of env")
     assert credentials(Reach(url="http://u:pw@h:1", password_file=file, environment=env)) == ("u", "of the file")
+    token = {"CLUSTERBROKER_TOKEN": "t.o.k"}
+    assert credentials(Reach(url="http://h:1", environment=env | token)) == "t.o.k"
+    assert credentials(Reach(url="http://h:1", user="v", environment=env | token)) == ("v", "of env")
+    assert credentials(Reach(url="http://u:pw@h:1", environment=token)) == ("u", "pw")
+    assert credentials(Reach(url="http://h:1", token_file=file, environment=env)) == "of the file"
     for reach, said in (
         (Reach(url="http://h:1", environment={}), "as whom?"),
         (Reach(url="http://u@h:1", environment={}, may_ask=False), "the password of 'u' is missing"),
@@ -116,6 +125,19 @@ def test_over_the_socket_nobody_signs_in_and_may_be_anybody(served: Any, here: A
     assert oct((served.directory / "http.sock").stat().st_mode)[-3:] == "600"
 
 
+def test_a_token_goes_where_a_user_does(served: Any, invoke: Any, tmp_path: Path) -> None:
+    done = invoke("whoami", "--json", "--url", served.url, CLUSTERBROKER_TOKEN=authority.token().decode())
+    assert (done.exit_code, json.loads(done.stdout)["name"]) == (0, "alice"), done.stderr
+    file = tmp_path / "token"
+    file.write_bytes(authority.token(scope="mq.tag:monitoring") + b"\n")
+    assert invoke("nodes", "list", "--url", served.url, "--token-file", str(file)).exit_code == 0
+    assert invoke("users", "list", "--url", served.url, "--token-file", str(file)).exit_code == NOT_ALLOWED
+    for bad in ("t.o.k", "tök"):
+        done = invoke("whoami", "--url", served.url, CLUSTERBROKER_TOKEN=bad)
+        assert done.exit_code == (NOT_ALLOWED if bad.isascii() else USAGE)
+        assert bad not in done.output
+
+
 def test_what_is_no_management_api(invoke: Any, served: Any) -> None:
     done = invoke("overview", "--url", served.url + "/elsewhere", "--user", "guest", CLUSTERBROKER_PASSWORD="guest")
     assert done.exit_code == FAILED
@@ -131,6 +153,4 @@ def test_a_name_is_one_segment_of_a_path(name: str) -> None:
 
 @given(st.text())
 def test_what_is_given_can_be_sent(text: str) -> None:
-    import json
-
     json.dumps(value_of(text), allow_nan=False)

@@ -31,13 +31,15 @@ def test_the_page_tells_all_of_them() -> None:
     told = page.partition(reference.BEGIN)[2].partition(reference.END)[0].strip()
     assert told == reference.reference(), "run: python -m tests.unit.broker.cli.reference"
     above = page.partition(reference.BEGIN)[0]
-    for option in ("--data-dir", "--as", "--url", "--user", "--password-file", "--ca-file", "--columns", "--sort",
-                   "--filter", "--vhost", "--limit", "--json", "--watch"):  # fmt: skip
-        assert f"`{option}" in above, f"{option} is told nowhere"
+    for option in (
+        "data-dir", "as", "url", "user", "password-file", "token-file", "ca-file", "columns", "sort", "filter", "vhost",
+        "limit", "json", "watch",
+    ):  # fmt: skip
+        assert f"`--{option}" in above, f"{option} is told nowhere"
 
 
 def test_all_shared_options_are_those() -> None:
-    assert len({**REACH, **LIST, **COLUMNS, **JSON}) == 12, "tell the new one on the page, and above"
+    assert len({**REACH, **LIST, **COLUMNS, **JSON}) == 13, "tell the new one on the page, and above"
 
 
 def test_a_noun_in_the_singular(served: Any, invoke: Any) -> None:
