@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from broker.census import desk_messages as m
+from broker.census import rows
 from broker.http import desk_client
 from broker.http.deeds import OrderError
 from broker.http.desk_client import DeskClient, NotDone, tried
@@ -159,6 +161,22 @@ async def test_a_mirror_that_cannot_follow_begins_anew(beside: Beside, monkeypat
         await until(beside.same)
     assert [line["event"] for line in said] == ["the mirror begins anew"]
     await until(lambda: beside.mirror.stale_s(now_ms()) is None)
+
+
+async def test_rows_of_a_newer_release_are_passed_over_and_no_others(beside: Beside) -> None:
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+    newer = m.encode(m.Rows(1, bytes((rows.VERSION + 1,)) + b"\x90", False))
+    (line,) = beside.shell.desk.lines if beside.shell.desk is not None else ()
+    with capture_logs() as said:
+        for _ in range(3):
+            line._transport.write(newer)
+        await until(lambda: said)
+        await beside.client.touched()
+        assert beside.same()
+    assert [(entry["event"], entry["why"]) for entry in said] == [
+        ("rows.passed_over", f"rows of version {rows.VERSION + 1}, not {rows.VERSION}")
+    ]
+    assert next(beside.mirror.node_rows()).name == "node"
 
 
 async def test_rows_are_not_asked_for_while_nobody_is_interested(
