@@ -21,6 +21,7 @@ from broker.oauth2.tokens import Tokens
 from broker.server.management import LOCAL
 from broker.server.private_socket import bound
 from cluster.passwords import COST_CHEAP
+from tests.authority import Authority
 from tests.unit.broker.http.clients import DeedsAtOnce
 from tests.unit.broker.management.set_up import NOW_MS, Place, recorded_place
 from tests.unit.broker.oauth2 import authority
@@ -42,18 +43,26 @@ class Served:
         tokens = Tokens(authority.options(keys_file=keys), time.time, lambda *_, **__: None)
         made = create_app(self.place.mirror, self.deeds, now_ms=lambda: NOW_MS, password_cost=COST_CHEAP, tokens=tokens)
         self._tcp = uvicorn.Server(uvicorn.Config(made, log_config=None, access_log=False))
+        self.certificates = Authority(directory)
+        node = self.certificates["node"]
+        self._socket_tls = socket.create_server(("127.0.0.1", 0))
+        self.url_tls = f"https://127.0.0.1:{self._socket_tls.getsockname()[1]}"
+        self._tls = uvicorn.Server(
+            uvicorn.Config(made, log_config=None, access_log=False, ssl_certfile=node, ssl_keyfile=node, lifespan="off")
+        )
         self._local = LocalServer(made)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     async def _serve(self) -> None:
         beside = asyncio.create_task(self._local.serve(sockets=[bound(self.directory, LOCAL)]))
+        with_tls = asyncio.create_task(self._tls.serve(sockets=[self._socket_tls]))
         await self._tcp.serve(sockets=[self._socket])
-        self._local.should_exit = True
-        await beside
+        self._local.should_exit = self._tls.should_exit = True
+        await asyncio.gather(beside, with_tls)
 
     def start(self) -> None:
         self._thread.start()
-        while not (self._tcp.started and self._local.started):
+        while not (self._tcp.started and self._tls.started and self._local.started):
             assert self._thread.is_alive()
 
     def end(self) -> None:

@@ -16,6 +16,7 @@ from broker.cli.api import segment
 from broker.cli.endings import FAILED, NOT_ALLOWED, UNREACHABLE, USAGE, Failed
 from broker.cli.given import value_of
 from broker.cli.reach import DATA_DIR, Address, Reach
+from tests.authority import Authority
 from tests.unit.broker.oauth2 import authority
 
 URL = "CLUSTERBROKER_URL"
@@ -136,6 +137,17 @@ def test_a_token_goes_where_a_user_does(served: Any, invoke: Any, tmp_path: Path
         done = invoke("whoami", "--url", served.url, CLUSTERBROKER_TOKEN=bad)
         assert done.exit_code == (NOT_ALLOWED if bad.isascii() else USAGE)
         assert bad not in done.output
+
+
+def test_a_node_is_believed_when_its_certificate_is(served: Any, there: Any, tmp_path: Path) -> None:
+    root, at = str(served.certificates["root"]), {"CLUSTERBROKER_URL": served.url_tls}
+    assert there("whoami", "--ca-file", root, **at).exit_code == 0
+    for words in ((), ("--ca-file", str(Authority(tmp_path)["root"]))):
+        done = there("whoami", *words, **at)
+        assert (done.exit_code, len(done.stderr.splitlines())) == (UNREACHABLE, 1)
+        assert "certificate verify failed" in done.stderr
+    by_name = {"CLUSTERBROKER_URL": served.url_tls.replace("127.0.0.1", "127.0.0.2")}
+    assert there("whoami", "--ca-file", root, **by_name).exit_code == UNREACHABLE
 
 
 def test_what_is_no_management_api(invoke: Any, served: Any) -> None:
