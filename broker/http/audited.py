@@ -1,8 +1,9 @@
 """Deeds over HTTP, told to the audit: who, from where, what, on what, and how it ended.
 
-A deed is whatever is not a GET, and the export of definitions, which holds hashes. Publishing is none: that is what
-clients do. The endpoints leave in the scope of a request what only they know: who signed in, what was ordered, and why
-it was refused. Of a command only the fields below are told; what a parameter holds may be anybody's password.
+A deed is whatever is there to be done and not a GET, and the export of definitions, which holds hashes. Publishing is
+none: that is what clients do. The endpoints leave in the scope of a request what only they know: who signed in, what
+was ordered, and why it was refused. Of a command only the fields below are told; what a parameter holds may be
+anybody's password.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Audited:
 
     def _told(self, scope: Scope, status: int) -> None:
         path = getattr(scope.get("route"), "path", None)
-        if path is None or path in _NO_DEEDS or (scope["method"] in _QUIET and path not in _EXPORTS):
+        if path is None or status == 405 or path in _NO_DEEDS:
+            return
+        if scope["method"] in _QUIET and path not in _EXPORTS:
             return
         client = scope.get("client")
         facts: dict[str, Any] = {

@@ -35,7 +35,7 @@ from broker.http.tcp_server import TcpServer
 from broker.management.mirror import Mirror
 from broker.server.audit import Audit
 from broker.server.certificates import BadCertificate, Chain, reload_all, shown, watch
-from broker.server.log import LEVELS, NodeLog, Sink, structured
+from broker.server.log import LEVELS, Bucket, NodeLog, Sink, structured
 from broker.server.management_settings import Settings, read
 from cluster import passwords
 
@@ -144,13 +144,16 @@ def _tokens(settings: Settings, log: NodeLog) -> Tokens | None:
 
 
 class _Lines(logging.Handler):
-    """What libraries say, as lines of ours."""
+    """What libraries say, as lines of ours: so many and no more, for clients can cause them."""
 
     def __init__(self, write: Sink) -> None:
         super().__init__(logging.WARNING)
         self._write = write
+        self._bucket = Bucket(time.monotonic())
 
     def emit(self, record: logging.LogRecord) -> None:
+        if not self._bucket.passes(time.monotonic()):
+            return
         facts: dict[str, Any] = {"library": record.name, "text": record.getMessage()}
         if record.exc_info:
             facts["exc_info"] = record.exc_info

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -51,6 +52,16 @@ class Impatient(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_head()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP. If a request is being answered, that answer has nobody to go to any more."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:  # an answer has begun, or this was said already
+            self.transport.abort()
 
     def _wait_for_head(self) -> None:
         self._head = self.loop.call_later(HEAD_S, self._late)

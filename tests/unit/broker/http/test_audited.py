@@ -68,6 +68,7 @@ async def test_reading_is_no_deed_but_the_export_of_hashes_is(client: Client, he
     for path in ("/api/overview", "/api/queues", "/api/users", "/", "/metrics", "/api/none", "/api/definitions"):
         await client.get(path)
     await client.ask("POST", "/api/none", body="{}")
+    await client.ask("POST", "/api/users", body="{}")
     assert [one["what"] for one in heard.lines] == ["GET /api/definitions"]
 
 

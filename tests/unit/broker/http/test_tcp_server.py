@@ -24,7 +24,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     """Says who asked, and how."""
     if scope["type"] != "http":
         return
-    more = True
+    more = scope["path"] != "/at-once"
     while more:
         more = (await receive()).get("more_body", False)
     body = f"{scope['scheme']} {scope['client'][0]}".encode()
@@ -116,6 +116,30 @@ async def test_a_head_that_is_too_long(serve: Serve) -> None:
     port, _, _ = await serve()
     answer = await asked(port, b"GET / HTTP/1.1\r\nx: " + b"a" * tcp_server.HEAD_BYTES_MAX + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"PUT /at-once HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
+        b"PUT /at-once HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\naXX",
+        GET.replace(b"connection: close", b"a: b") + b"\xff" * 100_000,
+        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + b"A" * 100_000,
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"\r\n" * 50_000,
+    ],
+)
+async def test_what_is_no_http_ends_in_no_trace(serve: Serve, octets: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A body that breaks while its request is answered had the answer fail, and a trace in the log each time."""
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: said.append(context))
+    port, _, server = await serve()
+    with contextlib.suppress(ConnectionError):
+        await asked(port, octets)
+    await until(lambda: not server.server_state.tasks)
+    assert not said
+    assert not [record for record in caplog.records if record.exc_info]
+    assert b"http 127.0.0.1" in await asked(port, GET)
 
 
 @pytest.mark.parametrize(
