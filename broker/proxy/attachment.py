@@ -100,8 +100,8 @@ class Attachment:
     """One start of one node, as the owner of a queue knows it."""
 
     __slots__ = (
-        "_commits", "_settled", "accepted", "attached", "died", "gen", "holder", "incarnation", "killer", "members",
-        "next_number", "node", "producer", "published", "purged", "refused", "serving", "settlement",
+        "_commits", "_settled", "accepted", "attached", "came_before", "died", "gen", "holder", "incarnation", "killer",
+        "members", "next_number", "node", "producer", "published", "purged", "refused", "serving", "settlement",
         "told_published", "told_settled", "unlogged", "unsettled",
     )  # fmt: skip
 
@@ -122,6 +122,8 @@ class Attachment:
         self.published = 0
         self.told_published = 0
         self.next_number = 1
+        self.came_before = 0
+        """Numbers up to it were sent to owners whose memory may be gone: these may have handed them out."""
         self.refused: tuple[int, int] | None = None
         self.settlement = 0  # the last that was applied
         self._settled = 0

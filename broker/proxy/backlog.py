@@ -82,12 +82,14 @@ class Backlog:
     """Publishes of one queue.
 
     size    bytes of all that is here
+    sent    number of the last message that was ever sent to an owner
     """
 
-    __slots__ = ("_accepted", "_again", "_sent", "_waiting", "_waiting_bytes", "next_number", "size")
+    __slots__ = ("_accepted", "_again", "_sent", "_waiting", "_waiting_bytes", "next_number", "sent", "size")
 
     def __init__(self) -> None:
         self.next_number = 1
+        self.sent = 0
         self.size = 0
         self._accepted = 0  # the owner has all up to it
         self._sent: deque[Entry] = deque()
@@ -184,6 +186,7 @@ class Backlog:
     def _departed(self, outbox: Outbox) -> None:
         entry = self._waiting.popleft()
         self._sent.append(entry)
+        self.sent = max(self.sent, entry.last)
         self._waiting_bytes -= entry.size
         outbox.in_flight_bytes += entry.size
 

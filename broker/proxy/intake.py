@@ -57,8 +57,10 @@ class Intake:
             return
         ticket = attachment.ticket(last)
         rests = not queue.ring.marked
+        seq = queue.ring.next_seq
         taken = queue.publish_records(records, ticket, self._serving.host.now_ms)
         assert taken == count, f"a Publish of {count} messages holds {taken}"
+        self._came_before(attachment, first, seq)
         self._accepted(attachment, last, ticket)
         if rests:
             queue.host.rest(queue)
@@ -77,12 +79,14 @@ class Intake:
         if attachment.refused is not None:
             return
         ticket = attachment.ticket(named.number)
+        seq = queue.ring.next_seq
         if letter and not known and queue.rejects and not queue.has_room(self._serving.host.now_ms):
             queue.producers.note(named.producer, named.sequence)
             kill(queue, message)  # it was dead already, and goes on to the next targets: refused, it would come again
             queue.promise(ticket)
         else:
             queue.publish_named(named.producer, named.sequence, message, ticket, self._serving.host.now_ms)
+        self._came_before(attachment, named.number, seq)
         self._accepted(attachment, named.number, ticket)
 
     def commit(self, attachment: Attachment, commit: Commit, records: memoryview) -> None:
@@ -105,6 +109,7 @@ class Intake:
         if attachment.refused is not None:
             return
         ticket = attachment.ticket(last)
+        seq = queue.ring.next_seq
         if named:
             for number, message in numbered:
                 if number in named:
@@ -113,6 +118,7 @@ class Intake:
                     queue.publish((message,), ticket, now_ms)
         else:
             queue.publish_records(records, ticket, now_ms)
+        self._came_before(attachment, commit.first, seq)
         changed = sum([self._carry_out(attachment, outcome, ranges, 0) for outcome, ranges in commit.settlements])
         if changed and queue.ring.needs_write:
             attachment.until_durable(ticket)
@@ -142,6 +148,15 @@ class Intake:
             self._serving.pass_over(attachment)
         return self._serving.passes_over(attachment)
 
+    def _came_before(self, attachment: Attachment, first: int, seq: int) -> None:
+        """Messages from number `first` on have been taken, from `seq` on. Of those that were sent before to an owner
+        whose memory is gone nobody knows whether it handed them out: they count as returned."""
+        ring, holder = self._serving.queue.ring, attachment.holder
+        last = min(ring.next_seq - 1, seq + attachment.came_before - first)
+        if seq <= last:
+            ring.adopt(seq, last, holder)
+            ring.requeue_held(seq, last, holder, False)
+
     def _next(self, attachment: Attachment, first: int, last: int) -> bool:
         """Whether these numbers are to be taken. What is here already is answered by `Published` when it is due."""
         if last <= attachment.accepted:
@@ -161,7 +176,9 @@ class Intake:
             return False
         queue = self._serving.queue
         ticket = attachment.ticket(number)
+        seq = queue.ring.next_seq
         queue.publish((message,), ticket, self._serving.host.now_ms)
+        self._came_before(attachment, number, seq)
         self._accepted(attachment, number, ticket)
         return True
 

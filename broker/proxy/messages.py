@@ -82,6 +82,8 @@ class AttachedQueue(msgspec.Struct, frozen=True, array_like=True):
     """Number of the proxy's next publish; those not acknowledged are sent again after Attached."""
     asking: tuple[ConsumerHead, ...] = ()
     """Consumers whose first answer is awaited: each is a `Consume`, taken up once the queue knows everybody."""
+    sent: Whole = 0
+    """Publishes up to this number have been sent to an owner before."""
 
     def __post_init__(self) -> None:
         check_ranges(self.outstanding)

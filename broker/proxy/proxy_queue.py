@@ -332,6 +332,7 @@ class ProxyQueue:
             settlements=self._settlements.tell(everything=True),
             next_number=self._backlog.next_number,
             asking=tuple(line.head() for line in self._lines.values() if line.then is not None),
+            sent=self._backlog.sent,
         )
 
     def on_attached(self, message: Attached) -> None:

@@ -202,6 +202,8 @@ class Serving:
         if attachment is None:
             attachment = Attachment(self, node, incarnation, self._free_holders.pop())
             self._attachments[node] = attachment
+            if self.has_gap:
+                attachment.came_before = entry.sent
         assert attachment.incarnation == incarnation, "an attachment ends with its node's start"
         attachment.renew(entry.gen, entry.next_number)
         self._forget_questions(attachment)

@@ -180,6 +180,40 @@ def test_what_a_client_holds_of_a_lost_queue_is_not_taken_for_a_new_message(earl
     assert bodies(cluster["c"].client().consume("q")) == [b"new"], "it was not acknowledged"
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["", "named"])
+def test_what_comes_again_to_a_queue_that_begins_empty_may_have_been_handed_out(named: bool) -> None:
+    """It was handed out, and its owner ended before the publisher's node heard that it is committed. That node sends it
+    again, and nobody has its number any more."""
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local", x_durability="memory", x_replicas=1)
+    bob = cluster["b"].client()
+    bob.consume("q")
+    carol = cluster["c"].client()
+    carol.ask(m.ConfirmSelect())
+    assert carol.publish("", "q", b"0") == [m.BasicAck(1, True)]
+    assert bodies(bob.hear()) == [b"0"]
+    headers = {"x-producer": "carol", "x-seq": 1} if named else {}
+    deliver = cluster._deliver
+
+    def lost(source: str, target: str, frame: bytes) -> None:
+        if (source, target) != ("a", "c"):
+            deliver(source, target, frame)
+
+    cluster._deliver = lost  # type: ignore[method-assign]
+    assert carol.publish("", "q", b"1", headers=headers) == []
+    cluster.wait(500)
+    (first,) = [said for said in bob.hear() if isinstance(said, Content)]
+    assert (first.body, first.method.redelivered) == (b"1", False)
+    cluster.kill("a")
+    cluster._deliver = deliver  # type: ignore[method-assign]
+    carol.publish("", "q", b"2")
+    cluster.restart("a")
+    cluster.wait(2000)
+    heard = [(said.body, said.method.redelivered) for said in bob.hear() if isinstance(said, Content)]
+    assert heard == [(b"1", True), (b"2", False)]
+
+
 def test_letters_of_a_queue_that_begins_empty_are_new_ones() -> None:
     """Their numbers began at 1 again, and their target had these: it confirmed them and stored nothing."""
     cluster = Cluster("a", "b", "c")
