@@ -217,11 +217,13 @@ def assert_progress(applied: Applied, before: dict[QueueId, Queue], after: dict[
         if now.owner != was.owner or now.incarnation != was.incarnation:
             assert now.epoch == was.epoch + 1
         sets_changed = (now.in_sync, now.eligible) != (was.in_sync, was.eligible)
-        if now.epoch != was.epoch or sets_changed:
+        moved = now.replicas != was.replicas
+        if now.epoch != was.epoch or sets_changed or moved:
             assert now.version == was.version + 1
         assert (queue_id in owner) is (now.epoch != was.epoch)
-        assert (queue_id in in_sync) is (now.epoch == was.epoch and now.version != was.version)
-        assert (queue_id in replicas) is (now.replicas != was.replicas)
+        anew = now.version != was.version and not moved
+        assert (queue_id in in_sync) is (now.epoch == was.epoch and (sets_changed or anew))
+        assert (queue_id in replicas) is moved
         if queue_id in owner:
             change: Any = owner[queue_id]
             assert (change.previous, change.previous_epoch, change.queue) == (was.owner, was.epoch, now)
