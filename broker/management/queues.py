@@ -138,7 +138,7 @@ def document(reading: Reading, queue: Queue) -> Document:
 
 
 def _named(reading: Reading, node: str) -> str:
-    """A node that was never in a cluster has no name in its wiring log; here it has the one that it was started with."""
+    """A node that was never in a cluster has no name in its wiring log; here it has the one it was started with."""
     return reading.mirror.node if node == LOCAL_NODE else node
 
 
