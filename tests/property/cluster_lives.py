@@ -259,7 +259,10 @@ class Life:
         for _ in range(steps):
             self.step()
         self.story.append("all heals")
-        self.faults.heal_all()
+        self.faults.begin_all()
+        self._look()
+        self.cluster.shaky = False
+        self.cluster.turn()
         self.cluster.wait(HEALING_MS)
         self._look()
         for client in (*self.publishers, *self.tellers):

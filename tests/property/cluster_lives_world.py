@@ -307,8 +307,8 @@ class Faults:
 
     # -- the end
 
-    def heal_all(self) -> None:
-        """Nothing waits any more, and all come to rest. When a node is forgotten whose copy alone had all, an operator
+    def begin_all(self) -> None:
+        """Nothing waits any more, and all nodes are there. When one is forgotten whose copy alone had all, an operator
         must say which of the older ones counts."""
         cluster = self.cluster
         cluster.cuts.clear()
@@ -319,9 +319,6 @@ class Faults:
         while self.start():
             pass
         cluster.relink()
-        cluster.shaky = False
-        cluster.turn()
         entity = cluster.truth(self._queue)
         if entity.owner is None and self.forgotten:
             cluster.order(c.ForceOwner(queue_id=entity.queue_id, node=NodeId(cluster.rng.choice(entity.replicas))))
-            cluster.turn()
