@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import time
 import traceback
 from typing import Any, Final
 
@@ -46,6 +47,14 @@ DEEDS: Final = {
     "kill": 1.2, "start": 4, "reset": 2, "cut": 0.7, "heal": 2, "disk": 3, "wiring": 1, "checkpoint": 3, "forward": 5,
     "move": 2, "replace": 0.5, "policy": 0.6, "force": 0.7, "forget": 0.2,
 }  # fmt: skip
+AIMS: Final[tuple[dict[str, float], ...]] = (
+    {},
+    {},
+    {"number": 15, "repeat": 15, "replace": 4, "move": 4, "start": 8},
+    {"bulk": 6, "reject_all": 8, "publish": 2, "settle": 2, "kill": 3, "start": 8, "disk": 6},
+    {"replace": 6, "wiring": 6, "cut": 3, "heal": 6, "kill": 3, "start": 8, "new_worker": 1, "settle": 4},
+)
+"""What some lives have very much of: numbers, letters, copies that are made anew."""
 FAULTS: Final = (
     "start", "reset", "cut", "heal", "disk", "wiring", "checkpoint", "forward", "move", "replace", "policy", "force",
     "forget",
@@ -61,7 +70,8 @@ class Life:
         self.rng = rng = random.Random(seed)
         self.rules = rng.choice(RULES)
         self.copies = rng.choice(COPIES)
-        self.limits = rng.choice(LIMITS)
+        aim = rng.choice(AIMS)
+        self.limits = LIMITS[-1] if "number" in aim or "bulk" in aim else rng.choice(LIMITS)
         self.names = Names(self.limits.names)
         self.cluster = Shaky(rng, *rng.choice(("abc", "abc", "abcd")))
         self.faults = Faults(self.cluster, QUEUE, power=self.copies.get("x_durability") != "disk")
@@ -73,9 +83,7 @@ class Life:
             deed: weight * rng.choice((0.3, 1, 1, 3) if deed in VITAL else (0, 0.3, 1, 1, 4))
             for deed, weight in DEEDS.items()
         }
-        if self.limits.names < len(NAMES):
-            self.weights["number"] *= 3
-            self.weights["repeat"] *= 3
+        self.weights |= aim
         self.publishers: list[Publisher] = []
         self.workers: list[Worker] = []
         self.tellers: list[Teller] = []
@@ -359,13 +367,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="only this one, with its story")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--until-broken", action="store_true", help="end with the first that breaks a promise")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
     options = parser.parse_args(arguments)
     if options.seed is not None:
         story = broken(options.seed, options.steps)
         print("\n".join(story) or "all promises were kept")
         return bool(story)
+    end_s = time.monotonic() + options.seconds
     found = lived = 0
     for seed in range(options.first, options.first + options.seeds):
+        if time.monotonic() > end_s:
+            break
         lived += 1
         if story := broken(seed, options.steps):
             found += 1
