@@ -70,11 +70,22 @@ def test_a_terminal_is_redrawn_in_place() -> None:
     assert shown.index("the node is away") < shown.index("third")
 
 
+def _as_in_a_terminal() -> None:
+    """Shells start what stands before a `&` without SIGINT, and with it these tests."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_is_a_good_end(served, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     words = [sys.executable, "-m", "broker.cli.main", "queues", "list", "--json", "--watch", "0.1"]
     words += ["--data-dir", str(served.directory)]
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ,
+        preexec_fn=_as_in_a_terminal,
     )
     assert process.stdout is not None
     for _ in range(3):
