@@ -24,6 +24,7 @@ export function listen(signedOut: () => void, stale: (seconds: number | null) =>
   onStale = stale;
 }
 
+/** A body that is a text is JSON already: what a file says is passed on as it is. */
 export async function request<T>(method: string, path: string, body?: unknown): Promise<T> {
   const headers: Record<string, string> = { "x-csrf": "1", accept: "application/json" };
   if (body !== undefined) headers["content-type"] = "application/json";
@@ -32,7 +33,7 @@ export async function request<T>(method: string, path: string, body?: unknown): 
     answer = await fetch(`/api/${path}`, {
       method,
       headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined || typeof body === "string" ? body : JSON.stringify(body),
       credentials: "same-origin",
     });
   } catch {
@@ -65,7 +66,9 @@ export function path(...names: string[]): string {
 
 export const exchangeInPath = (name: string) => (name === "" ? "amq.default" : name);
 
-export function may(me: Me, right: "administrator" | "monitoring" | "policymaker"): boolean {
+export type Right = "administrator" | "monitoring" | "policymaker";
+
+export function may(me: Me, right: Right): boolean {
   return me.tags.includes("administrator") || me.tags.includes(right);
 }
 
@@ -135,7 +138,8 @@ export interface Consumer {
   ack_required: boolean;
   prefetch_count: number;
   active?: boolean;
-  channel_details?: { connection_name?: string; peer_host?: string; name?: string };
+  channel_details?: { connection_name?: string; number?: number; name?: string };
+  queue?: { name?: string; vhost?: string };
 }
 export interface Queue {
   name: string;
@@ -196,9 +200,32 @@ export interface Connection {
   ssl?: boolean;
   protocol?: string;
   connected_at?: number;
-  client_properties?: { product?: string; connection_name?: string };
+  auth_mechanism?: string;
+  timeout?: number;
+  frame_max?: number;
+  channel_max?: number;
+  client_properties?: { product?: string; connection_name?: string } & Record<string, unknown>;
   recv_oct_details?: Details;
   send_oct_details?: Details;
+}
+export interface Channel {
+  name: string;
+  number: number;
+  user: string;
+  vhost: string;
+  node: string;
+  state: string;
+  confirm: boolean;
+  transactional: boolean;
+  prefetch_count: number;
+  global_prefetch_count: number;
+  consumer_count: number;
+  messages_unacknowledged: number;
+  messages_unconfirmed: number;
+  messages_uncommitted: number;
+  acks_uncommitted: number;
+  message_stats?: Counted;
+  consumer_details?: Consumer[];
 }
 export interface Page<T> {
   items: T[];
@@ -215,14 +242,41 @@ export interface Policy {
   priority: number;
   definition: Record<string, unknown>;
 }
+export interface Parameter {
+  name: string;
+  value: unknown;
+}
+export interface VhostParameter extends Parameter {
+  component: string;
+  vhost: string;
+}
+/** Limits by their names. */
+export type LimitsOf = Record<string, number>;
+export interface Vhost {
+  name: string;
+  description: string;
+  tags: string[];
+  default_queue_type: string;
+  messages_ready?: number;
+  messages_unacknowledged?: number;
+  messages?: number;
+}
 export interface User {
   name: string;
   tags: string[];
+  limits: LimitsOf;
 }
 export interface Permission {
   user: string;
   vhost: string;
   configure: string;
+  write: string;
+  read: string;
+}
+export interface TopicPermission {
+  user: string;
+  vhost: string;
+  exchange: string;
   write: string;
   read: string;
 }

@@ -1,17 +1,21 @@
 // Who is signed in, and which page is shown.
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { Me } from "./api";
+import type { Me, Right } from "./api";
 import { Refused, get, listen, may, post } from "./api";
 import { span } from "./format";
 import { link, usePlace } from "./live";
 import { Cluster } from "./pages/cluster";
+import { ChannelPage, ConnectionPage } from "./pages/connection";
 import { Connections } from "./pages/connections";
+import { Definitions } from "./pages/definitions";
 import { ExchangePage, Exchanges } from "./pages/exchanges";
 import { OverviewPage } from "./pages/overview";
+import { Parameters } from "./pages/parameters";
 import { Policies } from "./pages/policies";
 import { QueuePage, Queues } from "./pages/queues";
 import { Users } from "./pages/users";
+import { Vhosts } from "./pages/vhosts";
 import "./style.css";
 import { Empty, Messages } from "./ui";
 
@@ -21,14 +25,19 @@ const TITLES: Record<string, string> = {
   exchanges: "Exchanges",
   connections: "Connections",
   cluster: "Cluster",
+  vhosts: "Vhosts",
   policies: "Policies",
+  parameters: "Parameters",
   users: "Users",
+  definitions: "Definitions",
 };
+/** The right that a page needs; the others are for all who may sign in. */
+const NEEDED: Partial<Record<string, Right>> = { cluster: "monitoring", parameters: "policymaker", users: "administrator", definitions: "administrator" };
 
 function offered(me: Me): string[] {
   return Object.keys(TITLES).filter((name) => {
-    if (name === "users") return may(me, "administrator");
-    return name !== "cluster" || may(me, "monitoring");
+    const right = NEEDED[name];
+    return right === undefined || may(me, right);
   });
 }
 
@@ -109,8 +118,9 @@ function Signed({ me, stale, out }: { me: Me; stale: number | null; out: () => v
   const main = useRef<HTMLElement>(null);
   const at = words.join("/");
   const first = useRef(true);
+  const object = words[name === "connections" ? 1 : 2];
   useEffect(() => {
-    document.title = `${words[2] || TITLES[name] || "Not found"} · clusterbroker`;
+    document.title = `${object || TITLES[name] || "Not found"} · clusterbroker`;
     // a new page begins at its top, also for who reads it with the keyboard
     if (!first.current) main.current?.focus({ preventScroll: true });
     first.current = false;
@@ -166,14 +176,23 @@ function Shown({ me, words }: { me: Me; words: string[] }) {
       return vhost !== undefined && object !== undefined ? <QueuePage key={words.join("/")} me={me} vhost={vhost} name={object} /> : <Queues me={me} />;
     case "exchanges":
       return vhost !== undefined && object !== undefined ? <ExchangePage key={words.join("/")} me={me} vhost={vhost} name={object === "amq.default" ? "" : object} /> : <Exchanges me={me} />;
-    case "connections":
-      return <Connections me={me} />;
+    case "connections": {
+      const [, connection, channel] = words;
+      if (connection === undefined) return <Connections me={me} />;
+      return channel === undefined ? <ConnectionPage key={connection} me={me} name={connection} /> : <ChannelPage key={words.join("/")} connection={connection} number={channel} />;
+    }
     case "cluster":
       return <Cluster />;
+    case "vhosts":
+      return <Vhosts me={me} />;
     case "policies":
       return <Policies me={me} />;
+    case "parameters":
+      return <Parameters me={me} />;
     case "users":
       return <Users me={me} />;
+    case "definitions":
+      return <Definitions />;
     default:
       return <OverviewPage me={me} />;
   }

@@ -36,13 +36,22 @@ export function Waiting({ live }: { live: Live<unknown> }) {
   return live.value === undefined ? <p class="note">Loading…</p> : null;
 }
 
-/** Above the page of one thing: where it is, what it is called, and what can be done to it. */
-export function Head(props: Children & { kind: "queues" | "exchanges"; vhost: string; name: string; live: Live<unknown>; pill?: ComponentChildren }) {
-  const all = props.kind === "queues" ? "Queues" : "Exchanges";
+/** Above the page of one thing: in which list and vhost it is (`above`: and inside of what), what it is called, and what can
+    be done to it. */
+export function Head(
+  props: Children & { kind: string; list: string; vhost: string | undefined; above?: ComponentChildren; name: string; live: Live<unknown>; pill?: ComponentChildren },
+) {
   return (
     <>
       <nav class="crumbs" aria-label="Where this is">
-        <a href={link(props.kind)}>{all}</a> in vhost <code>{props.vhost}</code>
+        <a href={link(props.list)}>{props.list[0]!.toUpperCase() + props.list.slice(1)}</a>
+        {props.above && <> / {props.above}</>}
+        {props.vhost !== undefined && (
+          <>
+            {" "}
+            in vhost <code>{props.vhost}</code>
+          </>
+        )}
       </nav>
       <div class="title">
         <h1>{props.name}</h1>
@@ -50,8 +59,8 @@ export function Head(props: Children & { kind: "queues" | "exchanges"; vhost: st
         {props.children && <span class="push">{props.children}</span>}
       </div>
       {props.live.status === 404 ? (
-        <Empty title={`There is no such ${props.kind.slice(0, -1)} (any more)`}>
-          <a href={link(props.kind)}>All {props.kind}</a>
+        <Empty title={`There is no such ${props.kind} (any more)`}>
+          <a href={link(props.list)}>All {props.list}</a>
         </Empty>
       ) : (
         <Waiting live={props.live} />
@@ -208,7 +217,8 @@ type Values = Record<string, string>;
 export interface FieldOf {
   name: string;
   label: string;
-  kind?: "text" | "password" | "number" | "area" | "check";
+  /** Of a file its text is the value. */
+  kind?: "text" | "password" | "number" | "area" | "check" | "file";
   options?: string[] | [string, string][];
   value?: string;
   hint?: string;
@@ -224,8 +234,11 @@ export function Form(props: { fields: FieldOf[]; button: string; label: string; 
     event.preventDefault();
     const data = new FormData(form.current!);
     const values: Values = {};
-    for (const field of props.fields) values[field.name] = String(data.get(field.name) ?? "");
     setBusy(true);
+    for (const field of props.fields) {
+      const given = data.get(field.name) ?? "";
+      values[field.name] = typeof given === "string" ? given : await given.text();
+    }
     const well = await props.submit(values);
     setBusy(false);
     if (well && !props.keep) form.current?.reset();
@@ -287,15 +300,19 @@ function Field({ field, id }: { field: FieldOf; id: string }) {
   );
 }
 
+/** JSON of a field or a file. */
+export function json(text: string, example = '{"max-length": 1000}'): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error(`Not JSON: ${text.slice(0, 60)}. Write, for example, ${example}`);
+  }
+}
+
 /** JSON of a field for arguments; empty is none. */
 export function table(text: string): Record<string, unknown> {
   if (!text.trim()) return {};
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    throw new Error(`Not JSON: ${text.slice(0, 60)}. Write, for example, {"max-length": 1000}`);
-  }
+  const value = json(text);
   if (typeof value !== "object" || value === null || Array.isArray(value)) throw new Error('An object is needed, for example {"max-length": 1000}');
   return value as Record<string, unknown>;
 }
@@ -341,6 +358,9 @@ export function Facts(props: { of: [string, ComponentChildren][] }) {
     </dl>
   );
 }
+
+/** A regular expression of a permission. */
+export const Pattern = ({ of }: { of: string }) => (of === "" || of === "^$" ? <small>none</small> : <code>{of}</code>);
 
 /** A table of arguments or properties. */
 export function Json({ of }: { of: Record<string, unknown> }) {

@@ -1,7 +1,7 @@
 import type { Connection, Me, Page } from "../api";
 import { del, may, path } from "../api";
 import { bytes, number, span } from "../format";
-import { useLive, usePlace } from "../live";
+import { link, useLive, usePlace } from "../live";
 import { Empty, Filter, Pager, Panel, Pill, Sure, Table, Waiting } from "../ui";
 import { changer } from "../vhosts";
 
@@ -78,7 +78,9 @@ function Client({ connection }: { connection: Connection }) {
   const told = connection.client_properties?.connection_name ?? connection.client_properties?.product;
   return (
     <>
-      <span class="name">{told ?? connection.name}</span>
+      <a class="name" href={link("connections", connection.name)}>
+        {told ?? connection.name}
+      </a>
       <small class="under">{`${connection.peer_host}:${connection.peer_port}`}</small>
     </>
   );

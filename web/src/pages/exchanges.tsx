@@ -109,7 +109,7 @@ export function ExchangePage({ me, vhost, name }: { me: Me; vhost: string; name:
   };
   return (
     <>
-      <Head kind="exchanges" vhost={vhost} name={shown(name)} live={live} pill={exchange && <Pill>{exchange.type}</Pill>}>
+      <Head kind="exchange" list="exchanges" vhost={vhost} name={shown(name)} live={live} pill={exchange && <Pill>{exchange.type}</Pill>}>
         {exchange && own && changer(me) && (
           <Sure
             button="Delete"

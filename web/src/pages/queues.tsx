@@ -7,6 +7,7 @@ import { bytes, number, perSecond, plural } from "../format";
 import { link, useLive, usePlace } from "../live";
 import { Copies, Empty, Facts, Filter, Form, Head, Json, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
 import { changer, useVhosts } from "../vhosts";
+import { ChannelLink } from "./connection";
 import { CURVES, DEPTHS, RATES } from "./overview";
 
 const COLUMNS =
@@ -122,7 +123,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
   };
   return (
     <>
-      <Head kind="queues" vhost={vhost} name={name} live={live} pill={queue && queueState(queue)}>
+      <Head kind="queue" list="queues" vhost={vhost} name={name} live={live} pill={queue && queueState(queue)}>
         {queue && changes && (
           <>
             <Sure
@@ -182,7 +183,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
                   id={(consumer) => `${consumer.channel_details?.name} ${consumer.consumer_tag}`}
                   columns={[
                     { title: "Tag", cell: (consumer) => <code>{consumer.consumer_tag}</code> },
-                    { title: "Channel", cell: (consumer) => consumer.channel_details?.name ?? "" },
+                    { title: "Channel", cell: (consumer) => <ChannelLink of={consumer.channel_details} /> },
                     { title: "Acknowledges", cell: (consumer) => (consumer.ack_required ? "yes" : "no") },
                     { title: "Prefetch", number: true, cell: (consumer) => number(consumer.prefetch_count) },
                   ]}

@@ -1,8 +1,10 @@
-import type { Me, Permission, User } from "../api";
+import type { Me, Permission, TopicPermission, User } from "../api";
 import { del, path, put } from "../api";
 import { useLive } from "../live";
-import { Empty, Form, Panel, Pill, Sure, Table, Waiting, attempt } from "../ui";
+import { Limits } from "../limits";
+import { Empty, Form, Panel, Pattern, Pill, Sure, Table, Waiting, attempt } from "../ui";
 import { useVhosts } from "../vhosts";
+import { TopicPermissions } from "./topic_permissions";
 
 const TAGS: [string, string][] = [
   ["", "none: AMQP only"],
@@ -11,10 +13,15 @@ const TAGS: [string, string][] = [
   ["monitoring", "monitoring: sees everything"],
   ["administrator", "administrator: everything"],
 ];
+const LIMITS: [string, string][] = [
+  ["max-connections", "max-connections: its connections"],
+  ["max-channels", "max-channels: kept, not enforced yet"],
+];
 
 export function Users({ me }: { me: Me }) {
-  const users = useLive<User[]>("users?columns=name,tags");
+  const users = useLive<User[]>("users?columns=name,tags,limits");
   const permissions = useLive<Permission[]>("permissions");
+  const topics = useLive<TopicPermission[]>("topic-permissions");
   const vhosts = useVhosts();
   const names = users.value?.map((user) => user.name) ?? [];
   const open = (user: User) => permissions.value?.filter((permission) => permission.user === user.name).map((permission) => permission.vhost) ?? [];
@@ -49,6 +56,7 @@ export function Users({ me }: { me: Me }) {
                       then={() => {
                         users.again();
                         permissions.again();
+                        topics.again();
                       }}
                     />
                   ),
@@ -126,8 +134,8 @@ export function Users({ me }: { me: Me }) {
           />
         </Panel>
       )}
+      {topics.value && <TopicPermissions permissions={topics.value} users={names} vhosts={vhosts} again={topics.again} />}
+      {users.value && <Limits of="user" held={users.value.map((user) => ({ who: user.name, limits: user.limits }))} names={names} kinds={LIMITS} changes again={users.again} />}
     </>
   );
 }
-
-const Pattern = ({ of }: { of: string }) => (of === "" || of === "^$" ? <small>none</small> : <code>{of}</code>);

@@ -1,0 +1,161 @@
+// One connection with its channels, and one channel.
+import type { Channel, Connection, Consumer, Me } from "../api";
+import { count, del, path } from "../api";
+import { Chart } from "../chart";
+import { bytes, number, span } from "../format";
+import { link, useLive } from "../live";
+import { Empty, Facts, Head, Json, Panel, Pill, Sure, Table } from "../ui";
+import { changer } from "../vhosts";
+import { CURVES, RATES } from "./overview";
+
+const limit = (most: number | undefined) => (most ? number(most) : "none");
+
+function State({ of }: { of: string }) {
+  return <Pill kind={of === "running" || of === "idle" ? "good" : "warn"}>{of}</Pill>;
+}
+
+export function ConnectionPage({ me, name }: { me: Me; name: string }) {
+  const at = `connections/${path(name)}`;
+  const live = useLive<Connection>(at);
+  const channels = useLive<Channel[]>(`${at}/channels`);
+  const connection = live.value;
+  return (
+    <>
+      <Head kind="connection" list="connections" vhost={connection?.vhost} name={name} live={live} pill={connection && <State of={connection.state} />}>
+        {connection && changer(me) && (
+          <Sure
+            button="Close"
+            question="Close this connection?"
+            detail="What its consumers hold unacknowledged goes back to the queues. The client may connect again."
+            deed={() => del(at)}
+            done="The connection is closed."
+            then={() => {
+              location.hash = link("connections");
+            }}
+          />
+        )}
+      </Head>
+      {connection && (
+        <>
+          <Panel title="Channels">
+            {channels.value?.length ? (
+              <Table
+                label="Channels"
+                items={channels.value}
+                id={(channel) => channel.name}
+                columns={[
+                  { title: "Channel", cell: (channel) => <ChannelLink of={{ connection_name: name, number: channel.number }} /> },
+                  { title: "State", cell: (channel) => <State of={channel.state} /> },
+                  { title: "Mode", wide: true, cell: mode },
+                  { title: "Prefetch", number: true, cell: (channel) => limit(channel.prefetch_count) },
+                  { title: "Unacked", number: true, cell: (channel) => number(channel.messages_unacknowledged) },
+                  { title: "Unconfirmed", number: true, wide: true, cell: (channel) => number(channel.messages_unconfirmed) },
+                  { title: "Consumers", number: true, cell: (channel) => number(channel.consumer_count) },
+                ]}
+              />
+            ) : (
+              <Empty title="No channel is open">The client opens one before it does anything.</Empty>
+            )}
+          </Panel>
+          <Panel title="Facts">
+            <Facts
+              of={[
+                ["Client", `${connection.peer_host}:${connection.peer_port}`],
+                ["User", connection.user],
+                ["Node", connection.node],
+                ["Since", span(connection.connected_at ? Date.now() - connection.connected_at : null)],
+                ["Protocol", `${connection.protocol}, ${connection.ssl ? "with TLS" : "without TLS"}, signed in by ${connection.auth_mechanism}`],
+                ["Limits", `frames of ${bytes(connection.frame_max)}, ${number(connection.channel_max)} channels, heartbeat ${number(connection.timeout)} s`],
+                ["In and out", `${bytes(Math.round(connection.recv_oct_details?.rate ?? 0))}/s, ${bytes(Math.round(connection.send_oct_details?.rate ?? 0))}/s`],
+                ["Client properties", <Json of={connection.client_properties ?? {}} />],
+              ]}
+            />
+          </Panel>
+        </>
+      )}
+    </>
+  );
+}
+
+export function ChannelPage(props: { connection: string; number: string }) {
+  const name = `${props.connection} (${props.number})`;
+  const live = useLive<Channel>(`channels/${path(name)}?${CURVES}`);
+  const channel = live.value;
+  const total = (field: string) => number(count(channel?.message_stats, field));
+  return (
+    <>
+      <Head
+        kind="channel"
+        list="connections"
+        above={<a href={link("connections", props.connection)}>{props.connection}</a>}
+        vhost={channel?.vhost}
+        name={`Channel ${props.number}`}
+        live={live}
+        pill={channel && <State of={channel.state} />}
+      />
+      {channel && (
+        <>
+          <div class="columns">
+            <Panel title="Facts">
+              <Facts
+                of={[
+                  ["User", channel.user],
+                  ["Node", channel.node],
+                  ["Mode", mode(channel)],
+                  ["Prefetch", `${limit(channel.prefetch_count)} for each new consumer, ${limit(channel.global_prefetch_count)} for all together`],
+                  ["Waits for the client", `${number(channel.messages_unacknowledged)} unacknowledged`],
+                  ["Waits for the cluster", `${number(channel.messages_unconfirmed)} unconfirmed`],
+                  ["In its transaction", `${number(channel.messages_uncommitted)} messages, ${number(channel.acks_uncommitted)} acknowledgements`],
+                  ["In all", `${total("publish")} published, ${total("deliver_get")} delivered, ${total("ack")} acknowledged`],
+                ]}
+              />
+            </Panel>
+            <Panel>
+              <Chart title="Message rates" of={channel.message_stats} lines={RATES} rates />
+            </Panel>
+          </div>
+          <Panel title="Consumers">
+            {channel.consumer_details?.length ? (
+              <Table
+                label="Consumers"
+                items={channel.consumer_details}
+                id={(consumer) => consumer.consumer_tag}
+                columns={[
+                  { title: "Tag", cell: (consumer) => <code>{consumer.consumer_tag}</code> },
+                  { title: "Queue", cell: (consumer) => <QueueLink of={consumer.queue} /> },
+                  { title: "Acknowledges", cell: (consumer) => (consumer.ack_required ? "yes" : "no") },
+                  { title: "Prefetch", number: true, cell: (consumer) => limit(consumer.prefetch_count) },
+                ]}
+              />
+            ) : (
+              <Empty title="It consumes from no queue">Whoever only publishes or gets has no consumer.</Empty>
+            )}
+          </Panel>
+        </>
+      )}
+    </>
+  );
+}
+
+function mode(channel: Channel): string {
+  if (channel.transactional) return "transactions";
+  return channel.confirm ? "publishes are confirmed" : "publishes are not confirmed";
+}
+
+export function ChannelLink({ of }: { of: Consumer["channel_details"] }) {
+  if (of?.connection_name === undefined || of.number === undefined) return <>{of?.name ?? ""}</>;
+  return (
+    <a class="name" href={link("connections", of.connection_name, String(of.number))}>
+      {of.name ?? `Channel ${of.number}`}
+    </a>
+  );
+}
+
+function QueueLink({ of }: { of: Consumer["queue"] }) {
+  if (of?.name === undefined || of.vhost === undefined) return <></>;
+  return (
+    <a class="name" href={link("queues", of.vhost, of.name)}>
+      {of.name}
+    </a>
+  );
+}
