@@ -43,7 +43,19 @@ from .messages import (
 )
 from .pacing import ROUND_BYTES, Pacing
 from .store import RecordMaker, ReplicaStore
-from .sync import below, bucket_range, compare, contains, cut_point, foreign, intersect, merged, ranges_of, subtract
+from .sync import (
+    below,
+    bucket_range,
+    compare,
+    contains,
+    cut_point,
+    foreign,
+    intersect,
+    merged,
+    ranges_of,
+    subtract,
+    told_again,
+)
 
 WANTS_MAX = 4
 """Buckets that are asked for and not answered, per owner."""
@@ -408,9 +420,8 @@ class Backup:
         if gone:
             out.append(self._records.settle(queue_id, epoch, gone))
         known = {} if following.emptied else self._store(queue_id).emitted_producers()
-        for producer, upto in following.producers.items():
-            if known.get(producer, 0) < upto:
-                out.append(self._records.produced(queue_id, epoch, producer, upto))
+        for producer, upto in told_again(known, following.producers):
+            out.append(self._records.produced(queue_id, epoch, producer, upto))
         if out or following.kept_epochs is not None:
             self._write(queue_id, b"".join(out), following.kept_epochs)
         following.end_sync()

@@ -148,3 +148,17 @@ def compare(
         if own.get(bucket) != digest or intersect([bucket_range(bucket)], touched)
     ]
     return wanted, [bucket for bucket in sorted(own) if bucket not in known]
+
+
+def told_again(known: Mapping[bytes, int], offered: Mapping[bytes, int]) -> list[tuple[bytes, int]]:
+    """What is to be said of producers at the end of a sync, so that their copy has the numbers and the order of the
+    owner: the longest silent first. Both mappings are in such an order; `offered` is of the sync's beginning, and
+    whoever is known with a higher number, or not in it, was heard since. Whoever is told stands at the end."""
+    since = {name: upto for name, upto in known.items() if offered.get(name, 0) < upto}
+    order = [(name, upto) for name, upto in offered.items() if upto and name not in since] + list(since.items())
+    right = 0
+    for have, want in zip(known.items(), order, strict=False):
+        if have != want:
+            break
+        right += 1
+    return order[right:]

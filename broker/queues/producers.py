@@ -85,16 +85,20 @@ class Producers:
         self._refused: dict[bytes, list[int]] = {}  # client to its buckets, ascending; who was refused last at the end
         self._named: dict[bytes, None] = {}  # clients, the longest silent first
         self._dying: dict[bytes, list[int]] = {}  # queues to their buckets, ascending; the longest silent first
-        for name in ring.producers:
+        for name in ring.producers:  # who was heard later stands behind, by whichever of his names
             if name[:1] == b"d":
                 source, (bucket,) = name[1 : -_QUEUE_ID.size], _QUEUE_ID.unpack(name[-_QUEUE_ID.size :])
-                insort(self._dying.setdefault(source, []), bucket)
+                self._dying[source] = self._dying.pop(source, [])
+                insort(self._dying[source], bucket)
             elif name[:1] == b"p":
+                self._named.pop(name[1:], None)
                 self._named[name[1:]] = None
             elif name[:1] == b"h":
                 (bucket,), client = _QUEUE_ID.unpack_from(name, 1), name[1 + _QUEUE_ID.size :]
+                self._named.pop(client, None)
                 self._named[client] = None
-                insort(self._refused.setdefault(client, []), bucket)
+                self._refused[client] = self._refused.pop(client, [])
+                insort(self._refused[client], bucket)
         self._refused_buckets = sum(map(len, self._refused.values()))
 
     def knows(self, producer: bytes, number: int) -> bool:

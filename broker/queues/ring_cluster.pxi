@@ -25,7 +25,7 @@ cdef class Ring(LocalRing):
 
     def produced(self, bytes producer not None, uint64_t upto) -> None:
         """All publishes of the producer up to this number were appended; 0: it is forgotten."""
-        self.unsaid.setdefault(producer, self.made_state().producers.get(producer, 0))
+        self.unsaid[producer] = self.unsaid.pop(producer, self.made_state().producers.get(producer, 0))
         self.known_state.produced(producer, upto)
         self.set_mark()
 

@@ -87,7 +87,8 @@ class Ring(LocalRing):
 
     def produced(self, producer: bytes, upto: int) -> None:
         """All publishes of the producer up to this number were appended; 0: it is forgotten."""
-        self._produced.setdefault(producer, self.producers.get(producer, 0))
+        before = self._produced.pop(producer, self.producers.get(producer, 0))
+        self._produced[producer] = before  # at the end: copies know by the order who was heard last
         self.state.produced(producer, upto)
         self.mark()
 

@@ -36,3 +36,44 @@ def test_a_copy_that_was_synced_knows_who_was_silent_for_longest(monkeypatch: py
     publish("w")
     publish("x")
     assert bodies(cluster["c"].client().consume("q")) == [b"z", b"y", b"x", b"w"]
+
+
+def test_a_copy_hears_in_one_group_who_was_heard_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that was heard twice before a group was written stood in it where it had been heard first."""
+    monkeypatch.setattr(producers, "NAMED_MAX", 2)
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local", x_replicas=2)
+    carol = cluster["c"].client()
+    carol.ask(m.ConfirmSelect())
+
+    def content(name: str, number: int) -> bytes:
+        headers = {"x-producer": name, "x-seq": number}
+        return carol.content("", "q", f"{name}{number}".encode(), headers=headers)
+
+    carol.raw(content("v", 1) + content("w", 1) + content("v", 2))
+    cluster.wait(1000)
+    cluster.kill("a")
+    cluster.wait(1000)
+    assert cluster.queue("q").owner == "b"
+    carol.raw(content("x", 1))  # one too many: w was silent for longest
+    carol.raw(content("v", 2))
+    cluster.wait(1000)
+    assert bodies(cluster["c"].client().consume("q")) == [b"v1", b"w1", b"v2", b"x1"]
+
+
+def test_who_was_refused_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next owner went by the numbers that were taken alone."""
+    cluster = Cluster("a")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local")
+    ring = cluster["a"].node.queues[cluster.queue("q").queue_id].ring
+    known = producers.Producers(ring)
+    known.note(b"v", 1)
+    known.note(b"w", 1)
+    known.refuse(b"v", 2)
+    monkeypatch.setattr(producers, "NAMED_MAX", 2)
+    again = producers.Producers(ring)
+    again.note(b"x", 1)
+    assert again.knows(b"v", 1)
+    assert not again.knows(b"w", 1)

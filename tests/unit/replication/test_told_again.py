@@ -1,0 +1,37 @@
+"""Producers at the end of a sync: the owner's numbers, in the owner's order."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal.queue_state import QueueState
+from replication.sync import told_again
+
+NAMES = st.sampled_from([b"v", b"w", b"x", b"y", b"z"])
+HEARD = st.lists(st.tuples(NAMES, st.integers(1, 3)), max_size=8)
+
+
+def hear(state: QueueState, heard: list[tuple[bytes, int]]) -> None:
+    for name, more in heard:
+        state.produced(name, state.producers.get(name, 0) + more)
+
+
+@given(HEARD, HEARD, HEARD)
+def test_the_copy_has_the_owners_order(
+    old: list[tuple[bytes, int]], new: list[tuple[bytes, int]], live: list[tuple[bytes, int]]
+) -> None:
+    """It has heard the same long ago and in another order; what is published during the sync reaches both."""
+    owner, copy = QueueState(), QueueState()
+    hear(owner, old)
+    for name in sorted(owner.producers):
+        copy.produced(name, owner.producers[name])
+    hear(owner, new)
+    offered = dict(owner.producers)
+    for name, more in live:
+        hear(owner, [(name, more)])
+        copy.produced(name, owner.producers[name])
+    for name, upto in told_again(copy.producers, offered):
+        copy.produced(name, upto)
+    assert list(copy.producers.items()) == list(owner.producers.items())
+    assert told_again(owner.producers, owner.producers) == [], "who has all hears nothing"
