@@ -51,6 +51,7 @@ from .sync import (
     cut_point,
     foreign,
     intersect,
+    lowered,
     merged,
     ranges_of,
     subtract,
@@ -276,9 +277,9 @@ class Backup:
         if gone:
             out.append(self._records.settle(queue_id, epoch, merged(gone)))
         producers = dict(offer.producers)  # in their order: the longest silent first
-        for producer, upto in store.emitted_producers().items():
-            if producers.setdefault(producer, 0) < upto:
-                out.append(self._records.produced(queue_id, epoch, producer, producers[producer]))
+        for producer, upto in lowered(store.emitted_producers(), producers):
+            producers[producer] = upto
+            out.append(self._records.produced(queue_id, epoch, producer, upto))
         if offer.reserved > store.emitted_reserved():
             out.append(self._records.reserve(queue_id, epoch, offer.reserved))
         if out or tuple(store.epochs) != offer.epochs:
@@ -419,7 +420,12 @@ class Backup:
         gone = merged(part for ranges in following.remove.values() for part in ranges)
         if gone:
             out.append(self._records.settle(queue_id, epoch, gone))
-        known = {} if following.emptied else self._store(queue_id).emitted_producers()
+        known = {} if following.emptied else dict(self._store(queue_id).emitted_producers())
+        if following.atomic:  # what lowers them is written with this
+            for producer, upto in lowered(known, following.producers):
+                del known[producer]
+                if upto:
+                    known[producer] = upto
         for producer, upto in told_again(known, following.producers):
             out.append(self._records.produced(queue_id, epoch, producer, upto))
         if out or following.kept_epochs is not None:

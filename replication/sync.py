@@ -150,6 +150,11 @@ def compare(
     return wanted, [bucket for bucket in sorted(own) if bucket not in known]
 
 
+def lowered(known: Mapping[bytes, int], offered: Mapping[bytes, int]) -> list[tuple[bytes, int]]:
+    """Producers of whom a copy knows more than its owner, with the owner's number; 0: they are to be forgotten."""
+    return [(name, offered.get(name, 0)) for name, upto in known.items() if offered.get(name, 0) < upto]
+
+
 def told_again(known: Mapping[bytes, int], offered: Mapping[bytes, int]) -> list[tuple[bytes, int]]:
     """What is to be said of producers at the end of a sync, so that their copy has the numbers and the order of the
     owner: the longest silent first. Both mappings are in such an order; `offered` is of the sync's beginning, and
