@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench import harness, machine, report
 from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.generator import CACHE, GeneratorError
+from bench.management_workloads import MANAGEMENT_WORKLOADS
 from bench.servers import SERVERS, RabbitMqNode
 from bench.workloads import QUICK, WORKLOADS, Scale
 
@@ -30,6 +31,7 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="a workload's name; may be given more than once")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="runs per workload and broker")] = None,
     cluster: Annotated[bool, typer.Option(help="the cluster's rows: three nodes of each broker")] = False,
+    management: Annotated[bool, typer.Option(help="the rows of the management API, its web page and imports")] = False,
     quick: Annotated[bool, typer.Option(help="small amounts: proves that every row works")] = False,
     seconds: Annotated[float | None, typer.Option(help="measured seconds of a load run")] = None,
     backlog: Annotated[int | None, typer.Option(help="messages of the backlog and restart rows")] = None,
@@ -40,7 +42,7 @@ def main(
 ) -> None:
     """Measures this broker against RabbitMQ on this machine."""
     console = Console()
-    known = (*WORKLOADS, *CLUSTER_WORKLOADS)
+    known = (*WORKLOADS, *CLUSTER_WORKLOADS, *MANAGEMENT_WORKLOADS)
     names = [workload.name for workload in known]
     unknown = [name for name in only or [] if name not in names]
     if unknown or node not in SERVERS or peer not in (*SERVERS, "none"):
@@ -61,9 +63,9 @@ def main(
         seconds=seconds or scale.seconds,
         backlog=backlog or scale.backlog,
     )
+    table = MANAGEMENT_WORKLOADS if management else CLUSTER_WORKLOADS if cluster else WORKLOADS
     plan = harness.Plan(
-        [workload for workload in known if workload.name in only] if only
-        else list(CLUSTER_WORKLOADS if cluster else WORKLOADS),
+        [workload for workload in (known if only else table) if not only or workload.name in only],
         SERVERS[node], peer_kind, scale, directory,
     )  # fmt: skip
     try:
@@ -81,6 +83,7 @@ def _carry_out(plan: harness.Plan, console: Console, results: Path, quick: bool)
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("machine and load generator", total=plan.runs)
         described = machine.describe(plan.directory)
+        described["commit"] = machine.commit()
         described["generator"] = harness.generator_limits(plan.directory)
         rows = harness.run(plan, lambda what, done: bar.update(task, description=what, advance=done))
     ours, peer = plan.ours.name, plan.peer.name if plan.peer else None
@@ -93,7 +96,7 @@ def _carry_out(plan: harness.Plan, console: Console, results: Path, quick: bool)
         "versions": plan.versions,
     }
     measured = [workload.name for workload in plan.workloads]
-    tables = {"": WORKLOADS, "-cluster": CLUSTER_WORKLOADS}
+    tables = {"": WORKLOADS, "-cluster": CLUSTER_WORKLOADS, "-management": MANAGEMENT_WORKLOADS}
     whole = [name for name, table in tables.items() if measured == [workload.name for workload in table]]
     only_some = whole[0] if whole else "-" + "-".join(measured)
     stem = f"{now.date().isoformat()}-{described['tag']}{only_some}{'-quick' if quick else ''}"

@@ -73,7 +73,9 @@ class Cluster(ABC):
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class _OurMember(OurNode):
+class OurMember(OurNode):
+    """One of the three."""
+
     def __init__(self, directory: Path, member: str, cluster_port: int, peers: str, secret: Path) -> None:
         super().__init__(directory)
         self.member = member
@@ -96,6 +98,7 @@ class OurCluster(Cluster):
     """Three nodes of this project, started as a user starts them."""
 
     name = "clusterbroker"
+    member_kind = OurMember
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -105,7 +108,7 @@ class OurCluster(Cluster):
         cluster_ports = [free_port() for _ in NAMES]
         peers = ",".join(f"{name}@127.0.0.1:{port}" for name, port in zip(NAMES, cluster_ports, strict=True))
         self.members = [
-            _OurMember(directory / name, name, port, peers, secret)
+            self.member_kind(directory / name, name, port, peers, secret)
             for name, port in zip(NAMES, cluster_ports, strict=True)
         ]
         self.nodes = list(self.members)

@@ -11,10 +11,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from bench import cluster_scenarios, generator, scenarios
+from bench import cluster_scenarios, generator, management_scenarios, scenarios
 from bench.clusters import CLUSTERS
+from bench.managed import MANAGED
 from bench.report import Row
 from bench.scenarios import Measurement
 from bench.servers import RelayNode, Server
@@ -62,6 +64,12 @@ def run_once(plan: Plan, kind: type[Server], workload: Workload) -> Measurement:
                 if measured.figures:  # else the row was not one for this broker, and it was never asked
                     plan.versions[cluster.name] = cluster.version
                 return measured
+        if workload.kind in management_scenarios.SCENARIOS:
+            with MANAGED[kind.name](directory) as managed:
+                measured = scenarios.measure(management_scenarios.SCENARIOS, managed, workload, plan.scale)
+                if measured.figures:
+                    plan.versions[managed.name] = managed.version
+                return measured
         with kind(directory) as server:
             measured = scenarios.measure(scenarios.SCENARIOS, server, workload, plan.scale)
             plan.versions[server.name] = server.version
@@ -81,11 +89,17 @@ def run(plan: Plan, progress: Progress) -> list[Row]:
             for kind, runs in ((plan.ours, row.ours), (plan.peer, row.peer)):
                 if kind is None:
                     continue
-                progress(f"{workload.name} on {kind.name}, round {number + 1} of {rounds}", 0)
+                what = f"{workload.name} on {kind.name}, round {number + 1} of {rounds}"
+                progress(what, 0)
+                scenarios.doing.set(partial(_within, progress, what))
                 runs.append(run_once(plan, kind, workload))
-                progress(f"{workload.name} on {kind.name}, round {number + 1} of {rounds}", 1)
+                progress(what, 1)
         rows.append(row)
     return rows
+
+
+def _within(progress: Progress, what: str, part: str) -> None:
+    progress(f"{what}: {part}", 0)
 
 
 def generator_limits(directory: Path, seconds: float = 2) -> dict[str, float]:

@@ -67,6 +67,17 @@ def file_system(directory: Path) -> str:
     return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else "unknown"
 
 
+def commit() -> str:
+    """What is measured, as git names it; "+" behind it: with changes that are not committed. Empty without git."""
+    here = Path(__file__).parent
+    try:
+        named = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, check=True)
+        changed = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=here, capture_output=True, check=False)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return named.stdout.decode().strip() + ("+" if changed.returncode else "")
+
+
 def describe(directory: Path) -> dict[str, Any]:
     """The machine as it stands in a report; `directory` is where the brokers keep their data."""
     model = cpu_model(Path("/proc/cpuinfo").read_text())

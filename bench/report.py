@@ -116,7 +116,7 @@ def lines_of(row: Row) -> list[Line]:
     lines = []
     for figure in row.workload.figures:
         ours, peer = median_of(row.ours, figure.key), median_of(row.peer, figure.key)
-        ratio = ratio_of(ours, peer)
+        ratio = ratio_of(ours, peer) if figure.unit != "%" else None  # a share is a ratio already
         verdict = judge(figure.target, ours, ratio, failed)
         lines.append(
             Line(row.workload.title, figure.title, figure.unit, ours, peer, ratio, target_text(figure), verdict)
@@ -156,6 +156,10 @@ def machine_text(machine: dict[str, Any], versions: dict[str, str]) -> str:
             f"The load generator against a bare relay: {number(limits['ceiling_per_s'])} msg/s; at 10,000 msg/s "
             f"p50 {number(limits['floor_p50_ms'])} ms / p99 {number(limits['floor_p99_ms'])} ms."
         )
+    if "load_average_before" in machine:
+        parts.append(f"Load average before: {machine['load_average_before']}.")
+    if machine.get("commit"):
+        parts.append(f"Commit {machine['commit']}.")
     parts.append("Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".")
     return " ".join(parts) + "\n"
 

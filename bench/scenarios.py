@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -24,6 +25,9 @@ from bench.workloads import Kind, Load, Scale, Workload
 MB = 1_000_000
 KB = 1_000
 ANSWER_TIMEOUT_S = 300
+
+doing: ContextVar[Callable[[str], object]] = ContextVar("doing", default=lambda _what: None)
+"""Told by a long run what it does now."""
 
 
 @dataclass(slots=True)
@@ -151,10 +155,10 @@ def _restart(server: Server, workload: Workload, scale: Scale) -> Measurement:
 def _connections(server: Server, _workload: Workload, scale: Scale) -> Measurement:
     measured = Measurement()
     server.start()
-    with _idle_connections(server, 1):  # whatever the first connection ever needs is not counted
+    with idle_connections(server, 1):  # whatever the first connection ever needs is not counted
         pass
     before = server.settled_memory()
-    with _idle_connections(server, scale.connections) as elapsed_s:
+    with idle_connections(server, scale.connections) as elapsed_s:
         after = server.settled_memory()
     measured.figures = {
         "kb_each": (after.rss_bytes - before.rss_bytes) / scale.connections / KB,
@@ -164,7 +168,7 @@ def _connections(server: Server, _workload: Workload, scale: Scale) -> Measureme
 
 
 @contextmanager
-def _idle_connections(server: Server, count: int) -> Iterator[float]:
+def idle_connections(server: Server, count: int) -> Iterator[float]:
     """Holds connections open during the block; yields the seconds that opening took."""
     argv = generator.command("idle", server.port, ["--count", str(count)])
     holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -185,7 +189,7 @@ def _idle_connections(server: Server, count: int) -> Iterator[float]:
 def _queues(server: Server, _workload: Workload, scale: Scale) -> Measurement:
     measured = Measurement()
     server.start()
-    with _idle_connections(server, 1):
+    with idle_connections(server, 1):
         pass
     empty = server.settled_memory()
     options = ["--count", str(scale.queues), "--queue", "many"]

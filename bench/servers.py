@@ -137,11 +137,11 @@ class Server(ABC):
     def _check_alive(self, started: float) -> None:
         assert self._process is not None, "only a started broker is watched"
         if self._process.poll() is not None:
-            raise ServerError(f"{self.name} ended with {self._process.returncode}; its log ends: {self._last_words()}")
+            raise ServerError(f"{self.name} ended with {self._process.returncode}; its log ends: {self.last_words()}")
         if time.perf_counter() - started > START_TIMEOUT_S:
-            raise ServerError(f"{self.name} did not accept in {START_TIMEOUT_S} s; its log ends: {self._last_words()}")
+            raise ServerError(f"{self.name} did not accept in {START_TIMEOUT_S} s; its log ends: {self.last_words()}")
 
-    def _last_words(self, lines: int = 12) -> str:
+    def last_words(self, lines: int = 12) -> str:
         """The end of the log, which is gone with the directory."""
         if self._log is not None:
             self._log.flush()

@@ -25,6 +25,10 @@ class Kind(StrEnum):
     RETURN = "cluster: a node returns"
     MOVES = "cluster: hand-overs"
     ROTATING = "cluster: rotating ownership"
+    MANAGEMENT_READ = "management: polled under load"
+    MANAGEMENT_COUNTING = "management: what counting costs"
+    DEFINITIONS = "management: definitions"
+    PAGE_FIRST = "management: first page"
 
 
 class Bound(StrEnum):
@@ -100,6 +104,14 @@ class Scale:
     """kills, freezes and hand-overs of a row"""
     cluster_queues: int = 1_000
     cluster_backlog: int = 1_000_000
+    managed_queues: int = 1_000
+    managed_connections: int = 1_000
+    pairs: int = 5
+    """full loads with and without what is measured, in alternation"""
+    polled_s: float = 60
+    """measured seconds of half a load while the management API is polled"""
+    definitions: int = 10_000
+    visits: int = 20
 
 
 QUICK = Scale(
@@ -113,6 +125,12 @@ QUICK = Scale(
     faults=3,
     cluster_queues=200,
     cluster_backlog=50_000,
+    managed_queues=200,
+    managed_connections=100,
+    pairs=1,
+    polled_s=5,
+    definitions=1_000,
+    visits=3,
 )
 
 

@@ -207,11 +207,12 @@ static int run(const Options& o) {
   printf("{\"clean\":%s,\"error\":%s,\"published\":%lu,\"confirmed\":%lu,\"unconfirmed\":%lu,\"nacked\":%lu,"
          "\"received\":%lu,\"lost\":%lu,\"duplicates\":%lu,\"misordered\":%lu,\"corrupt\":%lu,\"bad_tags\":%lu,"
          "\"redelivered\":%lu,\"blocked\":%lu,\"publish_rate\":%.0f,\"confirm_rate\":%.0f,\"receive_rate\":%.0f,"
-         "\"window_s\":%.3f,\"cpu_s\":%.3f,\"latency_us\":%s,\"confirm_latency_us\":%s}\n",
+         "\"window_s\":%.3f,\"from_ns\":%lu,\"to_ns\":%lu,\"cpu_s\":%.3f,\"latency_us\":%s,\"confirm_latency_us\":%s}\n",
          clean ? "true" : "false", quoted(shared.error).c_str(), published, confirmed, unconfirmed, nacked,
          l.received, lost, l.duplicates, l.misordered, l.corrupt, l.bad_tags, l.redelivered,
          (unsigned long)shared.blocked, (double)shared.published_in_window / window_s,
-         (double)shared.confirmed_in_window / window_s, (double)shared.received_in_window / window_s, window_s, cpu_used,
+         (double)shared.confirmed_in_window / window_s, (double)shared.received_in_window / window_s, window_s, shared.measure_from,
+         std::min(shared.measure_to, ended), cpu_used,
          shared.latency.json_us().c_str(), shared.confirm_latency.json_us().c_str());
   return clean ? 0 : 1;
 }

@@ -9,6 +9,7 @@ import pytest
 
 from bench import machine, report, servers
 from bench.cluster_workloads import CLUSTER_WORKLOADS
+from bench.management_workloads import MANAGEMENT_WORKLOADS
 from bench.report import Row, Verdict
 from bench.scenarios import Measurement
 from bench.workloads import WORKLOADS, Bound, Figure, Kind, Load, Target, Workload
@@ -98,6 +99,13 @@ def test_the_table_shows_each_figure_once() -> None:
     assert "|  | p99 (ms) | 0.457 | 1 | 0.457 x |  |  |" in table
 
 
+def test_a_share_is_compared_with_nothing() -> None:
+    fall = Workload("read", "read", (Figure("fall", "fall", "%", Target(Bound.MAX, 10)),))
+    row = Row(fall, ours=[Measurement(figures={"fall": -3.0})], peer=[Measurement(figures={"fall": 5.0})])
+    (line,) = report.lines_of(row)
+    assert (line.ours, line.peer, line.ratio, line.verdict) == (-3, 5, None, Verdict.MET)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(None, "-"), (0.0, "0"), (0.04567, "0.0457"), (99.96, "100"), (1234.5, "1,234"), (-3.21, "-3.21")],
@@ -145,7 +153,7 @@ def test_the_workloads_are_the_issues_table() -> None:
         ("queues", "start_s"): (Bound.MAX, 5),
         ("cold-start", "start_s"): (Bound.MAX, 0.5),
     }
-    assert {workload.kind for workload in (*WORKLOADS, *CLUSTER_WORKLOADS)} == set(Kind)
+    assert {workload.kind for workload in (*WORKLOADS, *CLUSTER_WORKLOADS, *MANAGEMENT_WORKLOADS)} == set(Kind)
 
 
 def test_the_cluster_workloads_are_the_issues_table() -> None:
