@@ -1,0 +1,330 @@
+"""The options of the data source: one table, from which they are parsed, checked and documented.
+
+Spark hands options over as text, with names in lower case, and leaves some of its own among them. So names are not
+case-sensitive, what Spark is known to add is passed over, and anything else that is not in the table is an error that
+names the nearest option: a misspelt one would otherwise be ignored, and what it was meant to prevent would happen.
+
+`python -m pipeline.options` prints the table as it stands in docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+AMQP_PORT: Final = 5672
+AMQPS_PORT: Final = 5671
+FRAME_BYTES_MIN: Final = 4096
+FRAME_BYTES_MAX: Final = 1 << 20
+
+
+class BadOption(ValueError):
+    """An option that is unknown or has no legal value; the text says which, and what to write."""
+
+
+class Endpoint(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table. `parse` raises ValueError with what it expects."""
+
+    name: str
+    default: str | None
+    parse: Callable[[str], Any]
+    field: str
+    """Of `Options`."""
+    meaning: str
+    secret: bool = False
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _flag(value: str) -> bool:
+    known = {"true": True, "false": False}
+    if value.strip().lower() not in known:
+        raise ValueError("true or false")
+    return known[value.strip().lower()]
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = low - 1
+        if not low <= number <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return number
+
+    return parse
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        for name in allowed:
+            if value.strip().lower() == name.lower():
+                return name
+        raise ValueError(" or ".join(allowed))
+
+    return parse
+
+
+def _short(value: str) -> str:
+    """Names and keys are short strings on the wire."""
+    if len(value.encode()) > 255:
+        raise ValueError("at most 255 bytes of UTF-8")
+    return value
+
+
+def parse_endpoints(value: str) -> tuple[Endpoint, ...]:
+    """`host`, `host:port` or `[address]:port`, separated by commas; without a port, the one that suits TLS: 0."""
+    found = []
+    for word in filter(None, (part.strip() for part in value.split(","))):
+        try:
+            parts = urlsplit(f"//{word}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if not host or parts.path or parts.username is not None or (port is None and word.endswith(":")):
+            raise ValueError("HOST:PORT, or several separated by commas")
+        found.append(Endpoint(host, port or 0))
+    if not found:
+        raise ValueError("HOST:PORT, or several separated by commas")
+    return tuple(found)
+
+
+GROUPS: Final = ("Where and as whom", "What is written", "Guarantees", "Bad rows", "Speed")
+
+OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
+    "Where and as whom": (
+        Option("endpoints", "localhost", parse_endpoints, "endpoints",
+               "Nodes to connect to, `host:port` separated by commas. When one is lost, the next is tried."),
+        Option("uri", None, _text, "uri",
+               "`amqp://user:password@host:port/vhost`, or `amqps://...`, in the place of `endpoints`, `username`, "
+               "`password`, `vhost` and `tls`.", secret=True),
+        Option("username", "guest", _short, "username", "As whom."),
+        Option("password", "guest", _text, "password",
+               "Its password. Spark shows plans and logs: a file or the environment of the executors is safer.",
+               secret=True),
+        Option("passwordFile", None, _text, "password_file",
+               "A file on every executor whose first line is the password. Without this and `password`, the variable "
+               "`CLUSTERBROKER_PASSWORD` is asked."),
+        Option("vhost", "/", _short, "vhost", "The virtual host."),
+        Option("tls", "false", _flag, "tls", "Whether to use TLS. Certificates and host names are always verified."),
+        Option("tls.caFile", None, _text, "ca_file", "Authorities to trust (PEM), in the place of the system's."),
+        Option("tls.certFile", None, _text, "cert_file", "The client's certificate (PEM)."),
+        Option("tls.keyFile", None, _text, "key_file", "Its key, if it is not in the same file."),
+        Option("connectTimeoutMs", "10000", _whole(1, 600_000), "connect_timeout_ms",
+               "How long one endpoint may take until the connection is open."),
+    ),
+    "What is written": (
+        Option("exchange", "", _short, "exchange",
+               "Where rows go that have no column `exchange`; empty is the default exchange, whose routing keys are "
+               "names of queues."),
+        Option("routingKey", "", _short, "routing_key", "The key of rows that have no column `routing_key`."),
+        Option("persistent", "true", _flag, "persistent", "Whether messages survive a restart of their queue's node."),
+        Option("messageId", "auto", _one_of("auto", "none"), "message_id",
+               "What rows without a column `message_id` get: `auto` is query, batch, partition and number of the row, "
+               "a hint for people, for Spark may give a row another place when it runs again."),
+        Option("ignoreUnknownColumns", "false", _flag, "ignore_unknown_columns",
+               "Leave out columns that are none of the sink's. Otherwise they are an error."),
+    ),
+    "Guarantees": (
+        Option("deliveryGuarantee", "at-least-once", _one_of("at-least-once", "exactly-once"), "guarantee",
+               "`exactly-once`: rows are staged at the broker and published when the whole batch is there, once."),
+        Option("txnAppId", None, _short, "producer",
+               "Exactly-once: who writes. A stream has the id of its query, a batch is written anew each time."),
+        Option("txnVersion", None, _whole(0, 2**62), "epoch",
+               "Exactly-once: which batch of that writer this is. One that is committed is not written again. A stream "
+               "has the number of its micro-batch."),
+        Option("txnExpiresMs", "3600000", _whole(10_000, 86_400_000), "transaction_expires_ms",
+               "Exactly-once: what was staged so long ago and not committed is dropped. Longer than a batch may take."),
+        Option("txnTtlMs", "2592000000", _whole(3_600_000, 2**53), "producer_ttl_ms",
+               "Exactly-once: so long after its last batch a writer is forgotten."),
+        Option("maxStagedBytes", "1073741824", _whole(1, 2**62), "staged_bytes_max",
+               "Exactly-once: what one task may stage."),
+        Option("unroutable", "fail", _one_of("fail", "ignore"), "unroutable",
+               "What a row does that no queue takes: fail the task, or get lost silently."),
+        Option("maxInFlight", "10000", _whole(1, 1_000_000), "in_flight_max",
+               "So many rows may be unconfirmed at a time, per task."),
+        Option("publisherConfirmTimeoutMs", "30000", _whole(1, 3_600_000), "confirm_timeout_ms",
+               "A task fails when nothing is confirmed for so long. While the broker blocks publishers the time "
+               "stands still."),
+        Option("reconnectAttempts", "10", _whole(0, 1000), "reconnects_max",
+               "After a lost connection, so many rounds over all endpoints in a row, without a confirm in between."),
+    ),
+    "Bad rows": (
+        Option("onRowError", "fail", _one_of("fail", "skip", "deadLetter"), "on_row_error",
+               "What a row does that is no message (no value, a routing key beyond 255 bytes, a priority beyond "
+               "255, ...): fail the task, be left out and counted, or go to `deadLetterExchange`."),
+        Option("deadLetterExchange", None, _short, "dead_letter_exchange",
+               "Where bad rows go, with their value and key as far as they have one, and the reason in the header "
+               "`x-row-error`."),
+        Option("maxMessageBytes", "16777216", _whole(1, 1 << 30), "message_bytes_max",
+               "A longer value is a bad row. Brokers close the channel of who sends more than they take."),
+    ),
+    "Speed": (
+        Option("amqp.frameMax", "131072", _whole(FRAME_BYTES_MIN, FRAME_BYTES_MAX), "frame_bytes_max",
+               "The longest frame to ask for, in bytes."),
+    ),
+}  # fmt: skip
+
+_ROWS: Final = {option.name.lower(): option for group in GROUPS for option in OPTIONS[group]}
+_OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
+"""What Spark itself leaves among a sink's options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Parsed options; each field is explained by the table's row of that name."""
+
+    endpoints: tuple[Endpoint, ...]
+    username: str
+    password: str | None
+    """None: neither given nor in a file; whoever connects asks the environment."""
+    password_file: str | None
+    vhost: str
+    tls: bool
+    ca_file: str | None
+    cert_file: str | None
+    key_file: str | None
+    connect_timeout_ms: int
+    exchange: str
+    routing_key: str
+    persistent: bool
+    message_id: str
+    ignore_unknown_columns: bool
+    guarantee: str
+    producer: str | None
+    epoch: int | None
+    transaction_expires_ms: int
+    producer_ttl_ms: int
+    staged_bytes_max: int
+    unroutable: str
+    in_flight_max: int
+    confirm_timeout_ms: int
+    reconnects_max: int
+    on_row_error: str
+    dead_letter_exchange: str | None
+    message_bytes_max: int
+    frame_bytes_max: int
+
+    @property
+    def stages(self) -> bool:
+        """Whether rows are staged, for exactly-once."""
+        return self.guarantee == "exactly-once"
+
+    def __repr__(self) -> str:
+        """Without the password: tracebacks and Spark's logs show this."""
+        nodes = ",".join(map(str, self.endpoints))
+        return f"Options(endpoints={nodes!r}, username={self.username!r}, vhost={self.vhost!r}, ...)"
+
+
+def parse(given: Mapping[str, str]) -> Options:
+    """Raises BadOption."""
+    values: dict[str, Any] = {}
+    named: set[str] = set()
+    for key, value in given.items():
+        option = _ROWS.get(key.lower())
+        if option is None:
+            if key.lower() in _OF_SPARK:
+                continue
+            raise BadOption(f"unknown option '{key}'{_nearest(key)}")
+        values[option.field] = _parsed(option, value)
+        named.add(option.field)
+    for option in _ROWS.values():
+        if option.field not in values:
+            values[option.field] = None if option.default is None else _parsed(option, option.default)
+    if "password" not in named:
+        values["password"] = None
+    if values.pop("uri") is not None:
+        values |= _of_uri(given, named)
+    port = AMQPS_PORT if values["tls"] else AMQP_PORT
+    values["endpoints"] = tuple(Endpoint(host, given_port or port) for host, given_port in values["endpoints"])
+    _check_together(values, named)
+    return Options(**values)
+
+
+def _parsed(option: Option, value: str) -> Any:
+    try:
+        return option.parse(value)
+    except ValueError as error:
+        said = "***" if option.secret else value
+        raise BadOption(f"option '{option.name}' is '{said}': expected {error}") from None
+
+
+def _nearest(key: str) -> str:
+    near = difflib.get_close_matches(key.lower(), _ROWS, 1)
+    return f": did you mean '{_ROWS[near[0]].name}'?" if near else "; docs/spark.md lists all of them"
+
+
+def _of_uri(given: Mapping[str, str], named: set[str]) -> dict[str, Any]:
+    [uri] = [value for key, value in given.items() if key.lower() == "uri"]
+    if doubled := sorted(named & {"endpoints", "username", "password", "vhost", "tls"}):
+        raise BadOption(f"option 'uri' says what option '{doubled[0]}' says too: give one of them")
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("amqp", "amqps") or not parts.hostname or "/" in parts.path[1:]:
+        raise BadOption("option 'uri' is '***': expected amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps://...")
+    return {
+        "endpoints": (Endpoint(parts.hostname, port or 0),),
+        "username": unquote(parts.username) if parts.username is not None else "guest",
+        "password": None if parts.password is None else unquote(parts.password),
+        "vhost": unquote(parts.path[1:]) or "/",
+        "tls": parts.scheme == "amqps",
+    }
+
+
+def _check_together(values: Mapping[str, Any], named: set[str]) -> None:
+    if values["password"] is not None and values["password_file"] is not None:
+        raise BadOption("options 'password' and 'passwordFile' exclude each other: give one of them")
+    if values["on_row_error"] == "deadLetter" and values["dead_letter_exchange"] is None:
+        raise BadOption("option 'onRowError' is 'deadLetter', so option 'deadLetterExchange' must name an exchange")
+    if values["on_row_error"] != "deadLetter" and values["dead_letter_exchange"] is not None:
+        raise BadOption("option 'deadLetterExchange' is used with 'onRowError' = 'deadLetter' only")
+    of_staging = sorted(named & {
+        "producer", "epoch", "transaction_expires_ms", "producer_ttl_ms", "staged_bytes_max"
+    })  # fmt: skip
+    if values["guarantee"] != "exactly-once" and of_staging:
+        name = next(option.name for option in _ROWS.values() if option.field == of_staging[0])
+        raise BadOption(f"option '{name}' is used with 'deliveryGuarantee' = 'exactly-once' only")
+    if values["guarantee"] == "exactly-once" and not values["persistent"]:
+        raise BadOption("option 'persistent' is 'false': exactly-once needs messages that survive")
+    if values["epoch"] is not None and values["producer"] is None:
+        raise BadOption("option 'txnVersion' needs option 'txnAppId'")
+    if values["key_file"] is not None and values["cert_file"] is None:
+        raise BadOption("option 'tls.keyFile' needs option 'tls.certFile'")
+    if not values["tls"] and (loose := sorted(named & {"ca_file", "cert_file", "key_file"})):
+        name = next(option.name for option in _ROWS.values() if option.field == loose[0])
+        raise BadOption(f"option '{name}' needs 'tls' = 'true', or a uri amqps://")
+
+
+def table() -> str:
+    """The options as Markdown."""
+    lines = ["| option | default | meaning |", "|---|---|---|"]
+    for group in GROUPS:
+        lines.append(f"| **{group}** | | |")
+        for option in OPTIONS[group]:
+            default = "" if option.default is None else f"`{option.default}`" if option.default else "empty"
+            lines.append(f"| `{option.name}` | {default} | {option.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")

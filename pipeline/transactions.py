@@ -1,0 +1,197 @@
+"""Staging: the client's half of exactly-once. docs/design/005-spark.md has the broker's half, and why it holds (waits).
+
+    attempt   Staging.segment(exchange)     an exchange of its own, `txn.<uuid>`, for each target; rows go there
+    driver    commit(transaction, names)    one message; the broker publishes the rows of these segments, once
+              abort(transaction, names)     drops what is not committed
+
+A commit may be repeated until its answer is heard: the broker does it once per producer and epoch. An attempt is never
+continued on another connection, for what had arrived over the old one is not known: it fails, and Spark runs it again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipeline import wire
+from pipeline.bulk import Publisher, any_endpoint
+from pipeline.connection import CHANNEL, Connection, ConnectionLost, PublisherError, Refused
+from pipeline.options import Options
+
+EXCHANGE: Final = "amq.txn"
+STAGING: Final = "x-staging"
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+SEGMENTS_MAX: Final = 64
+"""Target exchanges of one attempt."""
+TRANSACTIONS_MAX: Final = 10_000
+UNAVAILABLE: Final = 503
+FENCED: Final = 409
+_FENCED_TEXT: Final = "fenced:"
+_JSON_WITH_REPLY: Final = 0x8000 | 0x0200
+"""Flags of the properties content_type and reply_to."""
+
+
+class TransactionRefused(PublisherError):
+    """The broker does not commit this, whoever asks again. `args`: code and reason."""
+
+    def __str__(self) -> str:
+        return f"the broker does not commit: {self.args[1]} ({self.args[0]})"
+
+
+class Fenced(TransactionRefused):
+    """A later batch of this producer is committed, or a newer run of it has begun."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.args[1]}. Is another query running with this txnAppId or checkpoint, or was a checkpoint reset? "
+            "Give a query of its own another txnAppId"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What is committed once: an epoch (micro-batch) of a producer (query), by one of its runs."""
+
+    producer: str
+    epoch: int
+    run: str
+
+    def fields(self) -> dict[str, Any]:
+        return {"producer": self.producer, "epoch": self.epoch, "run": self.run}
+
+
+class Staging:
+    """The segments of one task attempt, opened over its publisher's connection."""
+
+    def __init__(self, publisher: Publisher, options: Options, transaction: Transaction, partition: int, attempt: int):
+        self._publisher = publisher
+        self._options = options
+        self._transaction = transaction
+        self._place = (partition, attempt)
+        self._names: dict[str, str] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the segments, in the order in which they were opened."""
+        return tuple(self._names.values())
+
+    def segment(self, target: str) -> str:
+        """The exchange to publish to in the place of `target`. Raises ConnectionLost, Refused, Fenced."""
+        if target not in self._names:
+            if len(self._names) == SEGMENTS_MAX:
+                raise Refused(
+                    0, f"one task writes to more than {SEGMENTS_MAX} exchanges: partition the frame by exchange"
+                )
+            name = f"txn.{uuid.uuid4().hex}"
+            try:
+                self._publisher.connection.call(
+                    "exchange.declare", 0, name, STAGING, False, True, False, False, False, self._arguments(target),
+                    answer="exchange.declare-ok", timeout_s=self._options.confirm_timeout_ms / 1000,
+                )  # fmt: skip
+            except Refused as error:
+                raise _understood(error) from None
+            self._names[target] = name
+        return self._names[target]
+
+    def _arguments(self, target: str) -> dict[str, Any]:
+        partition, attempt = self._place
+        return {
+            "x-producer": self._transaction.producer,
+            "x-epoch": self._transaction.epoch,
+            "x-run": self._transaction.run,
+            "x-target": target,
+            "x-partition": partition,
+            "x-attempt": attempt,
+            "x-expires": self._options.transaction_expires_ms,
+            "x-max-staged-bytes": self._options.staged_bytes_max,
+        }
+
+
+def _understood(error: Refused) -> PublisherError:
+    """What a broker says to a staging exchange that it does not open."""
+    text = str(error.args[1])
+    if _FENCED_TEXT in text:
+        return Fenced(FENCED, text[text.index(_FENCED_TEXT) :])
+    if "unknown exchange type" in text:
+        return Refused(
+            error.args[0], f"{text}: this broker has no transactions, deliveryGuarantee must be at-least-once"
+        )
+    return error
+
+
+def commit(options: Options, transaction: Transaction, names: Sequence[str], rows: int) -> str:
+    """Has the broker publish what is in these segments, in this order: "committed", or "already" when it was before.
+
+    Repeated over all endpoints until it is answered, for as long as a confirm may take. Raises TransactionRefused,
+    Fenced; ConnectionLost when nobody answers: it may have been done, and the same commit may be asked for again.
+    """
+    if len(names) > TRANSACTIONS_MAX:
+        raise TransactionRefused(413, f"a batch of more than {TRANSACTIONS_MAX} transactions: use fewer partitions")
+    body = {**transaction.fields(), "transactions": list(names), "rows": rows, "ttl_ms": options.producer_ttl_ms}
+    answer = _answered(options, "commit", body)
+    if answer["outcome"] == "refused":
+        kind = Fenced if answer["code"] == FENCED else TransactionRefused
+        raise kind(answer["code"], answer["reason"])
+    return str(answer["outcome"])
+
+
+def abort(options: Options, transaction: Transaction, names: Sequence[str]) -> None:
+    """Drops these segments unless they are committed. Who cannot be told forgets them by themselves, later."""
+    try:
+        _answered(options, "abort", {**transaction.fields(), "transactions": list(names)[:TRANSACTIONS_MAX]})
+    except PublisherError:
+        pass
+
+
+def status(options: Options, producer: str) -> dict[str, Any]:
+    """What the broker knows of a producer. Raises ConnectionLost, Refused."""
+    return _answered(options, "status", {"producer": producer})
+
+
+def _answered(options: Options, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The first answer that is one. Raises ConnectionLost, Refused."""
+    deadline_s = time.monotonic() + options.confirm_timeout_ms / 1000
+    lost = ConnectionLost("no time to ask")
+    place = 0
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        try:
+            connection, place = any_endpoint(options, f"clusterbroker {key}", place, options.reconnects_max)
+            try:
+                answer = _ask(connection, key, body, left_s)
+            finally:
+                connection.close()
+        except ConnectionLost as error:
+            lost = error
+        else:
+            if answer.get("code") != UNAVAILABLE:
+                return answer
+            lost = ConnectionLost(f"{connection.endpoint}: {answer.get('reason')}")
+        place += 1
+    raise ConnectionLost(f"{EXCHANGE} '{key}' of producer '{body['producer']}' was not answered: {lost}")
+
+
+def _ask(connection: Connection, key: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    deadline_s = time.monotonic() + timeout_s
+    connection.call(
+        "basic.consume", 0, REPLY_TO, "", False, True, False, False, {}, answer="basic.consume-ok", timeout_s=timeout_s
+    )
+    properties = wire.properties(_JSON_WITH_REPLY, "application/json", REPLY_TO)
+    raw = json.dumps(body).encode()
+    connection.send(
+        wire.method("basic.publish", CHANNEL, 0, EXCHANGE, key, True, False)
+        + wire.content(CHANNEL, properties, raw, connection.frame_bytes_max)
+    )
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        for heard in connection.receive(left_s):
+            if heard.name == "basic.deliver":
+                answer: dict[str, Any] = json.loads(heard.body)
+                return answer
+            if heard.name == "basic.return":
+                raise Refused(heard.fields[0], f"this broker does not know {EXCHANGE} '{key}'")
+            if heard.name == "basic.nack":
+                raise ConnectionLost(f"{connection.endpoint}: refused without an answer")
+    raise ConnectionLost(f"{connection.endpoint}: no answer in time")

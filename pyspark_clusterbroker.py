@@ -1,0 +1,36 @@
+"""What Spark finds by itself: it imports every top-level module `pyspark_*` and registers its `DefaultSource`.
+
+It does so in each session that looks for a data source, ours or not: so nothing heavy is imported here, and nothing
+raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    from pyspark.sql.datasource import DataSource
+except ImportError:  # no Spark, or one of the time before Python data sources
+    pass
+else:
+    if TYPE_CHECKING:
+        from pyspark.sql.types import StructType
+
+        from pipeline.sink import BatchWriter, StreamWriter
+
+    class DefaultSource(DataSource):
+        """`format("clusterbroker")`."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "clusterbroker"
+
+        def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+            from pipeline.sink import batch_writer
+
+            return batch_writer(self.options, schema, overwrite)
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+            from pipeline.sink import stream_writer
+
+            return stream_writer(self.options, schema, overwrite)

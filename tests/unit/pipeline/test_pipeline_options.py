@@ -1,0 +1,120 @@
+"""Options of the data source: parsed, refused with what to write, and told as they are."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from pipeline import columns
+from pipeline.columns import BadColumns
+from pipeline.options import OPTIONS, BadOption, Endpoint, Options, parse, table
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_defaults() -> None:
+    options = parse({})
+    assert options.endpoints == (Endpoint("localhost", 5672),)
+    assert (options.username, options.password, options.vhost, options.tls) == ("guest", None, "/", False)
+    assert (options.in_flight_max, options.unroutable, options.persistent) == (10_000, "fail", True)
+
+
+def test_names_are_not_case_sensitive_and_sparks_own_are_passed_over() -> None:
+    options = parse({"maxinflight": "7", "ROUTINGKEY": "k", "checkpointlocation": "/tmp/x", "path": "y"})
+    assert (options.in_flight_max, options.routing_key) == (7, "k")
+
+
+def test_endpoints_and_their_ports() -> None:
+    several = parse({"endpoints": "one, two:5673 ,[::1]:7,"}).endpoints
+    assert several == (Endpoint("one", 5672), Endpoint("two", 5673), Endpoint("::1", 7))
+    assert str(several[2]) == "[::1]:7"
+    assert parse({"endpoints": "one,two:9", "tls": "true"}).endpoints == (Endpoint("one", 5671), Endpoint("two", 9))
+
+
+def test_a_uri_says_it_all() -> None:
+    options = parse({"uri": "amqps://me:p%40ss@host/v%2Fx"})
+    assert options.endpoints == (Endpoint("host", 5671),)
+    assert (options.username, options.password, options.vhost, options.tls) == ("me", "p@ss", "v/x", True)
+    plain = parse({"uri": "amqp://host:99"})
+    assert (plain.endpoints, plain.username, plain.password) == ((Endpoint("host", 99),), "guest", None)
+    assert plain.vhost == "/"
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"routingkye": "k"}, "unknown option 'routingkye': did you mean 'routingKey'?"),
+        ({"whatever": "k"}, "unknown option 'whatever'; docs/spark.md lists all of them"),
+        ({"maxInFlight": "0"}, "option 'maxInFlight' is '0': expected a whole number from 1 to 1000000"),
+        ({"maxInFlight": "many"}, "option 'maxInFlight' is 'many': expected a whole number from 1 to 1000000"),
+        ({"tls": "yes"}, "option 'tls' is 'yes': expected true or false"),
+        ({"endpoints": " , "}, "option 'endpoints' is ' , ': expected HOST:PORT, or several separated by commas"),
+        ({"endpoints": "a:x"}, "option 'endpoints' is 'a:x': expected HOST:PORT"),
+        ({"endpoints": "a:"}, "option 'endpoints' is 'a:': expected HOST:PORT"),
+        ({"endpoints": "a/b"}, "option 'endpoints' is 'a/b': expected HOST:PORT"),
+        ({"endpoints": "u@a"}, "option 'endpoints' is 'u@a': expected HOST:PORT"),
+        ({"endpoints": "a:70000"}, "option 'endpoints' is 'a:70000': expected HOST:PORT"),
+        ({"unroutable": "drop"}, "option 'unroutable' is 'drop': expected fail or ignore"),
+        ({"exchange": "e" * 256}, "expected at most 255 bytes of UTF-8"),
+        ({"uri": "http://u:secret@h"}, "option 'uri' is '***': expected amqp://"),
+        ({"uri": "amqp://h:x/"}, "option 'uri' is '***': expected amqp://"),
+        ({"uri": "amqp://h/a/b"}, "option 'uri' is '***': expected amqp://"),
+        ({"uri": "amqp://h", "vhost": "v"}, "option 'uri' says what option 'vhost' says too"),
+        ({"password": "a", "passwordFile": "b"}, "options 'password' and 'passwordFile' exclude each other"),
+        ({"onRowError": "deadletter"}, "option 'deadLetterExchange' must name an exchange"),
+        ({"deadLetterExchange": "x"}, "is used with 'onRowError' = 'deadLetter' only"),
+        ({"tls": "true", "tls.keyFile": "k"}, "option 'tls.keyFile' needs option 'tls.certFile'"),
+        ({"tls.caFile": "k"}, "option 'tls.caFile' needs 'tls' = 'true'"),
+    ],
+)
+def test_what_is_wrong_is_told(given: dict[str, str], said: str) -> None:
+    with pytest.raises(BadOption) as error:
+        parse(given)
+    assert said in str(error.value)
+
+
+def test_no_secret_is_shown() -> None:
+    options = parse({"uri": "amqp://me:hushhush@host"})
+    assert "hushhush" not in repr(options)
+    assert "host:5672" in repr(options)
+
+
+def test_the_table_has_a_row_for_every_field_and_the_page_has_the_table() -> None:
+    rows = [option.field for group in OPTIONS.values() for option in group]
+    assert {*rows} - {"uri"} == {field.name for field in fields(Options)}
+    assert len(set(rows)) == len(rows)
+    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    assert table() in page, "docs/spark.md is not current: put there what `python -m pipeline.options` prints"
+
+
+def test_the_page_names_every_column() -> None:
+    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    page = page.partition("\n## Columns\n")[2].partition("\n## ")[0]
+    for name, kinds in columns.COLUMNS.items():
+        [row] = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+        for kind in kinds:
+            assert kind in row or (kind in ("tinyint", "smallint", "bigint") and "whole number" in row)
+
+
+def test_columns_are_checked() -> None:
+    assert columns.check([("value", "binary"), ("headers", "map<string,string>")], False) == ("value", "headers")
+    assert columns.check([("other", "int"), ("value", "string collate UNICODE")], True) == ("value",)
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ([("values", "string")], "unknown column 'values'. did you mean 'value'?"),
+        ([("value", "string"), ("zzzzz", "string")], "unknown column 'zzzzz'. It is none of the sink's"),
+        ([("value", "int")], "column 'value' has type int: cast it to binary or string"),
+        ([("value", "string"), ("priority", "string")], "column 'priority' has type string"),
+        ([("value", "string"), ("value", "string")], "column 'value' is there twice"),
+        ([("routing_key", "string")], "column 'value' is missing"),
+    ],
+)
+def test_wrong_columns_are_told(given: list[tuple[str, str]], said: str) -> None:
+    with pytest.raises(BadColumns) as error:
+        columns.check(given, False)
+    assert said in str(error.value)

@@ -1,0 +1,219 @@
+"""The client's half of exactly-once, against a model of the broker's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pipeline import task, transactions
+from pipeline.bulk import Publisher
+from pipeline.connection import ConnectionLost, Refused
+from pipeline.options import BadOption, parse
+from pipeline.task import Identity, Written
+from pipeline.transactions import Fenced, Transaction, TransactionRefused, abort, commit, status
+from tests.unit.pipeline.publisher_line import Line
+from tests.unit.pipeline.transaction_broker import TransactionBroker
+
+pa = pytest.importorskip("pyarrow")
+
+
+@pytest.fixture
+def broker() -> Iterator[TransactionBroker]:
+    running = TransactionBroker()
+    yield running
+    running.close()
+    for publishers in task._kept.values():
+        for publisher in publishers:
+            publisher.abandon()
+    task._kept.clear()
+
+
+def options_for(port: int, **more: str) -> Any:
+    return parse({"endpoints": f"127.0.0.1:{port}", "deliveryGuarantee": "exactly-once", "routingKey": "q", **more})
+
+
+def batch(*numbers: int, **columns: list[Any]) -> Any:
+    return pa.RecordBatch.from_pydict({"value": pa.array([b"%d" % n for n in numbers], pa.binary()), **columns})
+
+
+def stage(options: Any, transaction: Transaction, *batches: Any, partition: int = 0, attempt: int = 0) -> Written:
+    identity = Identity(transaction.producer, transaction.epoch, partition, attempt)
+    return task.write(batches, batches[0].schema.names, options, identity, transaction)
+
+
+FIRST = Transaction("query", 0, "run")
+
+
+def test_rows_are_seen_when_they_are_committed_and_not_before(broker: TransactionBroker) -> None:
+    options = options_for(broker.port, exchange="target")
+    one = stage(options, FIRST, batch(1, 2), batch(3), partition=1)
+    other = stage(options, FIRST, batch(4), partition=0)
+    failed = stage(options, FIRST, batch(1, 2), partition=1, attempt=1)
+    assert (one.rows, other.rows) == (3, 1)
+    assert len({*one.segments, *other.segments, *failed.segments}) == 3
+    assert broker.messages == []
+    assert commit(options, FIRST, [*other.segments, *one.segments], 4) == "committed"
+    assert broker.messages == [("target", "q", b"%d" % n) for n in (4, 1, 2, 3)]
+    assert broker.segments == {}, "what the batch left elsewhere is dropped"
+    assert broker.asked[-1] == (
+        "commit",
+        {"producer": "query", "epoch": 0, "run": "run", "transactions": [*other.segments, *one.segments], "rows": 4,
+         "ttl_ms": 2_592_000_000},
+    )  # fmt: skip
+
+
+def test_a_commit_whose_answer_is_lost_is_asked_for_again(broker: TransactionBroker) -> None:
+    options = options_for(broker.port)
+    written = stage(options, FIRST, batch(1))
+    broker.answers_lost = 2
+    assert commit(options, FIRST, written.segments, 1) == "already"
+    assert [key for key, _ in broker.asked] == ["commit"] * 3
+    assert len(broker.messages) == 1
+    abort(options, FIRST, written.segments)  # what Spark does when it saw a commit fail
+    assert len(broker.messages) == 1
+
+
+def test_a_batch_that_comes_again_is_not_written_again(broker: TransactionBroker) -> None:
+    options = options_for(broker.port)
+    for run in ("run", "run", "after a restart"):
+        again = Transaction("query", 0, run)
+        commit(options, again, stage(options, again, batch(1, 2)).segments, 2)
+    assert len(broker.messages) == 2
+
+
+def test_a_batch_of_long_ago_is_refused(broker: TransactionBroker) -> None:
+    options = options_for(broker.port)
+    later = Transaction("query", 5, "run")
+    commit(options, later, stage(options, later, batch(1)).segments, 1)
+    with pytest.raises(
+        Fenced, match=r"fenced: producer 'query' has committed epoch 5, and 0 is over\. Is another query"
+    ):
+        stage(options, FIRST, batch(1))
+    with pytest.raises(Fenced, match="has committed epoch 5"):
+        commit(options, FIRST, [], 0)
+
+
+def test_a_run_that_was_replaced_is_refused(broker: TransactionBroker) -> None:
+    options = options_for(broker.port)
+    old = stage(options, FIRST, batch(1))
+    new = Transaction("query", 0, "next run")
+    written = stage(options, new, batch(1))
+    with pytest.raises(Fenced, match=r"run run of producer 'query' was replaced by run next run"):
+        stage(options, FIRST, batch(1))
+    with pytest.raises(
+        TransactionRefused, match=r"does not commit: transaction 'txn\.\w+' of producer .* is not there"
+    ):
+        commit(options, FIRST, old.segments, 1)
+    assert commit(options, new, written.segments, 1) == "committed"
+    assert len(broker.messages) == 1
+
+
+def test_a_zombie_writes_into_nothing(broker: TransactionBroker) -> None:
+    options = options_for(broker.port)
+
+    def batches() -> Iterator[Any]:
+        yield batch(*range(10))
+        broker.segments.clear()  # committed without it, meanwhile
+        yield batch(*range(10))
+
+    with pytest.raises(Refused, match="404 NOT_FOUND"):
+        task.write(batches(), ["value"], options, Identity("query", 0, 0), FIRST)
+    assert broker.messages == []
+
+
+def test_an_attempt_is_not_continued_on_another_connection(broker: TransactionBroker) -> None:
+    line = Line(broker.port)
+    options = options_for(line.port)
+
+    def batches() -> Iterator[Any]:
+        yield batch(*range(10))
+        line.cut()
+        yield batch(*range(10))
+
+    with pytest.raises(ConnectionLost):
+        task.write(batches(), ["value"], options, Identity("query", 0, 0), FIRST)
+    again = stage(options, FIRST, batch(*range(20)), attempt=1)
+    commit(options, FIRST, again.segments, 20)
+    assert len(broker.messages) == 20
+    line.close()
+
+
+def test_each_target_has_its_segment(broker: TransactionBroker) -> None:
+    options = options_for(broker.port, exchange="usual")
+    written = stage(options, FIRST, batch(1, 2, 3, exchange=["a", None, "a"]), batch(4, exchange=["b"]))
+    assert [broker.segments[name].target for name in written.segments] == ["a", "usual", "b"]
+    commit(options, FIRST, written.segments, 4)
+    assert sorted(broker.messages) == [("a", "q", b"1"), ("a", "q", b"3"), ("b", "q", b"4"), ("usual", "q", b"2")]
+
+
+def test_so_many_targets_and_no_more(broker: TransactionBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "SEGMENTS_MAX", 2)
+    with pytest.raises(Refused, match="more than 2 exchanges: partition the frame by exchange"):
+        stage(options_for(broker.port), FIRST, batch(1, 2, 3, exchange=["a", "b", "c"]))
+
+
+def test_dead_letters_are_staged_as_well(broker: TransactionBroker) -> None:
+    options = options_for(broker.port, onRowError="deadLetter", deadLetterExchange="graves")
+    bad = pa.RecordBatch.from_pydict({"value": pa.array([b"1", None], pa.binary())})
+    written = stage(options, FIRST, bad)
+    assert (written.rows, written.dead_lettered, broker.messages) == (1, 1, [])
+    commit(options, FIRST, written.segments, 1)
+    assert sorted(broker.messages) == [("", "q", b"1"), ("graves", "q", b"")]
+
+
+def test_a_task_without_rows_opens_nothing(broker: TransactionBroker) -> None:
+    options = options_for(broker.port)
+    written = stage(options, FIRST, batch())
+    assert written.segments == ()
+    assert commit(options, FIRST, [], 0) == "committed", "the epoch is over all the same"
+
+
+def test_what_is_unavailable_for_a_moment(broker: TransactionBroker) -> None:
+    options = options_for(broker.port)
+    broker.refuse = (503, "unavailable, may be repeated")
+    assert commit(options, FIRST, [], 0) == "committed"
+    assert status(options, "query")["epoch"] == 0
+
+
+def test_nobody_answers(broker: TransactionBroker) -> None:
+    broker.close()
+    options = options_for(broker.port, publisherConfirmTimeoutMs="200", reconnectAttempts="0")
+    with pytest.raises(ConnectionLost, match=r"amq.txn 'commit' of producer 'query' was not answered: no endpoint"):
+        commit(options, FIRST, [], 0)
+    abort(options, FIRST, [])  # never fails
+
+
+def test_a_broker_without_transactions(broker: TransactionBroker) -> None:
+    broker.knows_transactions = False
+    with pytest.raises(Refused, match="has no transactions, deliveryGuarantee must be at-least-once"):
+        stage(options_for(broker.port), FIRST, batch(1))
+
+
+def test_more_tasks_than_a_commit_names() -> None:
+    with pytest.raises(TransactionRefused, match="use fewer partitions"):
+        commit(options_for(1), FIRST, ["txn.x"] * 10_001, 0)
+
+
+def test_a_publisher_repeats_again_after_a_staged_task(broker: TransactionBroker) -> None:
+    options = options_for(broker.port)
+    stage(options, FIRST, batch(1))
+    [[publisher]] = task._kept.values()
+    assert isinstance(publisher, Publisher)
+    assert publisher.repeats
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"txnAppId": "a"}, "option 'txnAppId' is used with 'deliveryGuarantee' = 'exactly-once' only"),
+        ({"deliveryGuarantee": "exactly-once", "txnVersion": "1"}, "option 'txnVersion' needs option 'txnAppId'"),
+        ({"deliveryGuarantee": "exactly-once", "persistent": "false"}, "exactly-once needs messages that survive"),
+        ({"deliveryGuarantee": "twice"}, "expected at-least-once or exactly-once"),
+    ],
+)
+def test_options_that_do_not_fit(given: dict[str, str], said: str) -> None:
+    with pytest.raises(BadOption) as error:
+        parse(given)
+    assert said in str(error.value)
