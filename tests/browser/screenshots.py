@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import subprocess
 import tempfile
@@ -21,7 +22,7 @@ from tests.faults.fleet import Fleet
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
 NAMES = ("amsterdam", "berlin", "copenhagen")
-LOAD_S = 150.0
+LOAD_S = 120.0
 QUEUES = {
     "orders": 40, "orders.express": 8, "orders.returns": 3, "invoices": 12, "mails": 60, "mails.bounced": 1,
     "stock.updates": 90, "stock.alerts": 2, "search.index": 25, "audit": 30,
@@ -46,6 +47,24 @@ def declare(api: httpx.Client) -> None:
     api.post("bindings/%2F/e/shop/e/mirror", json={"routing_key": "#"}).raise_for_status()
     limits = {"pattern": "^orders", "apply-to": "queues", "definition": {"max-length": 100_000}}
     api.put("policies/%2F/order-limits", json=limits).raise_for_status()
+
+
+def told(api: httpx.Client) -> None:
+    """Messages worth reading, in a queue that nobody consumes."""
+    for number, city in enumerate(("Porto", "Lisbon", "Ghent", "Lisbon", "Bergen", "Lisbon")):
+        order = {
+            "order": 4711 + number,
+            "city": city,
+            "items": [{"article": "A-17", "count": number + 1}],
+            "express": number % 2 == 1,
+        }
+        sent = {
+            "routing_key": "order.created",
+            "payload": json.dumps(order),
+            "payload_encoding": "string",
+            "properties": {"type": "order.created", "delivery_mode": 2, "headers": {"customer": 100 + number}},
+        }
+        api.post("exchanges/%2F/shop/publish", json=sent).raise_for_status()
 
 
 def publishing(url: str, stop: threading.Event) -> None:
@@ -95,25 +114,52 @@ def main() -> None:
             http = f"http://{LOOPBACK}:{ports[NAMES[0]]}"
             with httpx.Client(base_url=f"{http}/api/", auth=("guest", "guest"), timeout=20) as api:
                 declare(api)
+                told(api)
                 urls = [f"amqp://guest:guest@{LOOPBACK}:{fleet.node(name).amqp_port}/" for name in NAMES]
                 work = [threading.Thread(target=publishing, args=(urls[0], stop))]
                 for place, (queue, pace) in enumerate(QUEUES.items()):
                     if queue not in ("audit", "mails.bounced"):
-                        asked = (urls[place % 3], queue, 0.6 / pace, stop)
+                        asked = (urls[place % 2], queue, 0.6 / pace, stop)
                         work.append(threading.Thread(target=consuming, args=asked))
                 for thread in work:
                     thread.start()
-                end_s = time.monotonic() + LOAD_S
-                while time.monotonic() < end_s:
-                    # whoever looks keeps the curves of single queues
-                    api.get("queues/%2F/orders?lengths_age=600&lengths_incr=5&msg_rates_age=600&msg_rates_incr=5")
-                    time.sleep(2)
+                watched(api, LOAD_S / 3)
+                operated(runner, fleet, api, ports)
+                watched(api, LOAD_S * 2 / 3)
                 shoot(http)
         finally:
             stop.set()
             time.sleep(1)
             runner.run(fleet.kill_all())
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def watched(api: httpx.Client, for_s: float) -> None:
+    """Whoever looks keeps the curves of single queues."""
+    end_s = time.monotonic() + for_s
+    while time.monotonic() < end_s:
+        api.get("queues/%2F/orders?lengths_age=600&lengths_incr=5&msg_rates_age=600&msg_rates_incr=5")
+        time.sleep(2)
+
+
+def operated(runner: asyncio.Runner, fleet: Fleet, api: httpx.Client, ports: dict[str, int]) -> None:
+    """What a time line has to tell: a member without clients dies and comes back, a drain, a queue moved."""
+    *_, last = NAMES
+    runner.run(fleet.kill(last))
+    watched(api, 12)
+    fleet.launch(last, "--peers", fleet.peers(*NAMES), "--http", f"{LOOPBACK}:{ports[last]}")
+    runner.run(fleet.ready(last))
+    watched(api, 10)
+    api.post("rebalance/queues", json={}).raise_for_status()
+    watched(api, 10)
+    to = next(name for name in NAMES if name != api.get("queues/%2F/orders").json()["owner"])
+    api.post("queues/%2F/orders/move", json={"to": to}).raise_for_status()
+    watched(api, 10)
+    drain = f"http://{LOOPBACK}:{ports[last]}/api/nodes/{last}/drain"
+    for body in ({}, {"undo": True}):
+        httpx.post(drain, json=body, auth=("guest", "guest"), timeout=90).raise_for_status()
+        watched(api, 12)
+    api.post("rebalance/queues", json={}).raise_for_status()
 
 
 def shoot(http: str) -> None:
@@ -132,6 +178,23 @@ def shoot(http: str) -> None:
             page.evaluate("document.activeElement.blur()")
             page.mouse.move(0, 0)
             page.screenshot(path=IMAGES / f"web-{name}.png")
+            if name == "cluster":
+                page.locator(".timeline").focus()
+                page.keyboard.press("End")
+                page.keyboard.press("ArrowLeft")
+                page.locator(".panel").filter(has=page.locator(".timeline")).screenshot(
+                    path=IMAGES / "web-timeline.png"
+                )
+        visit.go("queues/%2F/audit")
+        form = page.get_by_role("form", name="Browse messages")
+        form.get_by_label("Filter").fill('type=order.created AND payload~"Lisbon"')
+        form.get_by_label("At once").select_option("20")
+        form.get_by_role("button", name="Browse").click()
+        page.locator(".seq").first.click()
+        page.get_by_label("Choose message").nth(1).check()
+        panel = page.locator(".panel").filter(has=form)
+        expect(panel.get_by_role("article")).to_be_visible()
+        panel.screenshot(path=IMAGES / "web-browse.png")
         visit.assert_quiet()
     if shutil.which("pngquant"):
         images = sorted(IMAGES.glob("web-*.png"))

@@ -38,7 +38,7 @@ def test_a_channel_is_found_by_its_connection_and_its_queue(visit: Visit, node: 
         expect(page.get_by_text("3 published, 3 delivered, 0 acknowledged")).to_be_visible()
         expect(visit.row("Consumers", "mine")).to_contain_text("20")
         page.set_viewport_size({"width": 360, "height": 740})
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        visit.fits()
 
         visit.row("Consumers", "mine").get_by_role("link", name="jobs").click()
         expect(page.get_by_role("heading", name="jobs", level=1)).to_be_visible()
@@ -46,7 +46,7 @@ def test_a_channel_is_found_by_its_connection_and_its_queue(visit: Visit, node: 
         expect(page.get_by_role("heading", name="Channel 7", level=1)).to_be_visible()
         page.get_by_role("navigation", name="Where this is").get_by_role("link", name="->").click()
         expect(visit.row("Channels", "Channel 7")).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        visit.fits()
         page.go_back()
         expect(page.get_by_role("heading", name="Channel 7", level=1)).to_be_visible()
     expect(page.get_by_text("There is no such channel (any more)")).to_be_visible()

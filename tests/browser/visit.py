@@ -85,5 +85,9 @@ class Visit:
     def row(self, table: str, text: str) -> Locator:
         return self.page.get_by_role("table", name=table).get_by_role("row").filter(has_text=text)
 
+    def fits(self, width: int = 360) -> None:
+        """The page is no wider than that, as soon as its charts have heard of a new size (in the next frame)."""
+        self.page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width, timeout=5000)
+
     def told(self, text: str) -> None:
         expect(self.page.get_by_role("status")).to_contain_text(text)

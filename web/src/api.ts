@@ -66,6 +66,8 @@ export function path(...names: string[]): string {
 
 export const exchangeInPath = (name: string) => (name === "" ? "amq.default" : name);
 
+/** What a permission lets a user do with a queue or an exchange. */
+export type Kind = "configure" | "write" | "read";
 export type Right = "administrator" | "monitoring" | "policymaker";
 
 export function may(me: Me, right: Right): boolean {
@@ -168,6 +170,8 @@ export interface Queue {
   message_stats?: Counted;
   consumer_details?: Consumer[];
   explain?: Record<string, unknown>;
+  paused?: boolean;
+  may?: Kind[];
 }
 export interface Exchange {
   name: string;
@@ -178,6 +182,7 @@ export interface Exchange {
   internal: boolean;
   arguments: Record<string, unknown>;
   message_stats?: Counted;
+  may?: Kind[];
 }
 export interface Binding {
   source: string;

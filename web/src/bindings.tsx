@@ -26,6 +26,8 @@ export function Bindings(props: {
   detail: string;
   empty: { title: string; text: string };
   changes: boolean;
+  /** Why this end could not be bound or unbound. */
+  refused: string | undefined;
   again: () => void;
 }) {
   const { other } = props;
@@ -38,6 +40,7 @@ export function Bindings(props: {
       detail={props.detail}
       deed={() => del(`${other.path(binding)}/${path(binding.properties_key)}`)}
       done="The binding is gone."
+      refused={props.refused}
       then={props.again}
     />
   );
@@ -62,6 +65,7 @@ export function Bindings(props: {
         <Form
           label="Bind"
           button="Bind"
+          refused={props.refused}
           fields={[...other.fields, { name: "routing_key", label: "Routing key" }, { name: "arguments", label: "Arguments", placeholder: "{}", hint: "JSON; empty for none" }]}
           submit={async (values) => {
             const { name, path } = other.chosen(values);

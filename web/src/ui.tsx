@@ -226,7 +226,8 @@ export interface FieldOf {
   placeholder?: string;
 }
 
-export function Form(props: { fields: FieldOf[]; button: string; label: string; submit: (values: Values) => Promise<boolean>; keep?: boolean }) {
+/** `refused`: why the node would refuse it, and so it cannot be sent. */
+export function Form(props: { fields: FieldOf[]; button: string; label: string; submit: (values: Values) => Promise<boolean>; keep?: boolean; refused?: string | undefined }) {
   const id = useId();
   const [busy, setBusy] = useState(false);
   const form = useRef<HTMLFormElement>(null);
@@ -249,9 +250,10 @@ export function Form(props: { fields: FieldOf[]; button: string; label: string; 
         <Field key={field.name} field={field} id={`${id}-${field.name}`} />
       ))}
       <div class="actions">
-        <button type="submit" class="main" disabled={busy}>
+        <button type="submit" class="main" disabled={busy || props.refused !== undefined}>
           {props.button}
         </button>
+        {props.refused && <small>{props.refused}</small>}
       </div>
     </form>
   );
@@ -317,8 +319,9 @@ export function table(text: string): Record<string, unknown> {
   return value as Record<string, unknown>;
 }
 
-/** A button that asks before it does what cannot be undone. */
-export function Sure(props: { button: string; question: string; detail: string; deed: () => Promise<unknown>; done: string; then?: () => void; small?: boolean; label?: string }) {
+/** A button that asks before it does what cannot be undone. `refused`: why the node would refuse it; `disabled`: there is
+    nothing to do it to. */
+export function Sure(props: { button: string; question: string; detail: string; deed: () => Promise<unknown>; done: string; then?: () => void; small?: boolean; label?: string; disabled?: boolean; refused?: string | undefined }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const id = useId();
   const act = async () => {
@@ -327,7 +330,7 @@ export function Sure(props: { button: string; question: string; detail: string; 
   };
   return (
     <>
-      <button type="button" class={props.small ? "quiet" : "danger"} aria-label={props.label} onClick={() => dialog.current?.showModal()}>
+      <button type="button" class={props.small ? "quiet" : "danger"} aria-label={props.label} disabled={props.disabled || props.refused !== undefined} title={props.refused} onClick={() => dialog.current?.showModal()}>
         {props.button}
       </button>
       <dialog ref={dialog} aria-labelledby={id}>

@@ -1,5 +1,5 @@
-// Which vhosts there are, and whether this user has anything to offer to change in them.
-import type { Me } from "./api";
+// Which vhosts there are, and what this user may do in them: what the page offers. The node checks all of it again.
+import type { Kind, Me } from "./api";
 import { useLive } from "./live";
 
 export function useVhosts(): string[] {
@@ -7,8 +7,16 @@ export function useVhosts(): string[] {
   return live.value?.map((vhost) => vhost.name) ?? ["/"];
 }
 
-/** Whether deeds on queues, exchanges and connections are offered: who only monitors reads. The node checks all of it
-    again by the user's permissions. */
+/** Whether deeds on queues, exchanges and connections are offered at all: who only monitors reads. */
 export function changer(me: Me): boolean {
   return me.tags.some((tag) => tag !== "monitoring");
+}
+
+const VERBS: Record<Kind, string> = { configure: "configure", write: "write to", read: "read" };
+
+/** Why a deed on this queue or exchange would be refused: what the user's permissions lack; undefined: nothing. As long as the
+    node has not said what they are, nothing is. */
+export function lacking(may: Kind[] | undefined, name: string, ...needed: Kind[]): string | undefined {
+  const missing = may && needed.find((kind) => !may.includes(kind));
+  return missing && `Your permissions do not let you ${VERBS[missing]} ${name || "the default exchange"}.`;
 }

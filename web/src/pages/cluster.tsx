@@ -1,6 +1,8 @@
 import type { Node, Page, Queue } from "../api";
 import { bytes, number, plural, span } from "../format";
 import { link, useLive, usePlace } from "../live";
+import type { Entry } from "../moves";
+import { TimelinePanel } from "../timeline";
 import { Copies, Empty, Filter, Pager, Panel, Pill, Table, Waiting } from "../ui";
 import { nodeState } from "./overview";
 import { queueState } from "./queues";
@@ -10,6 +12,7 @@ const COLUMNS = "name,vhost,state,owner,epoch,replicas,in_sync,copies,messages";
 
 export function Cluster() {
   const nodes = useLive<Node[]>("nodes");
+  const moves = useLive<Page<Entry>>("moves?grouped=true&page=1&page_size=300");
   const { query } = usePlace();
   const name = query.get("name") ?? "";
   const sort = query.get("sort") ?? "";
@@ -32,6 +35,7 @@ export function Cluster() {
           ))}
         </div>
       )}
+      {nodes.value && nodes.value.length > 1 && <TimelinePanel title="Time line" live={moves} nodes={nodes.value} members={nodes.value.map((node) => node.name)} />}
       <Panel title="Who owns which queue" side={<Filter label="Filter by name" value={name} />}>
         <Waiting live={queues} />
         {found &&

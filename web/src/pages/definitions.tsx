@@ -1,18 +1,23 @@
 import { useState } from "preact/hooks";
-import { get, path, post } from "../api";
-import type { Compared } from "../definitions";
-import { compared } from "../definitions";
+import { Refused, path, post } from "../api";
 import { number, plural } from "../format";
 import { Empty, Form, Panel, Sure, Table, attempt, json } from "../ui";
 import { useVhosts } from "../vhosts";
 
-const NAMES_SHOWN = 20;
+/** What the node says of a section: how many of its entries would be new, how many would change what is there. */
+interface Counts {
+  new: number;
+  changed: number;
+  same: number;
+}
 
-/** A document that was looked at, where it is to go ("": the cluster), and what it would do there. */
+/** A document that was looked at, where it is to go ("": the cluster), and what it would do there; or why it would not. */
 interface Looked {
   text: string;
   into: string;
-  sections: Compared[];
+  trial: Record<string, Counts>;
+  passed: string[];
+  refused?: string;
 }
 
 const at = (vhost: string) => (vhost ? `definitions/${path(vhost)}` : "definitions");
@@ -27,8 +32,14 @@ export function Definitions() {
     attempt(async () => {
       setLooked(null);
       setAnswer(null);
-      const document = json(text, '{"queues": []}');
-      setLooked({ text, into, sections: compared(document, await get(at(into)), into || undefined) });
+      const given = json(text, '{"queues": []}');
+      try {
+        const trial = await post<Record<string, Counts>>(`${at(into)}?dry_run=true`, text);
+        setLooked({ text, into, trial, passed: sections(given).filter((name) => !(name in trial)) });
+      } catch (error) {
+        if (!(error instanceof Refused) || error.status !== 400) throw error;
+        setLooked({ text, into, trial: {}, passed: [], refused: error.reason });
+      }
     }, "");
   const bring = async ({ text, into }: Looked) => {
     try {
@@ -82,49 +93,43 @@ async function download(vhost: string): Promise<void> {
   anchor.click();
 }
 
+/** Names of the sections that a document has something in. */
+function sections(document: unknown): string[] {
+  if (typeof document !== "object" || document === null) return [];
+  return Object.entries(document).flatMap(([name, entries]) => (Array.isArray(entries) && entries.length > 0 ? [name] : []));
+}
+
+const spoken = (section: string) => section.replaceAll("_", " ");
+
 function Preview({ looked, deed, then }: { looked: Looked; deed: () => Promise<unknown>; then: () => void }) {
-  const { sections } = looked;
-  const sum = (of: (section: Compared) => number) => sections.reduce((total, section) => total + of(section), 0);
-  const fresh = sum((section) => section.fresh.length);
-  const changed = sum((section) => section.changed.length);
-  const passed = sum((section) => section.passed);
-  const refused = sections.filter((section) => section.fixed && section.changed.length);
-  if (!sections.length) return <Empty title="Nothing is defined in this file">It has none of the sections of a download.</Empty>;
+  const found = Object.entries(looked.trial);
+  const sum = (of: (counts: Counts) => number) => found.reduce((total, [, counts]) => total + of(counts), 0);
+  if (looked.refused !== undefined) return <p class="note bad">{`The node would refuse it: ${looked.refused}`}</p>;
+  if (!found.length && !looked.passed.length) return <Empty title="Nothing is defined in this file">It has none of the sections of a download.</Empty>;
   return (
     <>
       <Table
         label="What an import would do"
-        items={sections}
-        id={(section) => section.section}
+        items={found}
+        id={([section]) => section}
         columns={[
-          { title: "Section", cell: (section) => <b>{section.section}</b> },
-          { title: "New", cell: (section) => <Names of={section.fresh} /> },
-          { title: "Changed", cell: (section) => <Names of={section.changed} /> },
-          { title: "As they are", number: true, cell: (section) => number(section.same) },
+          { title: "Section", cell: ([section]) => <b>{spoken(section)}</b> },
+          { title: "New", number: true, cell: ([, counts]) => number(counts.new) },
+          { title: "Changed", number: true, cell: ([, counts]) => number(counts.changed) },
+          { title: "As they are", number: true, cell: ([, counts]) => number(counts.same) },
         ]}
       />
-      {refused.length > 0 && <p class="note bad">{`There are ${refused.map((section) => section.section).join(" and ")} of the same name with other settings, which nothing changes: the node will refuse.`}</p>}
-      {passed > 0 && <p class="note">{`Left out, for no single vhost has them: ${sections.filter((section) => section.passed).map((section) => section.section).join(", ")}.`}</p>}
+      {looked.passed.length > 0 && <p class="note">{`Left out, for no single vhost has them: ${looked.passed.map(spoken).join(", ")}.`}</p>}
       <div class="actions">
         <Sure
           button="Import"
           question={`Import into ${place(looked.into)}?`}
-          detail={`${plural(fresh, "thing")} would be new, ${number(changed)} changed. What the file does not name stays. Nothing takes an import back.`}
+          detail={`${plural(sum((counts) => counts.new), "thing")} would be new, ${number(sum((counts) => counts.changed))} changed. What the file does not name stays. Nothing takes an import back.`}
           deed={deed}
           done="The definitions are imported."
           then={then}
         />
       </div>
-    </>
-  );
-}
-
-function Names({ of }: { of: string[] }) {
-  const more = of.length - NAMES_SHOWN;
-  return (
-    <>
-      {number(of.length)}
-      {of.length > 0 && <small class="under">{`${of.slice(0, NAMES_SHOWN).join("; ")}${more > 0 ? ` and ${number(more)} more` : ""}`}</small>}
     </>
   );
 }

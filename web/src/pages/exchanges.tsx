@@ -5,7 +5,7 @@ import { number, perSecond } from "../format";
 import { link, useLive, usePlace } from "../live";
 import { Picture } from "../picture";
 import { Empty, Facts, Filter, Form, Head, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
-import { changer, useVhosts } from "../vhosts";
+import { changer, lacking, useVhosts } from "../vhosts";
 import { Publish } from "./queues";
 
 const SIZE = 50;
@@ -117,6 +117,7 @@ export function ExchangePage({ me, vhost, name }: { me: Me; vhost: string; name:
             detail="Its bindings go with it, and who publishes to it gets an error. Queues and messages stay."
             deed={() => del(at)}
             done={`${name} is deleted.`}
+            refused={lacking(exchange.may, name, "configure")}
             then={away}
           />
         )}
@@ -136,18 +137,19 @@ export function ExchangePage({ me, vhost, name }: { me: Me; vhost: string; name:
                 ]}
               />
             </Panel>
-            {changer(me) && !exchange.internal && <Publish vhost={vhost} exchange={name} routingKey="" then={again} />}
+            {changer(me) && !exchange.internal && <Publish vhost={vhost} exchange={name} routingKey="" may={exchange.may} then={again} />}
           </div>
-          {name !== "" && <BindingsFromHere me={me} vhost={vhost} name={name} bindings={out.value ?? []} again={out.again} />}
+          {name !== "" && <BindingsFromHere me={me} exchange={exchange} bindings={out.value ?? []} again={out.again} />}
         </>
       )}
     </>
   );
 }
 
-function BindingsFromHere(props: { me: Me; vhost: string; name: string; bindings: Binding[]; again: () => void }) {
+function BindingsFromHere(props: { me: Me; exchange: Exchange; bindings: Binding[]; again: () => void }) {
   const changes = changer(props.me);
-  const to = (kind: string, destination: string) => `bindings/${path(props.vhost)}/e/${path(props.name)}/${kind[0]}/${path(destination)}`;
+  const { name, vhost, may } = props.exchange;
+  const to = (kind: string, destination: string) => `bindings/${path(vhost)}/e/${path(name)}/${kind[0]}/${path(destination)}`;
   return (
     <Bindings
       title="Bindings from here"
@@ -172,6 +174,7 @@ function BindingsFromHere(props: { me: Me; vhost: string; name: string; bindings
         text: `What is published is dropped, or returned to who published it as mandatory. ${changes ? "Bind a queue below." : ""}`,
       }}
       changes={changes}
+      refused={lacking(may, name, "read")}
       again={props.again}
     />
   );

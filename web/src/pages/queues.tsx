@@ -1,12 +1,15 @@
 import { useState } from "preact/hooks";
-import type { Binding, Exchange, Me, Page, Queue } from "../api";
+import type { Binding, Exchange, Kind, Me, Page, Queue } from "../api";
 import { count, del, exchangeInPath, path, post, put, rate } from "../api";
 import { Bindings } from "../bindings";
+import { Browse } from "../browse";
 import { Chart } from "../chart";
 import { bytes, number, perSecond, plural } from "../format";
 import { link, useLive, usePlace } from "../live";
+import type { Entry } from "../moves";
+import { TimelinePanel } from "../timeline";
 import { Copies, Empty, Facts, Filter, Form, Head, Json, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
-import { changer, useVhosts } from "../vhosts";
+import { changer, lacking, useVhosts } from "../vhosts";
 import { ChannelLink } from "./connection";
 import { CURVES, DEPTHS, RATES } from "./overview";
 
@@ -17,6 +20,7 @@ const SIZE = 50;
 
 export function queueState(queue: Queue) {
   if (queue.owner === null) return <Pill kind="bad">no owner</Pill>;
+  if (queue.paused) return <Pill kind="warn">paused</Pill>;
   if (queue.state !== "running" && queue.state !== "idle") return <Pill kind="warn">{queue.state}</Pill>;
   return queue.in_sync.length < queue.replicas.length ? <Pill kind="warn">copies behind</Pill> : <Pill kind="good">running</Pill>;
 }
@@ -116,7 +120,10 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
   const at = `queues/${path(vhost, name)}`;
   const live = useLive<Queue>(`${at}?${CURVES}`);
   const bindings = useLive<Binding[]>(`${at}/bindings`);
+  const moves = useLive<Page<Entry>>(`${at}/moves?page=1&page_size=100`);
   const changes = changer(me);
+  const byDefault = useLive<Exchange>(changes ? `exchanges/${path(vhost, exchangeInPath(""))}?columns=may` : "", 30_000);
+  const names = useLive<Queue[]>(changes ? `queues/${path(vhost)}?columns=name` : "", 30_000);
   const queue = live.value;
   const away = () => {
     location.hash = link("queues");
@@ -126,12 +133,14 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
       <Head kind="queue" list="queues" vhost={vhost} name={name} live={live} pill={queue && queueState(queue)}>
         {queue && changes && (
           <>
+            <Pause queue={queue} at={at} then={live.again} />
             <Sure
               button="Purge"
               question={`Purge ${name}?`}
               detail={`${plural(queue.messages_ready ?? 0, "message")} that nobody holds will be thrown away on all copies. That cannot be undone.`}
               deed={() => del(`${at}/contents`)}
               done={`${name} is empty.`}
+              refused={lacking(queue.may, name, "read")}
               then={live.again}
             />
             <Sure
@@ -140,6 +149,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
               detail={`The queue goes with ${plural(queue.messages ?? 0, "message")} and ${plural(queue.consumers ?? 0, "consumer")}. That cannot be undone.`}
               deed={() => del(at)}
               done={`${name} is deleted.`}
+              refused={lacking(queue.may, name, "configure")}
               then={away}
             />
           </>
@@ -174,6 +184,7 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
               <CopyTable queue={queue} />
             </Panel>
           </div>
+          {queue.replicas.length > 1 && <TimelinePanel title="Who owned it" live={moves} nodes={[]} members={queue.replicas} owner={queue.owner} />}
           <div class="columns">
             <Panel title="Consumers">
               {queue.consumer_details?.length ? (
@@ -192,12 +203,15 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
                 <Empty title="Nobody consumes">Messages wait here until a client does.</Empty>
               )}
             </Panel>
-            <BindingsHere me={me} vhost={vhost} name={name} bindings={bindings.value ?? []} again={bindings.again} />
+            <BindingsHere me={me} queue={queue} bindings={bindings.value ?? []} again={bindings.again} />
           </div>
-          <div class="columns">
-            <Publish vhost={vhost} exchange="" routingKey={name} then={live.again} />
-            <GetMessages at={at} then={live.again} />
-          </div>
+          {lacking(queue.may, name, "read") === undefined && <Browse at={at} name={name} queues={names.value?.map((one) => one.name) ?? []} take={changes} then={live.again} />}
+          {changes && (
+            <div class="columns">
+              <Publish vhost={vhost} exchange="" routingKey={name} may={byDefault.value?.may} then={live.again} />
+              <GetMessages at={at} refused={lacking(queue.may, name, "read")} then={live.again} />
+            </div>
+          )}
         </>
       )}
     </>
@@ -233,10 +247,11 @@ function CopyTable({ queue }: { queue: Queue }) {
   );
 }
 
-function BindingsHere(props: { me: Me; vhost: string; name: string; bindings: Binding[]; again: () => void }) {
+function BindingsHere(props: { me: Me; queue: Queue; bindings: Binding[]; again: () => void }) {
+  const { name, vhost, may } = props.queue;
   const changes = changer(props.me);
-  const exchanges = useLive<Exchange[]>(changes ? `exchanges/${path(props.vhost)}?columns=name,internal` : "", 30_000);
-  const from = (exchange: string) => `bindings/${path(props.vhost)}/e/${path(exchange)}/q/${path(props.name)}`;
+  const exchanges = useLive<Exchange[]>(changes ? `exchanges/${path(vhost)}?columns=name,internal` : "", 30_000);
+  const from = (exchange: string) => `bindings/${path(vhost)}/e/${path(exchange)}/q/${path(name)}`;
   const named = (exchanges.value ?? []).map((exchange) => exchange.name).filter((name) => name !== "");
   return (
     <Bindings
@@ -253,17 +268,35 @@ function BindingsHere(props: { me: Me; vhost: string; name: string; bindings: Bi
       detail="What is published there comes here no more."
       empty={{ title: "Bound to no exchange", text: "Messages come here by the default exchange, with the queue's name as routing key." }}
       changes={changes}
+      refused={lacking(may, name, "write")}
       again={props.again}
     />
   );
 }
 
-export function Publish(props: { vhost: string; exchange: string; routingKey: string; then: () => void }) {
+function Pause({ queue, at, then }: { queue: Queue; at: string; then: () => void }) {
+  const refused = lacking(queue.may, queue.name, "configure");
+  const turn = async (verb: "pause" | "resume", done: string) => {
+    if (await attempt(() => put(`${at}/${verb}`, {}), done)) then();
+  };
+  return queue.paused ? (
+    <button type="button" class="main" disabled={refused !== undefined} title={refused} onClick={() => void turn("resume", `${queue.name} hands out messages again.`)}>
+      Resume
+    </button>
+  ) : (
+    <button type="button" disabled={refused !== undefined} title={refused ?? "It takes messages and hands out none"} onClick={() => void turn("pause", `${queue.name} is paused: it takes messages and hands out none.`)}>
+      Pause
+    </button>
+  );
+}
+
+export function Publish(props: { vhost: string; exchange: string; routingKey: string; may: Kind[] | undefined; then: () => void }) {
   return (
     <Panel title="Publish a message">
       <Form
         label="Publish a message"
         button="Publish"
+        refused={lacking(props.may, props.exchange, "write")}
         keep
         fields={[
           { name: "routing_key", label: "Routing key", value: props.routingKey },
@@ -300,13 +333,14 @@ interface Got {
   properties: Record<string, unknown>;
 }
 
-function GetMessages(props: { at: string; then: () => void }) {
+function GetMessages(props: { at: string; refused: string | undefined; then: () => void }) {
   const [got, setGot] = useState<Got[] | null>(null);
   return (
     <Panel title="Get messages">
       <Form
         label="Get messages"
         button="Get"
+        refused={props.refused}
         keep
         fields={[
           { name: "count", label: "How many", kind: "number", value: "1" },

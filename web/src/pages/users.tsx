@@ -15,7 +15,7 @@ const TAGS: [string, string][] = [
 ];
 const LIMITS: [string, string][] = [
   ["max-connections", "max-connections: its connections"],
-  ["max-channels", "max-channels: kept, not enforced yet"],
+  ["max-channels", "max-channels: its channels at a node"],
 ];
 
 export function Users({ me }: { me: Me }) {
