@@ -26,16 +26,18 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from broker.node.options import NodeOptions
 from broker.oauth2.options import ALGORITHMS, OAuth2Options
+from broker.peer_list import members, named
 from broker.server.alarms import AlarmOptions
+from broker.server.at_start import BadDefinitions, BootDefinitions
 from broker.server.audit import AuditOptions
 from broker.server.listener import Address, TlsOptions, address
 from broker.server.management_settings import PROXIES
 from broker.server.options import NAME, ClusterOptions, ServerOptions
+from broker.server.span_options import SpanOptions
 from cluster.link.hello import valid_name
 from journal.options import JournalOptions
 
 ENVIRONMENT_PREFIX = "CLUSTERBROKER_"
-WITNESS = "/witness"
 _NODE = NodeOptions()
 _JOURNAL = JournalOptions()
 _ALARMS = AlarmOptions()
@@ -87,6 +89,8 @@ class LimitSettings(_Section):
     """Larger message bodies are refused (406)."""
     connections_max: int = Field(default=_NODE.connections_max, ge=1)
     """Connections of the node; more are closed at once."""
+    channels_max: int = Field(default=_NODE.channels_max, ge=1)
+    """Channels of the node, of all connections; more are refused (530)."""
     consumers_per_channel_max: int = Field(default=_NODE.consumers_per_channel_max, ge=1)
     """Consumers of one channel (530)."""
     queues_max: int = Field(default=_NODE.queues_max, ge=1)
@@ -144,7 +148,7 @@ class TlsSettings(_Section):
 
 
 class OAuth2Settings(_Section):
-    """Tokens (JWT) of an authority, taken over HTTP in the place of a password. Needs the extra `oauth2`."""
+    """Tokens (JWT) of an authority, taken over AMQP and HTTP in the place of a password. Needs the extra `oauth2`."""
 
     resource_server_id: str = ""
     """Who this broker is for the authority: tokens must have it as their audience. Empty: no token is taken."""
@@ -248,6 +252,9 @@ class NodeConfig(BaseSettings):
     """Its password."""
     default_password_file: Path | None = None
     """File with its password in the place of `default_password`; nobody but the node's user and group may read it."""
+    definitions_file: Path | None = None
+    """File with definitions (JSON, as `clusterbroker definitions export` or RabbitMQ writes it) that are imported at
+    each start, before clients are accepted; empty: none are."""
     stop_grace_s: float = Field(default=3.0, ge=0, le=600)
     """How long clients may take to say goodbye when the node stops."""
     drain_ends_at_start: bool = False
@@ -263,6 +270,8 @@ class NodeConfig(BaseSettings):
     """Tokens of an authority."""
     audit: AuditSettings = AuditSettings()
     """Lines about administrative deeds."""
+    otel: SpanOptions = SpanOptions()
+    """Spans of sampled messages."""
     alarms: AlarmSettings = AlarmSettings()
     """When publishers have to wait."""
     log: LogSettings = LogSettings()
@@ -294,12 +303,12 @@ class NodeConfig(BaseSettings):
             raise ValueError("amqp: the node would listen nowhere: give amqp or amqps an address")
         if len(self.cluster) > 1:
             raise ValueError("cluster: one address is enough: other nodes are told one")
-        peers = _members(self.peers)
+        peers = members(self.peers)
         if self.peers and self.name not in peers and not self.cluster:
             raise ValueError(f"peers: '{self.name}' is not among them: name it there, or give its address by cluster")
         if (self.peers or self.cluster) and not valid_name(self.name):
             raise ValueError(f"name: '{self.name}' cannot be a member's: use letters, digits and _ . -")
-        _named(self.cluster_dial, "=", "cluster_dial")
+        named(self.cluster_dial, "=", "cluster_dial")
         if self.default_password_file is not None and "default_password" in self.model_fields_set:
             raise ValueError("default_password_file: default_password is given as well: say one of them")
         return self
@@ -318,10 +327,19 @@ class NodeConfig(BaseSettings):
         file = self.default_password_file
         return self.default_password if file is None else _secret_of("default_password_file", file)
 
+    def _definitions(self) -> BootDefinitions | None:
+        """Raises ConfigError."""
+        if self.definitions_file is None:
+            return None
+        try:
+            return BootDefinitions.read(self.definitions_file)
+        except BadDefinitions as error:
+            raise ConfigError(f"definitions_file: {error}") from None
+
     def _cluster_options(self) -> ClusterOptions | None:
         if not self.cluster and not self.peers:
             return None
-        peers = _members(self.peers)
+        peers = members(self.peers)
         own = peers.get(self.name)
         listen = self.cluster[0] if own is None or self.cluster else address(own[0])
         peers.setdefault(self.name, (str(listen), False))
@@ -329,7 +347,7 @@ class NodeConfig(BaseSettings):
             listen=listen,
             peers=tuple((name, where, witness) for name, (where, witness) in sorted(peers.items())),
             secret_file=self.secret_file,
-            dial=_named(self.cluster_dial, "=", "cluster_dial"),
+            dial=named(self.cluster_dial, "=", "cluster_dial"),
             advertised_amqp=_words(self.advertised_amqp),
         )
 
@@ -346,6 +364,7 @@ class NodeConfig(BaseSettings):
             http_proxies=self.http_proxies,
             oauth2=OAuth2Options(**dict(self.oauth2)) if self.oauth2.resource_server_id else None,
             audit=self._audit_options(),
+            spans=self.otel if self.otel.endpoint else None,
             tls=None if tls.certificate is None else TlsOptions(**{**dict(tls), "certificate": tls.certificate}),
             node=NodeOptions(name=self.name, **_plain(self.limits)),
             journal=JournalOptions(**_plain(self.journal)),
@@ -355,6 +374,7 @@ class NodeConfig(BaseSettings):
             default_user=self.default_user,
             default_password=self._first_password(),
             drain_ends_at_start=self.drain_ends_at_start,
+            definitions=self._definitions(),
         )
 
 
@@ -404,39 +424,6 @@ def _secret_of(setting: str, file: Path) -> str:
 
 def _plain(section: BaseModel) -> dict[str, Any]:
     return {name: int(value) if isinstance(value, ByteSize) else value for name, value in section}
-
-
-def _members(peers: str) -> dict[str, tuple[str, bool]]:
-    """(cluster address, is a witness) by name."""
-    found: dict[str, tuple[str, bool]] = {}
-    plain = ",".join(entry.strip().removesuffix(WITNESS) for entry in peers.split(","))
-    witnesses = {entry.strip().partition("@")[0] for entry in peers.split(",") if entry.strip().endswith(WITNESS)}
-    for name, where in _named(plain, "@", "peers").items():
-        found[name] = where, name in witnesses
-    if found and len(witnesses) == len(found):
-        raise ValueError("peers: all are witnesses: somebody must hold the messages")
-    return found
-
-
-def _named(text: str, between: str, setting: str) -> dict[str, str]:
-    """The table that `NAME@HOST:PORT,NAME@HOST:PORT` says."""
-    found: dict[str, str] = {}
-    for entry in filter(None, map(str.strip, text.split(","))):
-        name, sign, where = entry.partition(between)
-        if not sign or not name:
-            raise ValueError(f"{setting}: '{entry}' is not NAME{between}HOST:PORT")
-        if not valid_name(name):
-            raise ValueError(f"{setting}: '{name}' cannot be a member's name: use letters, digits and _ . -")
-        if found.get(name, where) != where:
-            raise ValueError(f"{setting}: '{name}' is named twice, at {found[name]} and at {where}")
-        if where in found.values() and found.get(name) != where:
-            raise ValueError(f"{setting}: two members at {where}")
-        try:
-            address(where)
-        except ValueError as error:
-            raise ValueError(f"{setting}: {error}") from None
-        found[name] = where
-    return found
 
 
 def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> NodeConfig:

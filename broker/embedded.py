@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 from broker.server.alarms import AlarmOptions
+from broker.server.at_start import BootDefinitions
 from broker.server.listener import Address
 from broker.server.log import NodeLog, library
 from broker.server.options import ServerOptions
@@ -41,6 +42,7 @@ class Broker:
 
     data_dir   where to keep wiring and messages; None: nowhere
     port       0 takes a free one at the first start and keeps it for later ones
+    definitions   what shall be there from the start: a file, or the document itself, as RabbitMQ's definitions
     http       whether the management API is served as well, by a process of its own, at `http_url`
     limits     fields of `broker.node.options.NodeOptions`, e.g. heartbeat_s=1, message_bytes_max=1000
     """
@@ -52,6 +54,7 @@ class Broker:
         *,
         host: str = "127.0.0.1",
         name: str = "embedded",
+        definitions: str | Path | Mapping[str, Any] | None = None,
         http: bool = False,
         http_port: int = 0,
         **limits: Any,
@@ -66,6 +69,7 @@ class Broker:
         self._private: Path | None = None
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._name = name
+        self._definitions = definitions
         self._limits = limits
         self._shell: NodeShell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -144,6 +148,7 @@ class Broker:
         """The same on the running loop."""
         options = replace(_options(), data_dir=self._data_dir, amqp=(Address(self.host, self.port),))
         options = replace(options, node=replace(options.node, name=self._name, **self._limits))
+        options = replace(options, definitions=await asyncio.to_thread(self._boot_definitions))
         log = NodeLog(library(), "debug")
         if self._http:
             options = self._with_management(options, log)
@@ -158,6 +163,14 @@ class Broker:
         if self._beside is not None:
             self._beside.begin(shell.loop)
         return self
+
+    def _boot_definitions(self) -> BootDefinitions | None:
+        given = self._definitions
+        if given is None:
+            return None
+        if isinstance(given, Mapping):
+            return BootDefinitions.of(dict(given), "definitions")
+        return BootDefinitions.read(Path(given))
 
     def _with_management(self, options: ServerOptions, log: NodeLog) -> ServerOptions:
         import tempfile

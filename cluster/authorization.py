@@ -142,6 +142,14 @@ class Accounts:
             del self._topics[(user, vhost)]
         return True
 
+    def copy_permissions(self, user: str, vhost: str, to: Accounts) -> None:
+        """Let another one know what a user, whom it has, may do in a vhost."""
+        key = (user, vhost)
+        if key in self._permissions:
+            to._permissions[key] = self._permissions[key]
+        if key in self._topics:
+            to._topics[key] = self._topics[key]
+
     def allowed(self, user: str, vhost: str, kind: PermissionKind, resource: str) -> bool:
         """Whether the user may configure, write or read the exchange or queue of this name."""
         permission = self._permissions.get((user, vhost))

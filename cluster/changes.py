@@ -24,6 +24,12 @@ class QueueDeleted(msgspec.Struct, frozen=True, tag=True):
     queue: Queue
 
 
+class QueuePaused(msgspec.Struct, frozen=True, tag=True):
+    """An operator paused a queue, or resumed it."""
+
+    queue: Queue
+
+
 class ExchangeDeclared(msgspec.Struct, frozen=True, tag=True):
     """An exchange began to exist."""
 
@@ -55,7 +61,7 @@ class VhostAdded(msgspec.Struct, frozen=True, tag=True):
 
 
 class VhostChanged(msgspec.Struct, frozen=True, tag=True):
-    """Description, tags, metadata, default queue type or limits of a vhost changed."""
+    """Description, tags, metadata, default queue type, tracing or limits of a vhost changed."""
 
     vhost: str
 
@@ -130,9 +136,16 @@ class ReplicasChanged(msgspec.Struct, frozen=True, tag=True):
     previous: tuple[NodeId, ...]
 
 
+class ImportChanged(msgspec.Struct, frozen=True, tag=True):
+    """An import of definitions began, went on or ended; what was carried out of it has been told before."""
+
+    import_id: str
+
+
 Change = (
     QueueDeclared
     | QueueDeleted
+    | QueuePaused
     | ExchangeDeclared
     | ExchangeDeleted
     | Bound
@@ -149,4 +162,5 @@ Change = (
     | OwnerChanged
     | InSyncChanged
     | ReplicasChanged
+    | ImportChanged
 )

@@ -16,7 +16,7 @@ import msgspec
 
 from .arguments import ENCODER, NESTING_MAX, too_deep
 from .entities import ApplyTo, DestinationKind, UserLimits
-from .errors import PreconditionFailed
+from .errors import NewerRelease, PreconditionFailed
 from .ids import LOCAL_NODE, Epoch, Incarnation, NodeId, QueueId
 
 VERSION: Final = 1
@@ -37,6 +37,8 @@ class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
     tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     default_queue_type: str | None = None
+    tracing: bool | None = None
+    """None: as it was."""
 
 
 class DeleteVhost(Command, frozen=True, kw_only=True, tag="delete_vhost"):
@@ -100,6 +102,14 @@ class DeleteQueue(Command, frozen=True, kw_only=True, tag="delete_queue"):
     """In which its owner decided so: a later owner did not, and in a later epoch nothing happens. 0: nobody had to."""
 
 
+class PauseQueue(Command, frozen=True, kw_only=True, tag="pause_queue"):
+    """An operator pauses a queue, or resumes it; what it is already is a success."""
+
+    vhost: str
+    name: str
+    paused: bool = True
+
+
 class Bind(Command, frozen=True, kw_only=True, tag="bind"):
     """queue.bind or exchange.bind; an existing binding is a success."""
 
@@ -146,6 +156,10 @@ class PutUser(Command, frozen=True, kw_only=True, tag="put_user"):
     hash_algorithm: str
     tags: tuple[str, ...] = ()
     limits: UserLimits = UserLimits()
+    only_if_hash: str | None = None
+    """Refused unless the user is there and has this hash: whoever replaces a hash of the same password must not bring
+    back a password or a user that somebody else changed or deleted meanwhile. Tags and limits then stay as they are:
+    those of the command are not looked at. None: whatever is there."""
 
     def __repr__(self) -> str:
         """Without the hash: it must never reach a log."""
@@ -375,6 +389,55 @@ class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
     remove: tuple[NodeId, ...] = ()
 
 
+Defining = (
+    AddVhost
+    | PutUser
+    | SetPermission
+    | SetTopicPermission
+    | PutParameter
+    | SetVhostLimits
+    | PutPolicy
+    | PutOperatorPolicy
+    | DeclareQueue
+    | DeclareExchange
+    | Bind
+)
+"""What definitions are made of: nothing of it ends anything."""
+
+
+class ImportDefinitions(Command, frozen=True, kw_only=True, tag="import_definitions"):
+    """The next part of an import: all of its parts are carried out, or none (cluster/imports.py). The last one decides.
+
+    A contradiction to what exists, or to another command of the import, refuses the whole. Result: whether all is done.
+    """
+
+    import_id: str
+    number: int
+    """Of the part, from 0."""
+    commands: tuple[Defining, ...]
+    last: bool = True
+    apply: int = 0
+    """Of the last part: so many commands of the import are carried out at once."""
+
+    def __repr__(self) -> str:
+        """Without the commands: they may be very many."""
+        return f"ImportDefinitions(import_id={self.import_id!r}, number={self.number}, last={self.last})"
+
+
+class ApplyImport(Command, frozen=True, kw_only=True, tag="apply_import"):
+    """Carry out the next commands of an import that was accepted; nothing happens unless `start` are done already."""
+
+    import_id: str
+    start: int
+    count: int
+
+
+class DropImport(Command, frozen=True, kw_only=True, tag="drop_import"):
+    """Forget an import that was not accepted. Result: whether it was there."""
+
+    import_id: str
+
+
 AnyCommand = (
     AddVhost
     | DeleteVhost
@@ -382,6 +445,7 @@ AnyCommand = (
     | DeleteExchange
     | DeclareQueue
     | DeleteQueue
+    | PauseQueue
     | Bind
     | Unbind
     | RemoveConnection
@@ -410,6 +474,9 @@ AnyCommand = (
     | TransferOwner
     | ForceOwner
     | MoveReplica
+    | ImportDefinitions
+    | ApplyImport
+    | DropImport
 )
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")
@@ -423,9 +490,10 @@ def encode(command: AnyCommand) -> bytes:
     Raises PreconditionFailed when a value in it cannot be stored (an integer beyond 64 bits, nesting beyond
     reason): the client's fault, so it is the answer to the command.
     """
-    for field in _FREE_FORM:
-        if too_deep(getattr(command, field, None)):
-            raise PreconditionFailed(f"{field} nested deeper than {NESTING_MAX} levels")
+    for each in command.commands if isinstance(command, ImportDefinitions) else (command,):
+        for field in _FREE_FORM:
+            if too_deep(getattr(each, field, None)):
+                raise PreconditionFailed(f"{field} nested deeper than {NESTING_MAX} levels")
     try:
         return _VERSION_BYTE + ENCODER.encode(command)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -433,11 +501,15 @@ def encode(command: AnyCommand) -> bytes:
 
 
 def decode(stored: bytes | memoryview) -> AnyCommand:
-    """The command behind stored bytes; ValueError when they are none of this version."""
+    """The command behind stored bytes. ValueError: they are none; NewerRelease: this release does not know it."""
     if len(stored) < 2 or stored[0] != VERSION:
-        raise ValueError(f"command version {stored[0] if len(stored) else 'missing'} is not {VERSION}")
+        newer = len(stored) > 1 and stored[0] > VERSION
+        told = stored[0] if len(stored) else "missing"
+        raise (NewerRelease if newer else ValueError)(f"command version {told} is not {VERSION}")
     try:
         command: AnyCommand = _DECODER.decode(stored[1:])
+    except msgspec.ValidationError as error:
+        raise NewerRelease(f"not a wiring command: {error}") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not a wiring command: {error}") from error
     return command

@@ -22,6 +22,9 @@ def waits_for_disk(view: ClusterView, command: c.AnyCommand) -> bool:
         case c.DeleteQueue():
             queue = view.queue_by_id(command.queue_id)
             return queue is not None and not queue.transient
+        case c.PauseQueue():
+            queue = view.queue(command.vhost, command.name)
+            return queue is not None and not queue.transient and queue.paused is not command.paused
         case c.DeleteExchange():
             exchange = view.exchange(command.vhost, command.name)
             return exchange is not None and exchange.durable

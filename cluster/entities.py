@@ -27,6 +27,8 @@ class Vhost(msgspec.Struct, frozen=True, array_like=True):
     metadata: dict[str, Any] = {}
     default_queue_type: str | None = None
     """What an absent `x-queue-type` means here; None: "classic"."""
+    tracing: bool = False
+    """Whatever clients publish and get here is published to `amq.rabbitmq.trace` as well."""
 
 
 class Exchange(msgspec.Struct, frozen=True, array_like=True):
@@ -71,6 +73,8 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     that knows of no epoch since then does not know what was handed out of it, or has left."""
     begins_empty: bool = False
     """The loss of all that was before `gap_epoch` was accepted: what such a copy holds is nothing."""
+    paused: bool = False
+    """An operator has paused it: its owner hands nothing out."""
 
     @property
     def transient(self) -> bool:

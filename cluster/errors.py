@@ -9,7 +9,9 @@
     |   |-- PreconditionFailed    kind "precondition_failed"  inequivalent or invalid arguments      (AMQP 406)
     |   |-- AlreadyExists         kind "already_exists"       a name that must be new is taken       (AMQP 406)
     |   |-- InUse                 kind "in_use"               if-unused and something uses it        (AMQP 406)
-    |   `-- LimitReached          kind "limit"                a configured limit of a vhost or user  (AMQP 406)
+    |   |-- LimitReached          kind "limit"                a configured limit of a vhost or user  (AMQP 406)
+    |   `-- Contended             kind "unavailable"          an import of definitions is in the way (AMQP 506);
+    |                             one may retry
     |-- Unavailable           kind "unavailable"; nobody's fault; not deterministic, never recorded in the log; the
     |   |                     command was not applied, one may retry
     |   `-- DiskFull              the log could not grow; nothing was written
@@ -109,6 +111,14 @@ class LimitReached(WiringError):
     kind = "limit"
 
 
+class Contended(WiringError):
+    """An import of definitions is in the way: the command was not carried out, and may be repeated."""
+
+    __slots__ = ()
+    kind = "unavailable"
+    retriable = True
+
+
 class Unavailable(_Answer):
     """The command could not be ordered now; it was not applied and may be proposed again."""
 
@@ -139,6 +149,10 @@ class FormatTooNew(LogFailure):
     """The directory was written by a newer release whose format this one does not know."""
 
     __slots__ = ()
+
+
+class NewerRelease(ValueError):
+    """What a decoder says of sound bytes that it does not know; whoever read them makes a FormatTooNew of it."""
 
 
 class DiskFailed(LogFailure):

@@ -3,7 +3,9 @@
 Names of queues come back: a queue may be deleted and declared again, and a message for the first must never
 reach the second. So everything below the client's view speaks of a `QueueId`, which is the index in the
 wiring log of the command that declared the queue. The log never gives an index twice, therefore no two
-declarations share an id. (The design pages call it *quid*.)
+declarations share an id. A command that carries out many (an import) gives to the queue of the n-th of them,
+from 0, the id `index | n << 40`: 40 bits are a thousand commands a second for 35 years, and with n below 500 an
+id is still an integer that every reader of JSON keeps. (The design pages call it *quid*.)
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ LogIndex = NewType("LogIndex", int)
 """Place of a command in the wiring log, from 1; grows strictly, may have gaps after a restart."""
 
 QueueId = NewType("QueueId", int)
-"""LogIndex of the command that declared the queue: one declaration, one id."""
+"""LogIndex of the command that declared the queue, and its place among those of an import: one declaration, one id."""
+
+NTH_BITS: Final = 40
+"""Where the place begins."""
 
 Epoch = NewType("Epoch", int)
 """Ownership term of a queue, from 1; a lower one is refused wherever it arrives."""

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 import lmdb
 
 from . import commands, snapshot
-from .errors import DamagedLog, DiskFailed, DiskFull, FormatTooNew
+from .errors import DamagedLog, DiskFailed, DiskFull, FormatTooNew, NewerRelease
 from .ids import LogIndex
 
 FORMAT: Final = 1
@@ -174,6 +174,8 @@ class LogStore:
             chunks.append(chunk)
         try:
             return snapshot.decode(LogIndex(index), chunks)
+        except NewerRelease as error:
+            raise self._newer("the snapshot", error) from error
         except ValueError as error:
             raise self._damaged("the snapshot", str(error)) from error
 
@@ -189,6 +191,8 @@ class LogStore:
                     raise self._damaged(what, f"is older than the snapshot at {after}")
                 try:
                     entries.append((index, commands.decode(self._opened(key, value, what))))
+                except NewerRelease as error:
+                    raise self._newer(what, error) from error
                 except ValueError as error:
                     raise self._damaged(what, str(error)) from error
         return entries
@@ -207,6 +211,12 @@ class LogStore:
 
     def _damaged(self, what: str, problem: str) -> DamagedLog:
         return DamagedLog(f"{self.path / 'data.mdb'}: {what} {problem}. {_WHAT_TO_DO}")
+
+    def _newer(self, what: str, error: NewerRelease) -> FormatTooNew:
+        return FormatTooNew(
+            f"{self.path}: {what} was written by a newer release, this one cannot read it ({error}): start that "
+            "release again"
+        )
 
     def _failure(self, error: lmdb.Error) -> DamagedLog | DiskFull | DiskFailed:
         """What an LMDB error means for the node."""

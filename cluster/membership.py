@@ -18,10 +18,10 @@ from . import ownership
 from .changes import Change
 from .entities import Member, Queue
 from .errors import AlreadyExists, NotFound, PreconditionFailed, queue_text
-from .ids import Epoch, NodeId, QueueId
+from .ids import Epoch, Incarnation, NodeId, QueueId
 from .leaving import counting_on
 from .ownership import Terms
-from .placement import one_more, place
+from .placement import NOWHERE, one_more, place
 from .queue_rules import check_length
 from .view import ClusterView
 
@@ -302,12 +302,7 @@ class Membership(ClusterView):
         if not self._members:
             return queue
         if queue.transient:
-            home = self._members.get(proposer.owner)
-            if home is None or home.witness or not self._members.is_life(home.name, proposer.incarnation):
-                raise PreconditionFailed(
-                    f"{queue_text(queue.vhost, queue.name)} cannot live at '{proposer.owner}' incarnation "
-                    f"{proposer.incarnation}: that is no member that is alive and holds messages"
-                )
+            self._check_home(proposer.owner, proposer.incarnation, queue_text(queue.vhost, queue.name))
             return replace(queue, replicas=(proposer.owner,), in_sync=(proposer.owner,))
         settings = self.effective(queue)
         local = proposer.owner if settings.leader_locator == "client-local" else None
@@ -322,6 +317,20 @@ class Membership(ClusterView):
         )
         ownership.check(placed)
         return placed
+
+    def _check_home(self, node: NodeId, incarnation: Incarnation, queue: str) -> None:
+        """Raise 406 unless a transient queue can live in this life of a node."""
+        home = self._members.get(node)
+        if home is None or home.witness or not self._members.is_life(node, incarnation):
+            raise PreconditionFailed(
+                f"{queue} cannot live at '{node}' incarnation {incarnation}: that is no member that is alive and holds "
+                "messages"
+            )
+
+    def _check_places(self) -> None:
+        """Raise 406 when nobody in the cluster could hold a new queue."""
+        if self._members and not any(member.alive and not member.witness for member in self._members.all()):
+            raise PreconditionFailed(NOWHERE)
 
     # ---- what the handlers share ----
 

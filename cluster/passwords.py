@@ -29,7 +29,10 @@ COST_DEFAULT: Final = 14
 """Base-2 logarithm of scrypt's n; memory is 1 KiB x 2^cost (16 MiB)."""
 COST_CHEAP: Final = 4
 """For test brokers that live for seconds."""
-COST_MAX: Final = 20
+COST_MAX: Final = 18
+MEMORY_BYTES_MAX: Final = 256 << 20
+"""What one verification may take: a hash that wants more was not made here, and is nobody's password."""
+PARALLEL_MAX: Final = 4
 SALT_BYTES: Final = 16
 HASH_BYTES: Final = 32
 PASSWORD_BYTES_MAX: Final = 4096
@@ -43,7 +46,7 @@ _RABBIT: Final[dict[str, Callable[[bytes], Any]]] = {SHA256: hashlib.sha256, SHA
 def hashed(password: str | bytes, *, cost: int = COST_DEFAULT, salt: bytes | None = None) -> str:
     """The string to store for a password, algorithm "scrypt"; salt comes from the system's CSPRNG unless handed in.
 
-    Raises ValueError for an empty or oversized password and for a cost outside 1..20.
+    Raises ValueError for an empty or oversized password and for a cost outside 1..18.
     """
     secret = _bytes(password)
     if not secret or len(secret) > PASSWORD_BYTES_MAX:
@@ -80,7 +83,8 @@ def _verified_scrypt(secret: bytes, stored: str) -> bool:
     if match is None:
         return False
     cost, block, parallel = int(match[1]), int(match[2]), int(match[3])
-    if not (1 <= cost <= COST_MAX and 1 <= block <= 32 and 1 <= parallel <= 16):
+    wants_bytes = 128 * block << cost
+    if not (cost >= 1 and block >= 1 and 1 <= parallel <= PARALLEL_MAX and wants_bytes <= MEMORY_BYTES_MAX):
         return False
     try:
         salt, digest = _padded(match[4]), _padded(match[5])

@@ -9,12 +9,14 @@ declared during a rolling restart has all its replicas when the restart is over;
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .entities import Member
 from .errors import PreconditionFailed
 from .ids import NodeId
 from .members import Members
+
+NOWHERE: Final = "no member that is alive holds messages: start one that is no witness"
 
 
 class Place(NamedTuple):
@@ -34,7 +36,7 @@ def place(members: Members, wanted: int, *, local: NodeId | None) -> Place:
     storing = [member for member in members.all() if not member.witness]
     alive = [member for member in storing if member.alive]
     if not alive:
-        raise PreconditionFailed("no member that is alive holds messages: start one that is no witness")
+        raise PreconditionFailed(NOWHERE)
     ready = [member for member in alive if not member.draining] or alive
     chosen = _emptiest(members, ready, first=local)[:wanted]
     away = [member for member in storing if not member.alive and member.incarnation and not member.draining]

@@ -2,8 +2,8 @@
 
     chunk    u8 version (1) | msgpack [kind, [entity, entity, ...]]       at most CHUNK_ENTITIES entities
     kinds    vhost, limits, exchange, queue, binding, policy, operator_policy, user, permission, topic_permission,
-             parameter, member, forgotten_disk; in this order, within a kind in the map's order, so that order
-             survives too
+             parameter, member, forgotten_disk, import, import_command; in this order, within a kind in the map's
+             order, so that order survives too
 
 A snapshot holds transient things as well: what a later command of the log answered may have depended on them,
 and replay must give that answer again. A restart ends them by a command of its own (ForgetTransient).
@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from .arguments import ENCODER
+from .commands import Defining
 from .entities import (
     Binding,
     Exchange,
@@ -32,12 +33,23 @@ from .entities import (
     Vhost,
     VhostLimits,
 )
+from .errors import NewerRelease
 from .ids import LogIndex
 
 VERSION: Final = 1
 CHUNK_ENTITIES: Final = 1000
 
-_KINDS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
+
+class StagedImport(msgspec.Struct, frozen=True, array_like=True):
+    """An import of definitions that is under way, without its commands."""
+
+    import_id: str
+    parts: int
+    accepted: bool
+    done: int
+
+
+_KINDS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("vhost", "vhosts", Vhost),
     ("limits", "limits", VhostLimits),
     ("exchange", "exchanges", Exchange),
@@ -51,6 +63,8 @@ _KINDS: Final[tuple[tuple[str, str, type[msgspec.Struct]], ...]] = (
     ("parameter", "parameters", Parameter),
     ("member", "members", Member),
     ("forgotten_disk", "forgotten_disks", ForgottenDisk),
+    ("import", "imports", StagedImport),
+    ("import_command", "import_commands", Defining),
 )
 _FIELDS: Final = {kind: field for kind, field, _ in _KINDS}
 _LISTS: Final[dict[str, Any]] = {
@@ -77,6 +91,9 @@ class Snapshot(msgspec.Struct):
     parameters: list[Parameter] = []
     members: list[Member] = []
     forgotten_disks: list[ForgottenDisk] = []
+    imports: list[StagedImport] = []
+    """One at most."""
+    import_commands: list[Defining] = []
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order."""
@@ -96,14 +113,18 @@ def encode(snapshot: Snapshot) -> Iterator[bytes]:
 
 
 def decode(index: LogIndex, chunks: Iterable[bytes]) -> Snapshot:
-    """The snapshot behind stored chunks; ValueError when they are none of this version."""
+    """The snapshot behind stored chunks; ValueError when they are none, NewerRelease when this release knows less."""
     snapshot = Snapshot(index)
     for chunk in chunks:
         if not chunk or chunk[0] != VERSION:
-            raise ValueError(f"snapshot version {chunk[0] if chunk else 'missing'} is not {VERSION}")
+            newer = bool(chunk) and chunk[0] > VERSION
+            told = chunk[0] if chunk else "missing"
+            raise (NewerRelease if newer else ValueError)(f"snapshot version {told} is not {VERSION}")
         try:
             kind, raw = _OUTER.decode(chunk[1:])
             getattr(snapshot, _FIELDS[kind]).extend(_LISTS[kind].decode(raw))
-        except (msgspec.DecodeError, KeyError, RecursionError) as error:
+        except (msgspec.ValidationError, KeyError) as error:
+            raise NewerRelease(f"not a chunk of a snapshot: {error}") from error
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"not a chunk of a snapshot: {error}") from error
     return snapshot

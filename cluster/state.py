@@ -31,15 +31,16 @@ from .entities import (
     Vhost,
     VhostLimits,
 )
-from .errors import PreconditionFailed, Unavailable, WiringError, no_vhost
-from .ids import LogIndex, QueueId
-from .membership import Membership
+from .errors import PreconditionFailed, Unavailable, WiringError, no_queue, no_vhost
+from .ids import NTH_BITS, LogIndex, QueueId
+from .importing import Importing
 from .policies import check_policy
 from .queue_rules import check_length
 from .snapshot import Snapshot
 from .topology import Topology
 
 DEFAULT_VHOST: Final = "/"
+_OF_MANY: Final = (c.ImportDefinitions, c.ApplyImport)
 QUEUES_AT_ONCE: Final = 1000
 """So many queues of a connection end with one command: the loops of all nodes would stand still for all that a single
 client may have, some 30 us for each."""
@@ -52,7 +53,8 @@ class Applied(msgspec.Struct, frozen=True):
     existing one when it is equivalent; `changes` is empty then); deletions and Unbind whether the thing
     existed, or was still the one that was meant; AddMember and RegisterNode the Member, FailNode whether
     it was alive; ChangeInSync the queue_ids that were changed, TransferOwner, ForceOwner and MoveReplica
-    the Queue as it is now; all else None.
+    the Queue as it is now; ImportDefinitions whether all is carried out, ApplyImport and DropImport whether there
+    was something to do; all else None.
     """
 
     index: LogIndex
@@ -68,11 +70,11 @@ class Applied(msgspec.Struct, frozen=True):
         return self.error is None
 
 
-class ClusterMap(Membership):
+class ClusterMap(Importing):
     """Vhosts with their wiring, users, permissions, policies, parameters and members.
 
-    Invariants: (1) commands are applied in ascending index; (2) an error leaves the digest as it was; (3) a
-    command that changed the digest has changes.
+    Invariants: (1) commands are applied in ascending index; (2) an error leaves the digest as it was, but that a
+    refused part of an import takes those before it away; (3) a command that changed the digest has changes.
     """
 
     __slots__ = ("_handlers",)
@@ -87,6 +89,7 @@ class ClusterMap(Membership):
             c.DeleteExchange: self._delete_exchange,
             c.DeclareQueue: self._declare_queue,
             c.DeleteQueue: self._delete_queue,
+            c.PauseQueue: self._pause_queue,
             c.Bind: lambda command, log: self._topology(command).bind(command, log),
             c.Unbind: self._unbind,
             c.RemoveConnection: self._remove_connection,
@@ -106,6 +109,7 @@ class ClusterMap(Membership):
             c.SetVhostLimits: self._set_vhost_limits,
             c.ClearVhostLimits: self._clear_vhost_limits,
             **self._membership_handlers(),
+            **self._importing_handlers(),
         }
         self._add_vhost(c.AddVhost(name=DEFAULT_VHOST), [])
 
@@ -117,13 +121,24 @@ class ClusterMap(Membership):
         self._applied = index
         log: list[Change] = []
         try:
-            result = self._handlers[type(command)](command, log)
+            self._refuse_contended(command)
+            result = self._carried_out(command, log)
         except WiringError as error:
-            assert not log, "a refused command changed nothing"
-            return Applied(index, command, error.with_traceback(None), None, ())
-        for change in log:
-            self._index(change)
+            assert not log or isinstance(command, c.ImportDefinitions), "a refused command changed nothing"
+            return Applied(index, command, error.with_traceback(None), None, tuple(log))
+        self._contended(log)
         return Applied(index, command, None, result, tuple(log))
+
+    def _carried_out(self, command: Any, log: list[Change]) -> Any:
+        first = len(log)
+        result = self._handlers[type(command)](command, log)
+        if not isinstance(command, _OF_MANY):  # each of them comes by here
+            for change in log[first:]:
+                self._index(change)
+        return result
+
+    def _new(self) -> ClusterMap:
+        return ClusterMap()
 
     @classmethod
     def restored(cls, snapshot: Snapshot) -> ClusterMap:
@@ -152,6 +167,8 @@ class ClusterMap(Membership):
             self._members.put(member)
         for disk in snapshot.forgotten_disks:
             self._members.forbid(disk)
+        for header in snapshot.imports:
+            self._taken_up(header, list(snapshot.import_commands))
         return self
 
     # ---- handlers: one per command; checks first, then changes ----
@@ -183,14 +200,15 @@ class ClusterMap(Membership):
         check_length("vhost", command.name)
         if command.default_queue_type not in {None, "classic", "quorum"}:
             raise PreconditionFailed(f"unsupported default queue type '{command.default_queue_type}'")
+        topology = self._vhosts.get(command.name)
         vhost = Vhost(
             name=command.name,
             description=command.description,
             tags=command.tags,
             metadata=command.metadata,
             default_queue_type=command.default_queue_type,
+            tracing=topology is not None and topology.vhost.tracing if command.tracing is None else command.tracing,
         )
-        topology = self._vhosts.get(command.name)
         if topology is None:
             topology = self._vhosts[command.name] = Topology(vhost)
             log.append(told.VhostAdded(vhost.name))
@@ -219,7 +237,8 @@ class ClusterMap(Membership):
         return topology is not None and topology.delete_exchange(command, log)
 
     def _declare_queue(self, command: c.DeclareQueue, log: list[Change]) -> Queue:
-        return self._topology(command).declare_queue(QueueId(self._applied), command, log, self._placed)
+        queue_id = QueueId(self._applied | self._nth << NTH_BITS)
+        return self._topology(command).declare_queue(queue_id, command, log, self._placed)
 
     def _delete_queue(self, command: c.DeleteQueue, log: list[Change]) -> bool:
         queue = self._by_id.get(command.queue_id)
@@ -227,6 +246,20 @@ class ClusterMap(Membership):
             return False
         self._vhosts[queue.vhost].end_queue(queue, log)
         return True
+
+    def _pause_queue(self, command: c.PauseQueue, log: list[Change]) -> None:
+        topology = self._topology(command)
+        before = topology.queues.get(command.name)
+        if before is None:
+            raise no_queue(command.vhost, command.name)
+        if before.paused == command.paused:
+            return
+        queue = topology.adopt_queue(msgspec.structs.replace(before, paused=command.paused))
+        self._by_id[queue.queue_id] = queue
+        self._members.replaced(before, queue)
+        if queue.exclusive_owner is not None:
+            self._exclusive[queue.exclusive_owner][queue.queue_id] = queue
+        log.append(told.QueuePaused(queue))
 
     def _unbind(self, command: c.Unbind, log: list[Change]) -> bool:
         topology = self._vhosts.get(command.vhost)
@@ -250,12 +283,18 @@ class ClusterMap(Membership):
         if not command.name:
             raise PreconditionFailed("user name is empty")
         check_length("user", command.name)
+        tags, limits = command.tags, command.limits
+        if command.only_if_hash is not None:
+            present = self._accounts.user(command.name)
+            if present is None or present.password_hash != command.only_if_hash:
+                raise PreconditionFailed(f"user '{command.name}' was changed or deleted meanwhile: it stays as it is")
+            tags, limits = present.tags, present.limits
         user = User(
             name=command.name,
             password_hash=command.password_hash,
             hash_algorithm=command.hash_algorithm,
-            tags=command.tags,
-            limits=command.limits,
+            tags=tags,
+            limits=limits,
         )
         if self._accounts.put_user(user):
             log.append(told.UserChanged(command.name))

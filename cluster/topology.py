@@ -11,6 +11,7 @@ bindings before their ends; every check comes before the first change, so an err
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from . import exchange_rules, queue_rules
@@ -30,6 +31,26 @@ def _as_it_is(queue: Queue, _command: DeclareQueue) -> Queue:
     return queue
 
 
+class Expected:
+    """What an import has decided on for a vhost, and what is not there yet: it counts as if it were."""
+
+    __slots__ = ("queues", "sources")
+
+    def __init__(self) -> None:
+        """Nothing."""
+        self.queues = 0
+        """For the limit."""
+        self.sources: Counter[str] = Counter()
+        """Exchanges from which bindings will lead: who loses its last one keeps an auto-delete exchange."""
+
+    def add(self, command: DeclareQueue | Bind, count: int) -> None:
+        """`count`: 1 when it is decided, -1 when it is its turn."""
+        if isinstance(command, DeclareQueue):
+            self.queues += count
+        else:
+            self.sources[command.source] += count
+
+
 class Topology:
     """One vhost and all in it.
 
@@ -37,7 +58,7 @@ class Topology:
     is not stored; (4) no auto-delete exchange lost its last binding and still exists.
     """
 
-    __slots__ = ("_node_sets", "bindings", "exchanges", "limits", "policies", "queues", "vhost")
+    __slots__ = ("_node_sets", "bindings", "exchanges", "expected", "limits", "policies", "queues", "vhost")
 
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost
@@ -46,6 +67,7 @@ class Topology:
         self.queues: dict[str, Queue] = {}
         self.bindings = BindingTable()
         self.policies = PolicyTable()
+        self.expected = Expected()
         self._node_sets: dict[tuple[NodeId, ...], tuple[NodeId, ...]] = {}
 
     def predeclare(self, changes: list[Change]) -> None:
@@ -172,6 +194,7 @@ class Topology:
             volatile=queue.volatile,
             gap_epoch=queue.gap_epoch,
             begins_empty=queue.begins_empty,
+            paused=queue.paused,
         )
         self.queues[held.name] = held
         return held
@@ -185,7 +208,7 @@ class Topology:
 
     def _check_queue_limit(self, name: str) -> None:
         most = self.limits.queues_max if self.limits is not None else None
-        if most is not None and 0 <= most <= len(self.queues):
+        if most is not None and 0 <= most <= len(self.queues) + self.expected.queues:
             vhost = self.vhost.name
             raise LimitReached(f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({most}) is reached")
 
@@ -207,6 +230,10 @@ class Topology:
         self.bindings.add(binding)
         changes.append(Bound(binding))
         return binding
+
+    def is_bound(self, command: Bind) -> bool:
+        """Whether the binding is there."""
+        return self.bindings.find(self._binding(command)) is not None
 
     def unbind(self, command: Unbind, changes: list[Change]) -> bool:
         """queue.unbind or exchange.unbind: whether the binding existed."""
@@ -272,7 +299,7 @@ class Topology:
             self.bindings.remove(binding)
             changes.append(Unbound(binding))
             source = self.exchanges.get(binding.source)
-            if source is None or not source.auto_delete or self.bindings.leaves(source.name):
+            if source is None or not source.auto_delete or self._is_used(source):
                 continue
             # "Auto-delete exchanges go when the last binding from them goes"
             del self.exchanges[source.name]
@@ -280,6 +307,16 @@ class Topology:
             # never twice: a binding has one destination, and a destination ends once
             ending.extend(self.bindings.to_destination("exchange", source.name))
         changes.extend(ExchangeDeleted(exchange) for exchange in ended)
+
+    def _is_used(self, exchange: Exchange) -> bool:
+        """Whether bindings from it keep an auto-delete exchange."""
+        return self.bindings.leaves(exchange.name) or self.expected.sources[exchange.name] > 0
+
+    def miss_binding(self, source: str, changes: list[Change]) -> None:
+        """A binding was decided on, and its destination ended before it was there."""
+        exchange = self.exchanges.get(source)
+        if exchange is not None and exchange.auto_delete and not self._is_used(exchange):
+            self.end_exchange(exchange, changes)
 
     def _source_of(self, command: Bind | Unbind) -> Exchange | None:
         exchange_rules.refuse_default_exchange(command.source)

@@ -27,11 +27,12 @@ from .entities import (
     VhostLimits,
 )
 from .ids import LogIndex, NodeId, QueueId
+from .imports import Import
 from .members import Members
 from .ownership import REPLICAS_DEFAULT, Terms
 from .policies import ExchangeSettings
 from .queue_settings import QueueSettings
-from .snapshot import Snapshot
+from .snapshot import Snapshot, StagedImport
 from .topology import Topology
 
 
@@ -42,7 +43,7 @@ class ClusterView:
     owns, and `_members` lists each of them under the members that it names.
     """
 
-    __slots__ = ("_accounts", "_applied", "_by_id", "_exclusive", "_members", "_parameters", "_vhosts")
+    __slots__ = ("_accounts", "_applied", "_by_id", "_exclusive", "_import", "_members", "_parameters", "_vhosts")
 
     def __init__(self) -> None:
         """Nothing at all, not even a vhost."""
@@ -53,6 +54,7 @@ class ClusterView:
         self._members = Members()
         self._accounts = Accounts()
         self._parameters: dict[tuple[str, str, str], Parameter] = {}
+        self._import: Import | None = None
 
     @property
     def applied(self) -> LogIndex:
@@ -63,7 +65,8 @@ class ClusterView:
     def entities(self) -> int:
         """About how many entities there are: what a snapshot costs."""
         wiring = sum(len(t.exchanges) + len(t.queues) + len(t.bindings) for t in self._vhosts.values())
-        return wiring + len(self._parameters) + len(self._members.all())
+        staged = len(self._import.commands) if self._import is not None else 0
+        return wiring + len(self._parameters) + len(self._members.all()) + staged
 
     def digest(self) -> str:
         """Hash of the whole state, order included: equal logs give equal digests on every node."""
@@ -77,6 +80,7 @@ class ClusterView:
     def snapshot(self) -> Snapshot:
         """The state at this moment: cheap, since entities are frozen and shared; any thread may encode it."""
         vhosts = self._vhosts.values()
+        held = self._import
         return Snapshot(
             index=self._applied,
             vhosts=[t.vhost for t in vhosts],
@@ -92,7 +96,14 @@ class ClusterView:
             parameters=list(self._parameters.values()),
             members=list(self._members.all()),
             forgotten_disks=list(self._members.forgotten_disks()),
+            imports=[] if held is None else [StagedImport(held.import_id, held.parts, held.accepted, held.done)],
+            import_commands=[] if held is None else list(held.commands),
         )
+
+    @property
+    def importing(self) -> Import | None:
+        """The import of definitions that is under way; to be read only."""
+        return self._import
 
     # ---- questions: wiring ----
 

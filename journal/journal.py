@@ -95,6 +95,10 @@ class Journal:
         self.groups = 0
         """Written since it was opened, and flushed if that was asked for."""
         self.groups_us = 0
+        self.reads = 0
+        """How often messages were read back since it was opened, many at a time."""
+        self.read_bytes = 0
+        self.read_us = 0
         """How long they took together, from `submit` to `done`."""
 
     @classmethod
@@ -359,8 +363,13 @@ class Journal:
         gets them in the same order, or the damage, on the loop."""
 
         def bring() -> None:
-            self._state.tell(partial(done, self._reader.read(queue_id, wanted)))
+            began_s = time.monotonic()
+            found = self._reader.read(queue_id, wanted)
+            self.read_us += int((time.monotonic() - began_s) * 1e6)
+            self.read_bytes += sum(length for *_, length in wanted)
+            self._state.tell(partial(done, found))
 
+        self.reads += 1
         self._reading.put(bring)
 
     def free_bytes(self) -> int:

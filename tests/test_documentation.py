@@ -102,7 +102,7 @@ def test_every_file_that_the_readme_names_is_there(title: str) -> None:
 
 def test_every_floor_and_every_room_of_the_broker_is_on_the_map() -> None:
     words = section(ROOT / "README.md", "The map of the house")
-    for floor in ("broker", "replication", "cluster", "journal"):
+    for floor in ("broker", "replication", "cluster", "journal", "pipeline"):
         assert f"`{floor}/`" in words
     rooms = {path.parent.name for path in (ROOT / "broker").glob("*/__init__.py")}
     assert {room for room in rooms if f"`{room}/`" not in words} == set()
@@ -125,7 +125,7 @@ def test_no_page_tells_a_setting_that_there_is_not() -> None:
     known = set(fields())
     sections = {name.partition(".")[0] for name in known if "." in name}
     variables = {name.upper().replace(".", "__") for name in known}
-    for path in (ROOT / "broker" / "cli", ROOT / "journal"):  # a command's own, and who chooses a twin
+    for path in (ROOT / "broker" / "cli", ROOT / "journal", ROOT / "pipeline"):  # a command's own, who chooses a twin
         variables |= {name for file in path.glob("*.py") for name in re.findall(r"CLUSTERBROKER_(\w+)", told(file))}
     words = "".join(told(file) for file in (ROOT / "broker").rglob("*.py"))
     for page in (ROOT / "README.md", *PAGES):

@@ -5,7 +5,7 @@ A question may be lost with its link, and nobody answers who is busy: who asks w
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -35,4 +35,19 @@ class CloseConnection(msgspec.Struct, frozen=True, array_like=True, tag=122):
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-AnyCensus = CensusAsk | CensusAnswer | CloseConnection
+class InspectAsk(msgspec.Struct, frozen=True, array_like=True, tag=123):
+    """Payload: a request about messages of a queue that the receiver owns (`broker.census.inspection`)."""
+
+    ask: Number
+
+
+class InspectAnswer(msgspec.Struct, frozen=True, array_like=True, tag=124):
+    """To InspectAsk. Payload, when it was done: what came of it."""
+
+    ask: Number
+    outcome: Literal["done", "not_yet", "unanswered", "refused"] = "done"
+    """not_yet: nothing was begun, it may be asked again."""
+    why: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+
+
+AnyCensus = CensusAsk | CensusAnswer | CloseConnection | InspectAsk | InspectAnswer

@@ -3,13 +3,15 @@
     connection (connection_id)      exchange (vhost, name)
       `- channel (.., number)         `- queue flow (.., queue_id)
            `- consumer (.., tag)    queue (queue_id)            node (name)
+                                    login source (protocol, address, user)
 
 A *total* counts from when the thing began at this node, 64 bits, and never goes back while the thing lives there; so
 who asks seldom, or loses a sample, loses resolution and no truth. A total that is lower than before began anew. A
 *gauge* is the value at the moment of the sample. Names say the unit; `_at_ms` is wall clock time in ms since 1970.
 
 Free-form values (arguments, client properties) are plain: None, bool, int, float, str, list, dict with text keys, and
-bytes or datetime where the client sent such; whoever shows them makes text of these.
+bytes or datetime where the client sent such; whoever shows them makes text of these. So nothing in a row leads back to
+it, and the garbage collector is told not to look at rows (`gc=False`), of which a mirror has tens of thousands.
 
     encoded batch    u8 version (1) | msgpack of Batch
 
@@ -25,13 +27,13 @@ import msgspec
 
 from broker.census.totals import MessageTotals as MessageTotals
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 Key = tuple[str | int, ...]
 """A row's kind (its tag), then what names the thing."""
 
 
-class Listener(msgspec.Struct, frozen=True, array_like=True):
+class Listener(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One socket that accepts."""
 
     protocol: str
@@ -40,7 +42,7 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
     port: int
 
 
-class LinkRow(msgspec.Struct, frozen=True, array_like=True):
+class LinkRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The links to one other member."""
 
     peer: str
@@ -51,7 +53,7 @@ class LinkRow(msgspec.Struct, frozen=True, array_like=True):
     """Total."""
 
 
-class LoginTotals(msgspec.Struct, frozen=True, array_like=True):
+class LoginTotals(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Attempts to sign in over one protocol. All are totals."""
 
     protocol: str
@@ -60,7 +62,7 @@ class LoginTotals(msgspec.Struct, frozen=True, array_like=True):
     failed: int = 0
 
 
-class Certificate(msgspec.Struct, frozen=True, array_like=True):
+class Certificate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a TLS listener shows to clients."""
 
     protocol: str
@@ -77,7 +79,7 @@ class Certificate(msgspec.Struct, frozen=True, array_like=True):
     authorities_expire_ms: int = 0
 
 
-class NodeRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="node"):
+class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="node"):
     """What a member says of itself."""
 
     name: str
@@ -150,13 +152,25 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="n
     """Of all channels that ever were at this node: what outlives a channel."""
     certificates: tuple[Certificate, ...] = ()
     """Of the listeners for AMQP: the management process has its own."""
+    journal_reads: int = 0
+    """Total of reads from the journal, each of many messages."""
+    journal_read_bytes: int = 0
+    """Total."""
+    journal_read_us: int = 0
+    """Total of the microseconds that they took."""
+    wiring_term: int = 0
+    """Of the wiring log's elections: it rises when another member is to order it; 0: a single node."""
+    copies_sent_bytes: int = 0
+    """Total of records sent to copies of queues that are owned here."""
+    copies_received_bytes: int = 0
+    """Total of records received for copies that this node keeps."""
 
     @property
     def key(self) -> Key:
         return ("node", self.name)
 
 
-class TlsFacts(msgspec.Struct, frozen=True, array_like=True):
+class TlsFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What was negotiated, and who the client is."""
 
     protocol: str = ""
@@ -170,7 +184,7 @@ class TlsFacts(msgspec.Struct, frozen=True, array_like=True):
     peer_validity: str = ""
 
 
-class ConnectionRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="connection"):
+class ConnectionRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="connection"):
     """A client's connection."""
 
     connection_id: str
@@ -216,7 +230,7 @@ class ConnectionRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
         return f"{self.peer_host}:{self.peer_port} -> {self.host}:{self.port}"
 
 
-class ChannelRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="channel"):
+class ChannelRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="channel"):
     """A channel; user and vhost are its connection's."""
 
     connection_id: str
@@ -229,8 +243,6 @@ class ChannelRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag
     """Of the whole channel; 0: unlimited."""
     state: str = "running"
     """"running", "flow", "closing"."""
-    idle_since_ms: int = 0
-    """Wall clock; 0: it works."""
     consumers: int = 0
     unacknowledged: int = 0
     """Messages delivered and not settled."""
@@ -247,7 +259,7 @@ class ChannelRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag
         return ("channel", self.connection_id, self.number)
 
 
-class ConsumerRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="consumer"):
+class ConsumerRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="consumer"):
     """A consumer; told by the node that its connection is at, wherever the queue is."""
 
     connection_id: str
@@ -262,13 +274,15 @@ class ConsumerRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, ta
     active: bool = True
     """False: another one is the single active consumer."""
     arguments: dict[str, Any] = {}
+    delivered: int = 0
+    """Total of messages that it was handed."""
 
     @property
     def key(self) -> Key:
         return ("consumer", self.connection_id, self.channel, self.tag)
 
 
-class CopyLag(msgspec.Struct, frozen=True, array_like=True):
+class CopyLag(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far one copy is behind its owner, at most, as the owner knows: of one that is not synced, all there is."""
 
     node: str
@@ -279,7 +293,7 @@ class CopyLag(msgspec.Struct, frozen=True, array_like=True):
     """What the owner would propose now; the wiring says what was agreed."""
 
 
-class QueueRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="queue"):
+class QueueRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="queue"):
     """A queue: told by its owner, and with gauges only by who holds a copy of a queue without an owner."""
 
     queue_id: int
@@ -297,8 +311,9 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="
     """Of bodies, as all bytes of messages here."""
     unacknowledged_bytes: int = 0
     persistent: int = 0
-    """Messages with delivery mode 2, ready and unacknowledged."""
+    """Messages that the journal or copies hold, or will: of a queue with copies all of them."""
     persistent_bytes: int = 0
+    """Of those that are ready, if all of the queue's are persistent; else 0."""
     in_memory: int = 0
     """Messages whose bodies are in memory; the rest is paged out to the journal."""
     in_memory_bytes: int = 0
@@ -309,8 +324,6 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="
     """0 to 1: the part of the time since the last sample in which some consumer could have taken a message."""
     head_timestamp_s: int | None = None
     """Property `timestamp` of the head, s since 1970; None: it has none, or there is no head."""
-    idle_since_ms: int = 0
-    """Wall clock of the last thing that a client did with it; 0: it is in use now."""
     exclusive_consumer_tag: str | None = None
     single_active_consumer_tag: str | None = None
     messages: MessageTotals = MessageTotals()
@@ -323,7 +336,7 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="
         return ("queue", self.queue_id)
 
 
-class ExchangeRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="exchange"):
+class ExchangeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="exchange"):
     """What went through an exchange at this node: the sum over the members is the exchange's."""
 
     vhost: str
@@ -345,8 +358,8 @@ class ExchangeRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, ta
         return ("exchange", self.vhost, self.name)
 
 
-class QueueFlowRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="flow"):
-    """Publishes from an exchange into a queue at this node; counted only while somebody asks for details."""
+class QueueFlowRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="flow"):
+    """Publishes from an exchange into a queue at this node; counted only while somebody asks for rows."""
 
     vhost: str
     exchange: str
@@ -359,10 +372,26 @@ class QueueFlowRow(msgspec.Struct, frozen=True, array_like=True, kw_only=True, t
         return ("flow", self.vhost, self.exchange, self.queue_id)
 
 
-AnyRow = NodeRow | ConnectionRow | ChannelRow | ConsumerRow | QueueRow | ExchangeRow | QueueFlowRow
+class LoginSourceRow(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="login_source"):
+    """Attempts to sign in from one address as one user. All are totals; they begin anew when an operator says so."""
+
+    protocol: str
+    """"amqp" or "http"."""
+    address: str
+    user: str
+    """Empty: none that there is."""
+    succeeded: int = 0
+    failed: int = 0
+
+    @property
+    def key(self) -> Key:
+        return ("login_source", self.protocol, self.address, self.user)
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+AnyRow = NodeRow | ConnectionRow | ChannelRow | ConsumerRow | QueueRow | ExchangeRow | QueueFlowRow | LoginSourceRow
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """What one member tells an asker who has its rows up to a number: what changed since, and what is gone.
 
     The asker keeps `(life, number)` and asks with it again. A member that does not know that pair (it started anew, or

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class MessageTotals(msgspec.Struct, frozen=True, array_like=True):
+class MessageTotals(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How many messages did what, named as in RabbitMQ. All are totals."""
 
     publish: int = 0
@@ -29,8 +29,7 @@ class MessageTotals(msgspec.Struct, frozen=True, array_like=True):
     redeliver: int = 0
     """Of the delivered and got ones, those with the redelivered flag."""
     ack: int = 0
-    """Acknowledged by consumers. Of a queue in a cluster also what consumers took without acknowledging: their node
-    acknowledges for them."""
+    """Acknowledged by clients."""
     disk_reads: int = 0
     """Read back from the journal for a hand-out."""
     disk_writes: int = 0

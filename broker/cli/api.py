@@ -98,9 +98,23 @@ class Api:
         """A document. `path` has a {} for each name. Failed."""
         return self._ask("GET", path, names, query=query)
 
-    def get_or_none(self, path: str, *names: str) -> Any:
+    def document(self, path: str, *names: str) -> dict[str, Any]:
+        """One thing. Failed, also when it is not there."""
+        found: dict[str, Any] = self._ask("GET", path, names)
+        return found
+
+    def documents(
+        self, path: str, *names: str, of: str | None = None, query: dict[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """A list. `of`: only what belongs to this vhost or user, whose name stands behind the path. Failed."""
+        if of is not None:
+            path, names = path + "/{}", (*names, of)
+        found: list[dict[str, Any]] = self._ask("GET", path, names, query=query)
+        return found
+
+    def get_or_none(self, path: str, *names: str, query: dict[str, str] | None = None) -> Any:
         """None where there is nothing of these names."""
-        return self._ask("GET", path, names, absent=True)
+        return self._ask("GET", path, names, query=query, absent=True)
 
     def check(self, path: str, *names: str) -> tuple[bool, Any]:
         """A health check: whether it passed, and what it told."""
@@ -115,9 +129,9 @@ class Api:
         """Makes or changes something. Failed."""
         return self._ask("PUT", path, names, body=body)
 
-    def post(self, path: str, *names: str, body: Any) -> Any:
+    def post(self, path: str, *names: str, body: Any, query: dict[str, str] | None = None) -> Any:
         """Does something. Failed."""
-        return self._ask("POST", path, names, body=body)
+        return self._ask("POST", path, names, body=body, query=query)
 
     def delete(
         self, path: str, *names: str, query: dict[str, str] | None = None, headers: dict[str, str] | None = None

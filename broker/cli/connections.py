@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -80,16 +80,19 @@ def connection_list(
     user: Annotated[str | None, typer.Option("--of", help="Only of this user.", autocompletion=complete_users)] = None,
 ) -> list[Document]:
     """All connections, wherever in the cluster they are."""
-    api = reach.api
-    found = api.get("/api/connections") if vhost is None else api.get("/api/vhosts/{}/connections", vhost)
-    return [row for row in found if user in (None, row["user"])]
+    return [row for row in _in_vhost(reach, "connections", vhost) if user in (None, row["user"])]
+
+
+def _in_vhost(reach: Reach, what: Literal["connections", "channels"], vhost: str | None) -> list[Document]:
+    if vhost is None:
+        return reach.api.documents("/api/" + what)
+    return reach.api.documents("/api/vhosts/{}/" + what, vhost)
 
 
 @showing(app, "show", CONNECTIONS)
 def connection_show(reach: Reach, connection: Connection) -> Document:
     """One connection."""
-    found: Document = reach.api.get("/api/connections/{}", connection)
-    return found
+    return reach.api.document("/api/connections/{}", connection)
 
 
 @deed(app, "close")
@@ -124,9 +127,9 @@ def channel_list(
 ) -> list[Document]:
     """All channels."""
     if connection is not None:
-        found = reach.api.get("/api/connections/{}/channels", connection)
+        found = reach.api.documents("/api/connections/{}/channels", connection)
         return [row for row in found if vhost in (None, row["vhost"])]
-    return list(reach.api.get("/api/channels") if vhost is None else reach.api.get("/api/vhosts/{}/channels", vhost))
+    return _in_vhost(reach, "channels", vhost)
 
 
 @showing(channels, "show", CHANNELS)
@@ -134,11 +137,10 @@ def channel_show(
     reach: Reach, channel: Annotated[str, typer.Argument(metavar="CHANNEL", autocompletion=complete_channels)]
 ) -> Document:
     """One channel."""
-    found: Document = reach.api.get("/api/channels/{}", channel)
-    return found
+    return reach.api.document("/api/channels/{}", channel)
 
 
 @listing(consumers, "list", CONSUMERS)
 def consumer_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
     """All consumers, with the queues that they consume from."""
-    return list(reach.api.get("/api/consumers") if vhost is None else reach.api.get("/api/consumers/{}", vhost))
+    return reach.api.documents("/api/consumers", of=vhost)

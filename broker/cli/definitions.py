@@ -55,6 +55,7 @@ def definitions_import(
     reach: Reach,
     file: Annotated[Path, typer.Argument(help="-: standard input.")],
     vhost: Annotated[str | None, typer.Option("--vhost", help="All into this one, whatever the file names.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be new or changed.")] = False,
 ) -> str:
     """Make all that a file says, or nothing when some of it cannot be."""
     try:
@@ -69,11 +70,23 @@ def definitions_import(
         raise Failed(f"{file} is not JSON: {error}", USAGE) from None
     if not isinstance(document, dict):
         raise Failed(f"{file} is no JSON object: definitions are what 'definitions export' writes", USAGE)
-    if vhost is None:
-        reach.api.post("/api/definitions", body=document)
-    else:
-        reach.api.post("/api/definitions/{}", vhost, body=document)
+    path = "/api/definitions" if vhost is None else "/api/definitions/{}"
+    names = () if vhost is None else (vhost,)
+    if dry_run:
+        return _told(reach.api.post(path, *names, body=document, query={"dry_run": "true"}))
+    reach.api.post(path, *names, body=document)
     return "all definitions are there"
+
+
+def _told(trial: dict[str, dict[str, int]]) -> str:
+    """What an import would do, in a line."""
+    wanted = [
+        f"{counts[what]} {what} {section.replace('_', ' ')}"
+        for section, counts in trial.items()
+        for what in ("new", "changed")
+        if counts[what]
+    ]
+    return f"{', '.join(wanted) or 'nothing would change'}; nothing was done"
 
 
 def _read(file: Path) -> bytes:

@@ -50,16 +50,13 @@ Source = Annotated[str, typer.Argument(metavar="SOURCE", autocompletion=complete
 @listing(app, "list", EXCHANGES)
 def exchange_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
     """All exchanges and what goes through them."""
-    if vhost is None:
-        return list(reach.api.get("/api/exchanges"))
-    return list(reach.api.get("/api/exchanges/{}", vhost))
+    return reach.api.documents("/api/exchanges", of=vhost)
 
 
 @showing(app, "show", EXCHANGES)
 def exchange_show(reach: Reach, exchange: ExchangeName, vhost: Vhost = "/") -> Document:
     """One exchange."""
-    found: Document = reach.api.get("/api/exchanges/{}/{}", vhost, exchange or messages.DEFAULT_EXCHANGE)
-    return found
+    return reach.api.document("/api/exchanges/{}/{}", vhost, exchange or messages.DEFAULT_EXCHANGE)
 
 
 @deed(app, "declare")
@@ -162,14 +159,14 @@ def binding_list(
     api, default = reach.api, messages.DEFAULT_EXCHANGE
     where = "/" if vhost is None else vhost
     if queue is not None:
-        found = api.get("/api/queues/{}/{}/bindings", where, queue)
+        found = api.documents("/api/queues/{}/{}/bindings", where, queue)
     elif exchange is not None:
-        found = api.get("/api/exchanges/{}/{}/bindings/destination", where, exchange or default)
+        found = api.documents("/api/exchanges/{}/{}/bindings/destination", where, exchange or default)
     elif source is not None:
-        return list(api.get("/api/exchanges/{}/{}/bindings/source", where, source or default))
+        return api.documents("/api/exchanges/{}/{}/bindings/source", where, source or default)
     else:
-        return list(api.get("/api/bindings") if vhost is None else api.get("/api/bindings/{}", vhost))
+        return api.documents("/api/bindings", of=vhost)
     if source is not None:
         wanted = "" if source == default else source
         found = [binding for binding in found if binding["source"] == wanted]
-    return list(found)
+    return found

@@ -1,17 +1,19 @@
-"""`clusterbroker explain queue`: why a queue is as it is, from its document (waits)."""
+"""`clusterbroker explain queue` and `message`: why something is as it is, from its documents (waits)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from broker.cli import tables
+from broker.cli import message_story, tables
 from broker.cli.commands import deed
 from broker.cli.given import QueueName, Vhost
 from broker.cli.reach import Reach
 from broker.cli.tables import Document, number, size, text
+
+MOVES_MAX: Final = 10
 
 app = typer.Typer(no_args_is_help=True, help="Why something is as it is.")
 
@@ -29,8 +31,37 @@ def explain_queue(
     as_json: Annotated[bool, typer.Option("--json", help="The queue's document, on one line.")] = False,
 ) -> str:
     """Who owns a queue since when, which copies may take over, and which rule set which limit."""
-    found: Document = reach.api.get("/api/queues/{}/{}", vhost, queue)
-    return tables.encoded(found) if as_json else "\n".join(story(found))
+    found = reach.api.document("/api/queues/{}/{}", vhost, queue)
+    if as_json:
+        return tables.encoded(found)
+    moves = reach.api.documents("/api/queues/{}/{}/moves", vhost, queue)
+    return "\n".join((*story(found), "", *owners(moves)))
+
+
+@deed(app, "message")
+def explain_message(
+    reach: Reach,
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE-ID", help="Its property message_id.")],
+    vhost: Vhost = "/",
+    patience: Annotated[float, typer.Option(min=1, help="So many seconds are spent on looking.")] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="What was found, on one line.")] = False,
+) -> str:
+    """Where a message is: its queues, who has it, which copies hold it, how often it was delivered and died."""
+    found = message_story.searched(reach, vhost, message_id, patience)
+    return tables.encoded(found.document()) if as_json else "\n".join(message_story.story(found))
+
+
+def owners(moves: list[Document]) -> Iterator[str]:
+    """Who owned a queue since when, the newest first."""
+    yield "who owned it:"
+    for move in moves[:MOVES_MAX]:
+        if move["kind"] == "move":
+            before, after = (text(move[name] or "nobody") for name in ("from", "to"))
+            yield f"  {move['at']}: {after}, before it {before}: {move['why']}"
+        elif move["kind"] == "record":
+            yield f"  {move['at']}: nothing is known of what was before ({text(move['what'])})"
+    if len(moves) > MOVES_MAX:
+        yield f"  and {number(len(moves) - MOVES_MAX)} before: clusterbroker queues moves"
 
 
 def story(queue: Document) -> Iterator[str]:
@@ -43,6 +74,8 @@ def story(queue: Document) -> Iterator[str]:
     ]
     yield f"queue '{text(queue['name'])}' in vhost '{text(queue['vhost'])}': {', '.join(kinds)}, {text(queue['state'])}"
     yield ""
+    if queue.get("paused"):
+        yield "it is paused: it takes messages and hands none out, until clusterbroker queues resume"
     yield from _owner(queue)
     yield from _copies(queue)
     yield ""

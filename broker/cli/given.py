@@ -36,6 +36,8 @@ Arguments = Annotated[
 RoutingKey = Annotated[str, typer.Option("--routing-key", "-k", help="Of the binding, or of the message.")]
 Durable = Annotated[bool, typer.Option("--durable/--transient", help="Whether it survives a restart.")]
 AutoDelete = Annotated[bool, typer.Option("--auto-delete", help="It goes when its last user does.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")]
+OfUser = Annotated[str | None, typer.Option("--of", help="Only of this user.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Take the place of one that is there.")]
 
 

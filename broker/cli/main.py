@@ -32,6 +32,7 @@ def start(
     https: Annotated[str | None, typer.Option(help="HOST:PORT of the management API inside TLS.")] = None,
     peers: Annotated[str | None, typer.Option(help="NAME@HOST:PORT,... of all founding members.")] = None,
     secret_file: Annotated[Path | None, typer.Option(help="The join secret. [~/.config/clusterbroker/secret]")] = None,
+    definitions_file: Annotated[Path | None, typer.Option(help="Definitions to import: JSON, RabbitMQ's too.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; flags and environment come before it.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error, critical. [info]")] = None,
 ) -> None:
@@ -50,6 +51,7 @@ def start(
         "https": https,
         "peers": peers,
         "secret_file": None if secret_file is None else str(secret_file),
+        "definitions_file": None if definitions_file is None else str(definitions_file),
         "log.level": log_level,
     }
     raise typer.Exit(run(flags, config))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from broker.cli.commands import deed, listing, showing
-from broker.cli.given import NodeName, sure
+from broker.cli.given import NodeName, Yes, sure
 from broker.cli.reach import Reach
 from broker.cli.tables import Column, Document, Table, number, rate, size, span
 
@@ -76,14 +76,13 @@ WHOAMI = Table((Column("name"), Column("tags")))
 @listing(app, "list", NODES)
 def node_list(reach: Reach) -> list[Document]:
     """All members: who runs, with how much memory and disk, and who owns how much."""
-    return list(reach.api.get("/api/nodes"))
+    return reach.api.documents("/api/nodes")
 
 
 @showing(app, "show", NODES)
 def node_show(reach: Reach, node: NodeName) -> Document:
     """One member."""
-    found: Document = reach.api.get("/api/nodes/{}", node)
-    return found
+    return reach.api.document("/api/nodes/{}", node)
 
 
 @listing(app, "logins", ATTEMPTS)
@@ -96,8 +95,8 @@ def node_logins(
 ) -> list[Document]:
     """How often clients signed in at a member since it started, and how often they failed."""
     if by_source:
-        return list(reach.api.get("/api/auth/attempts/{}/source", node))
-    return list(reach.api.get("/api/auth/attempts/{}", node))
+        return reach.api.documents("/api/auth/attempts/{}/source", node)
+    return reach.api.documents("/api/auth/attempts/{}", node)
 
 
 @deed(app, "forget-logins")
@@ -107,6 +106,7 @@ def node_forget_logins(reach: Reach, node: NodeName) -> str:
     return f"attempts at '{node}' are counted anew"
 
 
+@deed(glance, "forget-node")
 @deed(app, "forget")
 def node_forget(
     reach: Reach,
@@ -114,7 +114,7 @@ def node_forget(
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Even if it has the only copy of a queue.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")] = False,
+    yes: Yes = False,
 ) -> str:
     """Take a dead member out for good. `clusterbroker leave` is for one that lives."""
     sure(f"Take member '{node}' out for good?", yes)
@@ -125,11 +125,11 @@ def node_forget(
     return f"{node} is a member no more"
 
 
+@showing(glance, "overview", OVERVIEW)
 @showing(cluster, "status", OVERVIEW)
-def cluster_status(reach: Reach) -> Document:
-    """What is there, and what happens: as `overview`."""
-    found: Document = reach.api.get("/api/overview")
-    return found
+def overview(reach: Reach) -> Document:
+    """The cluster at a glance: how much is there, and what happens."""
+    return reach.api.document("/api/overview")
 
 
 @deed(cluster, "name")
@@ -145,31 +145,10 @@ def cluster_name(
 @listing(cluster, "features", FLAGS)
 def cluster_features(reach: Reach) -> list[Document]:
     """The feature flags that RabbitMQ's clients ask for."""
-    return list(reach.api.get("/api/feature-flags"))
-
-
-@showing(glance, "overview", OVERVIEW)
-def overview(reach: Reach) -> Document:
-    """The cluster at a glance: how much is there, and what happens."""
-    found: Document = reach.api.get("/api/overview")
-    return found
+    return reach.api.documents("/api/feature-flags")
 
 
 @showing(glance, "whoami", WHOAMI)
 def whoami(reach: Reach) -> Document:
     """As whom this command line speaks, and with which tags."""
-    found: Document = reach.api.get("/api/whoami")
-    return found
-
-
-@deed(glance, "forget-node")
-def forget_node(
-    reach: Reach,
-    node: NodeName,
-    accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Even if it has the only copy of a queue.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")] = False,
-) -> str:
-    """Take a dead member out for good, as `nodes forget`."""
-    return node_forget(reach, node, accept_loss, yes)
+    return reach.api.document("/api/whoami")

@@ -98,9 +98,7 @@ def policy_delete(reach: Reach, name: PolicyName, vhost: Vhost = "/") -> str:
 @listing(operator_policies, "list", POLICIES)
 def operator_policy_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
     """All operator policies."""
-    api = reach.api
-    found = api.get("/api/operator-policies") if vhost is None else api.get("/api/operator-policies/{}", vhost)
-    return [_named(policy) for policy in found]
+    return [_named(policy) for policy in reach.api.documents("/api/operator-policies", of=vhost)]
 
 
 @showing(operator_policies, "show", POLICIES)
@@ -147,19 +145,15 @@ def parameter_list(
     vhost: OfVhost = None,
 ) -> list[Document]:
     """All parameters; limits of vhosts and operator policies are among them."""
-    api = reach.api
     if component is None:
-        return [row for row in api.get("/api/parameters") if vhost in (None, row["vhost"])]
-    if vhost is None:
-        return list(api.get("/api/parameters/{}", component))
-    return list(api.get("/api/parameters/{}/{}", component, vhost))
+        return [row for row in reach.api.documents("/api/parameters") if vhost in (None, row["vhost"])]
+    return reach.api.documents("/api/parameters/{}", component, of=vhost)
 
 
 @showing(parameters, "show", PARAMETERS)
 def parameter_show(reach: Reach, component: Component, name: str, vhost: Vhost = "/") -> Document:
     """One parameter."""
-    found: Document = reach.api.get("/api/parameters/{}/{}/{}", component, vhost, name)
-    return found
+    return reach.api.document("/api/parameters/{}/{}/{}", component, vhost, name)
 
 
 @deed(parameters, "set")
@@ -183,14 +177,13 @@ GlobalName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comple
 @listing(global_parameters, "list", GLOBAL_PARAMETERS)
 def global_parameter_list(reach: Reach) -> list[Document]:
     """All parameters of the cluster."""
-    return list(reach.api.get("/api/global-parameters"))
+    return reach.api.documents("/api/global-parameters")
 
 
 @showing(global_parameters, "show", GLOBAL_PARAMETERS)
 def global_parameter_show(reach: Reach, name: GlobalName) -> Document:
     """One parameter of the cluster."""
-    found: Document = reach.api.get("/api/global-parameters/{}", name)
-    return found
+    return reach.api.document("/api/global-parameters/{}", name)
 
 
 @deed(global_parameters, "set")

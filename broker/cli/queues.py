@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli import messages
+from broker.cli import messages, selected
 from broker.cli.administration import AsJson, DataDir
 from broker.cli.administration import perform as perform_here
 from broker.cli.commands import deed, listing, show, showing
 from broker.cli.complete import exchanges as complete_exchanges
+from broker.cli.complete import queues as complete_queues
 from broker.cli.endings import USAGE, Failed, end
 from broker.cli.given import (
     Arguments,
@@ -27,7 +28,7 @@ from broker.cli.given import (
 from broker.cli.membership import PATIENCE_S
 from broker.cli.membership import show as show_facts
 from broker.cli.reach import DATA_DIR, Reach
-from broker.cli.tables import Column, Document, Table, Wish, number, rate, size
+from broker.cli.tables import Column, Document, Table, Wish, moment, number, rate, size
 
 app = typer.Typer(invoke_without_command=True, help="Queues: messages, owners, copies.")
 
@@ -71,16 +72,13 @@ def queue_owners(context: typer.Context, data_dir: DataDir = DATA_DIR, as_json: 
 @listing(app, "list", QUEUES)
 def queue_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
     """All queues: depth, rates, consumers, owner."""
-    if vhost is None:
-        return list(reach.api.get("/api/queues", query=reach.narrowed))
-    return list(reach.api.get("/api/queues/{}", vhost, query=reach.narrowed))
+    return reach.api.documents("/api/queues", of=vhost, query=reach.narrowed)
 
 
 @showing(app, "show", QUEUES)
 def queue_show(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> Document:
     """One queue. `explain queue` says why it is as it is."""
-    found: Document = reach.api.get("/api/queues/{}/{}", vhost, queue)
-    return found
+    return reach.api.document("/api/queues/{}/{}", vhost, queue)
 
 
 @deed(app, "declare")
@@ -187,7 +185,123 @@ def queue_unbind(
     return f"queue '{queue}' is no longer bound to '{exchange}'"
 
 
+# -- single messages --------------------------------------------------------------------------------------------
+
+
+@deed(app, "browse")
+def queue_browse(
+    reach: Reach,
+    queue: QueueName,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="So many at most.")] = 20,
+    only: selected.Filter = "",
+    first: selected.First = 1,
+    truncate: Annotated[int, typer.Option("--truncate", min=0, max=1 << 20, help="Bytes of a body.")] = 200,
+    body_only: Annotated[bool, typer.Option("--body-only", help="The bodies as they are, and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, on one line.")] = False,
+    vhost: Vhost = "/",
+) -> None:
+    """Look at messages without disturbing them: they stay where they are, as they are."""
+    limit = 1 << 20 if body_only else truncate
+    found = selected.browsed(reach, vhost, queue, count, only, first, limit, "base64" if body_only else "auto")
+    if body_only:
+        messages.write_bodies(found)
+    else:
+        show(selected.MESSAGES, lambda: found, Wish(as_json=as_json))
+
+
+@deed(app, "delete-messages")
+def queue_delete_messages(
+    reach: Reach,
+    queue: QueueName,
+    seq: selected.Seqs = None,
+    only: selected.Wanted = None,
+    first: selected.First = 1,
+    vhost: Vhost = "/",
+) -> str:
+    """Delete some of a queue's messages that are ready; `queues browse` tells their numbers."""
+    return selected.treated(reach, vhost, queue, "delete", seq, only, first, {})
+
+
+@deed(app, "move-messages")
+def queue_move_messages(
+    reach: Reach,
+    queue: QueueName,
+    seq: selected.Seqs = None,
+    only: selected.Wanted = None,
+    first: selected.First = 1,
+    to_queue: selected.ToQueue = None,
+    exchange: selected.ToExchange = None,
+    routing_key: selected.Key = None,
+    to_origin: selected.ToOrigin = False,
+    vhost: Vhost = "/",
+) -> str:
+    """Move some of a queue's messages elsewhere. Each leaves when its destination has confirmed it."""
+    where = selected.destination(to_queue, exchange, routing_key, to_origin)
+    return selected.treated(reach, vhost, queue, "move", seq, only, first, where)
+
+
+@deed(app, "replay-messages")
+def queue_replay_messages(
+    reach: Reach,
+    queue: QueueName,
+    seq: selected.Seqs = None,
+    only: selected.Wanted = None,
+    first: selected.First = 1,
+    to_queue: selected.ToQueue = None,
+    exchange: selected.ToExchange = None,
+    routing_key: selected.Key = None,
+    to_origin: selected.ToOrigin = False,
+    vhost: Vhost = "/",
+) -> str:
+    """Publish some of a queue's messages once more; the originals stay."""
+    where = selected.destination(to_queue, exchange, routing_key, to_origin)
+    return selected.treated(reach, vhost, queue, "replay", seq, only, first, where)
+
+
+@deed(app, "pause")
+def queue_pause(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
+    """Hand nothing out, to consumers or to a get; messages are taken, and settled, as ever."""
+    reach.api.put("/api/queues/{}/{}/pause", vhost, queue, body={})
+    return f"queue '{queue}' is paused"
+
+
+@deed(app, "resume")
+def queue_resume(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
+    """Hand out what a paused queue holds."""
+    reach.api.put("/api/queues/{}/{}/resume", vhost, queue, body={})
+    return f"queue '{queue}' hands out again"
+
+
 # -- who owns it ------------------------------------------------------------------------------------------------
+
+MOVES = Table(
+    (
+        Column("time", "at_ms", moment),
+        Column("kind", wide=True),
+        Column("vhost"),
+        Column("queue"),
+        Column("from"),
+        Column("to"),
+        Column("why"),
+        Column("member"),
+        Column("what"),
+        Column("epoch", show=number, wide=True),
+        Column("index", show=number, wide=True),
+    ),
+    name="queue",
+)
+
+
+@listing(app, "moves", MOVES)
+def queue_moves(
+    reach: Reach,
+    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", autocompletion=complete_queues)] = None,
+    vhost: Vhost = "/",
+) -> list[Document]:
+    """Who owned a queue since when and why, or all queues, with what befell members; the newest first."""
+    if queue is None:
+        return reach.api.documents("/api/moves")
+    return reach.api.documents("/api/queues/{}/{}/moves", vhost, queue)
 
 
 @deed(app, "move")

@@ -133,8 +133,7 @@ class Reach:
         """A short list that both doors know: of the management API, or what the operator's socket tells. Failed."""
         if not self.here or (self.directory is not None and (self.directory / HTTP_SOCKET).exists()):
             try:
-                found: list[dict[str, Any]] = self.api.get(path)
-                return found
+                return self.api.documents(path)
             except Failed as failed:
                 if not self.here or failed.code != UNREACHABLE:
                     raise

@@ -75,6 +75,7 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
             return 1
     supervisor = Supervisor()
     while (code := _run_on_loop(_serve(options, log, beside, supervisor))) == BEGIN_AGAIN:
+        _forget_former_life()
         log.say("info", "node.begins_again")
         supervisor.tell("STATUS=begins again in its cluster")
         options = replace(options, drain_ends_at_start=False)  # an operator may have drained it since it was started
@@ -230,11 +231,19 @@ def _expected() -> tuple[type[Exception], ...]:
     return JournalError, ClusterError, OSError, ValueError
 
 
-def _quiet_collector() -> None:
-    """What lives now lives on; messages are no containers. The collector need not look so often."""
+def _forget_former_life() -> None:
+    """What a node that begins again leaves behind is full of cycles, and most of it is frozen. The next life may end
+    before it is ready, so this is the time: there is no lease to keep while 10,000 queues are looked at."""
     import gc
 
-    gc.unfreeze()  # a node that begins again leaves its former self behind
+    gc.unfreeze()
     gc.collect()
+
+
+def _quiet_collector() -> None:
+    """What lives now lives on; messages are no containers. The collector need not look so often, and does not look now:
+    with many queues that takes as long as a lease has."""
+    import gc
+
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

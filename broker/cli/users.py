@@ -12,7 +12,7 @@ import typer
 
 from broker.cli.commands import deed, listing, showing
 from broker.cli.endings import FAILED, Failed
-from broker.cli.given import Replace, UserName, VhostName, new_password
+from broker.cli.given import OfUser, Replace, UserName, VhostName, new_password
 from broker.cli.reach import Reach
 from broker.cli.tables import ABSENT, Column, Document, Table, pattern, text
 
@@ -165,17 +165,25 @@ def user_delete(reach: Reach, names: Annotated[list[str], typer.Argument(metavar
 @listing(permissions, "list", PERMISSIONS)
 def permission_list(
     reach: Reach,
-    user: Annotated[str | None, typer.Option("--of", help="Only of this user.")] = None,
+    user: OfUser = None,
     vhost: Annotated[str | None, typer.Option("--vhost", help="Only in this virtual host.")] = None,
 ) -> list[Document]:
     """Who may do what where."""
     if user is not None and vhost is not None:
-        return [reach.api.get("/api/permissions/{}/{}", vhost, user)]
+        return [reach.api.document("/api/permissions/{}/{}", vhost, user)]
+    if user is None and vhost is None:
+        return reach.documents("/api/permissions", "permission.list", "permissions")
+    return _granted(reach, "permissions", user, vhost)
+
+
+def _granted(
+    reach: Reach, what: Literal["permissions", "topic-permissions"], user: str | None, vhost: str | None
+) -> list[Document]:
+    """Those of a user, or in a vhost."""
     if user is not None:
-        return list(reach.api.get("/api/users/{}/permissions", user))
-    if vhost is not None:
-        return list(reach.api.get("/api/vhosts/{}/permissions", vhost))
-    return reach.documents("/api/permissions", "permission.list", "permissions")
+        return reach.api.documents("/api/users/{}/" + what, user)
+    assert vhost is not None, "one of the two was said"
+    return reach.api.documents("/api/vhosts/{}/" + what, vhost)
 
 
 @deed(app, "permit", hidden=True)
@@ -205,17 +213,15 @@ def permission_clear(reach: Reach, user: UserName, vhost: VhostName) -> str:
 @listing(topic_permissions, "list", TOPIC_PERMISSIONS)
 def topic_permission_list(
     reach: Reach,
-    user: Annotated[str | None, typer.Option("--of", help="Only of this user.")] = None,
+    user: OfUser = None,
     vhost: Annotated[str | None, typer.Option("--vhost", help="Only in this virtual host.")] = None,
 ) -> list[Document]:
     """Which routing keys who may use where."""
     if user is not None and vhost is not None:
-        return list(reach.api.get("/api/topic-permissions/{}/{}", vhost, user))
-    if user is not None:
-        return list(reach.api.get("/api/users/{}/topic-permissions", user))
-    if vhost is not None:
-        return list(reach.api.get("/api/vhosts/{}/topic-permissions", vhost))
-    return list(reach.api.get("/api/topic-permissions"))
+        return reach.api.documents("/api/topic-permissions/{}/{}", vhost, user)
+    if user is None and vhost is None:
+        return reach.api.documents("/api/topic-permissions")
+    return _granted(reach, "topic-permissions", user, vhost)
 
 
 @deed(app, "permit-topic", hidden=True)
@@ -252,11 +258,9 @@ def topic_permission_clear(
 
 
 @listing(limits, "list", LIMITS)
-def user_limit_list(
-    reach: Reach, user: Annotated[str | None, typer.Option("--of", help="Only of this user.")] = None
-) -> list[Document]:
+def user_limit_list(reach: Reach, user: OfUser = None) -> list[Document]:
     """Limits of users that have some."""
-    return list(reach.api.get("/api/user-limits") if user is None else reach.api.get("/api/user-limits/{}", user))
+    return reach.api.documents("/api/user-limits", of=user)
 
 
 @deed(limits, "set")

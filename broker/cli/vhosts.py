@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from broker.cli.commands import deed, listing, showing
-from broker.cli.given import OfVhost, VhostName, sure
+from broker.cli.given import OfVhost, VhostName, Yes, sure
 from broker.cli.reach import Reach
 from broker.cli.tables import Column, Document, Table, number, rate
 
@@ -24,6 +24,7 @@ VHOSTS = Table(
         Column("in", "message_stats.publish_details.rate", rate),
         Column("out", "message_stats.deliver_get_details.rate", rate),
         Column("default_queue_type", wide=True),
+        Column("tracing", wide=True),
     )
 )
 LIMITS = Table((Column("vhost"), Column("limits", "value")), name="vhost")
@@ -39,8 +40,7 @@ def vhost_list(reach: Reach) -> list[Document]:
 @showing(app, "show", VHOSTS)
 def vhost_show(reach: Reach, vhost: VhostName) -> Document:
     """One virtual host."""
-    found: Document = reach.api.get("/api/vhosts/{}", vhost)
-    return found
+    return reach.api.document("/api/vhosts/{}", vhost)
 
 
 @deed(app, "add")
@@ -62,7 +62,7 @@ def vhost_add(
 def vhost_delete(
     reach: Reach,
     vhost: VhostName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")] = False,
+    yes: Yes = False,
 ) -> str:
     """Delete a virtual host and all that is in it: queues with their messages, exchanges, permissions."""
     sure(f"Delete vhost '{vhost}' with all its queues and messages?", yes)
@@ -80,10 +80,24 @@ def vhost_alive(reach: Reach, vhost: VhostName = "/") -> str:
     return "ok"
 
 
+@deed(app, "trace-on")
+def vhost_trace_on(reach: Reach, vhost: VhostName = "/") -> str:
+    """Open the firehose: all that clients publish and get is published to amq.rabbitmq.trace as well."""
+    reach.api.put("/api/vhosts/{}", vhost, body={"tracing": True})
+    return f"vhost '{vhost}' is traced: bind a queue to its exchange 'amq.rabbitmq.trace'"
+
+
+@deed(app, "trace-off")
+def vhost_trace_off(reach: Reach, vhost: VhostName = "/") -> str:
+    """Shut the firehose."""
+    reach.api.put("/api/vhosts/{}", vhost, body={"tracing": False})
+    return f"vhost '{vhost}' is not traced"
+
+
 @listing(limits, "list", LIMITS)
 def vhost_limit_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
     """Limits of virtual hosts that have some."""
-    return list(reach.api.get("/api/vhost-limits") if vhost is None else reach.api.get("/api/vhost-limits/{}", vhost))
+    return reach.api.documents("/api/vhost-limits", of=vhost)
 
 
 @deed(app, "limit", hidden=True)

@@ -37,11 +37,12 @@ class AmqpRefused(Exception):
         self.text = text
 
 
-async def carried_out(directory: Path, user: str, vhost: str, deed: deeds.Deed) -> Any:
-    """The answer of a deed: nothing of a Call, `{"routed"}` of a Publish, the messages of a Get."""
+async def carried_out(directory: Path, user: str, vhost: str, deed: deeds.Deed, token: bytes = b"") -> Any:
+    """The answer of a deed: nothing of a Call, `{"routed"}` of a Publish, the messages of a Get. `token`: whose rights
+    are to hold, in the place of the user's permissions."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            line = await _Line.open(directory, user, vhost)
+            line = await _Line.open(directory, user, vhost, token)
             try:
                 answer = await line.carry_out(deed)
                 await line.end()
@@ -63,22 +64,28 @@ class _Line:
         self._frame_bytes_max = 8192
 
     @classmethod
-    async def open(cls, directory: Path, user: str, vhost: str) -> _Line:
+    async def open(cls, directory: Path, user: str, vhost: str, token: bytes) -> _Line:
         """With its channel."""
         reader, writer = await asyncio.open_unix_connection(sock=connected(directory, NAME))
         line = cls(reader, writer)
         try:
-            await line._shake_hands(user, vhost)
+            await line._shake_hands(user, vhost, token)
         except BaseException:
             line.drop()
             raise
         return line
 
-    async def _shake_hands(self, user: str, vhost: str) -> None:
+    async def _shake_hands(self, user: str, vhost: str, token: bytes) -> None:
         self._writer.write(b"AMQP\x00\x00\x09\x01")
         await self._answer(m.ConnectionStart)
-        about: Table = {"product": "clusterbroker management", "connection_name": f"HTTP API, {user}"}
-        tune = await self._call(0, m.ConnectionStartOk(about, "EXTERNAL", user.encode()), m.ConnectionTune)
+        about: Table = {
+            "product": "clusterbroker management",
+            "connection_name": f"HTTP API, {user}",
+            "capabilities": {"authentication_failure_close": True},
+        }
+        # of a user the node believes this process; a token it verifies itself, for it has to know what is in it
+        proof = ("PLAIN", b"\0%s\0%s" % (user.encode(), token)) if token else ("EXTERNAL", user.encode())
+        tune = await self._call(0, m.ConnectionStartOk(about, *proof), m.ConnectionTune)
         self._frame_bytes_max = tune.frame_max or 1 << 17
         self._send(0, m.ConnectionTuneOk(1, self._frame_bytes_max, 0))
         await self._call(0, m.ConnectionOpen(vhost), m.ConnectionOpenOk)

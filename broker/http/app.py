@@ -4,6 +4,7 @@
     writes   signed in -> body -> plan -> passwords hashed in a thread -> commands ordered -> 201 or 204
     acts     signed in -> body -> plan -> AMQP through the node's own socket, as the user -> answer
     operate  signed in -> body -> plan -> a deed of the node -> what it tells
+    inspect  signed in -> query or body -> a request to a queue's owner, by way of the node -> what came of it
 
 What is answered, and to whom, is decided in the tables, which know nothing of HTTP; here are bodies, headers, errors
 and the waiting. Nothing that a client sends ends in a 500 unless it is our own mistake, and then it says nothing of
@@ -29,11 +30,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from broker.management import amqp_deeds, bodies, operations, reads, writes
+from broker.census.inspection import decode_result
+from broker.census.inspection import encode as encode_request
+from broker.management import amqp_deeds, bodies, messages, operations, reads, writes
 from broker.management.errors import Refused, bad_request, of_order
 from broker.management.mirror import Mirror
 from broker.management.reading import Reading
-from broker.management.rights import Seer
+from broker.management.rights import MANAGEMENT, Seer
 from broker.server.audit import Audit
 from broker.version import VERSION
 from cluster import passwords
@@ -55,6 +58,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 FOLDED_S: Final = 2.0
 BODY_S: Final = 120.0
+QUICK_MS: Final = 1000
+"""Who asks is asked for once when the body is there so soon, and nothing was changed meanwhile."""
 BODIES_BYTES_MAX: Final = 256 << 20
 LOGIN_BYTES_MAX: Final = 16 << 10
 LOG: Final = structlog.get_logger("management")
@@ -104,6 +109,8 @@ def create_app(
         _route(app, act.method, act.path, act.summary, shell.act(act))
     for operation in operations.OPERATIONS:
         _route(app, operation.method, operation.path, operation.summary, shell.operate(operation))
+    for question in messages.QUESTIONS:
+        _route(app, question.method, question.path, question.summary, shell.inspect(question))
     _route(app, "POST", "/api/login", "Begin a session: a cookie, for the web page", shell.login)
     _route(app, "POST", "/api/logout", "End the session", shell.logout)
     web_page.add(app, web_page.PAGE)
@@ -154,7 +161,15 @@ class _Shell:
     def _signing_in(self) -> SignIn:
         if self._sign_in is None:
             loop = asyncio.get_running_loop()
-            self._sign_in = SignIn(self._mirror, loop, self._now_ms, self._loopback_users, self._tokens)
+            self._sign_in = SignIn(
+                self._mirror,
+                loop,
+                self._now_ms,
+                self._deeds.order,
+                self._loopback_users,
+                self._tokens,
+                self._password_cost,
+            )
         return self._sign_in
 
     async def login(self, request: Request) -> Response:
@@ -189,10 +204,10 @@ class _Shell:
 
     def write(self, write: writes.Write) -> Endpoint:
         async def endpoint(request: Request) -> Response:
-            reading = await self._reading_to_write(request)
-            reading.seer.require(write.right)
-            fields = bodies.parsed(await body_of(request, write.body_bytes_max))
+            reading, fields = await self._reading_with_body(request, write.body_bytes_max, write.right)
             planned = writes.run(write, reading, decoded(request.path_params), fields)
+            if planned.answer is not None:
+                return json_response(planned.answer)
             request.scope[COMMANDS] = tuple(planned.commands)
             self._not_cut_off()
             await self._carry_out(planned)
@@ -202,8 +217,7 @@ class _Shell:
 
     def act(self, act: amqp_deeds.Act) -> Endpoint:
         async def endpoint(request: Request) -> Response:
-            reading = await self._reading_to_write(request)
-            fields = bodies.parsed(await body_of(request, act.body_bytes_max))
+            reading, fields = await self._reading_with_body(request, act.body_bytes_max)
             path = decoded(request.path_params)
             deed = amqp_deeds.run(act, reading, path, fields)
             self._not_cut_off()
@@ -219,7 +233,7 @@ class _Shell:
             if self._directory is None:
                 raise Refused(503, "unavailable", "there is no AMQP connection to the node")
             user = reading.seer.amqp_user(path["vhost"])
-            answer = await carried_out(self._directory, user, path["vhost"], deed)
+            answer = await carried_out(self._directory, user, path["vhost"], deed, reading.seer.token)
             if not isinstance(deed, amqp_deeds.Call):
                 return json_response(answer)
             await self._until(deed)
@@ -230,16 +244,46 @@ class _Shell:
 
     def operate(self, operation: operations.Operation) -> Endpoint:
         async def endpoint(request: Request) -> Response:
-            reading = await self._reading_to_write(request)
-            fields = bodies.parsed(await body_of(request, bodies.BODY_BYTES_MAX))
+            reading, fields = await self._reading_with_body(request)
             asked = operations.run(operation, reading, decoded(request.path_params), fields)
             self._not_cut_off()
             answer = await self._deeds.carry_out(asked.what, asked.arguments)
             if isinstance(answer, OrderError):
                 raise of_order(*answer)
-            return json_response(answer)
+            return Response(status_code=204) if operation.status == 204 else json_response(answer, operation.status)
 
         return endpoint
+
+    def inspect(self, question: messages.Question) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            fields: dict[str, Any] = {}
+            if question.method == "GET":
+                reading = await self._reading(request)
+            else:
+                reading, fields = await self._reading_with_body(request)
+            asked = messages.run(question, reading, decoded(request.path_params), fields)
+            self._not_cut_off()
+            answer = await self._deeds.carry_out("messages", {"request": encode_request(asked)})
+            if isinstance(answer, OrderError):
+                raise of_order(*answer)
+            if "result" not in answer:
+                raise Refused(503, "unavailable", answer["unavailable"])
+            return json_response(messages.document(reading, asked, decode_result(answer["result"])))
+
+        return endpoint
+
+    async def _reading_with_body(
+        self, request: Request, bytes_max: int = bodies.BODY_BYTES_MAX, right: str = MANAGEMENT
+    ) -> tuple[Reading, dict[str, Any]]:
+        """Who asks for a deed, with what. A body may take minutes: who was deleted, lost a tag or has a token that is
+        over by then does nothing any more."""
+        reading = await self._reading_to_write(request)
+        reading.seer.require(right)
+        index, began_ms = self._mirror.map.applied, self._now_ms()
+        fields = bodies.parsed(await body_of(request, bytes_max))
+        if self._mirror.map.applied != index or not 0 <= self._now_ms() - began_ms < QUICK_MS:
+            reading = await self._reading_to_write(request)
+        return reading, fields
 
     async def _reading_to_write(self, request: Request) -> Reading:
         if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
@@ -271,7 +315,7 @@ class _Shell:
                 command, password_hash=stored, hash_algorithm=passwords.SCRYPT
             )
         if planned.whole:
-            _accepted(await self._deeds.order_all(planned.commands))
+            _accepted(await self._deeds.import_all(planned.definitions()))
             return
         for command in planned.commands:
             _accepted(await self._deeds.order(command))

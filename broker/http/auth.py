@@ -29,10 +29,12 @@ from starlette.requests import Request
 from broker.management.errors import Refused
 from broker.management.mirror import Mirror
 from broker.management.rights import MANAGEMENT, Seer
-from broker.management.throttle import Throttle, network
 from broker.management.token_seer import TokenSeer
 from broker.server.credentials import Credentials
+from broker.server.rehashing import Order, Rehashing
+from broker.server.throttle import Throttle, network
 from cluster.entities import User
+from cluster.passwords import COST_DEFAULT
 
 from .audited import REFUSED, SEER
 from .sessions import LIFE_MS, Sessions
@@ -60,20 +62,25 @@ class SignIn:
         mirror: Mirror,
         loop: asyncio.AbstractEventLoop,
         now_ms: Callable[[], int],
+        order: Order,
         loopback_users: tuple[str, ...] = ("guest",),
         tokens: Tokens | None = None,
+        password_cost: int = COST_DEFAULT,
     ) -> None:
-        """`loopback_users` may sign in from a loopback address only, as over AMQP. `tokens`: None: none are taken."""
+        """`order`: new hashes for those of other systems, of `password_cost`. `loopback_users` may sign in from a
+        loopback address only, as over AMQP. `tokens`: None: none are taken."""
         self._mirror = mirror
         self._now_ms = now_ms
         self._loop = loop
         self._loopback_users = frozenset(loopback_users)
         self._credentials = Credentials(loop, told=lambda: None)
+        self._rehashing = Rehashing(order, self._credentials.remember, password_cost)
         self._throttle = Throttle()
         self._sessions = Sessions()
         self._tokens = tokens
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}  # by address: and how many hold it or wait for it
         mirror.user_gone = self._sessions.end_of
+        mirror.rehashed = self._sessions.rehashed
 
     async def seer(self, request: Request) -> Seer:
         """Who asks. Refused: 401 without a good password, session, token or tag, 403 for a cookie without `x-csrf`, 429
@@ -104,14 +111,15 @@ class SignIn:
             raise LoginFailed
         from broker.oauth2.verifier import BadToken  # who takes no tokens need not have what verifies them
 
+        octets = given.encode("utf-8", "replace")
         try:
-            token = await self._tokens.token(given.encode("utf-8", "replace"))
+            token = await self._tokens.token(octets)
         except BadToken as bad:
             self._mirror.attempts.count(_address(request), "", False)
             request.scope[REFUSED] = f"token: {bad}"
             raise LoginFailed from None
         self._mirror.attempts.count(_address(request), token.name, True)
-        return self._allowed(request, TokenSeer(self._mirror.map, token.name, token.grants))
+        return self._allowed(request, TokenSeer(self._mirror.map, token.name, token.grants, octets))
 
     async def begin(self, request: Request, name: str, password: bytes) -> tuple[Seer, str]:
         """(who signed in, the cookie to set). Refused as `seer` does."""
@@ -176,15 +184,19 @@ class SignIn:
         stored, algorithm = (user.password_hash, user.hash_algorithm) if user is not None else ("", "")
         answer: asyncio.Future[bool] = self._loop.create_future()
 
-        def then(ok: bool) -> None:
+        def then(ok: bool | None) -> None:
             if not answer.done():
-                answer.set_result(ok)
+                answer.set_result(ok is True)
 
         self._credentials.check(stored, algorithm, password, then)
-        return await answer
+        good = await answer
+        if good and user is not None:
+            self._rehashing.offer(user, password)
+        return good
 
     def close(self) -> None:
         """Ends the threads."""
+        self._rehashing.close()
         self._credentials.close()
 
 

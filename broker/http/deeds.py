@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from cluster.commands import AnyCommand
+from cluster.commands import AnyCommand, Defining
 
 
 class OrderError(NamedTuple):
@@ -18,15 +19,15 @@ class OrderError(NamedTuple):
 class Deeds(Protocol):
     """Commands for the wiring log, as an operator.
 
-    `order` and `order_all` come back when the mirror has folded what was done, so that who reads after it wrote finds
+    `order` and `import_all` come back when the mirror has folded what was done, so that who reads after it wrote finds
     what it wrote.
     """
 
     async def order(self, command: AnyCommand) -> OrderError | None:
         """One command."""
 
-    async def order_all(self, commands: list[AnyCommand]) -> OrderError | None:
-        """All of them, or none and the first error."""
+    async def import_all(self, commands: Sequence[Defining]) -> OrderError | None:
+        """All of them, or none and the first contradiction."""
 
     async def carry_out(self, what: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
         """A deed of the node itself: what it tells of it."""

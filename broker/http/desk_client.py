@@ -30,9 +30,9 @@ from cluster import commands as c
 from cluster import snapshot
 from cluster.errors import Unavailable, WiringError
 from cluster.ids import LogIndex
-from cluster.state import ClusterMap
 
 from .deeds import OrderError
+from .importing import imported
 
 NAME: Final = "management.sock"
 AGAIN_S: Final = 0.25
@@ -45,7 +45,6 @@ ROUND_S: Final = 5.0
 DEED_S: Final = 90.0
 """Longer than any deed of a node that lives."""
 READ_BYTES: Final = 1 << 18
-ORDERS_AT_ONCE: Final = 100
 
 LOG: Final = structlog.get_logger("management")
 
@@ -182,7 +181,7 @@ class DeskClient:
                 self._mapped.set()
             case m.Followed():
                 for index, command in message.commands:
-                    self._mirror.applied(LogIndex(index), c.decode(command))
+                    self._mirror.applied(LogIndex(index), c.decode(command), self._now_ms())
                 self._reached()
             case m.Rows():
                 self._rows(message)
@@ -224,7 +223,7 @@ class DeskClient:
             self._chunks.append(message.chunk)
             return
         chunks, self._chunks = self._chunks, []
-        self._mirror.restored(snapshot.decode(LogIndex(message.index), chunks))
+        self._mirror.restored(snapshot.decode(LogIndex(message.index), chunks), self._now_ms())
         self._mapped.set()
         self._reached()
 
@@ -271,6 +270,10 @@ class DeskClient:
 
     async def order(self, command: c.AnyCommand) -> OrderError | None:
         """One command; back when the mirror has it."""
+        ordered = await self._ordered(command)
+        return OrderError(ordered.kind, ordered.text) if ordered.kind else None
+
+    async def _ordered(self, command: c.AnyCommand) -> m.Ordered | OrderError:
         try:
             stored = c.encode(command)
             ordered = await self._asked(m.Order(self._next(), stored), m.Ordered, DEED_S)
@@ -279,18 +282,16 @@ class DeskClient:
             return OrderError(error.kind, error.text)
         except (LineLost, TimeoutError) as error:
             return OrderError(Unavailable.kind, str(error) or "the node has not answered: it may still be carried out")
-        return OrderError(ordered.kind, ordered.text) if ordered.kind else None
+        return ordered
 
-    async def order_all(self, commands: list[c.AnyCommand]) -> OrderError | None:
-        """All of them, or none: tried on a copy of the map before the first one is ordered. What others change in the
-        meantime may still refuse one of them, and then those before it stay."""
-        refused = tried(self._mirror.map.snapshot(), commands)
-        for at in range(0, len(commands), ORDERS_AT_ONCE):
-            if refused is not None:
-                break
-            outcomes = await asyncio.gather(*map(self.order, commands[at : at + ORDERS_AT_ONCE]))
-            refused = next((outcome for outcome in outcomes if outcome is not None), None)
-        return refused
+    async def import_all(self, commands: Sequence[c.Defining]) -> OrderError | None:
+        """All of them, or none."""
+        return await imported(self._mirror, self._ordered, self._progress, commands)
+
+    async def _progress(self) -> None:
+        """Back when the mirror has changed, or after some seconds. Raises LineLost."""
+        with contextlib.suppress(TimeoutError):
+            await self._until(self._mirror.map.applied + 1)
 
     async def do(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """A deed of the node. Raises NotDone, LineLost, TimeoutError."""
@@ -328,13 +329,3 @@ class DeskClient:
         for folded, index in tuple(self._folded.items()):
             if index <= applied and not folded.done():
                 folded.set_result(None)
-
-
-def tried(state: snapshot.Snapshot, commands: Sequence[c.AnyCommand]) -> OrderError | None:
-    """The first error that the commands would have, one after the other, on this state."""
-    scratch = ClusterMap.restored(state)
-    for command in commands:
-        error = scratch.apply(LogIndex(scratch.applied + 1), command).error
-        if error is not None:
-            return OrderError(error.kind, error.text)
-    return None

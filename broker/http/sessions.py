@@ -2,8 +2,9 @@
 
     begun    by a good password; the token goes to the browser once, here is only its digest
     ends     8 h later; when the user signs out; when the user is deleted, though it be made again at once; when its
-             password is another one (any other stored hash, so setting the same password again ends it too); when
-             the node lost sight of the wiring for so long that it cannot say whom it has missed; when this process ends
+             password is another one (any other stored hash, so setting the same password again ends it too, but
+             not the hash that a login puts in the place of another system's: `broker.server.rehashing`); when the node
+             lost sight of the wiring for so long that it cannot say whom it has missed; when this process ends
     full     a user has 20 at most, all users together 2,000: the oldest makes room
 
 A session belongs to the node where it began: its browser talks to that node. Nothing is renewed by use, so a token that
@@ -68,6 +69,12 @@ class Sessions:
             del self._by_digest[digest]
             return None
         return user
+
+    def rehashed(self, user: str, before: str, after: str) -> None:
+        """The hash of a user's password is another one, the password is the same."""
+        for digest, session in self._by_digest.items():
+            if session.user == user and session.password_hash == before:
+                self._by_digest[digest] = msgspec.structs.replace(session, password_hash=after)
 
     def end_of(self, user: str | None) -> None:
         """All of a user; None: of everybody."""

@@ -308,23 +308,32 @@ def _get(r: Reading, p: Path, body: Body) -> Deed:
 def message_document(get: Get, got: m.BasicGetOk, properties: Properties, payload: bytes) -> Document:
     """One message as it was got."""
     shown = payload if get.truncate is None else payload[: get.truncate]
-    text: str | None = None
-    if not get.base64:
-        try:
-            text = shown.decode()
-        except UnicodeDecodeError:
-            text = None
-    told = {name: getattr(properties, name) for name in Properties.__dataclass_fields__}
     return {
         "exchange": got.exchange,
         "message_count": got.message_count,
-        "payload": base64.b64encode(shown).decode() if text is None else text,
+        **payload_document(shown, get.base64),
         "payload_bytes": len(payload),
-        "payload_encoding": "base64" if text is None else "string",
-        "properties": {name: plain(value) for name, value in told.items() if value is not None},
+        "properties": properties_document(properties),
         "redelivered": got.redelivered,
         "routing_key": got.routing_key,
     }
+
+
+def payload_document(payload: bytes, as_base64: bool, cut: bool = False) -> Document:
+    """As text where it is one and that is wanted, else as base64. What is `cut` may end within a character."""
+    if not as_base64:
+        try:
+            return {"payload": payload.decode(), "payload_encoding": "string"}
+        except UnicodeDecodeError as error:
+            if cut and error.start >= len(payload) - 3:
+                return {"payload": payload[: error.start].decode(), "payload_encoding": "string"}
+    return {"payload": base64.b64encode(payload).decode(), "payload_encoding": "base64"}
+
+
+def properties_document(properties: Properties) -> Document:
+    """Those that there are."""
+    told = {name: getattr(properties, name) for name in Properties.__dataclass_fields__}
+    return {name: plain(value) for name, value in told.items() if value is not None}
 
 
 def _close_connection(r: Reading, p: Path, _body: Body) -> Deed:

@@ -17,7 +17,7 @@ import msgspec
 
 from cluster import commands as c
 from cluster.entities import ApplyTo, UserLimits
-from cluster.passwords import SCRYPT, SHA256, SHA512
+from cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
 
 from .errors import bad_request
 
@@ -123,6 +123,7 @@ class Body:
             description=self.text("description", metadata.text("description", "")),
             tags=self.tags("tags", ",".join(metadata.tags("tags", ""))),
             default_queue_type=None if kind in (None, "", "undefined") else str(kind),
+            tracing=self.flag("tracing") if "tracing" in self else None,
         )
 
     def permission_command(self, vhost: str, user: str) -> c.SetPermission:
@@ -162,6 +163,8 @@ def user_command(name: str, body: Body, had: UserLimits | None = None) -> tuple[
         password = body.text("password")
         if not password:
             raise bad_request("the password is empty: give an empty password_hash for a user without a password")
+        if len(password.encode()) > PASSWORD_BYTES_MAX:
+            raise bad_request(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
     elif "password_hash" in body:
         stored = body.text("password_hash")
         algorithm = body.text("hashing_algorithm", SHA256)

@@ -201,8 +201,8 @@ def channel_document(reading: Reading, track: Track[ChannelRow]) -> Document:
         "user_who_performed_action": about.user,
         "vhost": about.vhost,
     }
-    if row.idle_since_ms:
-        answer["idle_since"] = moment(row.idle_since_ms)
+    if track.idle_since_ms:
+        answer["idle_since"] = moment(track.idle_since_ms)
     return answer
 
 
@@ -218,10 +218,30 @@ def channel_full(reading: Reading, name: str) -> Document:
     answer = channel_document(reading, track)
     consumers = reading.mirror.consumers_of_channel.get((track.row.connection_id, track.row.number), {})
     answer["consumer_details"] = [consumer_document(reading, consumers[tag]) for tag in sorted(consumers)]
-    answer["deliveries"] = []
+    answer["deliveries"] = deliveries(reading, consumers.values(), by_queue=True)
     answer["publishes"] = []
     return answer
 
+
+def deliveries(reading: Reading, consumers: Iterable[Track[ConsumerRow]], *, by_queue: bool) -> list[Document]:
+    """What consumers that are there were handed, by queue or by channel."""
+    told: dict[Any, list[Track[ConsumerRow]]] = {}
+    for track in consumers:
+        row = track.row
+        told.setdefault(row.queue_id if by_queue else (row.connection_id, row.channel), []).append(track)
+    answer = []
+    for key in sorted(told):
+        about = consumer_document(reading, told[key][0])
+        place = {"queue": about["queue"]} if by_queue else {"channel_details": about["channel_details"]}
+        answer.append({**place, "stats": reading.counted("msg_rates", told[key], _DELIVERED)})
+    return answer
+
+
+_DELIVERED: Final[dict[str, Get]] = {
+    "deliver": lambda row: row.delivered if row.ack_required else 0,
+    "deliver_get": lambda row: row.delivered,
+    "deliver_no_ack": lambda row: 0 if row.ack_required else row.delivered,
+}
 
 # -- consumers ------------------------------------------------------------------------------------------------
 

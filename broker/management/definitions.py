@@ -12,17 +12,20 @@ out when the commands are folded, all or none. What is there already and the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from broker.version import VERSION
 from cluster import commands as c
-from cluster.entities import Binding, Exchange, Queue
+from cluster.entities import Binding, Exchange, Queue, VhostLimits
+from cluster.errors import WiringError
 from cluster.exchange_rules import FAILOVER, PREDECLARED
+from cluster.state import ClusterMap
+from cluster.view import ClusterView
 
 from . import accounts, settings
 from .bodies import Body, limits_command, parameter_command, policy_command, user_command
-from .errors import Refused, bad_request
+from .errors import Refused, bad_request, of_order
 from .nodes import PRODUCT, RABBITMQ_API
 from .reading import Document, Reading, plain_table
 
@@ -131,8 +134,8 @@ def _wiring(reading: Reading, vhosts: list[str], *, named: bool) -> Document:
 
 # -- in -------------------------------------------------------------------------------------------------------
 
-Plan = list[c.AnyCommand]
-_Planner = Callable[[Body, str | None], c.AnyCommand]
+Plan = list[c.Defining]
+_Planner = Callable[[Body, str | None], c.Defining]
 
 
 def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, list[tuple[int, str]]]:
@@ -164,6 +167,53 @@ def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, 
     return plan, passwords
 
 
+def trial(map_: ClusterMap, commands: Sequence[c.Defining]) -> Document:
+    """What an import would do: `{section: {"new": n, "changed": n, "same": n}}`. Refused as the import would be."""
+    try:
+        changing = {id(command) for command in map_.tried(commands)}
+    except WiringError as error:
+        raise of_order(error.kind, error.text) from None
+    answer: Document = {}
+    for command in commands:
+        section, existed = _place(map_, command)
+        counts = answer.setdefault(section, {"new": 0, "changed": 0, "same": 0})
+        counts["same" if id(command) not in changing else "changed" if existed else "new"] += 1
+    return answer
+
+
+def _place(map_: ClusterView, command: c.Defining) -> tuple[str, bool]:
+    """The section that a command is of, and whether what it says something of is there."""
+    match command:
+        case c.AddVhost(name=name):
+            return "vhosts", map_.vhost(name) is not None
+        case c.PutUser(name=name):
+            return "users", map_.user(name) is not None
+        case c.SetPermission(user=user, vhost=vhost):
+            return "permissions", map_.permission(user, vhost) is not None
+        case c.SetTopicPermission(user=user, vhost=vhost, exchange=exchange):
+            held = ((entry.user, entry.vhost, entry.exchange) for entry in map_.topic_permissions())
+            return "topic_permissions", (user, vhost, exchange) in held
+        case c.PutParameter(vhost=vhost, component=component, name=name):
+            section = "parameters" if vhost else "global_parameters"
+            return section, map_.parameter(vhost, component, name) is not None
+        case c.SetVhostLimits(vhost=vhost):
+            return "limits", map_.vhost_limits(vhost) != VhostLimits(vhost)
+        case c.PutPolicy(vhost=vhost, name=name):
+            return "policies", any(policy.name == name for policy in map_.policies(vhost))
+        case c.PutOperatorPolicy(vhost=vhost, name=name):
+            return "operator_policies", any(policy.name == name for policy in map_.operator_policies(vhost))
+        case c.DeclareQueue(vhost=vhost, name=name):
+            return "queues", map_.queue(vhost, name) is not None
+        case c.DeclareExchange(vhost=vhost, name=name):
+            return "exchanges", map_.exchange(vhost, name) is not None
+        case c.Bind():
+            known = Binding(
+                command.vhost, command.source, command.destination, command.destination_kind, command.routing_key,
+                command.arguments,
+            )  # fmt: skip
+            return "bindings", map_.find_binding(known) is not None
+
+
 def _entries(document: Mapping[str, Any], section: str) -> list[Any]:
     entries = document.get(section, [])
     if section == "global_parameters" and isinstance(entries, dict):
@@ -177,20 +227,28 @@ def _vhost_of(body: Body, vhost: str | None) -> str:
     return vhost if vhost is not None else body.text("vhost")
 
 
-def _plan_vhost(body: Body, _vhost: str | None) -> c.AnyCommand:
-    return body.vhost_command(body.text("name"))
+def _name(body: Body) -> str:
+    """What is declared without one can be named by no request, so it could never be deleted."""
+    name = body.text("name")
+    if not name:
+        raise bad_request("the name is empty")
+    return name
 
 
-def _plan_permission(body: Body, vhost: str | None) -> c.AnyCommand:
+def _plan_vhost(body: Body, _vhost: str | None) -> c.Defining:
+    return body.vhost_command(_name(body))
+
+
+def _plan_permission(body: Body, vhost: str | None) -> c.Defining:
     return body.permission_command(_vhost_of(body, vhost), body.text("user"))
 
 
-def _plan_topic_permission(body: Body, vhost: str | None) -> c.AnyCommand:
+def _plan_topic_permission(body: Body, vhost: str | None) -> c.Defining:
     return body.topic_permission_command(_vhost_of(body, vhost), body.text("user"))
 
 
-def _plan_parameter(body: Body, vhost: str | None) -> c.AnyCommand:
-    component, name, where = body.text("component"), body.text("name"), _vhost_of(body, vhost)
+def _plan_parameter(body: Body, vhost: str | None) -> c.Defining:
+    component, name, where = body.text("component"), _name(body), _vhost_of(body, vhost)
     if component == settings.LIMITS_COMPONENT:
         return limits_command(where, body.table("value"), body.at_ms)
     if component == settings.OPERATOR_POLICY_COMPONENT:
@@ -198,26 +256,26 @@ def _plan_parameter(body: Body, vhost: str | None) -> c.AnyCommand:
     return parameter_command(where, component, name, body)
 
 
-def _plan_global(body: Body, _vhost: str | None) -> c.AnyCommand:
-    return parameter_command(settings.GLOBAL, settings.GLOBAL, body.text("name"), body)
+def _plan_global(body: Body, _vhost: str | None) -> c.Defining:
+    return parameter_command(settings.GLOBAL, settings.GLOBAL, _name(body), body)
 
 
-def _plan_policy(body: Body, vhost: str | None) -> c.AnyCommand:
-    return policy_command(_vhost_of(body, vhost), body.text("name"), body)
+def _plan_policy(body: Body, vhost: str | None) -> c.Defining:
+    return policy_command(_vhost_of(body, vhost), _name(body), body)
 
 
-def _plan_queue(body: Body, vhost: str | None) -> c.AnyCommand:
+def _plan_queue(body: Body, vhost: str | None) -> c.Defining:
     return c.DeclareQueue(
         at_ms=body.at_ms,
         vhost=_vhost_of(body, vhost),
-        name=body.text("name"),
+        name=_name(body),
         durable=body.flag("durable", True),
         auto_delete=body.flag("auto_delete", False),
         arguments=body.table("arguments", {}),
     )
 
 
-def _plan_exchange(body: Body, vhost: str | None) -> c.AnyCommand:
+def _plan_exchange(body: Body, vhost: str | None) -> c.Defining:
     return c.DeclareExchange(
         at_ms=body.at_ms,
         vhost=_vhost_of(body, vhost),
@@ -230,7 +288,7 @@ def _plan_exchange(body: Body, vhost: str | None) -> c.AnyCommand:
     )
 
 
-def _plan_binding(body: Body, vhost: str | None) -> c.AnyCommand:
+def _plan_binding(body: Body, vhost: str | None) -> c.Defining:
     kind = body.text("destination_type", "queue")
     if kind not in ("queue", "exchange"):
         raise bad_request(f"destination_type '{kind}' is neither 'queue' nor 'exchange'")
@@ -245,8 +303,8 @@ def _plan_binding(body: Body, vhost: str | None) -> c.AnyCommand:
     )
 
 
-def _plan_operator_policy(body: Body, vhost: str | None) -> c.AnyCommand:
-    return policy_command(_vhost_of(body, vhost), body.text("name"), body, operator=True)
+def _plan_operator_policy(body: Body, vhost: str | None) -> c.Defining:
+    return policy_command(_vhost_of(body, vhost), _name(body), body, operator=True)
 
 
 _SECTIONS: Final[dict[str, _Planner]] = {

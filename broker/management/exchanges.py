@@ -118,6 +118,7 @@ def full(reading: Reading, vhost: str, name: str) -> Document:
         if queue is not None:
             stats = reading.counted("msg_rates", tracks, _PUBLISH)
             answer["outgoing"].append({"queue": {"name": queue.name, "vhost": queue.vhost}, "stats": stats})
+    answer["may"] = reading.seer.may(vhost, exchange.name)
     return answer
 
 

@@ -87,6 +87,11 @@ class Track(Generic[R]):
             if len(times) > capacity:
                 del times[0], kept[0]
 
+    @property
+    def idle_since_ms(self) -> int:
+        """Since when nothing of it changed: the sample that told it last; 0: the last one did."""
+        return 0 if self.at_ms == self.sampling.at_ms else self.at_ms
+
     def watch(self) -> None:
         """Keep an hour from now on."""
         if len(self._rings) == len(MINUTE):

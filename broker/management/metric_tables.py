@@ -33,11 +33,15 @@ QUEUE_COARSE: Final = (
 QUEUE_CONSUMERS: Final = (Of("queue_consumers", GAUGE, "Consumers of a queue", lambda r: r.consumers),)
 QUEUE_FINE: Final = (
     Of("queue_messages_ready_bytes", GAUGE, "Bytes of the bodies of ready messages", lambda r: r.ready_bytes),
+    Of("queue_messages_ram", GAUGE, "Messages that are in memory", lambda r: r.in_memory),
     Of("queue_messages_ram_bytes", GAUGE, "Bytes of messages that are in memory", lambda r: r.in_memory_bytes),
+    Of("queue_messages_paged_out", GAUGE, "Messages that are on disk only",
+       lambda r: max(0, r.ready + r.unacknowledged - r.in_memory)),
+    Of("queue_messages_persistent", GAUGE, "Messages that the journal or copies hold", lambda r: r.persistent),
     Of("queue_process_memory_bytes", GAUGE, "Memory that a queue takes, about", lambda r: r.memory_bytes),
     Of("queue_disk_reads_total", COUNTER, "Messages read back from the journal", lambda r: r.messages.disk_reads),
     Of("queue_disk_writes_total", COUNTER, "Messages written to the journal", lambda r: r.messages.disk_writes),
-)
+)  # fmt: skip
 CHANNEL: Final = (
     Of("channel_consumers", GAUGE, "Consumers of a channel", lambda r: r.consumers),
     Of("channel_messages_unacked", GAUGE, "Delivered and not acknowledged", lambda r: r.unacknowledged),
@@ -82,6 +86,9 @@ NODE: Final = (
 NODE_DISK: Final = (
     Of("io_write_ops_total", COUNTER, "Groups written to the journal", lambda r: r.journal_flushes),
     Of("io_write_bytes_total", COUNTER, "Bytes written to the journal", lambda r: r.journal_written_bytes),
+    Of("io_read_ops_total", COUNTER, "Reads from the journal", lambda r: r.journal_reads),
+    Of("io_read_bytes_total", COUNTER, "Bytes read from the journal", lambda r: r.journal_read_bytes),
+    Of("io_read_time_seconds_total", COUNTER, "Time that reads took", lambda r: r.journal_read_us / 1e6),
     Of("io_sync_ops_total", COUNTER, "Flushes of the journal", lambda r: r.journal_flushes),
     Of("io_sync_time_seconds_total", COUNTER, "Time that flushes took", lambda r: r.journal_flush_us / 1e6),
 )
@@ -133,12 +140,19 @@ OWN_NODE: Final = (
     Of("wiring_index", GAUGE, "Index of the last applied command of the wiring log", lambda r: r.wiring_index),
     Of("wiring_is_leader", GAUGE, "1: this node orders the wiring log", lambda r: r.wiring_leader == r.name),
     Of("wiring_has_leader", GAUGE, "1: the node knows who orders the wiring log", lambda r: r.wiring_leader != ""),
+    Of("wiring_term", GAUGE, "Elections of the wiring log: it rises when another orders it", lambda r: r.wiring_term),
+    Of("copies_sent_bytes_total", COUNTER, "Bytes of records sent to copies", lambda r: r.copies_sent_bytes),
+    Of("copies_received_bytes_total", COUNTER, "Bytes of records received for copies here",
+       lambda r: r.copies_received_bytes),
     Of("journal_segments", GAUGE, "Segments of the journal", lambda r: r.journal_segments),
     Of("journal_bytes", GAUGE, "Bytes of the journal on disk", lambda r: r.journal_bytes),
     Of("journal_written_bytes_total", COUNTER, "Bytes written to the journal", lambda r: r.journal_written_bytes),
     Of("journal_flushes_total", COUNTER, "Group commits", lambda r: r.journal_flushes),
     Of("journal_flush_seconds_total", COUNTER, "Time that group commits took", lambda r: r.journal_flush_us / 1e6),
-)
+    Of("journal_reads_total", COUNTER, "Reads from the journal", lambda r: r.journal_reads),
+    Of("journal_read_bytes_total", COUNTER, "Bytes read from the journal", lambda r: r.journal_read_bytes),
+    Of("journal_read_seconds_total", COUNTER, "Time that reads took", lambda r: r.journal_read_us / 1e6),
+)  # fmt: skip
 LINK: Final = (
     Of("link_up", GAUGE, "1: the link to another member is up", lambda link: link.up),
     Of("link_sent_bytes_total", COUNTER, "Bytes sent to another member", lambda link: link.sent_bytes),

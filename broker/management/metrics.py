@@ -16,7 +16,7 @@ The text comes in parts, one metric each, so that who sends it can do other thin
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.census.rows import Certificate, ChannelRow, ConnectionRow, ConsumerRow, ExchangeRow, NodeRow, QueueRow
 from broker.version import VERSION
@@ -24,6 +24,7 @@ from cluster.entities import Queue
 from cluster.ids import NodeId, QueueId
 
 from .exposition import COUNTER, GAUGE, UNTYPED, Named, labels, written
+from .history import Track
 from .metric_tables import (
     ALARMS,
     CHANNEL,
@@ -49,6 +50,8 @@ from .metric_tables import (
 )
 from .mirror import Mirror
 from .nodes import RABBITMQ_API, certificates, name_of_cluster
+
+R = TypeVar("R")
 
 SHARED: Final = "rabbitmq_"
 DETAILED: Final = "rabbitmq_detailed_"
@@ -77,35 +80,26 @@ class Present:
 
     def __init__(self, mirror: Mirror) -> None:
         self.mirror = mirror
-        self.node: NodeRow | None = None
-        self.connections: list[ConnectionRow] = []
-        self.channels: list[ChannelRow] = []
-        self.consumers: list[ConsumerRow] = []
-        self.exchanges: list[ExchangeRow] = []
-        self.queues: list[Owned] = []
         member = mirror.members.get(mirror.node)
-        names: dict[str, str] = {}
+        tracks: dict[type[Any], list[Track[Any]]] = {}
         for track in () if member is None else member.rows.values():
-            row = track.row
-            match row:
-                case NodeRow():
-                    self.node = row
-                case ConnectionRow():
-                    self.connections.append(row)
-                    names[row.connection_id] = row.name
-                case ChannelRow():
-                    self.channels.append(row)
-                case ConsumerRow():
-                    self.consumers.append(row)
-                case ExchangeRow():
-                    self.exchanges.append(row)
-                case QueueRow(owned=True):
-                    entity = mirror.map.queue_by_id(QueueId(row.queue_id))
-                    if entity is not None and mirror.queue_track(entity) is track:
-                        self.queues.append(Owned(entity, row))
-                case _:
-                    pass
-        self._names = names
+            tracks.setdefault(type(track.row), []).append(track)
+
+        def rows(kind: type[R]) -> list[R]:
+            return [track.row for track in tracks.get(kind, ())]
+
+        self.node = next(iter(rows(NodeRow)), None)
+        self.connections = rows(ConnectionRow)
+        self.channels = rows(ChannelRow)
+        self.consumers = rows(ConsumerRow)
+        self.exchanges = rows(ExchangeRow)
+        self.queues: list[Owned] = []
+        for track in tracks.get(QueueRow, ()):
+            if track.row.owned:
+                entity = mirror.map.queue_by_id(QueueId(track.row.queue_id))
+                if entity is not None and mirror.queue_track(entity) is track:
+                    self.queues.append(Owned(entity, track.row))
+        self._names = {row.connection_id: row.name for row in self.connections}
 
     def name(self, row: ChannelRow) -> str:
         """As RabbitMQ names channels."""
@@ -167,7 +161,7 @@ def _number(value: Number) -> Number:
 def _summed(prefix: str, metrics: Sequence[Of], rows: Sequence[Any]) -> Iterator[str]:
     for metric in metrics:
         get = metric.get
-        yield _sample(prefix, metric, sum(get(row) for row in rows))
+        yield _sample(prefix, metric, sum(map(get, rows)))
 
 
 def _each(prefix: str, metrics: Sequence[Of], things: Sequence[tuple[str, Any]]) -> Iterator[str]:

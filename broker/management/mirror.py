@@ -1,8 +1,8 @@
 """What a management process knows: a replica of the cluster map, and the rows of every member.
 
-    restored(snapshot), applied(index, command)     the wiring, as the node folded it
-    told(batch, now_ms)                             the rows of one member
-    closed(now_ms)                                  a round of batches is over: totals of the cluster take their sample
+    restored(snapshot, now_ms), applied(index, command, now_ms)     the wiring, as the node folded it
+    told(batch, now_ms)     the rows of one member
+    closed(now_ms)          a round of batches is over: totals of the cluster take their sample
 
 Everything a page asks is found by a name or an id, never by a walk over all rows. Three sums over many rows are kept
 up to date as rows change: depths of each vhost, and the message and byte totals of each vhost, which must not fall
@@ -11,7 +11,7 @@ when a channel or connection ends: they grow by what each row grew.
 A queue's row is its owner's. While the map names another owner than the one that told last, the row with the highest
 epoch counts, so that a queue that moves never seems to be empty.
 
-No clock here: `now_ms` is the process's wall clock, used for staleness and for the cluster's curves only.
+No clock here: `now_ms` is the process's wall clock, used for staleness, the cluster's curves and its time line only.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.census.attempts import Attempts
 from broker.census.rows import (
     AnyRow,
     Batch,
@@ -32,20 +33,21 @@ from broker.census.rows import (
     ConsumerRow,
     ExchangeRow,
     Key,
+    LoginSourceRow,
     MessageTotals,
     NodeRow,
     QueueFlowRow,
     QueueRow,
 )
 from cluster import changes as told
-from cluster.commands import AnyCommand
+from cluster.commands import AnyCommand, PutUser
 from cluster.entities import Queue
 from cluster.ids import LogIndex, NodeId, QueueId
 from cluster.snapshot import Snapshot
 from cluster.state import Applied, ClusterMap
 
-from .attempts import Attempts
 from .history import DAY, MINUTE, Sampling, Track, grown
+from .timeline import Timeline
 
 WATCHED_MAX: Final = 1_000
 """So many single things may have an hour of their past."""
@@ -117,10 +119,14 @@ class Mirror:
         self.user_gone: Callable[[str | None], object] = lambda _name: None
         """Called when a user was deleted, though one of that name may be there again; None: it may have been anyone,
         for the wiring begins anew from a snapshot."""
+        self.rehashed: Callable[[str, str, str], object] = lambda _name, _before, _after: None
+        """Called when a hash of a user was replaced by another one of the same password."""
         self.certificates: Callable[[], Sequence[Certificate]] = tuple
         """What the TLS listeners of this process show."""
-        self.attempts = Attempts()
+        self.attempts = Attempts("http")
         """To sign in at this process."""
+        self.timeline = Timeline()
+        """Changes of owners and members."""
         self.queue_names: list[tuple[str, str]] = []
         """(vhost, name), sorted."""
         self.members: dict[str, MemberRows] = {}
@@ -136,6 +142,8 @@ class Mirror:
         self.exchanges: dict[tuple[str, str], dict[str, Track[ExchangeRow]]] = {}
         self.flows_of_exchange: dict[tuple[str, str], dict[Key, dict[str, Track[QueueFlowRow]]]] = {}
         self.flows_of_queue: dict[int, dict[Key, dict[str, Track[QueueFlowRow]]]] = {}
+        self.login_sources: dict[str, dict[Key, Track[LoginSourceRow]]] = {}
+        """By node: over AMQP."""
         self._queues: dict[int, dict[str, Track[QueueRow]]] = {}
         self._node_of: dict[int, str] = {}  # by id of the track's sampling: who told it
         self._counted: dict[int, tuple[str, int, int]] = {}  # queue_id: what it adds to the depths of its vhost
@@ -148,16 +156,23 @@ class Mirror:
 
     # -- the wiring -------------------------------------------------------------------------------------------
 
-    def restored(self, snapshot: Snapshot) -> None:
+    def restored(self, snapshot: Snapshot, now_ms: int) -> None:
         """Begin anew from a snapshot; rows stay."""
-        self.map = ClusterMap.restored(snapshot)
+        before, self.map = self.map, ClusterMap.restored(snapshot)
+        if before.applied:
+            self.timeline.resumed(before, self.map, now_ms)
+        else:
+            self.timeline.began(self.map, now_ms)
         self._reindex()
         self.user_gone(None)
         self.folded()
 
-    def applied(self, index: LogIndex, command: AnyCommand) -> Applied:
+    def applied(self, index: LogIndex, command: AnyCommand, now_ms: int) -> Applied:
         """The next command that the node applied."""
         outcome = self.map.apply(index, command)
+        if isinstance(command, PutUser) and command.only_if_hash is not None and outcome.ok:
+            self.rehashed(command.name, command.only_if_hash, command.password_hash)
+        self.timeline.applied(outcome, now_ms)
         for change in outcome.changes:
             match change:
                 case told.QueueDeclared(queue=queue):
@@ -276,6 +291,8 @@ class Mirror:
                 self.consumers_of_channel.setdefault((row.connection_id, row.channel), {})[row.tag] = track
             case QueueRow():
                 self._queues.setdefault(row.queue_id, {})[member.node] = track
+            case LoginSourceRow():
+                self.login_sources.setdefault(member.node, {})[key] = track
             case ExchangeRow():
                 self.exchanges.setdefault((row.vhost, row.name), {})[member.node] = track
             case QueueFlowRow():
@@ -305,6 +322,8 @@ class Mirror:
             case QueueRow():
                 _drop(self._queues, row.queue_id, member.node)
                 self._count(row.queue_id)
+            case LoginSourceRow():
+                _drop(self.login_sources, member.node, key)
             case ExchangeRow():
                 _drop(self.exchanges, (row.vhost, row.name), member.node)
             case QueueFlowRow():
@@ -446,6 +465,8 @@ def _empty(row: AnyRow) -> AnyRow:
             return msgspec.structs.replace(row, messages=MessageTotals(), ready=0, unacknowledged=0)
         case ChannelRow():
             return msgspec.structs.replace(row, messages=MessageTotals())
+        case ConsumerRow():
+            return msgspec.structs.replace(row, delivered=0)
         case ExchangeRow():
             return ExchangeRow(vhost=row.vhost, name=row.name)
         case QueueFlowRow():

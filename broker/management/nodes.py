@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from broker.census.rows import Certificate, NodeRow
+from broker.census.rows import Certificate, LoginSourceRow, NodeRow
 from broker.version import VERSION
 from cluster import exchange_rules
 from cluster.ids import NodeId
@@ -377,27 +377,43 @@ def login_attempts(reading: Reading, name: str) -> list[Document]:
     has this name."""
     _member(reading, name)
     track = reading.mirror.node_track(name)
-    amqp = [
-        {
-            "auth_attempts": logins.succeeded + logins.failed,
-            "auth_attempts_failed": logins.failed,
-            "auth_attempts_succeeded": logins.succeeded,
-            "protocol": "amqp091" if logins.protocol == "amqp" else logins.protocol,
-        }
-        for logins in (track.row.logins if track is not None else ())
-    ]
-    return [*amqp, reading.mirror.attempts.document()] if name == reading.mirror.node else amqp
+    counted: list[_Counted] = [*(track.row.logins if track is not None else ())]
+    if name == reading.mirror.node:
+        counted.append(reading.mirror.attempts)
+    return [_attempts(logins) for logins in counted]
+
+
+class _Counted(Protocol):
+    @property
+    def protocol(self) -> str: ...
+    @property
+    def succeeded(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+
+
+def _attempts(counted: _Counted) -> Document:
+    return {
+        "auth_attempts": counted.succeeded + counted.failed,
+        "auth_attempts_failed": counted.failed,
+        "auth_attempts_succeeded": counted.succeeded,
+        "protocol": "amqp091" if counted.protocol == "amqp" else counted.protocol,
+    }
 
 
 def login_sources(reading: Reading, name: str) -> list[Document]:
-    """Attempts at the management API by address and user; of another node none, for each knows its own. Refused (404)
-    when no member has this name."""
+    """Attempts by address and user, the last one of each protocol first; at the management API those of this node only.
+    Refused (404) when no member has this name."""
     _member(reading, name)
-    return reading.mirror.attempts.by_source() if name == reading.mirror.node else []
+    amqp = [track.row for track in reading.mirror.login_sources.get(name, {}).values()]
+    http = reading.mirror.attempts.sources() if name == reading.mirror.node else ()
+    rows = [*amqp, *(LoginSourceRow("http", *source) for source in http)]
+    return [{"remote_address": row.address, "username": row.user, **_attempts(row)} for row in reversed(rows)]
 
 
 def forget_login_sources(reading: Reading, name: str) -> None:
-    """They are counted anew. Refused: 404 when no member has this name, 400 when it is another one."""
+    """Those at the management API are counted anew; those over AMQP are the node's to forget. Refused: 404 when no
+    member has this name, 400 when it is another one."""
     _member(reading, name)
     if name != reading.mirror.node:
         raise bad_request(f"node '{name}' counts its own: ask its own management API")

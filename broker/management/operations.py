@@ -3,7 +3,7 @@
 These are the operator's requests of `broker.server.cluster_operations`, which the command line also makes through
 `admin.sock`. A plan checks rights and form; whether the deed can be done is the node's to say.
 
-A node drains itself alone, so that is asked of the node that shall drain. RabbitMQ has the first path only.
+A node drains itself alone, so that is asked of the node that shall drain. RabbitMQ has the first and the last path.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from .bodies import Body
 from .errors import bad_request, object_not_found
+from .nodes import forget_login_sources
 from .reading import Reading
 from .reads import Path
 from .rights import ADMINISTRATOR
@@ -28,12 +29,14 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One method of one path. Its answer is 200 with what the node told."""
+    """One method of one path."""
 
     method: str
     path: str
     summary: str
     plan: Callable[[Reading, Path, Body], Asked]
+    status: int = 200
+    """With what the node told; of 204 with nothing."""
 
 
 def run(operation: Operation, reading: Reading, path: Path, fields: dict[str, Any]) -> Asked:
@@ -76,6 +79,11 @@ def _forget(r: Reading, p: Path, _body: Body) -> Asked:
     return Asked("leave", {"member": p["name"], "accept_loss": r.query.get("accept-loss", "").lower() == "true"})
 
 
+def _forget_logins(r: Reading, p: Path, _body: Body) -> Asked:
+    forget_login_sources(r, p["name"])
+    return Asked("logins.forget")
+
+
 def _there(r: Reading, p: Path) -> None:
     if p["name"] not in r.mirror.node_names():
         raise object_not_found()
@@ -89,4 +97,5 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation("POST", "/api/nodes/{name}/drain", "Hand this node's queues and clients to others", _drain),
     Operation("DELETE", "/api/nodes/{name}", "Forget a member that is dead", _forget),
+    Operation("DELETE", "/api/auth/attempts/{name}/source", "Count sign-in attempts anew", _forget_logins, 204),
 )

@@ -16,7 +16,7 @@ from broker.census.rows import QueueRow
 from cluster.entities import Queue
 from cluster.ids import LOCAL_NODE
 
-from .connections import consumer_document
+from .connections import consumer_document, deliveries
 from .errors import object_not_found
 from .history import Track
 from .paging import Listing
@@ -123,7 +123,8 @@ def document(reading: Reading, queue: Queue) -> Document:
         "policy": settings.policy,
         "queue_id": queue.queue_id,
         "replicas": replicas,
-        "state": "down" if queue.owner is None else "running",
+        "paused": queue.paused,
+        "state": "down" if queue.owner is None else "paused" if queue.paused else "running",
         "type": queue.arguments.get("x-queue-type", "classic"),
         "vhost": queue.vhost,
     }
@@ -149,10 +150,10 @@ def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[Queu
     answer["exclusive_consumer_tag"] = row.exclusive_consumer_tag
     answer["head_message_timestamp"] = row.head_timestamp_s
     answer["single_active_consumer_tag"] = row.single_active_consumer_tag
-    if queue.owner is not None:
+    if queue.owner is not None and not queue.paused:
         answer["state"] = row.state
-    if row.idle_since_ms:
-        answer["idle_since"] = moment(row.idle_since_ms)
+    if track.idle_since_ms:
+        answer["idle_since"] = moment(track.idle_since_ms)
     answer["copies"] = [
         {
             "node": _named(reading, copy.node),
@@ -176,7 +177,7 @@ def full(reading: Reading, vhost: str, name: str) -> Document:
     answer["consumer_details"] = [
         consumer_document(reading, track) for _, track in sorted(consumers.items(), key=lambda item: item[0])
     ]
-    answer["deliveries"] = []
+    answer["deliveries"] = deliveries(reading, consumers.values(), by_queue=False)
     answer["incoming"] = [
         {
             "exchange": {"name": key[2], "vhost": key[1]},
@@ -185,6 +186,9 @@ def full(reading: Reading, vhost: str, name: str) -> Document:
         for key, told in sorted(reading.mirror.flows_of_queue.get(queue.queue_id, {}).items())
     ]
     answer["explain"] = reading.map.effective(queue).explain()
+    if queue.paused:
+        answer["explain"]["paused"] = "True, an operator has paused it: nothing is handed out until it is resumed"
+    answer["may"] = reading.seer.may(vhost, name)
     return answer
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from cluster.entities import DestinationKind
 
-from . import accounts, connections, definitions, exchanges, nodes, queues, settings
+from . import accounts, connections, definitions, exchanges, moves, nodes, queues, settings
 from .nodes import Health
 from .paging import Document, Listing, answer, of_documents, reduced, wish
 from .reading import Reading
@@ -189,6 +189,12 @@ READS: Final[tuple[Read, ...]] = (
     Read("/api/queues/{vhost}", "Queues of a vhost", lambda r, p: queues.listing(r, p["vhost"])),
     Read("/api/queues/{vhost}/{name}", "One queue", lambda r, p: queues.full(r, p["vhost"], p["name"])),
     Read("/api/queues/{vhost}/{name}/bindings", "Bindings to a queue", _queue_bindings),
+    Read(
+        "/api/queues/{vhost}/{name}/moves",
+        "Who owned a queue since when",
+        lambda r, p: moves.of_queue(r, p["vhost"], p["name"]),
+    ),
+    Read("/api/moves", "Changes of owners and of members", lambda r, _: moves.listing(r)),
     Read("/api/bindings", "Bindings", lambda r, _: exchanges.binding_listing(exchanges.all_bindings(r))),
     Read(
         "/api/bindings/{vhost}",

@@ -13,8 +13,9 @@ those who may enter it only, whatever their tags: an administrator may give itse
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
+from cluster.authorization import PermissionKind
 from cluster.entities import User
 from cluster.view import ClusterView
 
@@ -24,6 +25,7 @@ MANAGEMENT: Final = "management"
 POLICYMAKER: Final = "policymaker"
 MONITORING: Final = "monitoring"
 ADMINISTRATOR: Final = "administrator"
+KINDS: Final[tuple[PermissionKind, ...]] = ("configure", "write", "read")
 
 _REFUSALS: Final = {
     MANAGEMENT: "Not management user",
@@ -42,12 +44,14 @@ _GRANTED: Final = {
 class Seer:
     """A signed-in user, for one request."""
 
-    __slots__ = ("_map", "name", "tags")
+    __slots__ = ("_map", "name", "tags", "token")
 
-    def __init__(self, map_: ClusterView, name: str, tags: tuple[str, ...]) -> None:
+    def __init__(self, map_: ClusterView, name: str, tags: tuple[str, ...], token: bytes = b"") -> None:
         self._map = map_
         self.name = name
         self.tags = tags
+        self.token = token
+        """With which it signed in: its rights are this token's, over AMQP too. Empty: it is a user of the broker."""
 
     @classmethod
     def of(cls, map_: ClusterView, user: User) -> Seer:
@@ -69,12 +73,33 @@ class Seer:
         """Whether the user has a permission in the vhost."""
         return self._map.permission(self.name, vhost) is not None
 
+    def allowed(self, vhost: str, kind: PermissionKind, resource: str) -> bool:
+        """Whether it may configure, write or read the exchange or queue of this name; the default exchange is ""."""
+        return self._map.allowed(self.name, vhost, kind, resource)
+
+    def may(self, vhost: str, resource: str) -> list[str]:
+        """All that it may do with it: what a page offers. The node checks each deed again."""
+        return [kind for kind in KINDS if self.allowed(vhost, kind, resource)]
+
     def enter(self, vhost: str) -> None:
         """Refused: 404 when there is no such vhost, 401 when it is closed to the user."""
         if self._map.vhost(vhost) is None:
             raise object_not_found()
         if not self.enters(vhost):
             raise not_authorised("User not authorised to access virtual host")
+
+    def check(self, vhost: str, kind: PermissionKind, sort: Literal["queue", "exchange"], name: str) -> None:
+        """Refused (401) as AMQP would."""
+        if not self.allowed(vhost, kind, name):
+            shown = name or "amq.default"
+            raise not_authorised(f"{kind} access to {sort} '{shown}' in vhost '{vhost}' refused for user '{self.name}'")
+
+    def may_route(self, vhost: str, exchange: str, routing_key: str | None) -> bool:
+        """Whether it may publish with this key to a topic exchange; None: with any."""
+        if routing_key is not None:
+            return self._map.topic_allowed(self.name, vhost, "write", exchange, routing_key)
+        limited = (self.name, vhost, exchange)
+        return all((one.user, one.vhost, one.exchange) != limited for one in self._map.topic_permissions())
 
     def amqp_user(self, _vhost: str) -> str:
         """As whom it speaks AMQP in a vhost."""

@@ -66,7 +66,7 @@ def vhost_document(reading: Reading, vhost: Vhost) -> Document:
         "metadata": {"description": vhost.description, "tags": list(vhost.tags)},
         "name": vhost.name,
         "tags": list(vhost.tags),
-        "tracing": False,
+        "tracing": vhost.tracing,
     }
     track = reading.mirror.vhost_sums.get(vhost.name)
     if track is not None:

@@ -1,11 +1,14 @@
-"""Who asks with an OAuth 2 token: its tags and vhosts are those of its scopes, whatever users the broker has."""
+"""Who asks with an OAuth 2 token: its tags and vhosts are those of its scopes, whatever users the broker has.
+
+What it does by AMQP it does with the token itself: the node verifies it again, and asks its scopes for each operation.
+"""
 
 from __future__ import annotations
 
 from broker.oauth2.scopes import Grants
+from cluster.authorization import PermissionKind
 from cluster.view import ClusterView
 
-from .errors import Refused
 from .rights import Seer
 
 
@@ -14,18 +17,18 @@ class TokenSeer(Seer):
 
     __slots__ = ("_grants",)
 
-    def __init__(self, map_: ClusterView, name: str, grants: Grants) -> None:
-        super().__init__(map_, name, grants.tags)
+    def __init__(self, map_: ClusterView, name: str, grants: Grants, token: bytes) -> None:
+        super().__init__(map_, name, grants.tags, token)
         self._grants = grants
 
     def enters(self, vhost: str) -> bool:
         """Whether a scope names the vhost."""
         return self._grants.enters(vhost)
 
-    def amqp_user(self, _vhost: str) -> str:
-        """Refused (403): AMQP is spoken as a user of the broker, whose permissions are not the token's."""
-        raise Refused(
-            403,
-            "not_authorised",
-            "what is done by AMQP (declare, bind, publish, get, purge) needs a user of the broker",
-        )
+    def allowed(self, vhost: str, kind: PermissionKind, resource: str) -> bool:
+        """Whether a scope names it."""
+        return self._grants.allowed(vhost, kind, resource)
+
+    def may_route(self, vhost: str, exchange: str, routing_key: str | None) -> bool:
+        """Whether a scope allows the key; one has to be said."""
+        return routing_key is not None and self._grants.topic_allowed(vhost, "write", exchange, routing_key)

@@ -9,13 +9,14 @@ user's own permissions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from cluster import commands as c
 
-from . import accounts, definitions, nodes, settings
+from . import accounts, definitions, settings
 from .bodies import (
     BODY_BYTES_MAX,
     DEFINITIONS_BYTES_MAX,
@@ -27,9 +28,10 @@ from .bodies import (
     user_limits_with,
 )
 from .errors import bad_request, object_not_found
+from .messages import require_unlocked
 from .reading import Reading
 from .reads import Path
-from .rights import ADMINISTRATOR, POLICYMAKER
+from .rights import ADMINISTRATOR, MANAGEMENT, POLICYMAKER
 
 
 class Planned(msgspec.Struct):
@@ -41,6 +43,13 @@ class Planned(msgspec.Struct):
     """(place of a PutUser in `commands`, the password): hashed off the loop before anything is ordered."""
     whole: bool = False
     """All or nothing: one import."""
+    answer: dict[str, Any] | None = None
+    """Of a trial: nothing is ordered."""
+
+    def definitions(self) -> list[c.Defining]:
+        """The commands of an import."""
+        assert self.whole, "commands that may be anything are no import"
+        return cast(list[c.Defining], self.commands)
 
     def __repr__(self) -> str:
         """Without the passwords: they must never reach a log."""
@@ -81,8 +90,18 @@ def _deleted(command: c.AnyCommand, existed: bool) -> Planned:
     return Planned([command])
 
 
-def _put_vhost(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    return _made(body.vhost_command(p["vhost"]), r.map.vhost(p["vhost"]) is not None)
+def _put_vhost(r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Planned:
+    existing = r.map.vhost(p["vhost"])
+    command = body.vhost_command(p["vhost"])
+    if existing is not None and set(fields) == {"tracing"}:  # a switch says nothing of the rest
+        command = replace(
+            command,
+            description=existing.description,
+            tags=existing.tags,
+            metadata=existing.metadata,
+            default_queue_type=existing.default_queue_type,
+        )
+    return _made(command, existing is not None)
 
 
 def _delete_vhost(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
@@ -109,7 +128,7 @@ def _delete_users(r: Reading, _p: Path, body: Body, _fields: dict[str, Any]) -> 
     for name in names:
         if r.map.user(name) is None:
             raise bad_request(["no_such_user", name])
-    return Planned([c.DeleteUser(at_ms=body.at_ms, name=name) for name in names], whole=True)
+    return Planned([c.DeleteUser(at_ms=body.at_ms, name=name) for name in names])
 
 
 def _known(r: Reading, p: Path) -> None:
@@ -234,17 +253,30 @@ def _delete_user_limit(r: Reading, p: Path, body: Body, _fields: dict[str, Any])
     return _user_with_limit(r, p, body, None)
 
 
-def _import(_r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Planned:
+def _import(r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Planned:
     commands, passwords = definitions.planned(fields, body.at_ms, p.get("vhost"))
-    return Planned(commands, passwords=passwords, whole=True)
+    planned = Planned(list(commands), passwords=passwords, whole=True)
+    if r.query.get("dry_run") == "true":
+        planned.answer = definitions.trial(r.mirror.map, commands)
+    return planned
 
 
-def _forget_login_sources(r: Reading, p: Path, _body: Body, _fields: dict[str, Any]) -> Planned:
-    nodes.forget_login_sources(r, p["name"])
-    return Planned([])
+def _pause_queue(paused: bool) -> Plan:
+    def plan(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
+        queue = r.map.queue(p["vhost"], p["name"])
+        if queue is None:
+            raise object_not_found()
+        r.seer.check(p["vhost"], "configure", "queue", p["name"])
+        if paused:
+            require_unlocked(queue)
+        return Planned([c.PauseQueue(at_ms=body.at_ms, vhost=p["vhost"], name=p["name"], paused=paused)])
+
+    return plan
 
 
 WRITES: Final[tuple[Write, ...]] = (
+    Write("PUT", "/api/queues/{vhost}/{name}/pause", "Hand nothing out", _pause_queue(True), MANAGEMENT, enter=True),
+    Write("PUT", "/api/queues/{vhost}/{name}/resume", "Hand out again", _pause_queue(False), MANAGEMENT, enter=True),
     Write("PUT", "/api/vhosts/{vhost}", "Make or change a vhost", _put_vhost),
     Write("DELETE", "/api/vhosts/{vhost}", "Delete a vhost and all in it", _delete_vhost),
     Write("POST", "/api/users/bulk-delete", "Delete users", _delete_users),
@@ -284,7 +316,6 @@ WRITES: Final[tuple[Write, ...]] = (
     Write("DELETE", "/api/vhost-limits/{vhost}/{name}", "Take off a limit of a vhost", _delete_vhost_limit),
     Write("PUT", "/api/user-limits/{user}/{name}", "Set a limit of a user", _put_user_limit),
     Write("DELETE", "/api/user-limits/{user}/{name}", "Take off a limit of a user", _delete_user_limit),
-    Write("DELETE", "/api/auth/attempts/{name}/source", "Count sign-in attempts anew", _forget_login_sources),
     Write("POST", "/api/definitions", "Import definitions, all or none", _import, body_bytes_max=DEFINITIONS_BYTES_MAX),
     Write(
         "POST",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from broker.census.attempts import Attempts
 from broker.census.totals import MessageTotals
 from broker.session.counts import totals
 
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 class Churn:
     """Counted where it happens; nobody decides anything by it."""
 
-    __slots__ = ("_left", "channels", "logins", "queues_created", "queues_declared", "queues_deleted", "refused_logins")
+    __slots__ = ("_left", "channels", "logins", "queues_created", "queues_declared", "queues_deleted")
 
     def __init__(self) -> None:
         self._left = MessageTotals()  # of the channels that are gone
         self.channels = 0
         """Opened."""
-        self.logins = 0
-        self.refused_logins = 0
+        self.logins = Attempts("amqp")
+        """Of clients; not of whoever opened the node's own socket."""
         self.queues_declared = 0
         """queue.declare that were answered, whether the queue was new or not."""
         self.queues_created = 0

@@ -85,6 +85,7 @@ class Copying:
             (),
         )  # of the last `move`: what lives there
         self.pending_bytes = 0
+        self.sent_bytes = self.received_bytes = 0  # of records, to copies and from owners; totals for operators
         self._durable = 0
 
     # -- own queues -------------------------------------------------------------------------------------------
@@ -212,7 +213,15 @@ class Copying:
     # -- what the cores ask: both -----------------------------------------------------------------------------
 
     def send(self, peer: str, head: ReplicationMessage, payload: Sequence[Bytes] = ()) -> bool:
-        return self._hub.send(peer, head, payload)
+        sent = self._hub.send(peer, head, payload)
+        if sent:
+            self.sent_bytes += sum(map(len, payload))
+        return sent
+
+    def received(self, peer: str, message: ReplicationMessage, payload: memoryview) -> None:
+        """What an owner elsewhere says of a queue that this node copies."""
+        self.received_bytes += len(payload)
+        self.backup.received(peer, message, payload, self._node.now_ms)
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
         self.told(event, queue_id, node, detail)

@@ -4,7 +4,7 @@ The shell (`broker.server.shell`) calls in with events and the time, and takes o
 
     proposals    commands for the wiring log; `done` hears of the result when the command is applied
     loads        messages to read from the journal; the answer goes to `loaded`
-    checks       passwords to verify off the loop; the answer goes to the connection
+    checks       passwords and tokens to verify off the loop; the answer goes to the connection
     writes       queues with records for the next group commit: `write_group`, then `group_committed`
     sending      connections with bytes to send
     next_wake_ms when `turn` must be called even if nothing happens
@@ -16,7 +16,6 @@ the shell persists, then sends. What must not be said before it is durable is no
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,21 +26,23 @@ from msgspec.structs import replace
 from broker.amqp.errors import AmqpError
 from broker.node.churn import Churn
 from broker.node.dead_letters import DeadLetters
+from broker.node.flows import Flows
 from broker.node.log import Log, Silence
+from broker.node.occupancy import Occupancy
 from broker.node.options import NodeOptions
 from broker.node.vhost import VirtualHost
+from broker.node.wakes import Wakes
 from broker.node.wants import Check
 from broker.node.wants import Group as Group
 from broker.node.wants import Load as Load
+from broker.node.watching import Watching
 from broker.queues.deadletter import Reason
 from broker.queues.face import QueueFace
 from broker.queues.queue import Queue
 from broker.queues.ring import Location, Ring
 from broker.queues.ticket import Ticket
-from broker.routing.binding import Binding, Destination
 from cluster import changes
 from cluster.commands import AnyCommand, DeclareQueue, DeleteQueue, RemoveConnection
-from cluster.entities import Binding as BindingEntity
 from cluster.entities import Queue as QueueEntity
 from cluster.errors import Unavailable
 from cluster.ids import Incarnation, NodeId
@@ -86,6 +87,10 @@ class Node:
         """It drains: no client may stay, nor open a connection."""
         self.now_ms = 0
         self.churn = Churn()
+        self.occupancy = Occupancy()
+        self.flows = Flows()
+        self.watching = Watching(self)
+        self.watches = self.watching.watches
         self.vhosts: dict[str, VirtualHost] = {}
         self.queues: dict[int, Queue] = {}
         self.connections: dict[str, Connection] = {}
@@ -123,8 +128,7 @@ class Node:
         self._rate_bytes = 0
         self._patient = False
         self.agenda: list[Queue] = []
-        self._wakes: list[tuple[int, int, Queue]] = []
-        self._wake_count = 0
+        self._wakes = Wakes()
         self._serial = 0
 
     # -- connections ------------------------------------------------------------------------------------------
@@ -153,9 +157,6 @@ class Node:
         else:
             then(key in self.reply_targets)
 
-    def check_password(self, user: str, password: bytes, then: Callable[[bool], None]) -> None:
-        self.checks.append(Check(self.map.user(user), password, then))
-
     def remove_connection(self, connection_id: str, then: Callable[[], None] = lambda: None) -> None:
         """Ends the queues that were exclusive to it; `then` is called when that was tried."""
         command = RemoveConnection(connection=connection_id)
@@ -175,9 +176,6 @@ class Node:
 
     def log_cut(self, connection: Connection, why: str) -> None:
         self.log.cut(connection.peer, connection.user, why)
-
-    def log_refused(self, connection: Connection, user: str, mechanism: str, why: str) -> None:
-        self.log.refused(connection.peer, user, mechanism, why)
 
     def propose(self, command: AnyCommand, done: Done) -> None:
         if self.part is not None and isinstance(command, DeclareQueue):
@@ -221,7 +219,7 @@ class Node:
     def adopt(self, rings: dict[int, Ring]) -> None:
         """Builds the node from the map at start; `rings` are those with recovered messages, by queue id."""
         for vhost in self.map.vhosts():
-            self.vhosts[vhost.name] = VirtualHost(vhost.name)
+            self._vhost_added(changes.VhostAdded(vhost.name))
             for exchange in self.map.exchanges(vhost.name):
                 self._exchange_declared(changes.ExchangeDeclared(exchange))
             for queue in self.map.queues(vhost.name):
@@ -248,6 +246,7 @@ class Node:
         """What sessions and routes of this node hold instead of the queue."""
         vhost = self.vhosts[entity.vhost]
         vhost.queues[entity.name] = face
+        self.watching.began(entity.vhost, face)
         vhost.router.add_queue(entity.name)
 
     def _queue_declared(self, change: changes.QueueDeclared) -> None:
@@ -271,6 +270,13 @@ class Node:
             queue.drop()
             self.writes.pop(queue, None)
             self.forget_ring(queue.ring)
+
+    def _queue_paused(self, change: changes.QueuePaused) -> None:
+        queue = self.queues.get(change.queue.queue_id)
+        if queue is not None:
+            queue.halt(change.queue)
+        if self.part is not None:
+            self.part.proxies.paused(change.queue)
 
     def forget_ring(self, ring: Ring) -> None:
         """What the journal has of it is not wanted any more."""
@@ -297,16 +303,18 @@ class Node:
         self.vhosts[change.exchange.vhost].remove_exchange(change.exchange.name)
 
     def _bound(self, change: changes.Bound) -> None:
-        self.vhosts[change.binding.vhost].router.bind(_binding(change.binding))
+        self.vhosts[change.binding.vhost].bind(change.binding)
 
     def _unbound(self, change: changes.Unbound) -> None:
-        self.vhosts[change.binding.vhost].router.unbind(_binding(change.binding))
+        self.vhosts[change.binding.vhost].unbind(change.binding)
 
     def _vhost_added(self, change: changes.VhostAdded) -> None:
         self.vhosts[change.vhost] = VirtualHost(change.vhost)
+        self.watching.review(change.vhost)
 
     def _vhost_deleted(self, change: changes.VhostDeleted) -> None:
         del self.vhosts[change.vhost]
+        self.watching.review(change.vhost)
         for connection in tuple(self.connections.values()):
             connection.vhost_deleted(change.vhost)
 
@@ -317,7 +325,8 @@ class Node:
         for queue in vhost.queues.values():
             queue.adopt(self.map.effective(queue.entity))
         for exchange in self.map.exchanges(change.vhost):
-            if exchange.name:
+            # one that the same command has declared is told later, and begins with what the policy says
+            if exchange.name and vhost.router.exchange_type(exchange.name) is not None:
                 vhost.router.set_alternate(exchange.name, self.map.exchange_settings(exchange).alternate_exchange)
 
     def _authorization_changed(self, change: changes.UserChanged | changes.PermissionChanged) -> None:
@@ -365,10 +374,7 @@ class Node:
             queue.ring.marked = False
 
     def wake(self, queue: Queue, at_ms: int) -> None:
-        if not queue.wake_ms or at_ms < queue.wake_ms:  # woken too early, it asks again
-            queue.wake_ms = at_ms
-            self._wake_count += 1
-            heapq.heappush(self._wakes, (at_ms, self._wake_count, queue))
+        self._wakes.wish(queue, at_ms)
 
     def end(self, queue: Queue) -> None:
         entity = queue.entity
@@ -395,11 +401,7 @@ class Node:
     def turn(self, now_ms: int) -> None:
         """Lets every marked queue work until none is marked, then says the confirms that came of it."""
         self.now_ms = now_ms
-        while self._wakes and self._wakes[0][0] <= now_ms:
-            at_ms, _, queue = heapq.heappop(self._wakes)
-            if queue.wake_ms == at_ms and not queue.deleted and queue.ring.owner is queue:  # else it is a replica's
-                queue.wake_ms = 0
-                queue.ring.mark()
+        self._wakes.mark(now_ms)
         while self._removals and self._removals[0][0] <= now_ms:
             self.remove_connection(self._removals.popleft()[1])
         self._work(now_ms)
@@ -418,6 +420,8 @@ class Node:
                 for queue in due:
                     queue.turn(now_ms)
             moved = self.part is not None and self.part.turn(now_ms)
+            if self.watches:
+                moved = self.watching.turn() or moved
 
     @property
     def busy(self) -> bool:
@@ -434,9 +438,7 @@ class Node:
 
     @property
     def next_wake_ms(self) -> int | None:
-        while self._wakes and (self._wakes[0][2].wake_ms != self._wakes[0][0] or self._wakes[0][2].deleted):
-            heapq.heappop(self._wakes)
-        own = self._wakes[0][0] if self._wakes else None
+        own = self._wakes.next_ms
         others = self.part.next_wake_ms if self.part is not None else None
         return own if others is None or (own is not None and own < others) else others
 
@@ -569,17 +571,19 @@ def _part(name: str, node: Node, change: changes.Change) -> None:
 _REACTIONS: dict[type, Callable[[Node, Any], None]] = {
     changes.QueueDeclared: Node._queue_declared,
     changes.QueueDeleted: Node._queue_deleted,
+    changes.QueuePaused: Node._queue_paused,
     changes.ExchangeDeclared: Node._exchange_declared,
     changes.ExchangeDeleted: Node._exchange_deleted,
     changes.Bound: Node._bound,
     changes.Unbound: Node._unbound,
     changes.VhostAdded: Node._vhost_added,
-    changes.VhostChanged: Node._nothing,
+    changes.VhostChanged: lambda node, change: node.watching.review(change.vhost),
     changes.VhostDeleted: Node._vhost_deleted,
     changes.PolicyChanged: Node._policy_changed,
     changes.UserChanged: Node._authorization_changed,
     changes.PermissionChanged: Node._authorization_changed,
     changes.ParameterChanged: Node._nothing,
+    changes.ImportChanged: Node._nothing,
     changes.MemberChanged: partial(_part, "member_changed"),
     changes.MemberForgotten: partial(_part, "member_forgotten"),
     changes.OwnerChanged: partial(_part, "owner_changed"),
@@ -593,8 +597,3 @@ def _priorities(settings: QueueSettings) -> int:
     if settings.max_priority is not None:
         return settings.max_priority
     return 31 if settings.queue_type == "quorum" else 0
-
-
-def _binding(entity: BindingEntity) -> Binding:
-    destination = Destination(entity.destination, entity.destination_kind == "exchange")
-    return Binding(entity.source, destination, entity.routing_key, entity.arguments)

@@ -39,6 +39,9 @@ class NodeOptions:
     connections_max: int = 65536
     """Connections of this node; more are closed at once."""
 
+    channels_max: int = 262_144
+    """Channels of this node, of all connections."""
+
     consumers_per_channel_max: int = 4096
     """Consumers of one channel."""
 

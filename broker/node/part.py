@@ -22,6 +22,7 @@ from broker.node.alarms import AlarmsOfNodes
 from broker.node.copying import Copying
 from broker.node.failover import Failover
 from broker.node.hub import Handler, Hub, Payload
+from broker.node.occupancy import OccupancyOfNodes, Occupied
 from broker.node.records import Records
 from broker.node.relaying import Relaying
 from broker.node.requests import HandOver
@@ -89,11 +90,8 @@ class Part:
         self._members_changed = False
         self._storing = 0  # how many members hold messages
         self._full: dict[str, None] = {}
-        primary, backup = self.copying.primary, self.copying.backup
-        self._handle(
-            (Append, SyncOffer, SyncBucket),
-            lambda peer, message, payload: backup.received(peer, message, payload, node.now_ms),
-        )
+        primary = self.copying.primary
+        self._handle((Append, SyncOffer, SyncBucket), self.copying.received)
         self._handle(
             (AppendAck, SyncWant, SyncDone, SyncRefused),
             lambda peer, message, payload: primary.received(peer, message, payload, node.now_ms),
@@ -105,6 +103,8 @@ class Part:
         self.alarms = AlarmsOfNodes(node, self.hub, self.proxies)
         self._handle((Alarmed,), self.alarms.received)
         self._handle((HandOver,), self._asked_to_hand_over)
+        self.occupancy = OccupancyOfNodes(node, self.hub)
+        self._handle((Occupied,), self.occupancy.received)
 
     def _handle(self, heads: Iterable[type], handler: Handler) -> None:
         self.hub.handlers.update(dict.fromkeys(heads, handler))
@@ -335,6 +335,7 @@ class Part:
         self.servings.unlinked(peer)
         self.proxies.linked(peer)
         self.alarms.linked(peer)
+        self.occupancy.linked(peer)
 
     def _link_ends(self, peer: str) -> None:
         self.hub.unlink(peer)
@@ -344,6 +345,7 @@ class Part:
         self.proxies.unlinked(peer)
         self.replies.unlinked(peer)
         self.alarms.unlinked(peer)
+        self.occupancy.unlinked(peer)
 
     def lease(self, leased: bool) -> None:
         """Whether this node may speak to clients."""
@@ -386,6 +388,7 @@ class Part:
         """To be called every 50 ms. What is due between two calls (`next_wake_ms`) is done by `turn`."""
         self.relay.tick(now_ms)
         self.copying.primary.tick(now_ms)
+        self.occupancy.tick()
         self.hub.tick(now_ms)
 
     @property
@@ -466,6 +469,9 @@ class Part:
 
     def hand_over(self, queue_id: int, to: str) -> bool:
         """Hands the queue over, if it can be; False: not now."""
+        queue = self.node.queues.get(queue_id)
+        if queue is not None and queue.aside:
+            return False  # its next owner would have these messages again, and so would the queues that they went to
         return self.copying.primary.transfer(queue_id, NodeId(to), self.node.now_ms)
 
     def _asked_to_hand_over(self, _peer: str, message: HandOver, _payload: memoryview) -> None:

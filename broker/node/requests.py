@@ -1,5 +1,7 @@
 """What nodes ask of each other on behalf of an operator: heads of frames on the data link, without payload.
 
+(`Occupied` is no request, and what limits ask: `broker.node.occupancy`.)
+
 Nothing is answered: what came of a request stands in the map, and who asked looks there. So a request may be lost, come
 twice or come late, and what it asks for must be harmless then.
 """
@@ -10,6 +12,8 @@ from typing import Annotated
 
 import msgspec
 
+from broker.node.occupancy import Occupied
+
 
 class HandOver(msgspec.Struct, frozen=True, array_like=True, tag=50):
     """To a queue's owner: hand it to this member, if you still own it and can."""
@@ -18,4 +22,4 @@ class HandOver(msgspec.Struct, frozen=True, array_like=True, tag=50):
     to: Annotated[str, msgspec.Meta(max_length=64)]
 
 
-AnyRequest = HandOver
+AnyRequest = HandOver | Occupied

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from broker.queues.face import QueueFace
+from broker.routing.binding import Binding, Destination
 from broker.routing.router import Router
 from broker.session.counts import ExchangeCounts
+from cluster.entities import Binding as BindingEntity
 
 
 class VirtualHost:
@@ -19,7 +21,20 @@ class VirtualHost:
         self.exchanges: dict[str, ExchangeCounts] = {}
         """Of those that something was published to."""
 
+    def bind(self, entity: BindingEntity) -> None:
+        """A binding began."""
+        self.router.bind(_routed(entity))
+
+    def unbind(self, entity: BindingEntity) -> None:
+        """A binding ended."""
+        self.router.unbind(_routed(entity))
+
     def remove_exchange(self, name: str) -> None:
         """It is deleted, and one of the same name that comes later counts anew."""
         self.router.remove_exchange(name)
         self.exchanges.pop(name, None)
+
+
+def _routed(entity: BindingEntity) -> Binding:
+    destination = Destination(entity.destination, entity.destination_kind == "exchange")
+    return Binding(entity.source, destination, entity.routing_key, entity.arguments)

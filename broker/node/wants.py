@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.queues.queue import Queue
 from broker.queues.ring import Location
 from cluster.entities import User
 from journal.record import Message
+
+if TYPE_CHECKING:
+    from broker.oauth2.verifier import Token
 
 
 class Load(NamedTuple):
@@ -34,9 +37,30 @@ class Group(NamedTuple):
     """Whether somebody waits for the disk, not only for the write."""
 
 
-class Check(NamedTuple):
-    """A password to verify, slowly and in the same time whether the user exists or not: `then(ok)` on the loop."""
+class Verdict(NamedTuple):
+    """What came of a Check."""
 
+    refusal: str = ""
+    """Why it is refused, for the log; empty: it is good."""
+    token: Token | None = None
+    """What was good is a token, whose user and rights are its own; None: the user's password."""
+    until_ms: int = 0
+    """When the token is over, wall clock ms since 1970; 0: it is none."""
+
+
+GOOD: Final = Verdict()
+WRONG: Final = Verdict("invalid credentials")
+
+
+class Check(NamedTuple):
+    """A password or token to verify, in the same time whether the user exists or not: `then(verdict)` on the loop."""
+
+    name: str
+    """As whom the client wants to sign in; a token says that itself."""
     user: User | None
-    password: bytes
-    then: Callable[[bool], None]
+    secret: bytes
+    address: str
+    """Where it comes from; empty: by a way that only the node's owner has."""
+    then: Callable[[Verdict], None]
+    wanted: Callable[[], bool]
+    """Whether somebody still waits for it."""

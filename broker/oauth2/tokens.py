@@ -30,6 +30,7 @@ KEYS_S: Final = 600.0
 OLD_KEYS_S: Final = 86_400.0
 AGAIN_S: Final = 30.0
 FETCH_S: Final = 5.0
+"""Who signs in waits so long for keys at most, and each read of them does; a fetch that goes on is the only one."""
 KEY_SET_BYTES_MAX: Final = 256 << 10
 REMEMBERED_S: Final = 60.0
 REMEMBERED_MAX: Final = 2_000
@@ -51,6 +52,7 @@ class Tokens:
         self._tried_s = float("-inf")
         self._wrong = ""
         self._fetching = asyncio.Lock()
+        self._fetch: asyncio.Task[bytes] | None = None  # it may outlive the patience of those who wait for it
         self._known: OrderedDict[bytes, tuple[Token, float]] = OrderedDict()
 
     async def token(self, octets: bytes) -> Token:
@@ -80,8 +82,15 @@ class Tokens:
             if now_s - self._fetched_s < age_s or now_s - self._tried_s < AGAIN_S:
                 return False
             self._tried_s = now_s
+            if self._fetch is None:
+                self._fetch = asyncio.create_task(asyncio.to_thread(fetched, self._options))
+            await asyncio.wait((self._fetch,), timeout=FETCH_S)
+            if not self._fetch.done():  # somebody else's turn, 30 s from now, takes what it brings
+                self._cannot(f"no answer within {FETCH_S:g} s", now_s)
+                return False
+            ended, self._fetch = self._fetch, None
             try:
-                keys = key_set(await asyncio.to_thread(fetched, self._options))
+                keys = key_set(ended.result())
             except (OSError, ValueError) as error:  # BadKeySet is one of these
                 self._cannot(str(error) or type(error).__name__, now_s)
                 return False

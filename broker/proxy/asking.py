@@ -46,11 +46,11 @@ class Asking:
         self._serving = serving
         self._asked: deque[Asked] = deque()
         self._gets: dict[RemoteConsumer, Attachment] = {}  # they stand in the queue, waiting for its head
-        self._purges: deque[tuple[Attachment, Ask, int, int]] = deque()  # waiting for a commit: count, mark
+        self._purges: list[tuple[Attachment, Ask, int, int]] = []  # waiting for a commit: count, mark
 
     def forget(self, attachment: Attachment) -> None:
         self._asked = deque(one for one in self._asked if one.attachment is not attachment)
-        self._purges = deque(one for one in self._purges if one[0] is not attachment)
+        self._purges = [one for one in self._purges if one[0] is not attachment]
         for credit in [credit for credit, asker in self._gets.items() if asker is attachment]:
             del self._gets[credit]
             credit.limit = 0  # what it took now no attach would ever return
@@ -79,7 +79,7 @@ class Asking:
             else:
                 self._answer(asked.attachment, asked.ask, now_ms)
         while self._purges and queue.durable(self._purges[0][3]):
-            attachment, ask, count, _ = self._purges.popleft()
+            attachment, ask, count, _ = self._purges.pop(0)
             self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, count))
 
     def _say(self, attachment: Attachment, answer: Answer, payload: bytes = b"") -> None:
@@ -104,8 +104,9 @@ class Asking:
         count, consumers = self._ready, len(queue.subscriptions)
         refused = ""
         if ask.what == ASK_DELETE:
-            # what is not committed yet, however long that takes, will be confirmed: it counts here
-            filled = ask.if_empty and queue.ring.ready
+            # what is not committed yet, however long that takes, will be confirmed: it counts here; and so does what an
+            # operator moves elsewhere, for it may come back
+            filled = ask.if_empty and (queue.ring.ready or queue.aside)
             refused = IN_USE if ask.if_unused and consumers else NOT_EMPTY if filled else ""
         self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, count, consumers, refused))
         if ask.what == ASK_DELETE and not refused:
@@ -127,7 +128,11 @@ class Asking:
         def taken(_: object) -> None:
             self._gets.pop(credit, None)
             queue.ring.handed -= credit.delivered  # it is no consumer's
-            queue.ring.got += credit.delivered
+            if ask.no_ack:
+                queue.ring.got_no_ack += credit.delivered
+                queue.ring.auto_acks += credit.delivered
+            else:
+                queue.ring.got += credit.delivered
             queue.ring.got_empty += not credit.delivered
             if not attachment.attached or attachment.gen != gen:
                 return  # it is asked again; what was taken returns, for the next attach does not list it

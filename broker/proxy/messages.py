@@ -157,6 +157,8 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     what: Annotated[int, msgspec.Meta(ge=0, le=4)]
     if_unused: bool = False
     if_empty: bool = False
+    no_ack: bool = False
+    """Of ASK_GET: the client will not acknowledge, its node does; for the totals."""
 
 
 ASK_GET = 0

@@ -102,6 +102,12 @@ class Proxies:
         if queue.outbox is None:
             queue.ownerless()
 
+    def paused(self, entity: QueueEntity) -> None:
+        """An operator paused the queue, or resumed it: its attachment stays as it is."""
+        queue = self.queues.get(entity.queue_id)
+        if queue is not None:
+            queue.halt(entity)
+
     def _place(self, queue: ProxyQueue) -> None:
         owner = queue.entity.owner
         if owner is None:

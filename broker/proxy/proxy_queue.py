@@ -52,6 +52,7 @@ from broker.proxy.settlements import Settlements, joined
 from broker.queues.face import EXCLUSIVE, GONE, CommitPart, Taken
 from broker.queues.ring import Ring
 from broker.queues.ticket import Ticket
+from broker.queues.watch import Watch, show
 from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
 from journal.record import Message, read_records, verify_records
@@ -69,8 +70,8 @@ class ProxyQueue:
     """The face (`broker.queues.face`) of one queue at this node."""
 
     __slots__ = (
-        "_backlog", "_busy", "_by_subscription", "_cancels", "_lines", "_questions", "_settlements", "attached",
-        "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
+        "_backlog", "_busy", "_by_subscription", "_cancels", "_lines", "_questions", "_settlements", "_watch",
+        "attached", "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: Proxies) -> None:
@@ -91,6 +92,7 @@ class ProxyQueue:
         self._backlog = Backlog()
         self._settlements = Settlements()
         self._questions = Questions()
+        self._watch: Watch | None = None
         ring.owner = self
 
     def __repr__(self) -> str:
@@ -169,7 +171,7 @@ class ProxyQueue:
         line.surplus.clear()
         self.ring.mark()
 
-    def get(self, now_ms: int, then: Callable[[Taken | None], None]) -> None:
+    def get(self, now_ms: int, then: Callable[[Taken | None], None], *, no_ack: bool = False) -> None:
         def answered(answer: Answer, payload: memoryview) -> None:
             self.ready = answer.count
             taken: Taken | None = None
@@ -180,10 +182,13 @@ class ProxyQueue:
                     taken = seq, message, redelivered, delivery_count
             then(taken)
 
-        self._ask(ASK_GET, answered)
+        self._ask(ASK_GET, answered, no_ack=no_ack)
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         return message  # the owner has changed in it what a consumer shall see
+
+    def watch(self, watch: Watch | None) -> None:
+        self._watch = watch
 
     def settle(self, seq: int, held: bool = False) -> None:
         if not self.deleted:
@@ -276,16 +281,25 @@ class ProxyQueue:
         for question in self._questions.take_deletions():
             question.then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
 
-    def _ask(self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False) -> None:
+    def _ask(
+        self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False
+    ) -> None:
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
         now_ms = self.node.host.now_ms
-        self._questions.ask(Question(what, if_unused, if_empty, self._backlog.next_number, now_ms, then))
+        after = self._backlog.next_number
+        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then))
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:
         self.settings = settings
+
+    def halt(self, entity: QueueEntity) -> None:
+        """An operator paused it, or resumed it."""
+        self.entity = entity
+        self._busy.update(dict.fromkeys(self._lines.values()))
+        self.ring.mark()
 
     # -- attaching --------------------------------------------------------------------------------------------
 
@@ -443,7 +457,7 @@ class ProxyQueue:
         if (epoch, gen) != (self.entity.epoch, self.gen) or not self.attached or self.deleted:
             return
         line = self._lines.get(consumer)
-        if line is None or line.surplus or line.subscription.credit.ledger.prefetch:
+        if line is None or line.surplus or self.entity.paused or line.subscription.credit.ledger.prefetch:
             verify_records(data, self.entity.queue_id, self.entity.epoch)  # `receive` does it, but not at once
         if self._settlements.watches_returns:
             self._settlements.came_again([seq_of(record) for record in split(data)])
@@ -453,7 +467,7 @@ class ProxyQueue:
             self.ring.mark()
             return
         self._busy[line] = None
-        if not line.surplus and not line.subscription.credit.ledger.prefetch:
+        if not line.surplus and not line.subscription.credit.ledger.prefetch and not self.entity.paused:
             line.measure(self._receive(line, data, now_ms), len(data))
             line.check_credit()
             return
@@ -464,14 +478,17 @@ class ProxyQueue:
         self._pour(line, now_ms)
 
     def _pour(self, line: Line, now_ms: int) -> None:
-        """Gives the channel as much as it may hold."""
-        count = min(line.channel_room, len(line.surplus))
+        """Gives the channel as much as it may hold; nothing while the queue is paused, though it was on its way."""
+        count = 0 if self.entity.paused else min(line.channel_room, len(line.surplus))
         if count:
             self._receive(line, b"".join(line.surplus.popleft() for _ in range(count)), now_ms)
 
     def _receive(self, line: Line, data: bytes | memoryview, now_ms: int) -> int:
         """How many messages came."""
-        count, refused = self.ring.receive(line.subscription.credit, bytes(data), now_ms)
+        if self._watch is not None and self._watch.wants(data):
+            count, refused = show(self._watch, line.subscription, split(memoryview(data)), now_ms)
+        else:
+            count, refused = self.ring.receive(line.subscription.credit, bytes(data), now_ms)
         if count:
             line.subscription.holder.want_send()
         for first, last in refused:  # its channel is closing

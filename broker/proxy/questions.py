@@ -26,6 +26,7 @@ class Question:
     what: int
     if_unused: bool
     if_empty: bool
+    no_ack: bool
     after: int
     """Number of the publish before which it must not be asked: who publishes and then counts, counts his own."""
     since_ms: int
@@ -60,7 +61,9 @@ class Questions:
                 return  # later ones come later
             if not question.told:
                 question.told = True
-                yield Ask(queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty)
+                yield Ask(
+                    queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty, question.no_ack
+                )
 
     def answered(self, request: int) -> Then | None:
         question = self._open.pop(request, None)

@@ -20,7 +20,6 @@ Nothing here knows other queues: `servings.Servings` reads the frames, finds the
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -76,7 +75,7 @@ class Serving:
         self._missing = dict(alive)  # members that have not attached at this epoch, with their incarnations
         self._attachments: dict[str, Attachment] = {}
         self._free_holders = list(range(HOLDERS_MAX, 0, -1))
-        self._consumes: deque[tuple[Attachment, Consume]] = deque()  # they wait for everybody's consumers
+        self._consumes: list[tuple[Attachment, Consume]] = []  # they wait for everybody's consumers
         self._passed_over: dict[Attachment, None] = {}  # their publishes came too early to be judged
         self.asking = Asking(self)
         self.intake = Intake(self)
@@ -132,7 +131,7 @@ class Serving:
         if self._missing.pop(node, None) is None or self._missing:
             return
         self.queue.subscriptions.resume()
-        waiting, self._consumes = self._consumes, deque()
+        waiting, self._consumes = self._consumes, []
         for attachment, consume in waiting:
             self.consume(attachment, consume)
         self._gate()
@@ -183,6 +182,10 @@ class Serving:
     @property
     def attachments(self) -> Iterable[Attachment]:
         return self._attachments.values()
+
+    def holder(self, number: int) -> str:
+        """The node with this number; empty: it is gone."""
+        return next((one.node for one in self._attachments.values() if one.holder == number), "")
 
     # -- attachments ----------------------------------------------------------------------------------------------
 
@@ -326,7 +329,7 @@ class Serving:
 
     def _forget_questions(self, attachment: Attachment) -> None:
         """They are asked again in the new attachment."""
-        self._consumes = deque(one for one in self._consumes if one[0] is not attachment)
+        self._consumes = [one for one in self._consumes if one[0] is not attachment]
         self.asking.forget(attachment)
 
     # -- consumers ------------------------------------------------------------------------------------------------
@@ -353,9 +356,9 @@ class Serving:
     def cancel(self, attachment: Attachment, number: int) -> None:
         """What it holds is still outstanding at its node."""
         if self._consumes:
-            self._consumes = deque(
+            self._consumes = [
                 one for one in self._consumes if one[0] is not attachment or one[1].head.consumer != number
-            )
+            ]
         member = attachment.members.pop(number, None)
         if member is None:
             return
@@ -388,7 +391,7 @@ class Serving:
             if attachment.attached:
                 self._tell(attachment)
         self.asking.turn(now_ms)
-        if self.open:
+        if self.open and not self.queue.halted:
             self._residence.turn(now_ms)
 
     def _tell(self, attachment: Attachment) -> None:

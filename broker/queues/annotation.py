@@ -1,11 +1,14 @@
-"""What a consumer sees of a message besides what its publisher wrote: how often it came before, and never BCC."""
+"""What a consumer sees of a message besides what its publisher wrote: how often it came before, and never BCC; and who
+else sees it (`watch`)."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from broker.amqp import properties as codec
-from broker.queues.ring import Ring
+from broker.queues.ring import Consumer, Ring
+from broker.queues.watch import Delivery, Watch
+from journal.layout import HAS_BCC
 from journal.record import Message
 
 ACQUIRED_MAX: Final = 4096
@@ -15,11 +18,17 @@ ACQUIRED_MAX: Final = 4096
 class Annotation:
     """Of one queue's messages."""
 
-    __slots__ = ("_acquired", "_ring")
+    __slots__ = ("_acquired", "_ring", "_watch")
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._acquired: dict[int, int] | None = None  # seq -> how often it was handed out in vain
+        self._watch: Watch | None = None
+
+    def watched(self, watch: Watch | None) -> None:
+        """Who looks at what is handed to consumers of this node."""
+        self._watch = watch
+        self._ring.annotates_all = watch is not None and watch.everything
 
     def count(self, seq: int) -> None:
         """The message has returned."""
@@ -29,15 +38,33 @@ class Annotation:
         if len(self._acquired) > ACQUIRED_MAX:
             del self._acquired[next(iter(self._acquired))]
 
-    def annotate(self, message: Message, seq: int, delivery_count: int) -> Message:
-        """What a consumer sees: x-delivery-count and x-acquired-count on a redelivery, never BCC."""
+    def annotate(
+        self, message: Message, seq: int, delivery_count: int, taker: Any = None, redelivered: bool = False
+    ) -> Message:
+        """What a consumer sees: x-delivery-count and x-acquired-count on a redelivery, never BCC.
+
+        `taker`: who will have it as its ledger's next delivery; None for a basic.get.
+        """
+        acquired = self._acquired.get(seq) if self._acquired is not None else None
+        if message.flags & HAS_BCC or delivery_count or acquired is not None:
+            message = self._changed(message, delivery_count, acquired)
+        if self._watch is not None and type(taker) is Consumer and taker.owner is not None:
+            subscription = taker.owner
+            self._watch.delivered(
+                Delivery(
+                    subscription.holder, subscription.queue, subscription.tag, taker.ledger.next_tag, message,
+                    redelivered, not taker.no_ack,
+                )
+            )  # fmt: skip
+        return message
+
+    def _changed(self, message: Message, delivery_count: int, acquired: int | None) -> Message:
         properties = codec.decode(message.header)
         headers = dict(properties.headers or {})
         headers.pop("BCC", None)
         if self._ring.annotates_redelivered:
             if delivery_count:
                 headers["x-delivery-count"] = delivery_count
-            acquired = self._acquired.get(seq) if self._acquired is not None else None
             if acquired is not None:
                 headers["x-acquired-count"] = acquired
         properties.headers = headers or (None if properties.headers is None else {})

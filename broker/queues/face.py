@@ -22,6 +22,7 @@ from journal.record import Message
 
 if TYPE_CHECKING:
     from broker.queues.subscription import Subscription
+    from broker.queues.watch import Watch
 
 Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count
 
@@ -103,11 +104,15 @@ class QueueFace(Protocol):
     def limits_changed(self, subscription: Subscription) -> None:
         """basic.qos: it may hold more or fewer messages from now on."""
 
-    def get(self, now_ms: int, then: Callable[[Taken | None], None]) -> None:
-        """The head, unacknowledged, or None; `ready` counts what is left when `then` is called."""
+    def get(self, now_ms: int, then: Callable[[Taken | None], None], *, no_ack: bool = False) -> None:
+        """The head, unacknowledged (`no_ack`: the caller settles it at once), or None; `ready` counts what is left when
+        `then` is called."""
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         """The message of a `get` as its client shall see it."""
+
+    def watch(self, watch: Watch | None) -> None:
+        """Who looks at what clients of this node get of it from now on; None: nobody."""
 
     def settle(self, seq: int, held: bool = False) -> None:
         """Acknowledged; `held`: together with other things of a transaction."""

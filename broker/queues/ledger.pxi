@@ -396,8 +396,10 @@ cdef inline int deliver(Ring ring, Taker taker, uint64_t seq, slot *s, int64_t n
     cdef Message message
     ring.hand_out(seq, s)
     message = <Message><PyObject *>s.message
-    if ring.annotate is not None and (message.flags & HAS_BCC or (redelivered and ring.annotates_redelivered)):
-        answer = ring.annotate(message, seq, s.delivery_count)
+    if ring.annotate is not None and (
+        message.flags & HAS_BCC or ring.annotates_all or (redelivered and ring.annotates_redelivered)
+    ):
+        answer = ring.annotate(message, seq, s.delivery_count, taker, redelivered)
         if type(answer) is not Message:
             raise TypeError(f"annotate returned {type(answer).__name__}, not a message")
         message = <Message>answer
@@ -412,6 +414,7 @@ cdef inline int deliver(Ring ring, Taker taker, uint64_t seq, slot *s, int64_t n
             ring.redelivered += 1
         if far.no_ack:
             ring.handed_no_ack += 1
+            ring.auto_acks += 1
         if s.bits & WRITTEN:
             ring.relieve(seq, s)
         return 0

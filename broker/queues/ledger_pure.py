@@ -122,6 +122,7 @@ class RemoteConsumer:
         self.delivered += 1
         self.unacked += 1
         ring.handed_no_ack += self.no_ack
+        ring.auto_acks += self.no_ack
 
 
 Taker = Consumer | RemoteConsumer
@@ -267,8 +268,9 @@ def _hand_out(ring: Ring, consumers: Sequence[Taker], now_ms: int, limit: int) -
             return count, head
         ring.turn = turn  # only now: who was chosen in vain stays next
         seq, message, redelivered, delivery_count = ring.take()
-        if ring.annotate is not None and (message.flags & HAS_BCC or (redelivered and ring.annotates_redelivered)):
-            message = ring.annotate(message, seq, delivery_count)
+        looked_at = ring.annotates_all or message.flags & HAS_BCC or (redelivered and ring.annotates_redelivered)
+        if ring.annotate is not None and looked_at:
+            message = ring.annotate(message, seq, delivery_count, consumer, redelivered)
         consumer.hand(seq, message, redelivered, delivery_count, now_ms)
         count += 1
 

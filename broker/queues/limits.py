@@ -20,7 +20,7 @@ def exceeds(queue: Queue, more: int, more_bytes: int) -> bool:
     """
     ring, length, size = queue.ring, queue.settings.max_length, queue.settings.max_length_bytes
     ready, ready_bytes = ring.ready, ring.ready_bytes
-    if queue.burial is not None and ready and (delayed := _delayed(queue)):
+    if queue.burial is not None and ready and not queue.halted and (delayed := _delayed(queue)):
         credit = sum(max(0, credit.limit - credit.delivered) for credit in queue.subscriptions.credits)
         taken = min(ready, delayed, credit)
         ready, ready_bytes = ready - taken, ready_bytes * (ready - taken) // ready
@@ -39,7 +39,7 @@ def awaits_commit(queue: Queue) -> bool:
     who waits for it: in a queue of one node it would be gone by now, so it does not expire. All that was committed
     before has left then, but for a queue with priorities, where this is never said."""
     ring = queue.ring
-    if queue.burial is None or queue.paused or ring.max_priority or not ring.ready:
+    if queue.burial is None or queue.paused or queue.halted or ring.max_priority or not ring.ready:
         return False
     return (
         ring.head(0) == HEAD_NOT_COMMITTED

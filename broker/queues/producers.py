@@ -11,6 +11,8 @@ to the other replicas. The names that share that table are told apart by their f
     b"h" + bucket + name      numbers of that client that were refused for want of room: they are not known, though
                               higher ones are. Bit 2i stands for number 31 * bucket + i, the bit above it says that it
                               came again and was taken. Bits are only added, so values only rise
+    b"f" + name               a floor: of that client's numbers below it the queue knows only those that its buckets say
+                              were taken. It rises above what was refused and forgotten
     b"d" + queue id [+ gap epoch] + bucket
                               dead letters of a queue, numbered in the order of its DEAD records. They may come in any
                               order (one may be tried again later), so the value is a set: bit i stands for number
@@ -22,7 +24,9 @@ A value of 0 takes a name out of the table.
 
 Bounds: NAMED_MAX clients per queue, the one that was silent for longest goes, and as many dying queues (nobody tells
 that one was deleted), of each the numbers in the last DEAD_BUCKETS buckets. REFUSED_BUCKETS per client, the lowest
-goes, and NAMED_MAX of these in all: those of the client go that was not refused for longest.
+goes, and REFUSED_MAX of these in all: those of the client go that was not refused for longest. What was refused and
+forgotten is not taken for known: beyond these two bounds a number that is sent again may be stored twice, and is not
+confirmed for nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +44,8 @@ BUCKET_BITS: Final = 63
 DEAD_SPREAD: Final = BUCKET_BITS * (DEAD_BUCKETS - 1)
 """A dying queue never sends a number so much higher than one that is still open: its target would have forgotten."""
 REFUSED_BUCKETS: Final = 64
+REFUSED_MAX: Final = 10_000
+"""Of these buckets, of all clients of a queue."""
 REFUSED_BITS: Final = 31
 DEAD_LETTERS: Final = b"\0dlx"
 HAD_CONSUMERS: Final = b"c"
@@ -100,14 +106,23 @@ class Producers:
                 self._refused[client] = self._refused.pop(client, [])
                 insort(self._refused[client], bucket)
         self._refused_buckets = sum(map(len, self._refused.values()))
+        # of whom nothing but a floor is left, nothing can be confirmed in error: they go first
+        floors = [name[1:] for name in ring.producers if name[:1] == b"f" and name[1:] not in self._named]
+        if floors:
+            self._named = dict.fromkeys(floors) | self._named
 
     def knows(self, producer: bytes, number: int) -> bool:
         """Whether this publish is in the queue, or was."""
         if is_dead_letter(producer):
             name, bit = _bucket(producer, number)
             return bool(self._ring.producers.get(name, 0) >> bit & 1)
-        below = number < self._ring.producers.get(b"p" + producer, 0)
-        return below and self._refusal(producer, number) != REFUSED
+        if number >= self._ring.producers.get(b"p" + producer, 0):
+            return False
+        said = self._refusal(producer, number)
+        return said & TAKEN_SINCE > 0 if number < self._floor(producer) else said != REFUSED
+
+    def _floor(self, client: bytes) -> int:
+        return self._ring.producers.get(b"f" + client, 0)
 
     def _refusal(self, producer: bytes, number: int) -> int:
         if producer not in self._refused:
@@ -121,10 +136,9 @@ class Producers:
         if is_dead_letter(producer):
             self._note_dead(producer, number)
             return
-        if self._refusal(producer, number) == REFUSED:
-            name, bit = _refused_bucket(producer, number)
-            self._ring.produced(name, self._ring.producers[name] | TAKEN_SINCE << bit)
         name = b"p" + producer
+        if self._refusal(producer, number) == REFUSED or number < self._floor(producer):
+            self._say(producer, number, REFUSED | TAKEN_SINCE)
         if number >= self._ring.producers.get(name, 0):
             self._ring.produced(name, number + 1)
         self._heard(producer)
@@ -135,18 +149,29 @@ class Producers:
         assert not self.knows(producer, number), "what is here is not refused"
         if is_dead_letter(producer) or self._refusal(producer, number) == REFUSED:
             return False
-        name, bit = _refused_bucket(producer, number)
-        buckets = self._refused[producer] = self._refused.pop(producer, [])
+        self._say(producer, number, REFUSED)
+        self._heard(producer)
+        return True
+
+    def _say(self, client: bytes, number: int, bits: int) -> None:
+        """Adds the bits to what is said of one number."""
+        name, bit = _refused_bucket(client, number)
+        buckets = self._refused[client] = self._refused.pop(client, [])
         if name not in self._ring.producers:
             insort(buckets, number // REFUSED_BITS)
             self._refused_buckets += 1
-        self._ring.produced(name, self._ring.producers.get(name, 0) | REFUSED << bit)
+        self._ring.produced(name, self._ring.producers.get(name, 0) | bits << bit)
         if len(buckets) > REFUSED_BUCKETS:
-            self._forget_refused(producer, 1)
-        elif self._refused_buckets > NAMED_MAX:
-            self._forget_refused(next(iter(self._refused)), REFUSED_BUCKETS)
-        self._heard(producer)
-        return True
+            self._raise_floor(client, (buckets[0] + 1) * REFUSED_BITS)
+            self._forget_refused(client, 1)
+        elif self._refused_buckets > REFUSED_MAX:
+            oldest = next(iter(self._refused))
+            self._raise_floor(oldest, (self._refused[oldest][-1] + 1) * REFUSED_BITS)
+            self._forget_refused(oldest, REFUSED_BUCKETS)
+
+    def _raise_floor(self, client: bytes, number: int) -> None:
+        if number > self._floor(client):
+            self._ring.produced(b"f" + client, number)
 
     def _forget_refused(self, client: bytes, count: int) -> None:
         """Takes out so many of the client's buckets, the lowest first."""
@@ -165,8 +190,9 @@ class Producers:
         if len(self._named) > NAMED_MAX:
             oldest = next(iter(self._named))
             del self._named[oldest]
-            if b"p" + oldest in self._ring.producers:
-                self._ring.produced(b"p" + oldest, 0)
+            for name in (b"p" + oldest, b"f" + oldest):
+                if name in self._ring.producers:
+                    self._ring.produced(name, 0)
             if oldest in self._refused:
                 self._forget_refused(oldest, REFUSED_BUCKETS)
 

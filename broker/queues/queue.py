@@ -26,6 +26,7 @@ from broker.queues.dying import Dying
 from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
 from broker.queues.host import Host
 from broker.queues.limits import awaits_commit, exceeds, refuse
+from broker.queues.patience import Patience
 from broker.queues.producers import HAD_CONSUMERS, Producers
 from broker.queues.retries import retry_delay_ms
 from broker.queues.ring import (
@@ -35,12 +36,14 @@ from broker.queues.ring import (
     HEAD_NOT_LOADED,
     HEAD_NOT_RESERVED,
     HEAD_OK,
+    NO_CREDIT,
     Location,
     Ring,
     dispatch,
 )
 from broker.queues.subscription import Member, Subscription, Subscriptions
 from broker.queues.ticket import Ticket
+from broker.queues.watch import Watch
 from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
 from journal.layout import HAS_BCC
@@ -49,9 +52,6 @@ from journal.record import Message
 LOAD_AHEAD: Final = 2048
 LOAD_AHEAD_MAX: Final = 16384
 """How many messages of a queue on disk are brought into memory ahead of its consumers: few at first, then more."""
-
-PATIENCE_MS: Final = 10
-"""How long a message may wait for its acknowledgement before it is written (only while much is published)."""
 
 TURN_MS_MAX: Final = 1000
 """A turn that comes so late judges by its own time what has expired, no more by that of what brought it about."""
@@ -62,8 +62,8 @@ class Queue:
 
     __slots__ = (
         "_ahead", "_annotation", "_brought", "_came_ms", "_clean", "_dead", "_delayed", "_ended", "_getters",
-        "_producers", "_ripe_seq", "_waiting", "_young", "burial", "commits", "deleted", "entity", "had_consumers",
-        "host", "last_used_ms", "listener", "paused", "ring", "settings", "subscriptions", "wake_ms",
+        "_patience", "_producers", "_waiting", "aside", "burial", "commits", "deleted", "entity", "had_consumers",
+        "halted", "host", "last_used_ms", "listener", "paused", "ring", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
@@ -84,12 +84,13 @@ class Queue:
         self._dead: Dying | None = None
         self._delayed: list[tuple[int, int, bool]] | None = None  # heap of (when, seq, counted): waiting to return
         self._annotation = Annotation(ring)
-        self._young: tuple[int, int] = (1, now_ms)  # a seq, and when it was the next one
-        self._ripe_seq = 1  # all below it are older than PATIENCE_MS
+        self._patience = Patience(now_ms)
         self.commits = self._clean = 0  # groups that are durable; the last after which nothing was left to write
         self._producers: Producers | None = None
         self.burial: Burial | None = None  # of a replicated queue while this node owns it
         self.paused = False  # nothing is handed out, expires or is dropped: others have not said what they hold
+        self.halted = entity.paused  # an operator has paused it: nothing is handed out, all else goes on
+        self.aside = 0  # messages that are on their way to another queue, and none of a consumer's
         self.listener: Callable[[], None] | None = None  # told after each turn and commit (proxy.serving)
         ring.owner = self
         ring.annotate = self._annotation.annotate
@@ -101,6 +102,11 @@ class Queue:
         self.ring.ttl_ms = -1 if settings.message_ttl_ms is None else settings.message_ttl_ms
         self.ring.keeps = settings.durability != "memory" or self.burial is not None
         self.ring.annotates_redelivered = settings.delivery_limit is not None or settings.queue_type == "quorum"
+        self.ring.mark()
+
+    def halt(self, entity: QueueEntity) -> None:
+        """An operator paused it, or resumed it."""
+        self.entity, self.halted = entity, entity.paused
         self.ring.mark()
 
     @property
@@ -253,6 +259,9 @@ class Queue:
             return self._annotation.annotate(message, seq, delivery_count)
         return message
 
+    def watch(self, watch: Watch | None) -> None:
+        self._annotation.watched(watch)
+
     def settle(self, seq: int, held: bool = False) -> None:
         if not self.deleted:
             self.ring.settle(seq, held)
@@ -313,7 +322,7 @@ class Queue:
     def limits_changed(self, subscription: Subscription) -> None:
         subscription.credit.ring.mark()
 
-    def get(self, now_ms: int, then: Callable[[Taken | None], None], credit: Any = None) -> None:
+    def get(self, now_ms: int, then: Callable[[Taken | None], None], credit: Any = None, no_ack: bool = False) -> None:  # noqa: ARG002
         """basic.get: calls `then` with the head, UNACKED, or None; later when the head must be loaded first.
 
         With `credit`, a RemoteConsumer, the head is delivered to it instead, and `then` is called with None.
@@ -334,7 +343,7 @@ class Queue:
             return None, False
         self._hand_out(now_ms)
         self._expire(now_ms + 1)  # a waiting consumer had its turn: TTL 0 ends here
-        head = self.ring.head(now_ms)
+        head = HEAD_NONE if self.halted else self.ring.head(now_ms)
         if head == HEAD_OK and credit is not None:
             turn = self.ring.turn
             dispatch(self.ring, [credit], now_ms, 1)
@@ -366,7 +375,7 @@ class Queue:
         count = self.message_count(now_ms)
         if if_unused and self.subscriptions:
             then(IN_USE, count)
-        elif if_empty and count:
+        elif if_empty and (count or self.aside):
             then(NOT_EMPTY, count)
         else:
             then("", count)
@@ -429,13 +438,14 @@ class Queue:
 
     def _hand_out(self, now_ms: int) -> None:
         credits = self.subscriptions.credits
-        if not credits or self.paused:
+        if not credits or self.paused or self.halted:
             return
         while True:
             count, why = dispatch(self.ring, credits, now_ms - 1)
             if count:
                 for credit in credits:
                     credit.owner.flush()
+            self.subscriptions.served(why == NO_CREDIT, now_ms)
             if why != HEAD_EXPIRED or not self._expire(now_ms):
                 self.ring.reserve()
                 return
@@ -535,16 +545,10 @@ class Queue:
         self._ended = False
 
     def ripe(self, now_ms: int) -> int:
-        """The first seq that a group commit may leave out because a consumer is about to acknowledge it.
-
-        0: none, there is no consumer. Otherwise all below it are PATIENCE_MS old or older.
-        """
-        if not self.subscriptions.credits:
+        """The first seq that a group commit may leave out because a consumer is about to acknowledge it; 0: none is."""
+        if not self.subscriptions.credits or self.halted:
             return 0
-        if now_ms - self._young[1] >= PATIENCE_MS:
-            self._ripe_seq = self._young[0]
-            self._young = (self.ring.next_seq, now_ms)
-        return self._ripe_seq
+        return self._patience.ripe(self.ring.next_seq, now_ms)
 
     def durable(self, mark: int) -> bool:
         """Whether all that had happened when `commits` was `mark`, and that the journal had to hear of, is committed.

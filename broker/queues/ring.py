@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from broker.queues.ring_pure import (
     BUCKET_SEQS,
+    DEAD,
     HEAD_EXPIRED,
     HEAD_NONE,
     HEAD_NOT_COMMITTED,
@@ -19,6 +20,8 @@ from broker.queues.ring_pure import (
     HOLDER_MAX,
     LIMIT,
     NO_CREDIT,
+    READY,
+    UNACKED,
     Location,
 )
 from journal.build import COMPILED
@@ -30,6 +33,7 @@ else:
 
 __all__ = [
     "BUCKET_SEQS",
+    "DEAD",
     "HEAD_EXPIRED",
     "HEAD_NONE",
     "HEAD_NOT_COMMITTED",
@@ -39,6 +43,8 @@ __all__ = [
     "HOLDER_MAX",
     "LIMIT",
     "NO_CREDIT",
+    "READY",
+    "UNACKED",
     "Consumer",
     "Ledger",
     "Location",

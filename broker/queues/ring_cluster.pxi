@@ -127,14 +127,16 @@ cdef class Ring(LocalRing):
 
     def settle_held(self, uint64_t first, uint64_t last, uint8_t holder) -> int:
         """Settles what that node holds of first to last; returns how many."""
-        cdef uint64_t count = 0, end = min(last, NONE - 1) + 1
+        cdef uint64_t count = 0, own, end = min(last, NONE - 1) + 1
         cdef uint64_t seq = self.next_held(first, end, holder)
         while seq != NONE:
             self.settle_seq(seq, False)
             count += 1
             seq = self.next_held(seq + 1, end, holder)
         if count:
-            self.acked += count
+            own = min(count, self.auto_acks)
+            self.auto_acks -= own
+            self.acked += count - own
             self.set_mark()
         return count
 
@@ -188,6 +190,52 @@ cdef class Ring(LocalRing):
                     count += 1
                 seq += 1
         return count
+
+    # -- owner: what an operator does with single messages -----------------------------------------------------------
+
+    def living(self, uint64_t first, uint64_t last, size_t count_max) -> list:
+        """(seq, state, redelivered, delivery count, holder) of what is READY, UNACKED or DEAD; see ring_cluster_pure."""
+        cdef uint64_t seq = first, end = min(last, self.next_seq - 1) + 1, stop
+        cdef block *place
+        cdef slot *s
+        cdef uint8_t state
+        cdef list found = []
+        while seq < end:
+            place = self.find_block(seq >> 8)
+            if place == NULL:
+                seq = self.skip(seq, end)
+                continue
+            stop = min((seq | 255) + 1, end)
+            while seq < stop:
+                s = &place.slots[seq & 255]
+                state = s.bits & STATE
+                if state == READY or state == UNACKED or state == DEAD:
+                    found.append((seq, state, s.bits & REDELIVERED != 0, s.delivery_count,
+                                  0 if place.holders == NULL else place.holders[seq & 255]))
+                    if <size_t>len(found) >= count_max:
+                        return found
+                seq += 1
+        return found
+
+    def set_aside(self, uint64_t seq) -> bool:
+        """A ready message becomes unacknowledged, at no node and in no ledger; False: it is not ready."""
+        cdef slot *s = self.find(seq)
+        if s.bits & STATE != READY:
+            return False
+        set_state(s, UNACKED)
+        self.ready -= 1
+        self.ready_bytes -= body_bytes(s)
+        if not in_memory(s):
+            self.absent -= 1
+        self.unacked += 1
+        return True
+
+    def put_back(self, uint64_t seq) -> None:
+        """What was set aside returns to its place as it was: nobody has seen it."""
+        cdef bint seen = self.known(seq).bits & REDELIVERED != 0
+        self.requeue(seq, False)
+        if not seen:
+            self.find(seq).bits &= ~<uint8_t>REDELIVERED
 
     # -- the emitted state -------------------------------------------------------------------------------------------
 
@@ -413,6 +461,7 @@ cdef class Ring(LocalRing):
         there = set()
         self.ready = self.unacked = self.absent = self.held = self.counted = self.copied = 0
         self.ready_bytes = self.resident_bytes = 0
+        self.resident = self.fleeting = 0
         for i in range(self.shelf_first, self.shelf_end):
             place = self.shelves[i].place
             if place == NULL:
@@ -437,6 +486,7 @@ cdef class Ring(LocalRing):
                 if in_memory(s):
                     if self.is_volatile:
                         self.resident_bytes += payload_bytes(s)
+                        self.resident += 1
                     else:
                         self.unload(s)
                 if before and seq in before:
@@ -505,7 +555,7 @@ cdef class Ring(LocalRing):
         cdef block *place
         cdef slot *s
         self.step_down()
-        self.published = self.handed = self.handed_no_ack = self.redelivered = self.acked = 0
+        self.published = self.handed = self.handed_no_ack = self.redelivered = self.acked = self.auto_acks = 0
         self.got = self.got_no_ack = self.got_empty = self.disk_reads = self.disk_writes = 0
         self.replica = False
         self.paused = True
@@ -612,6 +662,7 @@ cdef class Ring(LocalRing):
                 self.copied -= 1
             if in_memory(s):
                 self.resident_bytes -= payload_bytes(s)
+                self.resident -= 1
                 self.unload(s)
                 if state == READY:
                     self.absent += 1
@@ -627,6 +678,7 @@ cdef class Ring(LocalRing):
             Py_INCREF(message)
             s.message = <uint64_t><PyObject *>message
             self.resident_bytes += payload_bytes(s)
+            self.resident += 1
             if state == READY:
                 self.absent -= 1
         self.mark_dirty()
@@ -640,6 +692,7 @@ cdef class Ring(LocalRing):
             self.copied -= 1
         if in_memory(s):
             self.resident_bytes -= payload_bytes(s)
+            self.resident -= 1
             self.unload(s)
             if s.bits & STATE == READY and self.replica:
                 self.absent += 1

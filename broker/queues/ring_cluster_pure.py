@@ -153,7 +153,8 @@ class Ring(LocalRing):
         for seq in seqs:
             self.settle(seq)
         if seqs:
-            self.acked += len(seqs)
+            own = min(len(seqs), self.auto_acks)
+            self.auto_acks, self.acked = self.auto_acks - own, self.acked + len(seqs) - own
             self.mark()
         return len(seqs)
 
@@ -188,6 +189,38 @@ class Ring(LocalRing):
             self.give(seq, holder)
             count += 1
         return count
+
+    # -- owner: what an operator does with single messages ----------------------------------------------------
+
+    def living(self, first: int, last: int, count_max: int) -> list[tuple[int, int, bool, int, int]]:
+        """(seq, state, redelivered, delivery count, holder) of what is READY, UNACKED or DEAD of first to last: the
+        first `count_max` of them."""
+        found = []
+        for seq in range(first, min(last + 1, self.next_seq)):
+            slot = self._slots.get(seq)
+            if slot is not None and slot.state in LIVE:
+                found.append((seq, slot.state, slot.redelivered, slot.delivery_count, slot.holder))
+                if len(found) >= count_max:
+                    break
+        return found
+
+    def set_aside(self, seq: int) -> bool:
+        """A ready message becomes unacknowledged, at no node and in no ledger, wherever it stands; False: it is not
+        ready."""
+        slot = self._slots.get(seq)
+        if slot is None or slot.state != READY:
+            return False
+        slot.state = UNACKED
+        self.ready -= 1
+        self.ready_bytes -= slot.body_length
+        self.unacked += 1
+        return True
+
+    def put_back(self, seq: int) -> None:
+        """What was set aside returns to its place as it was: nobody has seen it."""
+        seen = self._slots[seq].redelivered
+        self.requeue(seq, False)
+        self._slots[seq].redelivered = seen
 
     # -- the emitted state ------------------------------------------------------------------------------------
 
@@ -295,7 +328,7 @@ class Ring(LocalRing):
         state = self._emitted_state()
         gone = {seq for first, last in self._inflight for seq in range(first, last + 1)}
         slots: OrderedDict[int, _Slot] = OrderedDict()
-        self.resident_bytes = self.ready = self.ready_bytes = 0
+        self.resident_bytes = self.resident = self.fleeting = self.ready = self.ready_bytes = 0
         for seq, slot in self._slots.items():
             settled = slot.state == SETTLED
             if not slot.written or (settled and (seq in gone or self._volatile)):
@@ -311,7 +344,7 @@ class Ring(LocalRing):
             if not self._volatile:
                 slot.message = None
             elif slot.message is not None:
-                self.resident_bytes += len(slot.message.payload)
+                self._came(slot.message)
             if slot.state == READY:
                 self.ready += 1
                 self.ready_bytes += slot.body_length
@@ -391,14 +424,14 @@ class Ring(LocalRing):
         if before is not None:  # it moved
             self._rewrites.pop(record.seq, None)
             if before.message is not None:
-                self.resident_bytes -= len(before.message.payload)
+                self._went(before.message)
         place = segment, offset + record.offset, record.length
         self.restore(record.seq, *place, record.body_length, record.priority, record.delivery_count)
         slot = self._slots[record.seq]
         if self._volatile:
             ((_, slot.message, _, _),) = read_records(data[record.offset : record.offset + (record.length + 7 & ~7)])
             assert slot.message is not None, "it was just read"
-            self.resident_bytes += len(slot.message.payload)
+            self._came(slot.message)
         if before is None and slot.state == READY:
             self.ready += 1
             self.ready_bytes += slot.body_length
@@ -419,7 +452,7 @@ class Ring(LocalRing):
             return
         self._rewrites.pop(seq, None)
         if slot.message is not None:
-            self.resident_bytes -= len(slot.message.payload)
+            self._went(slot.message)
         if slot.state == READY and self.replica:
             self.ready -= 1
             self.ready_bytes -= slot.body_length

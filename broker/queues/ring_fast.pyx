@@ -404,6 +404,7 @@ cdef class LocalRing:
     cdef public list agenda
     cdef public object owner
     cdef public object annotate
+    cdef public bint annotates_all
     cdef public bint annotates_redelivered
     cdef public uint32_t epoch
     cdef public bint marked
@@ -417,6 +418,8 @@ cdef class LocalRing:
     cdef readonly uint64_t unacked
     cdef readonly int64_t ready_bytes
     cdef readonly int64_t resident_bytes
+    cdef readonly uint64_t resident
+    cdef readonly uint64_t fleeting
     cdef public int64_t resident_bytes_max
     cdef readonly uint64_t next_seq
     cdef readonly uint64_t committed
@@ -439,6 +442,7 @@ cdef class LocalRing:
     cdef public uint64_t handed_no_ack
     cdef public uint64_t redelivered
     cdef public uint64_t acked
+    cdef public uint64_t auto_acks
     cdef public uint64_t got
     cdef public uint64_t got_no_ack
     cdef public uint64_t got_empty
@@ -685,11 +689,14 @@ cdef class LocalRing:
         s.bits = READY
         if (message.flags & PERSISTENT and self.journaled and self.keeps) or self.replicated:
             s.bits |= PERSIST
+        else:
+            self.fleeting += 1
         place.live += 1
         self.next_seq = seq + 1
         self.ready += 1
         self.ready_bytes += size - message.header_length
         self.resident_bytes += size
+        self.resident += 1
         return 0
 
     def append(self, messages) -> int:
@@ -783,6 +790,12 @@ cdef class LocalRing:
             return HEAD_NOT_COMMITTED if self.ready else HEAD_NONE
         seq = self.head_seq()
         return self.head_at(seq, self.find(seq), now_ms) if seq else HEAD_NONE
+
+    def head_message(self):
+        """What stands at the head, if it is in memory."""
+        cdef uint64_t seq = self.head_seq()
+        cdef slot *s = self.find(seq)
+        return <Message><PyObject *>s.message if seq and in_memory(s) else None
 
     def head_expiry_ms(self) -> int:
         """Wall clock at which the head expires; -1 when it does not, or is not in memory."""
@@ -888,9 +901,12 @@ cdef class LocalRing:
             raise KeyError(seq)
         else:
             raise AssertionError(f"message {seq} of queue {self.queue_id} is settled once")
+        if not s.bits & PERSIST:
+            self.fleeting -= 1
         if in_memory(s):
             bytes_left = body_bytes(s)
             self.resident_bytes -= payload_bytes(s)
+            self.resident -= 1
             Py_DECREF(<object><PyObject *>s.message)
             s.message = bytes_left << 1 | 1
         if s.bits & (WRITTEN | COUNTED | COPIED):
@@ -1308,6 +1324,7 @@ cdef class LocalRing:
             return
         bytes_left = body_bytes(s)
         self.resident_bytes -= payload_bytes(s)
+        self.resident -= 1
         Py_DECREF(<object><PyObject *>s.message)
         s.message = bytes_left << 1 | 1
         if s.bits & STATE == READY:
@@ -1324,6 +1341,7 @@ cdef class LocalRing:
         Py_INCREF(message)
         s.message = <uint64_t><PyObject *>message
         self.resident_bytes += size
+        self.resident += 1
         if s.bits & STATE == READY:
             self.absent -= 1
         return 0
@@ -1650,6 +1668,7 @@ cdef class LocalRing:
         self.drop_words()
         self.ready = self.unacked = self.absent = self.held = self.counted = self.copied = 0
         self.ready_bytes = self.resident_bytes = 0
+        self.resident = self.fleeting = 0
         self.unwritten = self.next_seq
         self.reserved_written = self.reserved
         self.known_state = self.epochs_before = None

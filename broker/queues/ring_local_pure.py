@@ -71,6 +71,9 @@ class LocalRing:
     use           the journal's live bytes per segment; None when not journaled
     agenda        `mark` puts `owner` onto this list once: the queues to look at when the turn ends
 
+    resident      messages in memory with their content, of `resident_bytes`
+    fleeting      messages, ready and unacknowledged, that no group shall hold: transient ones
+
     `reserved_durable` is the reservation that a checkpoint may write down; `destroyed`: the queue is deleted.
     `replicated`: every message is written, and nothing is handed out before all replicas have it. `replica`: the ring
     follows another node's. `paused`: nothing is handed out.
@@ -80,8 +83,9 @@ class LocalRing:
     published      appended, by whatever way
     handed         handed to consumers, of them `handed_no_ack` to those that do not acknowledge
     redelivered    of all hand-outs those with the flag, basic.get among them
-    acked          acknowledged; at a queue's owner also what another node's consumers took without acknowledging,
-                   which their node acknowledges
+    acked          acknowledged by clients
+    auto_acks      handed to other nodes for clients that do not acknowledge, until their nodes have settled as much,
+                   which is not in `acked`
     got            found by basic.get to be acknowledged, `got_no_ack` without; `got_empty`: found nothing. These three
                    are counted by who serves the client
     disk_reads     brought back from the journal
@@ -89,17 +93,70 @@ class LocalRing:
     """
 
     __slots__ = (
-        "_buried", "_counted_from", "_cursor", "_dirty_runs", "_dying", "_epochs_before", "_heap", "_held", "_inflight",
-        "_moves", "_produced", "_requeued", "_reserve_from", "_reserve_step",
-        "_reserved_written", "_rewrites", "_settled", "_slots", "_state", "_unwritten", "_volatile",
-        "acked", "agenda", "annotate",
-        "annotates_redelivered", "committed",
-        "destroyed", "disk_reads", "disk_writes", "epoch", "got", "got_empty", "got_no_ack", "handed", "handed_no_ack",
-        "journaled", "keeps", "load_ahead", "loading", "marked", "max_priority", "next_seq",
-        "owner", "paused", "proxy", "published", "queue_id", "ready", "ready_bytes", "redelivered", "replica",
-        "replicated", "reserved",
-        "reserved_durable", "resident_bytes",
-        "resident_bytes_max", "ttl_ms", "turn", "unacked", "use",
+        "_buried",
+        "_counted_from",
+        "_cursor",
+        "_dirty_runs",
+        "_dying",
+        "_epochs_before",
+        "_heap",
+        "_held",
+        "_inflight",
+        "_moves",
+        "_produced",
+        "_requeued",
+        "_reserve_from",
+        "_reserve_step",
+        "_reserved_written",
+        "_rewrites",
+        "_settled",
+        "_slots",
+        "_state",
+        "_unwritten",
+        "_volatile",
+        "acked",
+        "agenda",
+        "annotate",
+        "annotates_all",
+        "annotates_redelivered",
+        "auto_acks",
+        "committed",
+        "destroyed",
+        "disk_reads",
+        "disk_writes",
+        "epoch",
+        "fleeting",
+        "got",
+        "got_empty",
+        "got_no_ack",
+        "handed",
+        "handed_no_ack",
+        "journaled",
+        "keeps",
+        "load_ahead",
+        "loading",
+        "marked",
+        "max_priority",
+        "next_seq",
+        "owner",
+        "paused",
+        "proxy",
+        "published",
+        "queue_id",
+        "ready",
+        "ready_bytes",
+        "redelivered",
+        "replica",
+        "replicated",
+        "reserved",
+        "reserved_durable",
+        "resident",
+        "resident_bytes",
+        "resident_bytes_max",
+        "ttl_ms",
+        "turn",
+        "unacked",
+        "use",
     )  # fmt: skip
 
     def __init__(
@@ -125,11 +182,13 @@ class LocalRing:
         self.epoch = 1
         self.marked = False
         self.ttl_ms = -1  # the queue's x-message-ttl
-        self.annotate: Callable[[Message, int, int], Message] | None = None  # what a consumer sees of a message
-        self.annotates_redelivered = False  # whether `annotate` is asked about redeliveries, not only about BCC
+        self.annotate: Callable[[Message, int, int, Any, bool], Message] | None = None
+        """(message, seq, delivery count, who consumes it, redelivered): what the consumer sees of it."""
+        self.annotates_all = False  # whether `annotate` is asked about each message, not only about those with BCC
+        self.annotates_redelivered = False  # whether it is asked about redeliveries
         self.turn = 0
         self.ready = self.unacked = self.ready_bytes = 0
-        self.resident_bytes = 0
+        self.resident_bytes = self.resident = self.fleeting = 0
         self.resident_bytes_max = 8 << 20
         self.next_seq = 1
         self.committed = 1
@@ -163,7 +222,7 @@ class LocalRing:
         self._begin_totals()
 
     def _begin_totals(self) -> None:
-        self.published = self.handed = self.handed_no_ack = self.redelivered = self.acked = 0
+        self.published = self.handed = self.handed_no_ack = self.redelivered = self.acked = self.auto_acks = 0
         self.got = self.got_no_ack = self.got_empty = self.disk_reads = self.disk_writes = 0
 
     # -- joining ----------------------------------------------------------------------------------------------
@@ -180,7 +239,8 @@ class LocalRing:
             self.next_seq += 1
             self.ready += 1
             self.ready_bytes += slot.body_length
-            self.resident_bytes += len(message.payload)
+            self._came(message)
+            self.fleeting += not persist
         self.published += len(messages)
         if self.max_priority:
             self._cursor = self.next_seq
@@ -242,6 +302,11 @@ class LocalRing:
         if self.ttl_ms >= 0 and (ttl < 0 or self.ttl_ms < ttl):
             ttl = self.ttl_ms
         return -1 if ttl < 0 else message.time_ms + ttl
+
+    def head_message(self) -> Message | None:
+        """What stands at the head, if it is in memory."""
+        seq = self._head()
+        return self._slots[seq].message if seq else None
 
     def head_expiry_ms(self) -> int:
         """Wall clock at which the head expires; -1 when it does not, or is not in memory."""
@@ -316,8 +381,9 @@ class LocalRing:
             assert slot.state == UNACKED, f"message {seq} of queue {self.queue_id} is settled once"
             self.unacked -= 1
             self._let_go(slot)
+        self.fleeting -= not slot.persist
         if slot.message is not None:
-            self.resident_bytes -= len(slot.message.payload)
+            self._went(slot.message)
             slot.message = None
         self._requeued.pop(seq, None)
         self._rewrites.pop(seq, None)
@@ -633,19 +699,28 @@ class LocalRing:
 
     # -- paging -----------------------------------------------------------------------------------------------
 
+    def _came(self, message: Message) -> None:
+        """It is in memory from now on."""
+        self.resident_bytes += len(message.payload)
+        self.resident += 1
+
+    def _went(self, message: Message) -> None:
+        self.resident_bytes -= len(message.payload)
+        self.resident -= 1
+
     def _page_out(self, seq: int, slot: _Slot) -> None:
         assert slot.written, "only a message on disk leaves memory"
         assert slot.message is not None, "it is in memory"
         if seq in self._rewrites or self._volatile:
             return
-        self.resident_bytes -= len(slot.message.payload)
+        self._went(slot.message)
         slot.message = None
 
     def _page_in(self, slot: _Slot, message: Message) -> None:
         if slot.message is None:
             assert message.body_length == slot.body_length, "a message comes back as it left"
             slot.message = message
-            self.resident_bytes += len(message.payload)
+            self._came(message)
 
     @property
     def wants_load(self) -> bool:
@@ -816,7 +891,7 @@ class LocalRing:
         self._state = self._epochs_before = None
         self._unwritten, self._reserved_written = self.next_seq, self.reserved
         self.destroyed = True
-        self.ready = self.unacked = self.ready_bytes = self.resident_bytes = 0
+        self.ready = self.unacked = self.ready_bytes = self.resident_bytes = self.resident = self.fleeting = 0
 
 
 def _joined(ranges: list[list[int]]) -> list[list[int]]:

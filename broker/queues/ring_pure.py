@@ -35,6 +35,7 @@ from __future__ import annotations
 from broker.queues.ledger_pure import Consumer, Ledger, RemoteConsumer, dispatch
 from broker.queues.ring_cluster_pure import BUCKET_SEQS, HOLDER_MAX, Ring, digest_of
 from broker.queues.ring_local_pure import (
+    DEAD,
     HEAD_EXPIRED,
     HEAD_NONE,
     HEAD_NOT_COMMITTED,
@@ -45,13 +46,16 @@ from broker.queues.ring_local_pure import (
     LOAD_AHEAD,
     LOAD_BYTES,
     NO_CREDIT,
+    READY,
     RESERVE_FIRST,
     RESERVE_MAX,
+    UNACKED,
     Location,
 )
 
 __all__ = [
     "BUCKET_SEQS",
+    "DEAD",
     "HEAD_EXPIRED",
     "HEAD_NONE",
     "HEAD_NOT_COMMITTED",
@@ -63,8 +67,10 @@ __all__ = [
     "LOAD_AHEAD",
     "LOAD_BYTES",
     "NO_CREDIT",
+    "READY",
     "RESERVE_FIRST",
     "RESERVE_MAX",
+    "UNACKED",
     "Consumer",
     "Ledger",
     "Location",

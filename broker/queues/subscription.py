@@ -116,7 +116,10 @@ class Subscriptions:
     `waiting`: nodes whose consumers are not served before the queue is theirs (rotating ownership).
     """
 
-    __slots__ = ("_active", "_credits", "_exclusives", "_members", "single_active", "waiting")
+    __slots__ = (
+        "_active", "_credits", "_exclusives", "_full_ms", "_full_since_ms", "_looked", "_members", "single_active",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, single_active: bool) -> None:
         self.single_active = single_active
@@ -125,6 +128,9 @@ class Subscriptions:
         self._exclusives = 0
         self._members: list[Member] = []  # in order of their ranks
         self._active: Member | None = None
+        self._full_ms = 0  # so long no consumer had room for what was ready, over all
+        self._full_since_ms = 0  # 0: it is not so now
+        self._looked = (0, 0)  # when `capacity` was asked last, and what `_full_ms` was then
 
     def __len__(self) -> int:
         return len(self._members)
@@ -177,6 +183,24 @@ class Subscriptions:
         if self._active is not None and self._active in members:
             self._active = None
         self._elect()
+
+    def served(self, full: bool, now_ms: int) -> None:
+        """A hand-out ended; `full`: because no consumer has room for more."""
+        if full:
+            self._full_since_ms = self._full_since_ms or now_ms
+        elif self._full_since_ms:
+            self._full_ms += max(0, now_ms - self._full_since_ms)
+            self._full_since_ms = 0
+
+    def capacity(self, now_ms: int) -> float:
+        """The part of the time since this was asked last in which a consumer had room; 0 without one."""
+        full_ms = self._full_ms + (now_ms - self._full_since_ms if self._full_since_ms else 0)
+        (since_ms, full_before_ms), self._looked = self._looked, (now_ms, full_ms)
+        if not self._members:
+            return 0.0
+        if not since_ms or now_ms <= since_ms:
+            return 0.0 if self._full_since_ms else 1.0
+        return max(0.0, min(1.0, 1 - (full_ms - full_before_ms) / (now_ms - since_ms)))
 
     def settle(self) -> None:
         """The active consumer may have given back its last message: a waiting one with higher priority may start."""

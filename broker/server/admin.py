@@ -121,10 +121,17 @@ async def _status(shell: NodeShell, _: Facts) -> Facts:
     }
 
 
+async def _logins_forget(shell: NodeShell, _asked: Facts) -> Facts:
+    """Attempts to sign in over AMQP are counted anew, by address and user."""
+    shell.node.churn.logins.reset()
+    return {}
+
+
 RUNNING: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
     "limit.set": _limit_set,
     "alarm.set": _alarm_set,
     "certificates.reload": _certificates_reload,
+    "logins.forget": _logins_forget,
     "status": _status,
     **CLUSTER,
 }

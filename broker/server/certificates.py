@@ -18,14 +18,13 @@ the process ends: OpenSSL's store does not forget.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+from cluster.link.path_of import path_of
 
 if TYPE_CHECKING:
     import ssl
@@ -260,29 +259,12 @@ def _context(options: TlsOptions, material: _Material) -> ssl.SSLContext:
 def _load(context: ssl.SSLContext, material: _Material) -> None:
     if material.trusted:
         context.load_verify_locations(cadata=material.trusted.decode("ascii", "ignore"))
-    with _readable(material.chain) as chain, _readable(material.private or material.chain) as private:
+    with path_of(material.chain) as chain, path_of(material.private or material.chain) as private:
         context.load_cert_chain(chain, private, password=_locked)
 
 
 def _locked() -> bytes:
     raise ValueError("the private key is locked by a password: store it without one, readable by the node only")
-
-
-@contextlib.contextmanager
-def _readable(octets: bytes) -> Iterator[str]:
-    """A path under which OpenSSL may read them for a moment: a file in memory, else one of mode 0600."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("clusterbroker-chain", os.MFD_CLOEXEC)
-        try:
-            os.write(descriptor, octets)
-            yield f"/proc/self/fd/{descriptor}"
-        finally:
-            os.close(descriptor)
-        return
-    with tempfile.NamedTemporaryFile(prefix=".chain-") as file:
-        file.write(octets)
-        file.flush()
-        yield file.name
 
 
 def _line(error: BaseException) -> str:

@@ -36,6 +36,10 @@ class Clock:
         """Milliseconds since 1970."""
         return (self._monotonic_ns() + self._offset_ns) // 1_000_000
 
+    def wall_ms(self) -> int:
+        """The wall clock as it is, which may jump: what others have dated is over by this one."""
+        return self._wall_ns() // 1_000_000
+
     def lead(self) -> float:
         """Moves towards the wall clock by at most a tenth of the time since the last call.
 

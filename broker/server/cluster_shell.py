@@ -33,6 +33,7 @@ from broker.server.identity import Identity, identity_of
 from broker.server.joining import Admission
 from broker.server.peer_census import PeerCensus
 from broker.server.probes import Probes
+from broker.server.telling import Telling
 from broker.version import VERSION
 from cluster import commands as c
 from cluster.balance import reconfigurations, waits_for
@@ -71,14 +72,6 @@ TELL_S: Final = 5.0
 REMEMBER_S: Final = 10.0
 LEADER_S: Final = 1.0
 EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
-TOLD_AS: Final = {
-    "replica.caught_up": "debug",
-    "replica.fell_behind": "warning",
-    "replica.refused": "warning",
-    "replica.damaged": "error",
-    "owner.hand_over_failed": "warning",
-}
-"""What a node's part tells is of level info, but for these. (Who has caught up is in sync at once, which is told.)"""
 SILENT_MS_MAX: Final = 10_000
 """A data link on which not even its neighbours are told for so long is dead, whatever the kernel says."""
 FAREWELL_S: Final = 2.0
@@ -120,6 +113,7 @@ class ClusterShell:
         """Cluster addresses of those who are linked, or shall be."""
         self._remembered: dict[str, str] = {}
         self._catching_up = CatchingUp(self, shell)
+        self._telling = Telling(self._loop, self._log)
         self._voters: tuple[NodeId, ...] = ()
         self._admission = Admission(
             lambda: self.raft.map,
@@ -209,7 +203,7 @@ class ClusterShell:
         part = node.part
         assert part is not None, "a member has a part"
         part.backlog = lambda peer: self.mesh.backlog(peer, DATA)
-        part.tell = lambda event, facts: self._log.say(TOLD_AS.get(event, "info"), event, **facts)
+        part.tell = self._telling.tell
         part.hub.bad = self._bad_frame
         part.relaying.leads = lambda: self.raft.leader
         part.relaying.on_silent = self._silent
@@ -331,6 +325,7 @@ class ClusterShell:
         if self._closed:
             return
         self._closed = True
+        self._telling.rest()
         for timer in self._timers.values():
             timer.cancel()
         self._probes.close()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from broker.amqp import properties
 from broker.census.rows import (
     AnyRow,
     ChannelRow,
@@ -24,9 +25,11 @@ from broker.census.rows import (
     ExchangeRow,
     LinkRow,
     Listener,
+    LoginSourceRow,
     LoginTotals,
     MessageTotals,
     NodeRow,
+    QueueFlowRow,
     QueueRow,
     TlsFacts,
 )
@@ -38,6 +41,7 @@ from broker.session.state import State
 from broker.version import VERSION
 from cluster.entities import Queue as QueueEntity
 from cluster.ids import NodeId, QueueId
+from journal.record import Message
 from replication.copies import State as CopyState
 
 if TYPE_CHECKING:
@@ -50,6 +54,8 @@ if TYPE_CHECKING:
     from broker.session.channel import Channel
     from broker.session.connection import Connection
 
+HAS_TIMESTAMP: Final = 0x40
+"""In the second byte of a message's properties: it has a timestamp."""
 FREE_BYTES_MAX: Final = 16 << 10
 """Longer arguments and properties are not told: a batch has to fit into a frame whatever clients say."""
 _FREE: Final = msgspec.msgpack.Encoder(enc_hook=str)
@@ -72,6 +78,10 @@ def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow
         for name in tuple(vhost.exchanges):
             if name in vhost.exchanges:  # a slice may be long over
                 yield exchange_row(vhost, name)
+    for (vhost_name, exchange, queue_id), count in tuple(node.flows.totals.items()):
+        if node.map.queue_by_id(QueueId(queue_id)) is not None:
+            name = exchange.decode("utf-8", "replace")
+            yield QueueFlowRow(vhost=vhost_name, exchange=name, queue_id=queue_id, publish=count)
     for queue in tuple(node.queues.values()):
         if not queue.deleted:
             yield queue_row(queue, lags(node, queue))
@@ -80,6 +90,8 @@ def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow
             entity = node.map.queue_by_id(QueueId(queue_id))
             if entity is not None and entity.owner is None:
                 yield copy_row(entity, ring)
+    for source in node.churn.logins.sources():
+        yield LoginSourceRow("amqp", *source)
 
 
 def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
@@ -139,7 +151,7 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         queues_declared=node.churn.queues_declared,
         queues_created=node.churn.queues_created,
         queues_deleted=node.churn.queues_deleted,
-        logins=(LoginTotals("amqp", node.churn.logins, node.churn.refused_logins),),
+        logins=(LoginTotals("amqp", node.churn.logins.succeeded, node.churn.logins.failed),),
         messages=node.churn.messages(
             channel for connection in node.connections.values() for channel in connection.channels.values()
         ),
@@ -149,6 +161,12 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
             if listener.tls is not None
             for where in listener.addresses
         ),
+        journal_reads=0 if journal is None else journal.reads,
+        journal_read_bytes=0 if journal is None else journal.read_bytes,
+        journal_read_us=0 if journal is None else journal.read_us,
+        wiring_term=0 if cluster is None else cluster.raft.term,
+        copies_sent_bytes=0 if node.part is None else node.part.copying.sent_bytes,
+        copies_received_bytes=0 if node.part is None else node.part.copying.received_bytes,
     )
 
 
@@ -237,6 +255,7 @@ def consumer_row(connection_id: str, channel: int, subscription: Subscription) -
         prefetch_count=credit.prefetch,
         active=credit.active,
         arguments=_told(subscription.arguments),
+        delivered=credit.delivered,
     )
 
 
@@ -309,14 +328,30 @@ def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = ()) -> QueueRow:
         ready=ring.ready,
         unacknowledged=ring.unacked,
         ready_bytes=ring.ready_bytes,
+        persistent=ring.ready + ring.unacked - ring.fleeting if _kept(ring) else 0,
+        persistent_bytes=ring.ready_bytes if _kept(ring) and not ring.fleeting else 0,
+        in_memory=ring.resident,
         in_memory_bytes=ring.resident_bytes,
         memory_bytes=ring.resident_bytes,
         consumers=len(queue.subscriptions),
+        consumer_capacity=round(queue.subscriptions.capacity(queue.host.now_ms), 3),
+        head_timestamp_s=_stamped(ring.head_message()),
         exclusive_consumer_tag=_exclusive(queue.subscriptions),
         single_active_consumer_tag=active.tag if isinstance(active, Subscription) else None,
         messages=queue_totals(ring),
         copies=copies,
     )
+
+
+def _kept(ring: Ring) -> bool:
+    return bool(ring.journaled or ring.replicated)
+
+
+def _stamped(head: Message | None) -> int | None:
+    """The property `timestamp` of a message."""
+    if head is None or not head.payload[1] & HAS_TIMESTAMP:
+        return None
+    return properties.decode(head.header).timestamp
 
 
 def _exclusive(consumers: Subscriptions) -> str | None:
@@ -335,5 +370,9 @@ def copy_row(entity: QueueEntity, ring: Ring) -> QueueRow:
         state="down",
         ready=ring.ready,
         ready_bytes=ring.ready_bytes,
+        persistent=ring.ready,
+        persistent_bytes=ring.ready_bytes,
+        in_memory=ring.resident,
         in_memory_bytes=ring.resident_bytes,
+        memory_bytes=ring.resident_bytes,
     )

@@ -3,8 +3,13 @@
 A verification is slow on purpose (cluster.passwords). Clients that open a thousand connections with one password
 would keep a core busy for a minute, so what was verified is remembered for a while, under a digest keyed with a
 random key of this process: neither the password nor anything that helps to guess it is kept. The digest covers the
-stored hash, so a changed password is asked again. Equal questions that come while one is being answered wait for
-that answer. Wrong passwords are remembered for a moment only, and unknown users cost what known ones cost.
+stored hash, so a changed password is asked again. Equal questions from one place that come while one is being answered
+wait for that answer. Wrong passwords are remembered for a moment only, and unknown users cost what known ones cost.
+
+THREADS questions are verified at a time, in turns of the places that they came from: who asks a thousand makes somebody
+elsewhere wait for one of them. When its turn comes a question is verified only if it is still wanted (`wanted`): not if
+its client has gone, or if too many others from there have failed meanwhile. So guesses that are sent all at once are
+held up like those that are sent one after the other, but for the THREADS that run already.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import NamedTuple
 
 from cluster import passwords
 
@@ -23,15 +29,34 @@ VERIFIED_MAX = 4096
 VERIFIED_S = 600.0
 REFUSED_S = 1.0
 THREADS = 2
+TOOK_S = 0.05
+"""About what a verification takes, before one was made."""
 
-Answer = Callable[[bool], None]
+Answer = Callable[[bool | None], None]
+"""Whether it is the password; None: nobody looked, for it was not wanted any more."""
+Question = tuple[bytes, str]
+"""(its digest, where it came from)."""
 
 
 def verify(stored_hash: str, algorithm: str, password: bytes) -> bool:
-    """Slow. Nothing stored (an unknown user) takes the time of a wrong password."""
-    if not stored_hash:
+    """Slow. What is refused takes the time of scrypt, whatever is stored and given: nothing (an unknown user), a hash
+    of another system, a password that nobody can have. Or the time would tell who exists."""
+    if not stored_hash or not 0 < len(password) <= passwords.PASSWORD_BYTES_MAX:
         return passwords.verified_nobody(password)
-    return passwords.verified(password, stored_hash, algorithm)
+    good = passwords.verified(password, stored_hash, algorithm)
+    return good or (algorithm != passwords.SCRYPT and passwords.verified_nobody(password))
+
+
+def always() -> bool:
+    """Whatever has happened meanwhile."""
+    return True
+
+
+class _Asked(NamedTuple):
+    stored_hash: str
+    algorithm: str
+    password: bytes
+    askers: list[tuple[Answer, Callable[[], bool]]]
 
 
 class Credentials:
@@ -44,36 +69,51 @@ class Credentials:
         verify: Callable[[str, str, bytes], bool] = verify,
     ) -> None:
         """`told()` is called after an answer was given: the node may have something to send."""
+        self.took_s = TOOK_S
+        """What the last verification took, or about so much."""
         self._loop = loop
         self._told = told
         self._verify = verify
         self._key = os.urandom(32)
         self._known: OrderedDict[bytes, tuple[bool, float]] = OrderedDict()
-        self._asked: dict[bytes, list[Answer]] = {}
-        self._waiting: deque[tuple[bytes, str, str, bytes]] = deque()
+        self._asked: dict[Question, _Asked] = {}
+        self._waiting: OrderedDict[str, deque[Question]] = OrderedDict()  # by place; the first one has its turn
         self._running = 0
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
 
-    def check(self, stored_hash: str, algorithm: str, password: bytes, then: Answer) -> None:
+    def check(
+        self,
+        stored_hash: str,
+        algorithm: str,
+        password: bytes,
+        then: Answer,
+        place: str = "",
+        wanted: Callable[[], bool] = always,
+    ) -> None:
         """`then(ok)` comes on the loop, at once when the answer is known."""
-        question = self._digest(stored_hash, algorithm, password)
-        known = self._known.get(question)
-        if known is not None and known[1] > self._loop.time():
-            then(known[0])
+        digest = self._digest(stored_hash, algorithm, password)
+        known = self._answer_to(digest)
+        if known is not None:
+            then(known)
             self._told()
             return
-        answers = self._asked.get(question)
-        if answers is not None:
-            answers.append(then)
+        question = digest, place
+        asked = self._asked.get(question)
+        if asked is not None:
+            asked.askers.append((then, wanted))
             return
-        self._asked[question] = [then]
-        self._waiting.append((question, stored_hash, algorithm, password))
+        self._asked[question] = _Asked(stored_hash, algorithm, password, [(then, wanted)])
+        self._waiting.setdefault(place, deque()).append(question)
         self._next()
 
     def remember(self, stored_hash: str, algorithm: str, password: bytes) -> None:
         """This process made the hash itself."""
         self._keep(self._digest(stored_hash, algorithm, password), True)
+
+    def _answer_to(self, digest: bytes) -> bool | None:
+        known = self._known.get(digest)
+        return known[0] if known is not None and known[1] > self._loop.time() else None
 
     def _digest(self, stored_hash: str, algorithm: str, password: bytes) -> bytes:
         digest = hashlib.blake2b(key=self._key, digest_size=32)
@@ -84,25 +124,44 @@ class Credentials:
 
     def _next(self) -> None:
         while self._waiting and self._running < THREADS and not self._closed:
-            question, stored_hash, algorithm, password = self._waiting.popleft()
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(THREADS, "passwords")
-            self._running += 1
-            work = self._loop.run_in_executor(self._threads, self._verify, stored_hash, algorithm, password)
-            work.add_done_callback(partial(self._verified, question))
+            place, questions = self._waiting.popitem(last=False)
+            question = questions.popleft()
+            if questions:
+                self._waiting[place] = questions  # behind all others
+            self._begin(question)
 
-    def _verified(self, question: bytes, work: asyncio.Future[bool]) -> None:
+    def _begin(self, question: Question) -> None:
+        asked = self._asked[question]
+        known = self._answer_to(question[0])  # it may have been answered for another place
+        if known is not None or not any(wanted() for _, wanted in asked.askers):
+            del self._asked[question]
+            # not from in here: whoever hears of it may ask again
+            self._loop.call_soon(self._tell, asked.askers, known)
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, "passwords")
+        self._running += 1
+        work = self._loop.run_in_executor(
+            self._threads, self._verify, asked.stored_hash, asked.algorithm, asked.password
+        )
+        work.add_done_callback(partial(self._verified, question, self._loop.time()))
+
+    def _verified(self, question: Question, begun_s: float, work: asyncio.Future[bool]) -> None:
         self._running -= 1
+        self.took_s = self._loop.time() - begun_s
         ok = not work.cancelled() and work.exception() is None and work.result()
-        self._keep(question, ok)
-        for then in self._asked.pop(question, ()):
-            then(ok)
-        self._told()
+        self._keep(question[0], ok)
+        self._tell(self._asked.pop(question).askers, ok)
         self._next()
 
-    def _keep(self, question: bytes, ok: bool) -> None:
-        self._known[question] = (ok, self._loop.time() + (VERIFIED_S if ok else REFUSED_S))
-        self._known.move_to_end(question)
+    def _tell(self, askers: list[tuple[Answer, Callable[[], bool]]], ok: bool | None) -> None:
+        for then, _ in askers:
+            then(ok)
+        self._told()
+
+    def _keep(self, digest: bytes, ok: bool) -> None:
+        self._known[digest] = (ok, self._loop.time() + (VERIFIED_S if ok else REFUSED_S))
+        self._known.move_to_end(digest)
         if len(self._known) > VERIFIED_MAX:
             self._known.popitem(last=False)
 
@@ -113,4 +172,4 @@ class Credentials:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-__all__ = ["Credentials", "verify"]
+__all__ = ["Credentials", "always", "verify"]

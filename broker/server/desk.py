@@ -2,7 +2,8 @@
 
     rows      this node's census and those of all linked members; who has not answered within ANSWER_S is left out
     order     a command for the wiring log, of those that an operator may give
-    do        what the admin socket can do, and the end of a connection, wherever it is
+    do        what the admin socket can do; the end of a connection, wherever it is; `messages`: to look at single
+              messages of a queue, wherever its owner is, to delete, move or replay them
 
 Deeds need a lease: without one the wiring that they would be carried out on may be of the past. The process is trusted
 as the node's owner is: it has asked its users who they are, and what they may do.
@@ -16,14 +17,20 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from broker.census import desk_messages as m
 from broker.census.census import split
+from broker.census.inspection import decode_request
+from broker.census.inspection import encode as encode_result
 from broker.census.rows import Batch, encode
 from broker.server.admin import RUNNING
+from broker.server.inspecting import Inspector, Unanswered
 from broker.server.operations import Refused
 from broker.server.sampling import Sampling
 from cluster import commands as c
 from cluster.errors import Unavailable, WiringError
+from cluster.ids import Incarnation, NodeId
 from cluster.state import Applied
 
 if TYPE_CHECKING:
@@ -32,11 +39,14 @@ if TYPE_CHECKING:
 ANSWER_S: Final = 1.0
 ORDER_S: Final = 10.0
 QUESTIONS_MAX: Final = 256
+LOOKS_MAX: Final = 64
+"""Of these so many may be about single messages: who may look into a queue must not keep operators from their deeds."""
 NO_LEASE: Final = "this node is cut off from the majority of its cluster: ask another one, or wait"
 OPERATORS: Final = (
     c.AddVhost, c.DeleteVhost, c.DeclareExchange, c.DeclareQueue, c.Bind, c.PutUser, c.DeleteUser, c.SetPermission,
     c.ClearPermission, c.SetTopicPermission, c.ClearTopicPermission, c.PutPolicy, c.DeletePolicy, c.PutOperatorPolicy,
     c.DeleteOperatorPolicy, c.PutParameter, c.DeleteParameter, c.SetVhostLimits, c.ClearVhostLimits,
+    c.ImportDefinitions, c.DropImport, c.PauseQueue,
 )  # fmt: skip
 """Members, owners and the lives of connections are no affair of a management process."""
 
@@ -51,7 +61,9 @@ class Desk:
         cluster = shell.cluster
         self._peers = None if cluster is None else cluster.census
         self._sampling = Sampling(shell) if self._peers is None else self._peers.sampling
+        self._inspector = Inspector(shell, None) if self._peers is None else self._peers.inspector
         self._tasks: set[asyncio.Task[None]] = set()
+        self._looks: set[asyncio.Task[None]] = set()  # of these
 
     @property
     def leased(self) -> bool:
@@ -81,16 +93,30 @@ class Desk:
 
     def do(self, asked: m.Do, tell: Tell) -> None:
         """Done follows."""
-        self._begin(self._do(asked, tell), lambda why: tell(m.Done(asked.number, {}, why)))
+        if asked.what != "messages":
+            self._begin(self._do(asked, tell), lambda why: tell(m.Done(asked.number, {}, why)))
+            return
 
-    def _begin(self, work: Any, refuse: Callable[[str], None]) -> None:
+        def unavailable(why: str) -> None:
+            tell(m.Done(asked.number, {"unavailable": why}, ""))
+
+        if len(self._looks) >= LOOKS_MAX:
+            unavailable("too many queues are looked into at once: try again")
+        else:
+            task = self._begin(self._do(asked, tell), unavailable)
+            if task is not None:
+                self._looks.add(task)
+                task.add_done_callback(self._looks.discard)
+
+    def _begin(self, work: Any, refuse: Callable[[str], None]) -> asyncio.Task[None] | None:
         if len(self._tasks) >= QUESTIONS_MAX:
             work.close()
             refuse("too many deeds are waited for: try again")
-            return
-        task = self._shell.loop.create_task(work)
+            return None
+        task: asyncio.Task[None] = self._shell.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _order(self, asked: m.Order, tell: Tell) -> None:
         outcome = await self._ordered(asked.command)
@@ -110,6 +136,8 @@ class Desk:
             return Unavailable(f"this node does not know the command: {error}")
         if not isinstance(command, OPERATORS):
             return Unavailable(f"{type(command).__name__} is no command of an operator")
+        if isinstance(command, c.ImportDefinitions) and self._peers is not None:
+            command = replace(command, commands=tuple(map(self._at_home, command.commands)))
         applied: asyncio.Future[Applied] = self._shell.loop.create_future()
 
         def told(outcome: Applied) -> None:
@@ -122,6 +150,13 @@ class Desk:
             return await asyncio.wait_for(applied, ORDER_S)
         except TimeoutError:
             return Unavailable(f"no majority has agreed within {ORDER_S:g} s; it may still be carried out")
+
+    def _at_home(self, command: c.Defining) -> c.Defining:
+        """A transient queue lives at the node that imports it."""
+        if not isinstance(command, c.DeclareQueue) or command.durable:
+            return command
+        options = self._shell.node.options
+        return replace(command, owner=NodeId(options.name), incarnation=Incarnation(options.incarnation))
 
     async def _do(self, asked: m.Do, tell: Tell) -> None:
         try:
@@ -140,9 +175,22 @@ class Desk:
             return self._close_connection(
                 str(arguments.get("id")), str(arguments.get("reason") or "closed by operator")
             )
+        if what == "messages":
+            return await self._inspected(arguments)
         if what not in RUNNING:
             raise Refused(f"'{what}' is not one of connection.close, {', '.join(RUNNING)}")
         return await RUNNING[what](self._shell, arguments)
+
+    async def _inspected(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """`result`, or `unavailable`: why it cannot be done now."""
+        try:
+            request = decode_request(arguments["request"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refused(f"no request about messages: {error}") from error
+        try:
+            return {"result": encode_result(await self._inspector.ask(request))}
+        except Unanswered as why:
+            return {"unavailable": str(why)}
 
     def _close_connection(self, connection_id: str, reason: str) -> dict[str, Any]:
         connection = self._shell.node.connections.get(connection_id)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from broker.node.options import NodeOptions
 from broker.oauth2.options import OAuth2Options
@@ -15,6 +15,10 @@ from broker.server.audit import AuditOptions
 from broker.server.listener import Address, TlsOptions
 from broker.server.management_settings import PROXIES
 from journal.options import JournalOptions
+
+if TYPE_CHECKING:
+    from broker.server.at_start import BootDefinitions
+    from broker.server.span_options import SpanOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 """What a node may be called."""
@@ -103,10 +107,16 @@ class ServerOptions:
     """Addresses of proxies that are believed what they say of their clients."""
 
     oauth2: OAuth2Options | None = None
-    """Whose tokens are taken over HTTP; None: nobody's."""
+    """Whose tokens are taken, over AMQP and HTTP; None: nobody's."""
 
     audit: AuditOptions = field(default_factory=AuditOptions)
     """Where administrative deeds are told."""
+
+    spans: SpanOptions | None = None
+    """Where spans of sampled messages are sent; None: there are none."""
+
+    definitions: BootDefinitions | None = None
+    """Brought into the wiring at the start; None: nothing is."""
 
     desk_dir: Path | None = None
     """Where the node serves its management process (`management.sock`, `amqp.sock`); None: it has none."""

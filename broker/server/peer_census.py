@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.census.peer_messages import CensusAnswer, CensusAsk, CloseConnection
+from broker.census.peer_messages import CensusAnswer, CensusAsk, CloseConnection, InspectAnswer, InspectAsk
 
 if TYPE_CHECKING:
     from broker.census.rows import Batch
     from broker.node.part import Part
+    from broker.server.inspecting import Inspector
     from broker.server.sampling import Sampling
     from broker.server.shell import NodeShell
 
@@ -31,8 +32,15 @@ class PeerCensus:
         self._asked: dict[int, tuple[str, Told]] = {}
         self._answering: dict[str, int] = {}
         self._sampling: Sampling | None = None
+        self._inspector: Inspector | None = None
         part.hub.handlers.update(
-            {CensusAsk: self._to_answer, CensusAnswer: self._answered, CloseConnection: self._to_close}
+            {
+                CensusAsk: self._to_answer,
+                CensusAnswer: self._answered,
+                CloseConnection: self._to_close,
+                InspectAsk: lambda peer, asked, payload: self.inspector.asked(peer, asked, payload),
+                InspectAnswer: lambda peer, answer, payload: self.inspector.answered(peer, answer, payload),
+            }
         )
 
     @property
@@ -43,6 +51,15 @@ class PeerCensus:
 
             self._sampling = Sampling(self._shell)
         return self._sampling
+
+    @property
+    def inspector(self) -> Inspector:
+        """Of single messages."""
+        if self._inspector is None:
+            from broker.server.inspecting import Inspector
+
+            self._inspector = Inspector(self._shell, self._part)
+        return self._inspector
 
     # -- asking -----------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ class Sampling:
     def ask(self, life: int, number: int, max_age_ms: int, then: Callable[[Batch], None]) -> None:
         """`then` gets what is new after the number, of a sample that is not older; perhaps at once."""
         now_s = self._shell.loop.time()
+        self._shell.node.flows.asked(self._shell.clock.now_ms())
         fresh = self._sampled_s is not None and now_s - self._sampled_s <= max_age_ms / 1000
         if not fresh and not self._census.sampling:
             self._sampled_s = now_s

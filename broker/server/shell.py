@@ -27,22 +27,23 @@ from typing import TYPE_CHECKING, Any
 
 from broker.node.core import Group, Load, Node
 from broker.node.elsewhere import DRAINED, moving_text
-from broker.queues.queue import PATIENCE_MS
+from broker.queues.patience import PATIENCE_MS
 from broker.server.admin import AdminSocket
 from broker.server.alarms import Alarms
+from broker.server.at_start import first_user
 from broker.server.client import Client, ReceiveBuffer, peer_name
 from broker.server.clock import Clock
 from broker.server.copy_forward import CopyForward
-from broker.server.credentials import Credentials
 from broker.server.endings import Restart
+from broker.server.imports import Imports
 from broker.server.listener import Listener, peer_identity, tls_context
 from broker.server.log import NodeLog
+from broker.server.logins import Logins
 from broker.server.options import ServerOptions
 from broker.server.storage import Storage
+from broker.server.tracing import begin_spans
 from broker.session.connection import Connection, TrustedConnection
 from broker.session.state import State
-from cluster.commands import PutUser, SetPermission
-from cluster.passwords import SCRYPT, hashed
 from cluster.state import Applied
 from journal.errors import DamagedJournal, JournalFailed
 from journal.record import DamagedRecord, Message
@@ -61,8 +62,6 @@ LAZY_S = 0.025
 JUMPED = "the wall clock was set, or the machine slept: this node's time follows by a tenth of the time that passes"
 CALM_BYTES = 16 << 10
 """Of clients and other nodes in one turn: with less the loop may be held up for one quick flush."""
-GUEST_HASH = "$scrypt$ln=14,r=8,p=1$Y2x1c3RlcmJyb2tlci0wMA$ZnLafsfnVR9QKJnC/OhXEnONAR2QHZEcGvrP2rrTeVE"
-"""Of the password that everybody knows, so it needs no salt of its own and a first start no 50 ms."""
 
 
 class NodeShell:
@@ -82,7 +81,7 @@ class NodeShell:
         self.node: Node
         self.storage: Storage
         self.alarms: Alarms
-        self.credentials: Credentials
+        self.logins: Logins
         self.ended: asyncio.Future[BaseException | None]
         self.cluster: ClusterShell | None = None
         """None: the node is alone."""
@@ -101,6 +100,7 @@ class NodeShell:
         self._wake_ms: int | None = None
         self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}
         self._copy_forward: CopyForward | None = None
+        self._end_spans: Callable[[], None] = lambda: None
         self._grouped_s = 0.0
         self._giving_up: asyncio.Task[None] | None = None
         self._stopped = False
@@ -117,7 +117,7 @@ class NodeShell:
             options, self.loop.call_soon_threadsafe, self._journal_state, self.fail, self.loop.add_reader
         )
         try:
-            self.credentials = Credentials(self.loop, self.schedule)
+            self.logins = Logins(self.loop, self.schedule, self.propose, options, self.log.say)
             self.alarms = Alarms(options.alarms, options.data_dir, self._alarm_changed)
             for where in options.amqp:  # an address that cannot be had ends a start before others hear of it
                 self.listeners.append(await Listener.open("amqp", where, partial(Client, self)))
@@ -143,10 +143,14 @@ class NodeShell:
             )
             if (journal := self.storage.journal) is not None:
                 self._copy_forward = CopyForward(journal, self.node, self.loop, self.schedule, self._damaged, self.fail)
+            self._end_spans = begin_spans(options.spans, self.node)
             self.storage.wiring.listen(self._applied)
+            Imports(self)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
-            await self._first_user()
+            if (definitions := options.definitions) is not None:
+                await definitions.bring_in(self)
+            await first_user(self)
             self._tick()
             self._check_alarms()
             await self._open_admin()
@@ -229,13 +233,14 @@ class NodeShell:
             await self._admin.close()
         if self.desk is not None:
             await self.desk.close()
-        if hasattr(self, "credentials"):
-            self.credentials.close()
+        if hasattr(self, "logins"):
+            self.logins.close()
         if self.cluster is not None:
             await self.cluster.close()
         if self.storage.watched is not None:
             self.loop.remove_reader(self.storage.watched)
         await self.loop.run_in_executor(None, self.storage.close)
+        await self.loop.run_in_executor(None, self._end_spans)
 
     def fail(self, error: BaseException) -> None:
         """The node cannot go on; whoever waits for `ended` stops it."""
@@ -271,20 +276,6 @@ class NodeShell:
 
     def _elsewhere(self, why: str) -> str:
         return moving_text(why, self.node.map, self.options.node.name)
-
-    async def _first_user(self) -> None:
-        name, password = self.options.default_user, self.options.default_password
-        if not name or self.node.map.users():
-            return
-        if (name, password) == ("guest", "guest"):
-            stored = GUEST_HASH
-        else:
-            stored = await asyncio.to_thread(hashed, password, cost=self.options.password_cost)
-        self.credentials.remember(stored, SCRYPT, password.encode())
-        # a member may have to wait for others, and without the user nobody could do anything about it
-        ordered = self.propose if self.cluster is None else self.cluster.ordered
-        await ordered(PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=("administrator",)))
-        await ordered(SetPermission(user=name, vhost="/", configure=".*", write=".*", read=".*"))
 
     async def propose(self, command: Any) -> Applied:
         """Orders a command and waits for its outcome."""
@@ -366,7 +357,8 @@ class NodeShell:
             if node.loads:
                 self._load()
             if node.checks:
-                self._check()
+                checks, node.checks = node.checks, []
+                self.logins.answer(checks)
             self._persist()
             if node.sending and self._may_speak:
                 self._send(now_ms)
@@ -466,12 +458,6 @@ class NodeShell:
         except Exception as error:
             self.fail(error)
 
-    def _check(self) -> None:
-        checks, self.node.checks = self.node.checks, []
-        for user, password, then in checks:
-            stored, algorithm = ("", "") if user is None else (user.password_hash, user.hash_algorithm)
-            self.credentials.check(stored, algorithm, password, then)
-
     def _persist(self) -> None:
         journal, node = self.storage.journal, self.node
         if journal is None or not journal.idle:
@@ -561,12 +547,12 @@ class NodeShell:
         self._again(TICK_S, self._tick)
 
     def _tick_slice(self, connections: Any) -> None:
-        now_ms = self.clock.now_ms()
+        now_ms, wall_ms = self.clock.now_ms(), self.clock.wall_ms()
         ticked = 0
         for connection in islice(connections, TICK_SLICE):
             ticked += 1
             try:
-                connection.tick(now_ms)
+                connection.tick(now_ms, wall_ms)
             except Exception as error:
                 client = self.clients.get(connection)
                 if client is not None:

@@ -33,6 +33,7 @@ from broker.amqp.layout import Method
 from broker.queues.face import QueueFace
 from broker.queues.ring import Ledger
 from broker.queues.subscription import Subscription
+from broker.queues.watch import Traced
 from broker.routing.router import Route
 from broker.session import consuming, declaring, publishing, transacting
 from broker.session.confirms import Confirms
@@ -58,7 +59,7 @@ class Channel:
 
     __slots__ = (
         "asked", "closing", "confirms", "connection", "consumers", "counts", "last_queue", "ledger", "number", "opened",
-        "parked", "prefetch", "reply_key", "reply_tag", "routes", "transaction",
+        "parked", "prefetch", "reply_key", "reply_tag", "routes", "traced", "transaction",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -78,6 +79,8 @@ class Channel:
         self.reply_key = ""
         self.reply_tag = b""
         self.routes: dict[bytes, tuple[int, int, Route[QueueFace]]] = {}
+        self.traced: Traced | None = None
+        """Sampled deliveries that wait for their settlement; None: there were none."""
 
     # -- events in --------------------------------------------------------------------------------------------
 
@@ -230,7 +233,7 @@ class Channel:
         node = connection.node
         known = connection.authorization.get((kind, resource))
         if known is None or known[0] != node.authorization_generation:
-            allowed = node.map.allowed(connection.user, self.vhost_name, kind, resource)
+            allowed = connection.rights.allowed(self.vhost_name, kind, resource)
             known = (node.authorization_generation, allowed)
             if len(connection.authorization) >= 4096:
                 connection.authorization.clear()
@@ -245,8 +248,8 @@ class Channel:
         """403 unless the user may use the routing key on this exchange, if it is a topic exchange."""
         connection, vhost = self.connection, self.connection.vhost
         assert vhost is not None, "a channel is opened after its connection"
-        if vhost.router.exchange_type(exchange) == "topic" and not connection.node.map.topic_allowed(
-            connection.user, vhost.name, kind, exchange, key
+        if vhost.router.exchange_type(exchange) == "topic" and not connection.rights.topic_allowed(
+            vhost.name, kind, exchange, key
         ):
             raise access_refused(
                 f"{kind} access to topic '{key}' in exchange '{exchange}' in vhost '{vhost.name}' refused for user "
@@ -287,7 +290,7 @@ class Channel:
         connection = self.connection
         for subscription in tuple(self.consumers.values()):
             queue = subscription.queue
-            if not connection.node.map.allowed(connection.user, self.vhost_name, "read", queue.name):
+            if not connection.rights.allowed(self.vhost_name, "read", queue.name):
                 queue.unsubscribe(subscription, connection.node.now_ms)
                 self.cancelled(subscription)
 
@@ -330,6 +333,8 @@ class Channel:
             self.transaction = None
         for _, consumer, seq in self.ledger.drain():
             consumer.ring.owner.requeue(seq, counted)
+        if self.traced is not None:
+            self.traced.settled(0, True, "closed")
         if self.reply_key:
             node.reply_targets.pop(self.reply_key, None)
             self.reply_key = ""
@@ -338,7 +343,7 @@ class Channel:
 
     def _gone(self) -> None:
         if self.connection.channels.pop(self.number, None) is not None:
-            self.connection.node.churn.left(self)
+            self.connection.channel_gone(self)
 
     def tick(self, now_ms: int) -> None:
         """amqp-rules, last section: who holds a message, or waits, for too long is stopped. Raises ConnectionFault."""

@@ -31,6 +31,7 @@ from broker.amqp.layout import Method
 from broker.node.elsewhere import DRAINED, moving_text
 from broker.session import handshake
 from broker.session.channel import Channel
+from broker.session.rights import AccountRights, Rights
 from broker.session.state import State
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 FRAME_MIN_BYTES: Final = 8192
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 TICK_MS: Final = 250
+"""Half of the time between two ticks: a heartbeat is rather early than late."""
 MINORITY: Final = "minority"
 """The alarm of a node without a lease."""
-"""Half of the time between two ticks: a heartbeat is rather early than late."""
 PARKED_BYTES_MAX: Final = 1 << 20
 """Of events that wait in parked channels; then the socket is not read. An event counts at least 1 KiB."""
 
@@ -73,8 +74,8 @@ class Connection:
         "_blocked_told", "_closed_at_ms", "_congested", "_held", "_last_heard_ms", "_last_sent_ms",
         "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
         "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms",
-        "out", "parked_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "state", "user",
-        "vhost",
+        "out", "parked_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "rights", "state",
+        "until_ms", "user", "vhost",
     )  # fmt: skip
 
     def __init__(self, node: Node, peer: str, loopback: bool, now_ms: int, peer_identity: str | None = None) -> None:
@@ -91,6 +92,9 @@ class Connection:
         self.reading = True
         self.ending: str | None = None
         self.user = ""
+        self.rights: Rights = AccountRights(node.map, "")
+        self.until_ms = 0
+        """When the token that it signed in with is over, wall clock; 0: it has none."""
         self.mechanism = ""
         self.vhost: VirtualHost | None = None
         self.client_properties: dict[str, Any] = {}
@@ -181,13 +185,10 @@ class Connection:
     def _open_channel(self, event: Published | Acked | MethodReceived) -> Channel:
         if type(event) is not MethodReceived or event.payload[:4] != b"\x00\x14\x00\x0a":
             raise channel_fault("expected 'channel.open'")
-        count = len(self.channels)
-        if count >= self.channel_max:
-            # amqp-rules 5.1: open channels count, not the highest number
-            limit = self.channel_max
-            raise not_allowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({limit})")
+        handshake.check_channel_limits(self)
         channel = Channel(self, event.channel)
         self.node.churn.channels += 1
+        self.node.occupancy.channel_began(self.user)
         self.channels[event.channel] = channel
         return channel
 
@@ -219,10 +220,15 @@ class Connection:
     def _secure_ok(self, method: methods.ConnectionSecureOk) -> None:
         handshake.login(self, self.mechanism, method.response)
 
-    def authenticated(self, user: str) -> None:
+    @property
+    def address(self) -> str:
+        """Where the client is, without its port; empty: it came by a way that only the node's owner has."""
+        return "" if self.trusted else self.peer.rpartition(":")[0].strip("[]") or self.peer
+
+    def authenticated(self, user: str, rights: Rights, until_ms: int = 0) -> None:
         """The handshake knows who it is."""
-        self.user = user
-        self.node.churn.logins += 1
+        self.user, self.rights, self.until_ms = user, rights, until_ms
+        self.count_login(user, True)
         options = self.node.options
         self.state = State.TUNE
         self.send(0, methods.ConnectionTune(options.channel_max, options.frame_max_bytes, options.heartbeat_s))
@@ -231,6 +237,13 @@ class Connection:
             if not self.ended():
                 self._event(event)
         self.review_reading()
+
+    def count_login(self, user: str, ok: bool) -> None:
+        """An attempt to sign in was answered. A name that is no user's is not told: somebody may have mistaken it for
+        the password."""
+        if not self.trusted:
+            known = ok or self.node.map.user(user) is not None
+            self.node.churn.logins.count(self.address, user if known else "", ok)
 
     def refused(self, text: str) -> None:
         """amqp-rules 5.1: a refused login is told only to clients that asked to be told."""
@@ -257,9 +270,10 @@ class Connection:
         vhost = self.node.vhosts.get(name)
         if vhost is None:
             raise not_allowed(f"vhost {name} not found")
-        if self.node.map.permission(self.user, name) is None:
+        if not self.rights.enters(name):
             raise not_allowed(f"access to vhost '{name}' refused for user '{self.user}'")
         handshake.check_limits(self, name)
+        self.node.occupancy.entered(name, self.user)
         self.vhost = vhost
         self.state = State.OPEN
         self.decoder.opened = True
@@ -323,7 +337,8 @@ class Connection:
         self.state = State.CLOSED
         self._release()
         self.out.take()
-        self.node.connections.pop(self.id, None)
+        if self.node.connections.pop(self.id, None) is not None and self.vhost is not None:
+            self.node.occupancy.left(self.vhost.name, self.user)
         self.node.sending.pop(self, None)
 
     def _release(self, then: Callable[[], None] = lambda: None) -> None:
@@ -332,15 +347,31 @@ class Connection:
         for channel in tuple(self.channels.values()):
             channel.end(counted=True)
             channel.parked = None  # what waited there is never taken up
-            self.node.churn.left(channel)
+            self.channel_gone(channel)
         self.channels.clear()
         self.parked_bytes = 0
         if self.exclusive_queues:
             self.exclusive_queues = False
             self.node.remove_connection(self.id, then)
 
+    def channel_gone(self, channel: Channel) -> None:
+        """It is over, and so is what it counted for."""
+        self.node.churn.left(channel)
+        self.node.occupancy.channel_ended(self.user)
+
+    def renew_rights(self, rights: Rights, until_ms: int) -> None:
+        """Another token has come for the same user: nothing that was allowed by the old one is remembered."""
+        self.rights, self.until_ms = rights, until_ms
+        self.authorization.clear()
+        for channel in self.channels.values():
+            channel.routes.clear()
+        self.review_rights()
+
     def review_rights(self) -> None:
-        """The user or its permissions changed."""
+        """The user or its permissions changed. One that is deleted is nobody, also if the same name comes again."""
+        if not self.until_ms and self.node.map.user(self.user) is None:
+            self.force_close(f"user '{self.user}' is deleted")
+            return
         for channel in self.channels.values():
             channel.review_rights()
 
@@ -436,8 +467,9 @@ class Connection:
             self._last_heard_ms = self.node.now_ms
             self.node.sending[self] = None
 
-    def tick(self, now_ms: int) -> None:
-        """Heartbeats and deadlines; called about twice a second."""
+    def tick(self, now_ms: int, wall_ms: int = 0) -> None:
+        """Heartbeats and deadlines; called about twice a second. `wall_ms`: the wall clock, which a token's end is
+        told by; 0: the node's own does."""
         options = self.node.options
         if self.decoder.heard:
             self.decoder.heard = False
@@ -456,6 +488,8 @@ class Connection:
                 self._end("abort")
         elif self.heartbeat_s:
             self._beat(now_ms)
+        if self.state is State.OPEN and 0 < self.until_ms <= (wall_ms or now_ms):
+            self.force_close(f"the token of user '{self.user}' is over")
         if self.state is State.OPEN:
             for channel in tuple(self.channels.values()):
                 try:

@@ -16,6 +16,7 @@ from broker.amqp.layout import Method
 from broker.queues.face import GONE, QueueFace, Taken
 from broker.queues.ring import Consumer
 from broker.queues.subscription import Subscription
+from broker.queues.watch import Delivery
 from broker.session.declaring import REPLY_TO, clean
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 
 def ack(channel: Channel, event: Acked) -> None:
+    if channel.traced is not None:
+        for value in event.acks:
+            channel.traced.settled(value >> 1, bool(value & 1), "ack")
     if channel.transaction is not None:
         for value in event.acks:
             _stage(channel, value >> 1, bool(value & 1), "ack")
@@ -44,6 +48,8 @@ def _stage(channel: Channel, tag: int, multiple: bool, outcome: str) -> None:
 
 
 def _give_back(channel: Channel, tag: int, multiple: bool, requeue: bool, counted: bool) -> None:
+    if channel.traced is not None:
+        channel.traced.settled(tag, multiple, "requeue" if requeue else "reject")
     if channel.transaction is not None:
         _stage(channel, tag, multiple, "requeue" if requeue else "reject")
         return
@@ -70,6 +76,8 @@ def _recover(channel: Channel, method: methods.BasicRecover) -> None:
     if not method.requeue:
         # amqp-rules 5.1
         raise not_implemented("requeue=false")
+    if channel.traced is not None:
+        channel.traced.settled(0, True, "requeue")
     for _, consumer, seq in channel.ledger.drain():
         consumer.ring.owner.requeue(seq, False)
         consumer.ring.mark()
@@ -147,11 +155,11 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         channel.consumers[tag] = subscription
         if not method.nowait:
             channel.send(methods.BasicConsumeOk(tag))
-        if node.authorization_generation != generation:
+        if node.authorization_generation != generation or connection.rights is not rights:
             channel.review_rights()  # they changed while the owner was asked
         channel.resume()
 
-    generation = node.authorization_generation
+    generation, rights = node.authorization_generation, connection.rights
     channel.ask(queue, method, lambda: queue.unsubscribe(subscription, node.now_ms))
     queue.subscribe(subscription, node.now_ms, subscribed)
 
@@ -219,11 +227,13 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
                 channel.counts.got += 1
                 queue.ring.got += 1
                 tag = channel.ledger.add(Consumer(queue.ring, channel.ledger, b"\0", False, 0), seq, node.now_ms)
+            if node.watches and (watch := node.watches.get(channel.vhost_name)) is not None:
+                watch.delivered(Delivery(channel, queue, "", tag, message, redelivered, not method.no_ack))
             channel.connection.out.get_ok(channel.number, tag, redelivered, message, queue.ready)
             node.sending[channel.connection] = None
         channel.resume()
 
-    queue.get(node.now_ms, taken)
+    queue.get(node.now_ms, taken, no_ack=method.no_ack)
 
 
 def check_timeouts(channel: Channel, now_ms: int) -> None:

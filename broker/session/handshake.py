@@ -5,18 +5,25 @@
     EXTERNAL   the name in the client's TLS certificate; offered only on such a socket. On the node's own `amqp.sock`,
                which only who may read its data directory can open, the response names the user to be
 
+A node that takes the tokens of an authority takes one in the place of a password, with any user name: user and rights
+are then the token's, and the connection ends with it unless connection.update-secret brings another one of the same
+user in time.
+
 Why a login was refused is in the node's log and never in the answer (amqp-rules 5.1). A user that does not exist
-costs the same time as a wrong password.
+costs the same time as a wrong password, and one that has to wait after too many failures is told the same as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp import methods
 from broker.amqp.errors import command_invalid, not_allowed, syntax_error
 from broker.amqp.fields import decode_fields
 from broker.node.elsewhere import addresses
+from broker.node.wants import Check, Verdict
+from broker.session.rights import AccountRights
 from broker.session.state import State
 from broker.version import VERSION
 
@@ -72,7 +79,7 @@ def login(connection: Connection, mechanism: str, response: bytes) -> None:
         if connection.node.map.user(name) is None:
             _refuse(connection, name, "EXTERNAL", "no such user")
         else:
-            connection.authenticated(name)
+            connection.authenticated(name, AccountRights(connection.node.map, name))
     else:
         raise command_invalid(f"unknown authentication mechanism '{mechanism}'")
 
@@ -83,24 +90,36 @@ def _verify(connection: Connection, raw_user: bytes, password: bytes) -> None:
     connection.state = State.CHECKING
     connection.review_reading()
 
-    def checked(ok: bool) -> None:
+    def checked(verdict: Verdict) -> None:
         if connection.state is not State.CHECKING:
             return
-        known = connection.node.map.user(user)
-        if not ok or known is None:
-            _refuse(connection, user, mechanism, "invalid credentials")
-        elif user in connection.node.options.loopback_users and not connection.loopback:
+        token = verdict.token
+        name = user if token is None else token.name
+        if verdict.refusal:
+            _refuse(connection, name, mechanism, verdict.refusal)
+        elif token is None and connection.node.map.user(name) is None:
+            _refuse(connection, name, mechanism, "the user was deleted just now")
+        elif name in connection.node.options.loopback_users and not connection.loopback:
             # "guest only from loopback"
-            _refuse(connection, user, mechanism, "this user may only connect from a loopback address")
+            _refuse(connection, name, mechanism, "this user may only connect from a loopback address")
+        elif token is None:
+            connection.authenticated(name, AccountRights(connection.node.map, name))
         else:
-            connection.authenticated(user)
+            connection.authenticated(name, token.grants, verdict.until_ms)
 
-    connection.node.check_password(user, password, checked)
+    _ask(connection, user, password, checked, lambda: connection.state is State.CHECKING)
+
+
+def _ask(
+    connection: Connection, name: str, secret: bytes, then: Callable[[Verdict], None], wanted: Callable[[], bool]
+) -> None:
+    node = connection.node
+    node.checks.append(Check(name, node.map.user(name), secret, connection.address, then, wanted))
 
 
 def _refuse(connection: Connection, user: str, mechanism: str, why: str) -> None:
-    connection.node.churn.refused_logins += 1
-    connection.node.log_refused(connection, user, mechanism, why)
+    connection.count_login(user, False)
+    connection.node.log.refused(connection.peer, user, mechanism, why)
     connection.state = State.START
     connection.refused(
         f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
@@ -108,38 +127,65 @@ def _refuse(connection: Connection, user: str, mechanism: str, why: str) -> None
 
 
 def check_limits(connection: Connection, vhost: str) -> None:
-    """530 when the vhost or the user has as many connections as it may have."""
+    """530 when the vhost or the user has as many connections as it may have, at all members."""
     node = connection.node
     limit = node.map.vhost_limits(vhost).connections_max
-    inside = sum(1 for other in node.connections.values() if other.vhost is not None and other.vhost.name == vhost)
-    if limit is not None and 0 <= limit <= inside:
+    if limit is not None and 0 <= limit <= node.occupancy.of_vhost(vhost):
         raise not_allowed(
             f"access to vhost '{vhost}' refused for user '{connection.user}': connection limit ({limit}) is reached"
         )
     known = node.map.user(connection.user)
     limit = known.limits.connections_max if known is not None else None
-    own = sum(1 for other in node.connections.values() if other.vhost is not None and other.user == connection.user)
-    if limit is not None and 0 <= limit <= own:
+    if limit is not None and 0 <= limit <= node.occupancy.of_user(connection.user):
         raise not_allowed(
             f"Connection refused for user '{connection.user}': user connection limit ({limit}) is reached"
         )
 
 
+def check_channel_limits(connection: Connection) -> None:
+    """530 when the connection, the node, or the user at this node has as many channels as it may have."""
+    node, user = connection.node, connection.user
+    count, limit = node.occupancy.channels, node.options.channels_max
+    if count >= limit:
+        at = f"node '{node.options.name}'"
+        raise not_allowed(f"number of channels opened on {at} has reached the maximum allowed limit of ({limit})")
+    known = node.map.user(user)
+    most = known.limits.channels_max if known is not None else None
+    if most is not None and 0 <= most <= node.occupancy.channels_of_user[user]:
+        raise not_allowed(
+            f"number of channels opened for user '{user}' has reached the maximum allowed user limit of ({most})"
+        )
+    count, limit = len(connection.channels), connection.channel_max
+    if count >= limit:
+        # amqp-rules 5.1: open channels count, not the highest number
+        raise not_allowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({limit})")
+
+
 def update_secret(connection: Connection, secret: bytes) -> None:
-    """connection.update-secret: the new password (or token) is verified like the first one (530 when refused)."""
+    """connection.update-secret: the new password, or token of the same user, is verified like the first one (530 when
+    refused). A token's rights take the place of those of the one before, be they more or less."""
 
     if connection.checks_secret:
         # each costs as much as a login, so nobody may have a queue of them before the logins of others
         raise command_invalid("connection.update-secret before the last one was answered")
     connection.checks_secret = True
 
-    def checked(ok: bool) -> None:
+    def checked(verdict: Verdict) -> None:
         connection.checks_secret = False
-        if connection.state is not State.OPEN:
+        vhost = connection.vhost
+        if connection.state is not State.OPEN or vhost is None:
             return  # nothing is said after connection.close
-        if ok:
-            connection.send(0, methods.ConnectionUpdateSecretOk())
-        else:
+        token = verdict.token
+        if verdict.refusal or (token is not None) is not (connection.until_ms > 0):
             connection.fail(not_allowed("New secret was refused by one of the backends"))
+        elif token is None:
+            connection.send(0, methods.ConnectionUpdateSecretOk())
+        elif token.name != connection.user:
+            connection.fail(not_allowed("New secret was refused by one of the backends: it is another user's"))
+        elif not token.grants.enters(vhost.name):
+            connection.fail(not_allowed(f"access to vhost '{vhost.name}' refused for user '{connection.user}'"))
+        else:
+            connection.renew_rights(token.grants, verdict.until_ms)
+            connection.send(0, methods.ConnectionUpdateSecretOk())
 
-    connection.node.check_password(connection.user, secret, checked)
+    _ask(connection, connection.user, secret, checked, lambda: connection.state is State.OPEN)

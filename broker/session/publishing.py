@@ -126,12 +126,9 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
     assert vhost is not None, "a channel is opened after its connection"
     properties = codec.decode(message.header)
     changed = properties
-    if properties.user_id is not None and properties.user_id != connection.user:
-        user = connection.node.map.user(connection.user)
-        if user is None or "impersonator" not in user.tags:
-            raise precondition_failed(
-                f"user_id property set to '{properties.user_id}' but authenticated user was '{connection.user}'"
-            )
+    named = properties.user_id
+    if named not in (None, connection.user) and "impersonator" not in connection.rights.tags:
+        raise precondition_failed(f"user_id property set to '{named}' but authenticated user was '{connection.user}'")
     if properties.reply_to == REPLY_TO:
         if not channel.reply_key:
             raise precondition_failed("fast reply consumer does not exist")
@@ -190,7 +187,7 @@ def send(
 ) -> None:
     """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered."""
     node = channel.connection.node
-    depart(channel, route, messages, mandatory)
+    messages = depart(channel, route, messages, mandatory, ticket)
     if ticket is not None:
         ticket.counts = route.counts
     journaled = 0
@@ -212,8 +209,11 @@ def send(
         ticket.pass_()
 
 
-def depart(channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool) -> None:
-    """Counts the messages, and returns what has no queue to go to."""
+def depart(
+    channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool, ticket: Ticket | None
+) -> Sequence[Message]:
+    """Counts the messages, and returns to their publisher what has no queue to go to. The queues get those that are the
+    result: who looks at them may mark some."""
     node = channel.connection.node
     count, own, exchange = len(messages), channel.counts, route.counts or _counts(channel, route, messages[0])
     own.publish += count
@@ -230,12 +230,17 @@ def depart(channel: Channel, route: Route[QueueFace], messages: Sequence[Message
         else:
             own.drop_unroutable += count
             exchange.drop_unroutable += count
+    if node.flows.counting:
+        node.flows.published(channel.vhost_name, messages[0].exchange, route.targets, count, node.now_ms)
+    if node.watches and (watch := node.watches.get(channel.vhost_name)) is not None:
+        messages = watch.published(channel, route, messages, ticket)
     if node.alarms_elsewhere:
         channel.connection.feeds(route.targets)
     if node.congested:
         for queue in route.targets:
             if queue in node.congested:
                 channel.connection.waits_for(queue)
+    return messages
 
 
 def _counts(channel: Channel, route: Route[QueueFace], message: Message) -> ExchangeCounts:

@@ -125,9 +125,9 @@ def _parts(channel: Channel, staged: Transaction) -> dict[QueueFace, CommitPart]
     """What each queue gets of it. What has no queue to go to is returned."""
     parts: dict[QueueFace, CommitPart] = {}
     for route, messages, mandatory, named in staged.publishes:
-        publishing.depart(channel, route, messages, mandatory)
+        departed = publishing.depart(channel, route, messages, mandatory, None)
         for queue in route.targets:
-            parts.setdefault(queue, CommitPart()).publishes.append((messages, named))
+            parts.setdefault(queue, CommitPart()).publishes.append((departed, named))
     for entries, outcome in staged.settles:
         channel.counts.ack += len(entries) if outcome == "ack" else 0
         for _, consumer, seq in entries:

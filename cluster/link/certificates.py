@@ -10,11 +10,7 @@ name.)
 from __future__ import annotations
 
 import datetime
-import os
 import ssl
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from .path_of import path_of
 from .secret import Secret
 
 _BEGIN: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -88,7 +85,7 @@ def node_credentials(secret: Secret, name: str, scratch: Path | None = None) -> 
     chain = private + certificate.public_bytes(Encoding.PEM)
     trusted = root.public_bytes(Encoding.DER)
     contexts = []
-    with _private_file(chain, scratch) as path:
+    with path_of(chain, scratch) as path:
         for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
             context = _context(protocol)
             context.load_verify_locations(cadata=trusted)
@@ -135,20 +132,3 @@ def _context(protocol: int) -> ssl.SSLContext:
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0
     return context
-
-
-@contextmanager
-def _private_file(data: bytes, scratch: Path | None) -> Iterator[str]:
-    """A path under which OpenSSL may read `data`, for a moment: a file in memory, else one of mode 0600."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("clusterbroker-key", os.MFD_CLOEXEC)
-        try:
-            os.write(descriptor, data)
-            yield f"/proc/self/fd/{descriptor}"
-        finally:
-            os.close(descriptor)
-        return
-    with tempfile.NamedTemporaryFile(dir=scratch, prefix=".key-") as file:  # mode 0600
-        file.write(data)
-        file.flush()
-        yield file.name

@@ -17,7 +17,7 @@ import msgspec
 
 from cluster import commands as c
 from cluster import snapshot
-from cluster.errors import FormatTooNew, Unavailable
+from cluster.errors import FormatTooNew, NewerRelease, Unavailable
 from cluster.ids import LogIndex
 from cluster.state import Applied, ClusterMap
 
@@ -104,8 +104,13 @@ class Fold:
 
     @classmethod
     def restored(cls, stored: StoredSnapshot) -> Fold:
-        """The fold that was dumped; ValueError, KeyError or AssertionError when it contradicts itself."""
-        taken: Any = snapshot.decode(LogIndex(stored.applied), stored.chunks)
+        """The fold that was dumped. ValueError, KeyError, AssertionError: it contradicts itself; or FormatTooNew."""
+        try:
+            taken: Any = snapshot.decode(LogIndex(stored.applied), stored.chunks)
+        except NewerRelease as error:
+            raise FormatTooNew(
+                f"the snapshot of the wiring cannot be read ({error}): it comes from a newer release; upgrade this node"
+            ) from error
         fold = cls(ClusterMap.restored(taken))
         fold.origins = {origin: (session, number) for origin, session, number in stored.origins}
         return fold

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from cluster import commands as c
-from cluster.errors import DamagedLog
+from cluster.errors import DamagedLog, FormatTooNew
 from cluster.ids import LogIndex, NodeId
 from cluster.state import ClusterMap
 
@@ -29,6 +29,7 @@ from .messages import Entry
 from .snapshots import Snapshots, StoredSnapshot
 
 FILE: Final = "identity"
+FORMAT: Final = 1
 FIRST_INDEX: Final = 3
 """The lowest index of a first snapshot: a joiner's empty log must never look like the beginning of a real one."""
 _CRC: Final = struct.Struct("<I")
@@ -53,6 +54,8 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     """Empty: it joined."""
     voters: tuple[str, ...]
     """Raft ids with which the cluster was founded; empty: it joined, or founding is not over."""
+    format: int = FORMAT
+    """Of the file: stands here in every version. The first release wrote none, which is 1."""
 
     @property
     def raft_id(self) -> str:
@@ -63,6 +66,9 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     def creed(self) -> tuple[str, ...]:
         """The founders as other founders compare them."""
         return tuple(f"{f.name}={f.address}{' witness' if f.witness else ''}" for f in self.founders)
+
+
+_FORMAT_AT: Final = Identity.__struct_fields__.index("format")
 
 
 def raft_id(name: str, disk_id: str) -> str:
@@ -123,7 +129,7 @@ def establish(disk: Disk, identity: Identity, map_: ClusterMap) -> None:
 
 
 def read(disk: Disk) -> Identity | None:
-    """The identity; None: the directory is not formatted. Raises DamagedLog."""
+    """The identity; None: the directory is not formatted. Raises DamagedLog, FormatTooNew."""
     data = disk.read(FILE)
     if data is None:
         return None
@@ -133,7 +139,14 @@ def read(disk: Disk) -> Identity | None:
             f"{disk.path}/{FILE}: it does not match its checksum; restore this node's disk, or let it join anew with "
             "an empty directory"
         )
-    return msgspec.msgpack.decode(body, type=Identity)
+    fields = msgspec.msgpack.decode(body)
+    version = fields[_FORMAT_AT] if len(fields) > _FORMAT_AT else 1
+    if version > FORMAT:
+        raise FormatTooNew(
+            f"{disk.path}/{FILE}: it has format {version}; this release reads format {FORMAT}: it comes from a newer "
+            "release; start that one"
+        )
+    return msgspec.convert(fields, Identity)
 
 
 def write(disk: Disk, identity: Identity) -> None:

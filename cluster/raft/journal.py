@@ -5,7 +5,10 @@
              ENTRY    u64 index | u64 term | stored entry
              CUT      u64 index          this entry and all after it are void
              TERM     u64 term | vote (Raft id as UTF-8, empty: none given)
-             COMMIT   u64 index
+             COMMIT   u64 index                                                          version 1
+
+The lowest byte of the magic is the version, as a digit; the head of a batch and its checksum stay in every version, so
+what a newer release wrote is told from what is damaged.
 
 Nothing is written before `sync`, which appends one batch and makes it durable with one fdatasync. So whenever a
 batch stands in the file, all before it were durable: a broken batch with a sound one after it is damage, and the
@@ -30,7 +33,7 @@ import struct
 import zlib
 from typing import Any, Final, overload
 
-from cluster.errors import DamagedLog
+from cluster.errors import DamagedLog, FormatTooNew
 
 from .disk import Disk
 from .messages import Entry
@@ -42,6 +45,7 @@ _RECORD: Final = struct.Struct("<BI")
 _U64: Final = struct.Struct("<Q")
 _ENTRY: Final = struct.Struct("<QQ")
 MAGIC: Final = 0x52464A31
+FORMAT: Final = 1
 _MAGIC: Final = struct.pack("<I", MAGIC)
 _KIND_ENTRY, _KIND_CUT, _KIND_TERM, _KIND_COMMIT = 1, 2, 3, 4
 RESTS_S: Final = 1.0
@@ -57,7 +61,7 @@ class Journal:
 
     def __init__(self, disk: Disk, kept: int = 0) -> None:
         """Read the file, if there is one; cut a torn end. `kept`: so many entries from before the snapshot are not
-        forgotten, if they are not too large. Raises DamagedLog."""
+        forgotten, if they are not too large. Raises DamagedLog, FormatTooNew."""
         self._disk = disk
         self._kept = kept
         self._entries: list[Entry] = []
@@ -244,6 +248,12 @@ class Journal:
         while at < len(data):
             end = _sound_batch(data, at)
             if end is None:
+                version = _newer_version(data, at)
+                if version is not None:
+                    raise FormatTooNew(
+                        f"{self._disk.path}/{FILE}: it has format {version}; this release reads format {FORMAT}: it "
+                        "comes from a newer release; start that one"
+                    )
                 if at == 0 or _any_sound_batch(data, at + 1):
                     raise DamagedLog(
                         f"{self._disk.path}/{FILE}: the bytes from {at} on do not match their checksum, below what "
@@ -278,13 +288,21 @@ def _batch(offset: int, body: bytearray) -> bytes:
     return _BATCH.pack(MAGIC, len(body), offset, crc) + body
 
 
-def _sound_batch(data: bytes, at: int) -> int | None:
+def _newer_version(data: bytes, at: int) -> int | None:
+    """The version of the sound batch of a newer release that begins here; None: there is none."""
+    for version in range(FORMAT + 1, 10):
+        if _sound_batch(data, at, MAGIC - FORMAT + version) is not None:
+            return version
+    return None
+
+
+def _sound_batch(data: bytes, at: int, magic_wanted: int = MAGIC) -> int | None:
     """Where the batch that begins here ends; None when there is no sound one."""
     if len(data) - at < _BATCH.size:
         return None
     magic, length, offset, crc = _BATCH.unpack_from(data, at)
     start = at + _BATCH.size
-    if magic != MAGIC or offset != at or len(data) - start < length:
+    if magic != magic_wanted or offset != at or len(data) - start < length:
         return None
     body = data[start : start + length]
     sound: bool = zlib.crc32(body, zlib.crc32(_SUMMED.pack(magic, length, offset))) == crc

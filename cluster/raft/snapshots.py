@@ -1,6 +1,9 @@
 """The snapshot of a Raft log: the map behind one entry, who votes there, and how far each origin's numbers are.
 
-    file    u32 magic | u32 crc32 of what follows | msgpack StoredSnapshot
+    file    u32 magic | u32 crc32 of what follows | msgpack StoredSnapshot      version 1
+
+The lowest byte of the magic is the version, as a digit. The head stays in every later version, and its checksum is over
+the magic too: so a file of a newer release is told from one that is damaged.
 
 It is written in one piece, synced and renamed into place; one that does not match its checksum is never loaded,
 neither from disk (DamagedLog) nor from a leader (dropped). `Snapshots` has the methods of pysyncobj's Serializer,
@@ -16,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.errors import DamagedLog
+from cluster.errors import DamagedLog, FormatTooNew, NewerRelease
 
 from .disk import Disk
 from .messages import Entry
@@ -25,6 +28,8 @@ FILE: Final = "snapshot"
 PIECE_BYTES: Final = 1 << 20
 _HEAD: Final = struct.Struct("<II")
 _MAGIC: Final = 0x52465331
+FORMAT: Final = 1
+_MAGIC_BYTES: Final = 4
 _NOT_SERIALIZING, _SUCCESS = 0, 2
 
 
@@ -54,11 +59,14 @@ def encode(snapshot: StoredSnapshot) -> bytes:
 
 
 def decode(data: bytes) -> StoredSnapshot:
-    """What the file says; ValueError when it is damaged."""
+    """What the file says; ValueError when it is damaged, NewerRelease when it is of a later version."""
     if len(data) < _HEAD.size:
         raise ValueError("it is cut short")
     magic, crc = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
+    version = FORMAT + magic - _MAGIC
+    if FORMAT < version < 10 and zlib.crc32(body, zlib.crc32(data[:_MAGIC_BYTES])) == crc:
+        raise NewerRelease(f"it has format {version}; this release reads format {FORMAT}")
     if magic != _MAGIC or zlib.crc32(body) != crc:
         raise ValueError("it does not match its checksum")
     return _DECODER.decode(body)
@@ -83,12 +91,14 @@ class Snapshots:
         return len(self._arriving or b"")
 
     def load(self) -> StoredSnapshot | None:
-        """The snapshot; None: there is none. Raises DamagedLog."""
+        """The snapshot; None: there is none. Raises DamagedLog, FormatTooNew."""
         data = self._disk.read(FILE)
         if data is None:
             return None
         try:
             snapshot = decode(data)
+        except NewerRelease as error:
+            raise self._newer(error) from error
         except ValueError as error:
             raise DamagedLog(
                 f"{self._disk.path}/{FILE}: {error}; restore this node's disk, or let it join anew with an empty "
@@ -101,6 +111,9 @@ class Snapshots:
         """Put it on the disk, durably."""
         self._disk.replace(FILE, encode(snapshot))
         self.index = snapshot.last[1]
+
+    def _newer(self, error: NewerRelease) -> FormatTooNew:
+        return FormatTooNew(f"{self._disk.path}/{FILE}: {error}: it comes from a newer release; start that one")
 
     # ---- what pysyncobj asks of its serializer ----
 
@@ -131,7 +144,7 @@ class Snapshots:
         return piece, at == 0, not piece
 
     def setTransmissionData(self, data: tuple[bytes, bool, bool] | None) -> bool:  # noqa: N802
-        """A piece from the leader; True: a whole sound snapshot is on the disk now."""
+        """A piece from the leader; True: a whole sound snapshot is on the disk now. Raises FormatTooNew."""
         if data is None:
             return False
         piece, first, last = data
@@ -145,6 +158,8 @@ class Snapshots:
         whole, self._arriving = bytes(self._arriving), None
         try:
             snapshot = decode(whole)
+        except NewerRelease as error:
+            raise self._newer(error) from error
         except ValueError:
             return False
         self._disk.replace(FILE, whole)

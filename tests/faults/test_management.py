@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import json
 import os
 import signal
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,77 +18,16 @@ import psutil
 import pytest
 
 from broker.amqp import methods
-from broker.trial.nodes import LOOPBACK, free_port
-from tests.faults.fleet import Fleet
+from broker.trial.nodes import LOOPBACK
+from tests.faults.managed import NAMES, PATIENCE_S, Managed, running
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
-NAMES = ("a", "b", "c")
-PATIENCE_S = 40.0
-
-
-class Managed:
-    """Three nodes, each with its management API."""
-
-    def __init__(self, directory: Path) -> None:
-        self.fleet = Fleet(directory)
-        self.ports = {name: free_port() for name in NAMES}
-
-    def launch(self, name: str) -> None:
-        peers = self.fleet.peers(*NAMES)
-        self.fleet.launch(name, "--peers", peers, "--http", f"{LOOPBACK}:{self.ports[name]}")
-
-    def pid(self, name: str) -> int:
-        """Of the management process."""
-        process = self.fleet.node(name).process
-        assert process is not None
-        (child,) = [child for child in psutil.Process(process.pid).children() if "broker.http.main" in child.cmdline()]
-        return child.pid
-
-    def ask(self, name: str, path: str, method: str = "GET", body: Any = None) -> tuple[int, Any, dict[str, str]]:
-        """Status, document, headers."""
-        headers = {"authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
-        data = None
-        if body is not None:
-            headers["content-type"] = "application/json"
-            data = json.dumps(body).encode()
-        url = f"http://{LOOPBACK}:{self.ports[name]}{path}"
-        request = urllib.request.Request(url, data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                status, text, told = answer.status, answer.read(), answer.headers
-        except urllib.error.HTTPError as error:
-            status, text, told = error.code, error.read(), error.headers
-        return status, json.loads(text or b"null"), {key.lower(): value for key, value in told.items()}
-
-    async def get(self, name: str, path: str) -> Any:
-        status, document, _ = await asyncio.to_thread(self.ask, name, path)
-        assert status == 200, document
-        return document
-
-    async def until(self, name: str, path: str, fits: Callable[[Any], bool]) -> Any:
-        """The document, once it is as it must become."""
-        end_s = time.monotonic() + PATIENCE_S
-        while True:
-            document = await self.get(name, path)
-            if fits(document):
-                return document
-            assert time.monotonic() < end_s, document
-            await asyncio.sleep(0.1)
 
 
 @pytest.fixture
 async def managed(tmp_path: Path) -> AsyncIterator[Managed]:
-    made = Managed(tmp_path)
-    for name in NAMES:
-        made.launch(name)
-    try:
-        await made.fleet.ready(*NAMES)
+    async with running(Managed(tmp_path)) as made:
         yield made
-    finally:
-        for name in NAMES:
-            if made.fleet.node(name).running:
-                made.fleet.node(name).send(signal.SIGCONT)
-        await made.fleet.kill_all()
 
 
 async def test_every_node_answers_for_the_cluster(managed: Managed) -> None:

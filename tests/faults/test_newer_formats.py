@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +76,13 @@ def newer_command(data: Path) -> None:
     store.close()
 
 
+def unknown_command(data: Path) -> None:
+    store = LogStore(data / "wiring")
+    command = bytes((c.VERSION,)) + msgspec.msgpack.encode(["of_tomorrow", 5, "a field"])
+    store.append([(LogIndex(store.load().next_index), command)])
+    store.close()
+
+
 def newer_snapshot(data: Path) -> None:
     store = LogStore(data / "wiring")
     stored = store.load()
@@ -90,8 +98,12 @@ def newer_snapshot(data: Path) -> None:
             newer_wiring,
             "written in format 2 by a newer release, this one knows formats up to 1: start that release again",
         ),
-        (newer_command, "command version 2 is not 1"),
-        (newer_snapshot, "snapshot version 2 is not 1"),
+        (newer_command, "was written by a newer release, this one cannot read it (command version 2 is not 1): start"),
+        (unknown_command, "was written by a newer release, this one cannot read it (not a wiring command: "),
+        (
+            newer_snapshot,
+            "was written by a newer release, this one cannot read it (snapshot version 2 is not 1): start",
+        ),
     ],
 )
 def test_a_node_that_is_alone(stopped: NodeProcess, write: Callable[[Path], None], line: str, tmp_path: Path) -> None:
@@ -104,6 +116,7 @@ def test_a_node_that_is_alone(stopped: NodeProcess, write: Callable[[Path], None
     assert said.startswith("clusterbroker: "), said
     assert line in said
     assert str(data) in said
+    assert "backup" not in said, "that is the advice for what is damaged"
     shutil.rmtree(data)
     (tmp_path / "before").rename(data)
     assert kept(stopped.start()) == b"kept"
@@ -119,6 +132,51 @@ async def test_a_member_whose_directory_is_of_a_newer_release(fleet: Fleet, name
     said = await fleet.refused("a")
     assert said == f"clusterbroker: {file}: written by a newer clusterbroker: start the node with that one"
     file.write_text(before)
+    await again(fleet)
+
+
+def newer_raft_journal(before: bytes) -> bytes:
+    """The same batches, as a release with another version of the file would have begun them."""
+    magic, length, offset = struct.unpack_from("<IIQ", before)
+    head = struct.pack("<IIQ", magic + 1, length, offset)
+    body = before[20 : 20 + length]
+    return head + struct.pack("<I", zlib.crc32(body, zlib.crc32(head))) + body
+
+
+def newer_raft_snapshot(before: bytes) -> bytes:
+    magic = struct.pack("<I", struct.unpack_from("<I", before)[0] + 1)
+    return magic + struct.pack("<I", zlib.crc32(before[8:], zlib.crc32(magic))) + before[8:]
+
+
+def newer_raft_identity(before: bytes) -> bytes:
+    body = msgspec.msgpack.encode([*msgspec.msgpack.decode(before[4:])[:5], 2, "a field of tomorrow"])
+    return struct.pack("<I", zlib.crc32(body)) + body
+
+
+def raft_identity_of_the_first_release(before: bytes) -> bytes:
+    body = msgspec.msgpack.encode(msgspec.msgpack.decode(before[4:])[:5])
+    return struct.pack("<I", zlib.crc32(body)) + body
+
+
+@pytest.mark.parametrize(
+    ("name", "newer"),
+    [("journal", newer_raft_journal), ("snapshot", newer_raft_snapshot), ("identity", newer_raft_identity)],
+)
+async def test_a_member_with_a_raft_file_of_a_newer_release(
+    fleet: Fleet, name: str, newer: Callable[[bytes], bytes]
+) -> None:
+    await found(fleet)
+    file = fleet.node("a").data_dir / "raft" / name
+    before = file.read_bytes()
+    file.write_bytes(newer(before))
+    fleet.launch("a", "--cluster", fleet.at("a"))
+    said = await fleet.refused("a")
+    assert said == (
+        f"clusterbroker: {file}: it has format 2; this release reads format 1: it comes from a newer release; "
+        "start that one"
+    )
+    assert file.read_bytes() == newer(before), "nothing was changed"
+    file.write_bytes(raft_identity_of_the_first_release(before) if name == "identity" else before)
     await again(fleet)
 
 
@@ -148,7 +206,8 @@ async def test_a_member_whose_snapshot_is_of_a_newer_release(fleet: Fleet) -> No
     chunks = tuple(bytes((snapshot.VERSION + 1,)) + chunk[1:] for chunk in stored.chunks)
     (raft / snapshots.FILE).write_bytes(snapshots.encode(msgspec.structs.replace(stored, chunks=chunks)))
     fleet.launch("a", "--cluster", fleet.at("a"))
-    assert "snapshot version 2 is not 1" in await fleet.refused("a")
+    said = await fleet.refused("a")
+    assert "cannot be read (snapshot version 2 is not 1): it comes from a newer release; upgrade this node" in said
     (raft / snapshots.FILE).write_bytes(before)
     await again(fleet)
 

@@ -1,9 +1,11 @@
-"""A real node with TLS on both of its doors, tokens and an audit: what its clients see while its files change."""
+"""A real node with TLS on both of its doors, tokens and an audit: what its clients see while its files change, and how
+those fare who sign in, well or badly."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 import signal
@@ -17,10 +19,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 from cryptography import x509
+from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, ConnectionClosedByBroker
 
 from broker.server.admin import ask
+from broker.server.throttle import FAILURES_MAX
 from broker.trial.nodes import free_port
 from tests.authority import Authority
 from tests.conftest import RunningNode
@@ -28,6 +33,7 @@ from tests.unit.broker.oauth2 import authority as tokens
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 PATIENCE_S = 30.0
+RIGHTS = ("configure", "write", "read")
 
 
 class Secured:
@@ -212,3 +218,122 @@ def test_a_node_with_a_bad_certificate_does_not_start(tmp_path: Path) -> None:
         node.start("--https", "127.0.0.1:0", environment={"CLUSTERBROKER_TLS__CERTIFICATE": str(tmp_path / "bad.pem")})
     assert "holds no certificate" in str(caught.value)
     assert "Traceback" not in str(caught.value)
+
+
+# -- AMQP -----------------------------------------------------------------------------------------------------
+
+
+def amqp(place: Secured, user: str = "guest", password: str = "guest", vhost: str = "/") -> pika.BlockingConnection:
+    credentials = pika.PlainCredentials(user, password)
+    return pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", place.node.port, vhost, credentials, heartbeat=0)
+    )
+
+
+def scoped(*scopes: str, **claims: Any) -> str:
+    return tokens.token(scope=" ".join(f"{tokens.ME}.{scope}" for scope in scopes), **claims).decode()
+
+
+def test_a_token_signs_in_over_amqp_with_the_rights_of_its_scopes(secured: Secured) -> None:
+    connection = amqp(secured, "whoever", scoped("configure:%2F/t-*", "write:%2F/amq.default", "read:%2F/t-*"))
+    channel = connection.channel()
+    channel.queue_declare("t-orders")
+    channel.confirm_delivery()
+    channel.basic_publish("", "t-orders", b"1", pika.BasicProperties(user_id="alice"))
+    assert channel.basic_get("t-orders", auto_ack=True)[2] == b"1"
+    with pytest.raises(ChannelClosedByBroker) as caught:
+        channel.queue_declare("other")
+    assert caught.value.reply_text == (
+        "ACCESS_REFUSED - configure access to queue 'other' in vhost '/' refused for user 'alice'"
+    )
+    shown = secured.ask("/api/connections")[1]
+    assert [one["user"] for one in shown] == ["alice"]
+    # the same user's next token has its own rights
+    connection.update_secret(scoped("configure:%2F/u-*"), "renewed")
+    channel = connection.channel()
+    channel.queue_declare("u-orders", auto_delete=True)
+    with pytest.raises(ChannelClosedByBroker):
+        channel.queue_declare("t-orders")
+    with pytest.raises(ConnectionClosedByBroker) as closed:
+        connection.update_secret(scoped("configure:%2F/*", sub="bob"), "somebody else's")
+    assert closed.value.reply_code == 530
+
+
+def test_a_connection_ends_with_its_token(secured: Secured) -> None:
+    """The node lets a token live for 5 s more: the authority's clock may differ."""
+    connection = amqp(secured, "", scoped("read:%2F/*", exp=int(time.time()) + 2))
+    with pytest.raises(ConnectionClosedByBroker) as closed:
+        connection.sleep(PATIENCE_S)
+    assert (closed.value.reply_code, closed.value.reply_text) == (
+        320,
+        "CONNECTION_FORCED - the token of user 'alice' is over",
+    )
+    with pytest.raises(AMQPConnectionError):
+        amqp(secured, "", scoped("read:%2F/*", exp=int(time.time()) - 60))
+    until(lambda: "token: it is over (exp)" in secured.node.log, "the log does not say why")
+
+
+def test_what_the_api_does_by_amqp_is_done_with_the_token(secured: Secured) -> None:
+    bearer = "Bearer " + scoped("tag:management", "configure:%2F/t-*", "write:%2F/amq.default", "read:%2F/t-*")
+    assert secured.ask("/api/queues/%2F/t-q", bearer, "PUT", {"durable": True})[0] == 201
+    message = {"properties": {}, "routing_key": "t-q", "payload": "hello", "payload_encoding": "string"}
+    assert secured.ask("/api/exchanges/%2F/amq.default/publish", bearer, "POST", message) == (200, {"routed": True})
+    wanted = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    status, got = secured.ask("/api/queues/%2F/t-q/get", bearer, "POST", wanted)
+    assert (status, [one["payload"] for one in got]) == (200, ["hello"])
+    status, refused = secured.ask("/api/queues/%2F/other", bearer, "PUT", {})
+    assert (status, refused["reason"]) == (
+        401,
+        "configure access to queue 'other' in vhost '/' refused for user 'alice'",
+    )
+    assert secured.ask("/api/queues/%2F/t-q", bearer, "DELETE")[0] == 204
+
+
+def test_who_guesses_over_amqp_waits_and_is_told(secured: Secured) -> None:
+    assert secured.ask("/api/users/bob", method="PUT", body={"password": "right", "tags": ""})[0] == 201
+    assert secured.ask("/api/permissions/%2F/bob", method="PUT", body=dict.fromkeys(RIGHTS, ".*"))[0] == 201
+    amqp(secured, "bob", "right").close()
+    for number in range(FAILURES_MAX):
+        with pytest.raises(AMQPConnectionError):
+            amqp(secured, "bob", f"wrong-{number}")
+    with pytest.raises(AMQPConnectionError):
+        amqp(secured, "bob", "right")
+    until(lambda: "too many failed logins" in secured.node.log, "the log does not say why")
+    amqp(secured).close()
+    path = f"/api/auth/attempts/{secured.ask('/api/overview')[1]['node']}"
+
+    def counted() -> bool:
+        rows = [one for one in secured.ask(f"{path}/source")[1] if one["protocol"] == "amqp091"]
+        shown = {one["username"]: (one["auth_attempts_failed"], one["auth_attempts_succeeded"]) for one in rows}
+        return shown == {"bob": (FAILURES_MAX + 1, 1), "guest": (0, 1)}
+
+    until(counted, "attempts are not shown")
+    assert {one["protocol"]: one["auth_attempts"] for one in secured.ask(path)[1]}["amqp091"] == FAILURES_MAX + 3
+    assert secured.ask(f"{path}/source", method="DELETE")[0] == 204
+    until(lambda: all(one["protocol"] == "http" for one in secured.ask(f"{path}/source")[1]), "they are not forgotten")
+
+
+@pytest.mark.parametrize("door", ["amqp", "http"])
+def test_an_imported_hash_is_replaced_at_a_good_login(secured: Secured, door: str) -> None:
+    stored = base64.b64encode(b"salt" + hashlib.sha256(b"salt" + b"right").digest()).decode()
+    user = {"password_hash": stored, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": "management"}
+    assert secured.ask("/api/users/old", method="PUT", body=user)[0] == 201
+    assert secured.ask("/api/permissions/%2F/old", method="PUT", body=dict.fromkeys(RIGHTS, ".*"))[0] == 201
+    basic = "Basic " + base64.b64encode(b"old:right").decode()
+
+    def signs_in() -> None:
+        if door == "amqp":
+            amqp(secured, "old", "right").close()
+        else:
+            assert secured.ask("/api/whoami", basic)[0] == 200
+
+    def kept() -> tuple[str, list[str]]:
+        found = secured.ask("/api/users/old")[1]
+        return found["hashing_algorithm"], found["tags"]
+
+    assert kept() == ("rabbit_password_hashing_sha256", ["management"])
+    signs_in()
+    until(lambda: kept() == ("scrypt", ["management"]), "it is not replaced")
+    signs_in()
+    with pytest.raises(AMQPConnectionError):
+        amqp(secured, "old", "wrong")

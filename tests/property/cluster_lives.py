@@ -6,10 +6,11 @@
 The nodes are real, disks and links are played (`tests.unit.broker.node.node_cluster`), and the cluster is never at
 rest: frames and groups are under way whenever something happens (`cluster_lives_world`). The simulation of the cluster
 (`tests/simulation`) has clocks, leases and the wiring's log; this one has copy forward, checkpoints, clients that
-number their messages, transactions, limits of deliveries, expiry, rules of dead letters, copies that are made anew and
-losses that an operator accepts. The promises stand in `cluster_lives_books`. A seed chooses the queue's rules, its
-durability, its copies, how many names a queue remembers, and how often each thing happens: so some lives have
-very much of one thing. Queues of durability "disk" lose processes and no power, which is all that they promise.
+number their messages, transactions, limits of deliveries, expiry, rules of dead letters, copies that are made anew,
+losses that an operator accepts, and operators who pause the queue and take single messages out of it. The promises
+stand in `cluster_lives_books` and `cluster_lives_operators`. A seed chooses the queue's rules, its durability, its
+copies, how many names a queue remembers, and how often each thing happens: so some lives have very much of one thing.
+Queues of durability "disk" lose processes and no power, which is all that they promise.
 
 At the end all heals. All copies must be alike, all nodes must have heard the same wiring, and each node must find in
 its journal, after a last restart, the messages that it had; then the queue and the target of its dead letters are
@@ -29,6 +30,7 @@ from broker.amqp import methods as m
 from tests.property.cluster_lives_books import Books, Broken
 from tests.property.cluster_lives_clients import QUEUE, Names, Publisher, Talker, Teller, Worker, name_of
 from tests.property.cluster_lives_kinds import COPIES, LIMITS, NAMES, RULES, limited
+from tests.property.cluster_lives_operators import SHELF, SIZES, Operators, sized
 from tests.property.cluster_lives_world import Faults, Shaky, index_is_whole, journal_of
 from tests.unit.broker.session.harness import bodies
 
@@ -46,6 +48,7 @@ DEEDS: Final = {
     "new_publisher": 2, "new_worker": 3, "leave": 1, "wait": 6,
     "kill": 1.2, "start": 4, "reset": 2, "cut": 0.7, "heal": 2, "disk": 3, "wiring": 1, "checkpoint": 3, "forward": 5,
     "move": 2, "replace": 0.5, "policy": 0.6, "force": 0.7, "forget": 0.2,
+    "pause": 0.7, "resume": 2, "operate": 5,
 }  # fmt: skip
 AIMS: Final[tuple[dict[str, float], ...]] = (
     {},
@@ -53,13 +56,15 @@ AIMS: Final[tuple[dict[str, float], ...]] = (
     {"number": 15, "repeat": 15, "replace": 4, "move": 4, "start": 8},
     {"bulk": 6, "reject_all": 8, "publish": 2, "settle": 2, "kill": 3, "start": 8, "disk": 6},
     {"replace": 6, "wiring": 6, "cut": 3, "heal": 6, "kill": 3, "start": 8, "new_worker": 1, "settle": 4},
+    {"operate": 15, "pause": 3, "resume": 4, "move": 4, "kill": 2, "start": 8},
 )
-"""What some lives have very much of: numbers, letters, copies that are made anew."""
+"""What some lives have very much of: numbers, letters, copies that are made anew, operators."""
 FAULTS: Final = (
     "start", "reset", "cut", "heal", "disk", "wiring", "checkpoint", "forward", "move", "replace", "policy", "force",
     "forget",
 )  # fmt: skip
-VITAL: Final = ("publish", "settle", "new_publisher", "new_worker", "start", "heal", "disk", "wait")
+OPERATED: Final = ("pause", "resume", "operate")
+VITAL: Final = ("publish", "settle", "new_publisher", "new_worker", "start", "heal", "disk", "wait", "resume")
 """A life without them would stand still."""
 
 
@@ -78,6 +83,8 @@ class Life:
         refuses = "reject" in self.rules.get("x_overflow", "")
         ordered = "x_max_priority" not in self.rules and not refuses
         self.books = Books(ordered=ordered, dies_again=self.rules.get("x_overflow") == "reject-publish-dlx")
+        self.operators = Operators(self.cluster, self.books)
+        self.sizes = rng.choice(SIZES)
         self.memory = self.copies.get("x_durability") == "memory"
         self.weights = {
             deed: weight * rng.choice((0.3, 1, 1, 3) if deed in VITAL else (0, 0.3, 1, 1, 4))
@@ -92,9 +99,13 @@ class Life:
         with_target = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": TARGET}
         first = self.cluster["a"].client()
         first.declare(TARGET)
+        shelf = rng.choice(({}, {}, {"x_max_length": 20, "x_overflow": "reject-publish"}))
+        first.declare(SHELF, **shelf)
         first.declare(QUEUE, **self.rules, **self.copies, **with_target)
         self._gap_epoch = self.cluster.truth(QUEUE).gap_epoch
         self._gap_heard = True
+        self.cluster.worked = self.operators.worked
+        self.books.listener = self.operators.heard
         self.cluster.shaky = True
 
     def _number(self) -> int:
@@ -105,7 +116,8 @@ class Life:
 
     def step(self) -> None:
         deed = self.rng.choices(tuple(self.weights), tuple(self.weights.values()))[0]
-        said = getattr(self.faults if deed in FAULTS else self, deed)()
+        of = self.faults if deed in FAULTS else self.operators if deed in OPERATED else self
+        said = getattr(of, deed)()
         if said:
             self.story.append(said)
         for _ in range(self.rng.randint(0, 3)):
@@ -117,6 +129,8 @@ class Life:
         self.publishers = [client for client in self.publishers if client.there]
         self.workers = [client for client in self.workers if client.there]
         self.tellers = [client for client in self.tellers if client.there]
+        for site in self.cluster.running:
+            self.operators.count(site)
         gap_epoch = self.cluster.truth(QUEUE).gap_epoch
         if gap_epoch != self._gap_epoch:
             self.story.append(f"a gap: epoch {gap_epoch} may begin without what was committed")
@@ -259,6 +273,7 @@ class Life:
             return ""
         name, power = ended
         self.books.died(name, power=power)
+        self.operators.ended(name)
         return f"{name} {'loses its power' if power else 'is killed'}"
 
     # -- a whole one
@@ -273,6 +288,10 @@ class Life:
         self.cluster.turn()
         self.cluster.wait(HEALING_MS)
         self._look()
+        self.operators.finish()
+        if self.rng.random() < 0.5:
+            self.operators.resume()
+            self.cluster.turn()
         for client in (*self.publishers, *self.tellers):
             if unanswered := client.unanswered():
                 raise Broken(f"answered: {client} waits for {unanswered[:8]}")
@@ -286,7 +305,9 @@ class Life:
         self._begin_again()
         if not self.memory:
             left = self._emptied(QUEUE)
-        self.books.close(left, self._emptied(TARGET))
+        dead, shelf = self._emptied(TARGET), self._emptied(SHELF)
+        self.operators.close(left, dead, shelf)
+        self.books.close(left, dead, self.operators.taken(shelf))
 
     def _alike(self) -> None:
         cluster = self.cluster
@@ -294,11 +315,13 @@ class Life:
             raise Broken(f"links were ended: {cluster.bad_frames[:3]}")
         if len(cluster.digests()) != 1:
             raise Broken("nodes have different maps")
-        for name in (QUEUE, TARGET):
+        for name in (QUEUE, TARGET, SHELF):
             entity = cluster.queue(name)
             if set(entity.in_sync) != set(entity.replicas):
                 raise Broken(f"{name} is in sync at {entity.in_sync} of {entity.replicas} only")
             owner = cluster.ring(cluster[entity.owner], entity.queue_id)
+            if owner.unacked or owner.owner.aside:
+                raise Broken(f"{name} has {owner.unacked} in nobody's hands, {owner.owner.aside} of them aside")
             for replica in entity.replicas:
                 copy = cluster.ring(cluster[replica], entity.queue_id)
                 if list(copy.emitted_buckets()) != list(owner.emitted_buckets()):
@@ -310,7 +333,7 @@ class Life:
     def _begin_again(self) -> None:
         """All processes end and begin again from their journals, some after a checkpoint."""
         cluster = self.cluster
-        ids = [cluster.queue(name).queue_id for name in (QUEUE, TARGET)]
+        ids = [cluster.queue(name).queue_id for name in (QUEUE, TARGET, SHELF)]
         if self.memory:
             ids = ids[1:]
         sites = cluster.running
@@ -333,10 +356,16 @@ class Life:
 
     def _emptied(self, queue: str) -> list[str]:
         client = self.cluster.running[0].client()
-        found = [name_of(body) for body in bodies(client.consume(queue))]
+        found = bodies(client.consume(queue))
+        if self.cluster.queue(queue).paused:
+            if found:
+                raise Broken(f"paused: {len(found)} messages come of a paused queue")
+            self.operators.resume()
+            self.cluster.turn()
+            found = bodies(client.say())
         client.say(m.BasicAck(0, True))
         self.cluster.turn()
-        return found
+        return [name_of(body) for body in found]
 
 
 def known(ring: Any) -> dict[bytes, int]:
@@ -351,7 +380,7 @@ def broken(seed: int, steps: int = STEPS) -> list[str]:
     try:
         life = Life(seed)
         story = life.story
-        with limited(life.limits):
+        with limited(life.limits), sized(life.sizes):
             life.run(steps)
     except Broken as error:
         return [*story, f"BROKEN {error}"]

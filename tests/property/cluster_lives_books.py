@@ -20,7 +20,7 @@ well: a number that was said before the gap may be stored once more after it. Al
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 
@@ -48,7 +48,7 @@ class Books:
     when it is said again (reject-publish-dlx)."""
 
     def __init__(self, *, ordered: bool, dies_again: bool) -> None:
-        self._ordered = ordered
+        self.ordered = ordered
         self._dies_again = dies_again
         self.sent: dict[str, Sent] = {}
         self.confirmed: set[str] = set()
@@ -62,6 +62,10 @@ class Books:
         self.before_gap: set[str] = set()
         self.may_repeat: set[str] = set()
         """Sent before a gap and not confirmed, or under a number."""
+        self.out_of_order: set[str] = set()
+        """They were kept from consumers for a while, though it was their turn."""
+        self.listener: Callable[[Any, str], None] = lambda site, name: None
+        """Told of each message that comes to a client: where, and which."""
         self._holders: dict[str, Any] = {}
         self._newest: dict[tuple[Any, str], int] = {}
 
@@ -75,10 +79,14 @@ class Books:
             self.confirmed.add(name)
 
     def handed(self, client: Any, name: str, redelivered: bool) -> None:
-        """`client` has `there`: its connection lives."""
+        """`client` has `there`: its connection lives. Who hears of its end in the same moment holds nothing."""
         sent = self.sent.get(name)
         if sent is None:
             raise Broken(f"nobody published {name!r}, which {client} gets")
+        if not client.there:
+            self.times[name] += 1
+            return
+        self.listener(client.site, name)
         known = name not in self.before_gap
         if known and name in self.gone:
             raise Broken(f"settled: {name} comes to {client} after the commit-ok of its acknowledgement")
@@ -93,11 +101,15 @@ class Books:
             return
         if self.times[name] > 1 and name not in self.may_repeat:
             raise Broken(f"once: {name} comes to {client} unmarked, and was handed out before")
-        if self._ordered:
+        if self.ordered:
             line = client, sent.publisher
-            if sent.number < self._newest.get(line, -1) and known:
+            if sent.number < self._newest.get(line, -1) and known and name not in self.out_of_order:
                 raise Broken(f"ordered: {name} comes to {client} after number {self._newest[line]} of {sent.publisher}")
             self._newest[line] = max(sent.number, self._newest.get(line, -1))
+
+    def holder(self, name: str) -> Any:
+        """The client that got the message last, and has not given it back; None: there is none."""
+        return self._holders.get(name)
 
     def returned(self, name: str) -> None:
         """Its client gives it back."""
@@ -126,8 +138,9 @@ class Books:
 
     # -- the end
 
-    def close(self, left: list[str], dead: list[str]) -> None:
-        """`left` in the queue, and `dead` in the target, when nobody holds anything any more."""
+    def close(self, left: list[str], dead: list[str], taken: set[str]) -> None:
+        """`left` in the queue, and `dead` in the target, when nobody holds anything any more. `taken`: operators have
+        deleted these, or they are where operators moved them."""
         promised = set(self.sent) - self.before_gap
         may_die = {name for name, sent in self.sent.items() if sent.named} if self._dies_again else set()
         counts = {"the queue": Counter(left), "the target": Counter(dead)}
@@ -139,7 +152,7 @@ class Books:
         if both := (promised - may_die) & set(left) & set(dead):
             raise Broken(f"once: both in the queue and dead: {sorted(both)[:8]}")
         known = (self.confirmed | set(self.times)) & promised
-        if lost := known - self.settled - set(left) - set(dead):
+        if lost := known - self.settled - set(left) - set(dead) - taken:
             raise Broken(f"kept: {len(lost)} are gone, of them {sorted(lost)[:8]}")
         if back := (self.gone | set(self.sure)) & promised & set(left):
             raise Broken(f"settled: {sorted(back)[:8]} are still in the queue")

@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import Any, Final
 
 from broker.amqp import methods as m
+from broker.session.state import State
 from tests.property.cluster_lives_books import Books, Broken, Sent
 from tests.property.cluster_lives_world import Shaky
 from tests.unit.broker.node.node_cluster import Site
@@ -23,7 +24,7 @@ def name_of(body: bytes) -> str:
 
 
 class Talker(Client):
-    """An open channel at one node. `there`: its connection lives, as far as it knows."""
+    """An open channel at one node. `there`: its connection lives."""
 
     def __init__(self, cluster: Shaky, site: Site, books: Books, label: str) -> None:
         self.listening = self.closed = False
@@ -41,7 +42,9 @@ class Talker(Client):
 
     @property
     def there(self) -> bool:
-        return self.ended is None and not self.closed
+        """Not when the broker has ended it, though that is still on its way: others may have what it held."""
+        over = self.connection.state in (State.CLOSING, State.CLOSED)
+        return self.ended is None and not self.closed and not over
 
     def flush(self) -> None:
         super().flush()

@@ -6,7 +6,7 @@ links that are reset or cut, disks and wiring that wait, checkpoints, copy forwa
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ class Shaky(Cluster):
     def __init__(self, rng: random.Random, *names: str) -> None:
         self.rng = rng
         self.shaky = False
+        self.worked: Callable[[Site], None] = lambda site: None
+        """Called after each turn of a node."""
         self._only: Site | None = None
         super().__init__(*names)
         for site in self.sites.values():
@@ -76,6 +78,7 @@ class Shaky(Cluster):
                     self.links[site.name, peer].extend(frames)
             for client in tuple(site.clients.values()):
                 client.deliver()
+            self.worked(site)
         links = list(self.links)
         rng.shuffle(links)
         for link in links:

@@ -100,6 +100,8 @@ def command_of(map_: ClusterMap, step: tuple[int, int, int]) -> c.AnyCommand:
         case _:
             if b % 3 == 0:
                 return c.DeletePolicy(vhost="/", name="p")
+            if b % 15 == 4 and queue:
+                return c.PauseQueue(vhost="/", name=queue.name, paused=not queue.paused)
             if b % 3 == 1 and queue:
                 return c.DeleteQueue(vhost="/", name=queue.name, queue_id=queue_id)
             return c.PutPolicy(vhost="/", name="p", pattern="^q[0-5]", definition=DEFINITIONS[b % len(DEFINITIONS)])

@@ -249,6 +249,26 @@ class RingCluster(RuleBasedStateMachine):
         if dead:
             self.owners(lambda ring: ring.settle(dead[pick % len(dead)][0]))
 
+    @rule(pick=st.integers(0, 400), stays=st.booleans())
+    def an_operator_takes_one(self, pick: int, stays: bool) -> None:
+        """Any ready message, wherever it stands; what is put back is as it was."""
+        before = self.owners(lambda ring: ring.living(1, ring.next_seq, 1 << 20))
+        ready = [seq for seq, state, *_ in before if state == ring_pure.READY]
+        assert len(ready) == self.owners(lambda ring: ring.ready)
+        if before[3:]:
+            assert self.owners(lambda ring: ring.living(before[3][0], ring.next_seq, 5)) == before[3:8]
+        for seq, state, *_ in before[:2]:
+            if state != ring_pure.READY:
+                assert self.owners(lambda ring, seq=seq: ring.set_aside(seq)) is False
+        if ready:
+            seq = ready[pick % len(ready)]
+            assert self.owners(lambda ring: ring.set_aside(seq)) is True
+            if stays:
+                self.owners(lambda ring: ring.put_back(seq))
+                assert self.owners(lambda ring: ring.living(1, ring.next_seq, 1 << 20)) == before
+            else:
+                self.loose.append(seq)
+
     @rule(holder=st.sampled_from([1, 254]))
     def a_node_goes(self, holder: int) -> None:
         mine = [seq for seq in self.held if self.held[seq] == holder]
@@ -455,7 +475,7 @@ class RingCluster(RuleBasedStateMachine):
             for name in ("ready", "unacked", "ready_bytes", "resident_bytes", "committed", "next_seq", "reserved",
                          "reserved_durable", "epoch", "epochs", "replica", "paused", "needs_write", "urgent",
                          "wants_load", "unwritten_bytes", "acked", "disk_reads", "disk_writes", "handed",
-                         "handed_no_ack", "published", "redelivered"):  # fmt: skip
+                         "handed_no_ack", "published", "redelivered", "resident", "fleeting", "auto_acks"):  # fmt: skip
                 self.both(lambda half, at=at, name=name: getattr(half.nodes[at].ring, name))
             self.both(lambda half, at=at: half.nodes[at].ring.emitted_buckets())
             self.both(lambda half, at=at: half.nodes[at].ring.dead())

@@ -32,7 +32,7 @@ TOKEN = re.compile(rb"<(\d+)>")
 ATTRIBUTES = (
     "acked", "committed", "destroyed", "disk_reads", "disk_writes", "handed", "handed_no_ack", "head_expiry_ms",
     "marked", "needs_write", "next_seq", "published", "ready", "ready_bytes", "redelivered", "reserved",
-    "reserved_durable", "resident_bytes", "turn", "unacked", "unwritten_bytes", "wants_load",
+    "reserved_durable", "resident", "fleeting", "resident_bytes", "turn", "unacked", "unwritten_bytes", "wants_load",
 )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ class Half:
             for n, (at, no_ack, prefetch, priority) in enumerate(self.config["consumers"])
         ]
 
-    def _annotate(self, message: Any, seq: int, count: int) -> Any:
+    def _annotate(self, message: Any, seq: int, count: int, *_: Any) -> Any:
         payload = message.payload + b"#%d.%d" % (seq, count)
         return self.record.Message(message.address, payload, message.header_length)
 

@@ -397,10 +397,10 @@ def forgets_reserved() -> None:
     from broker.queues.ring_pure import Ring
 
     def make(take_over: Any) -> Any:
-        def forgetful(self: Any, epoch: int) -> None:
+        def forgetful(self: Any, epoch: int, *rest: Any) -> None:
             kept, self.reserved = self.reserved, 0
             self._reserved_written = 0
-            take_over(self, epoch)
+            take_over(self, epoch, *rest)
             self.next_seq = max(self.next_seq, kept + 1)
 
         return forgetful

@@ -2,6 +2,8 @@
 
     python -m tests.simulation.mutations [NAME ...] [--seeds K] [--table FILE]
 
+What finds it must be a checker or an assert: any other exception says that the bug does not fit the code any more.
+
 A row names the bug, the faults that are aimed at it, the seed that found it first, what it violated, and how long that
 took. Two bugs are looked for at a time where the machine has two cores, and each has CPU_S_MAX of processor time: so
 the whole takes no longer than half an hour on a quiet machine, and finds the same on a busy one.
@@ -48,6 +50,7 @@ class Found(NamedTuple):
 
 def find(name: str, seeds: int) -> tuple[int, str] | None:
     """In this process, which is spoilt from then on: after how many seeds one failed, and how."""
+    from tests.simulation.checkers import Violation
     from tests.simulation.run import Failure, run
 
     chosen = MUTATIONS[name]
@@ -58,6 +61,8 @@ def find(name: str, seeds: int) -> tuple[int, str] | None:
         try:
             run(chosen.first + count, seconds=20.0, only=chosen.only, nodes=chosen.nodes)
         except Failure as failure:
+            if not isinstance(failure.__cause__, (Violation, AssertionError)):
+                raise
             return count + 1, str(failure)
     return None
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from broker.node.core import Group, Node
 from broker.node.options import NodeOptions
 from broker.node.part import Part
+from broker.node.wants import GOOD, WRONG
 from broker.server.recovery import recovered
 from broker.session.connection import Connection
 from cluster import commands as c
@@ -412,8 +413,8 @@ class Site:
             node.loads = []
         if node.checks:
             checks, node.checks = node.checks, []
-            for user, password, then in checks:
-                then(user is not None and password == b"guest")
+            for check in checks:
+                check.then(GOOD if check.user is not None and check.secret == b"guest" else WRONG)
         self._persist()
         for peer, frames in node.part.hub.take().items():  # type: ignore[union-attr]
             # else it has not heard yet that the link is gone

@@ -14,7 +14,8 @@ from typing import Any
 import pika
 import pytest
 
-from broker.cli.start import _quiet_collector
+from broker.cli import start
+from broker.cli.start import _forget_former_life, _quiet_collector
 from broker.server.admin import ask
 
 
@@ -226,8 +227,34 @@ def test_what_a_node_leaves_behind_when_it_begins_again_is_collected() -> None:
         gone = weakref.ref(former)
         _quiet_collector()
         del former
-        _quiet_collector()
+        _forget_former_life()
         assert gone() is None
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
+
+
+def test_lives_that_end_before_they_are_ready_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector hardly looks by itself any more, so each end must."""
+    gone: list[weakref.ref[object]] = []
+
+    class Life:
+        def __init__(self) -> None:
+            self.itself = self
+
+    async def serve(*_: object) -> int:
+        assert [former() for former in gone] == [None] * len(gone)
+        life = Life()
+        gone.append(weakref.ref(life))
+        if len(gone) == 1:
+            _quiet_collector()  # this one was ready
+        return start.BEGIN_AGAIN if len(gone) < 4 else 0
+
+    monkeypatch.setattr(start, "_serve", serve)
+    threshold = gc.get_threshold()
+    try:
+        assert start.run({}, None) == 0
+        assert len(gone) == 4
     finally:
         gc.unfreeze()
         gc.set_threshold(*threshold)

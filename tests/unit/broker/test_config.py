@@ -217,6 +217,21 @@ def test_a_password_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path)
         assert "hunter2" not in str(raised.value)
 
 
+def test_definitions_are_read_before_anything_begins(tmp_path: Path) -> None:
+    definitions = tmp_path / "definitions.json"
+    config = load(None, {"definitions_file": str(definitions)})
+    with pytest.raises(ConfigError, match=r"^definitions_file: .*definitions.json: No such file"):
+        config.options()
+    definitions.write_text('{"queues": [{"vhost": "/", "name": "a"}, {"vhost": "/"}]}')
+    with pytest.raises(ConfigError, match=r"^definitions_file: .*queues\[1\]: "):
+        config.options()
+    definitions.write_text('{"queues": [{"vhost": "/", "name": "a"}]}')
+    read = config.options().definitions
+    assert read is not None
+    assert len(read.plan) == 1
+    assert load().options().definitions is None
+
+
 def test_where_a_wrong_value_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"^name \(flag\):"):
         load(None, {"name": "a b"})

@@ -222,3 +222,16 @@ def _plugins() -> list[object]:
     from importlib.metadata import entry_points
 
     return list(entry_points(group="pytest11"))
+
+
+def test_definitions_from_the_start(tmp_path: Path) -> None:
+    document = {"queues": [{"vhost": "/", "name": "orders"}]}
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps(document))
+    for given in (document, file, str(file)):
+        with Broker(definitions=given) as broker:
+            connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+            connection.channel().queue_declare("orders", passive=True)
+            connection.close()
+    with pytest.raises(ValueError, match=r"definitions: queues\[0\]"), Broker(definitions={"queues": [{}]}):
+        pass

@@ -25,11 +25,13 @@ EVERY = [
         replicas=(NodeId("n1"), NodeId("n2")),
     ),
     c.DeleteQueue(vhost="v", name="q", queue_id=QueueId(7)),
+    c.PauseQueue(vhost="v", name="q"),
     c.Bind(vhost="v", source="x", destination="q", routing_key="k", connection="c1"),
     c.Unbind(vhost="v", source="x", destination="y", destination_kind="exchange"),
     c.RemoveConnection(connection="c1"),
     c.ForgetTransient(node=NodeId("n1"), alone=False),
     c.PutUser(name="u", password_hash="h", hash_algorithm="scrypt", tags=("t",), limits=UserLimits(1, 2)),
+    c.PutUser(name="u", password_hash="h", hash_algorithm="scrypt", only_if_hash="g"),
     c.DeleteUser(name="u"),
     c.SetPermission(user="u", vhost="v", configure="a", write="b", read="c"),
     c.ClearPermission(user="u", vhost="v"),
@@ -75,6 +77,18 @@ EVERY = [
     ),
     c.ForceOwner(queue_id=QueueId(7), node=NodeId("n1")),
     c.MoveReplica(queue_id=QueueId(7), add=(NodeId("n3"),), remove=(NodeId("n2"),)),
+    c.ImportDefinitions(
+        import_id="i",
+        number=0,
+        commands=(
+            c.AddVhost(name="v"),
+            c.DeclareQueue(vhost="v", name="q", durable=True, arguments={"a": 1}),
+            c.Bind(vhost="v", source="amq.topic", destination="q", routing_key="#"),
+        ),
+        apply=3,
+    ),
+    c.ApplyImport(import_id="i", start=100, count=50),
+    c.DropImport(import_id="i"),
 ]
 
 
@@ -90,6 +104,10 @@ def test_stored_and_back(command: c.AnyCommand) -> None:
 def test_shorter_bytes_of_an_older_release_get_defaults() -> None:
     older = bytes((c.VERSION,)) + msgspec.msgpack.encode(["set_vhost_limits", 5, "v"])
     assert c.decode(older) == c.SetVhostLimits(at_ms=5, vhost="v")
+    older = bytes((c.VERSION,)) + msgspec.msgpack.encode(["put_user", 5, "u", "h", "scrypt", [], [1, 2]])
+    assert c.decode(older) == c.PutUser(
+        at_ms=5, name="u", password_hash="h", hash_algorithm="scrypt", limits=UserLimits(1, 2)
+    )
 
 
 @pytest.mark.parametrize("stored", [b"", b"\x01", b"\x02\x90", b"\x01\x91\xa4nope", b"\x01\xc1"])

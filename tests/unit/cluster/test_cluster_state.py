@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster import changes as told
 from cluster import commands as c
+from cluster.entities import User, UserLimits
 from cluster.errors import (
     AccessRefused,
     InUse,
@@ -118,6 +120,26 @@ def test_declare_a_queue(world: World) -> None:
     assert world.told == []
     with pytest.raises(PreconditionFailed):
         world.queue("q", durable=False)
+
+
+def test_a_pause_is_told_once_and_lasts_until_it_ends(world: World) -> None:
+    queue = world.queue("q")
+    world.do(c.PauseQueue(vhost="/", name="q"))
+    paused = world.queue("q")
+    world.do(c.PauseQueue(vhost="/", name="q", paused=False))
+    world.do(c.PauseQueue(vhost="/", name="q"))
+    assert (paused.paused, paused.queue_id, paused.version) == (True, queue.queue_id, queue.version)
+    assert world.told == ["QueuePaused"]
+    assert world.map.queue("/", "q") is world.map.queue_by_id(queue.queue_id)
+    assert world.map.queue("/", "q") == paused
+    world.do(c.PauseQueue(vhost="/", name="q"))
+    assert world.told == []
+    assert world.queue("q") == paused, "a declaration does not end it"
+    assert ClusterMap.restored(world.map.snapshot()).queue("/", "q") == paused
+    world.do(c.PauseQueue(vhost="/", name="q", paused=False))
+    assert world.queue("q") == queue
+    with pytest.raises(NotFound, match="no queue 'none'"):
+        world.do(c.PauseQueue(vhost="/", name="none"))
 
 
 def test_a_redeclared_queue_has_another_id_and_is_not_hit_by_an_old_delete(world: World) -> None:
@@ -335,6 +357,12 @@ def test_vhosts(world: World) -> None:
     assert world.told == []
     world.do(c.AddVhost(name="v", description="d", default_queue_type="quorum"))
     assert world.told == ["VhostChanged"]
+    world.do(c.AddVhost(name="v", description="d", default_queue_type="quorum", tracing=True))
+    assert world.told == ["VhostChanged"]
+    world.do(c.AddVhost(name="v", description="e", default_queue_type="quorum"))
+    assert world.map.vhost("v").tracing, "who says nothing of it leaves it on"
+    world.do(c.AddVhost(name="v", default_queue_type="quorum", tracing=False))
+    assert not world.map.vhost("v").tracing
     with pytest.raises(PreconditionFailed):
         world.do(c.AddVhost(name="w", default_queue_type="stream"))
     queue = world.do(c.DeclareQueue(vhost="v", name="q", durable=True))
@@ -402,6 +430,25 @@ def test_users_and_permissions(world: World) -> None:
     assert world.do(c.ClearPermission(user="u", vhost="/")) is False
     with pytest.raises(PreconditionFailed):
         world.do(c.PutUser(name="", password_hash="h", hash_algorithm="scrypt"))
+
+
+def test_a_hash_is_replaced_only_by_whoever_knows_it(world: World) -> None:
+    made = c.PutUser(name="u", password_hash="old", hash_algorithm="sha256", tags=("monitoring",))
+    better = c.PutUser(name="u", password_hash="new", hash_algorithm="scrypt", only_if_hash="old")
+    with pytest.raises(PreconditionFailed, match="user 'u' was changed or deleted meanwhile"):
+        world.do(better)
+    assert world.map.user("u") is None, "a user that was deleted meanwhile does not come back"
+    world.do(made)
+    world.do(replace(made, tags=("administrator",), limits=UserLimits(3, 4)))
+    world.do(better)
+    assert world.told == ["UserChanged"]
+    user = world.map.user("u")
+    assert user == User("u", "new", "scrypt", ("administrator",), UserLimits(3, 4)), "tags and limits of now"
+    with pytest.raises(PreconditionFailed, match="stays as it is"):
+        world.do(better)
+    assert world.map.user("u") == user
+    world.do(replace(better, only_if_hash=None))
+    assert world.map.user("u") == User("u", "new", "scrypt"), "without a condition it is what the command says"
 
 
 def test_parameters(world: World) -> None:

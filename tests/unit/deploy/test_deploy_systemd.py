@@ -48,6 +48,15 @@ def test_its_command_is_one_of_ours(service: configparser.SectionProxy) -> None:
     assert service["Type"] == "notify", "broker/server/supervisor.py says READY=1"
 
 
+def test_a_reload_reads_the_certificates_of_this_node_anew(service: configparser.SectionProxy) -> None:
+    program, *words = service["ExecReload"].split()
+    assert program == service["ExecStart"].split()[0]
+    checked(words)
+    assert words[0] == "reload-certificates"
+    started = service["ExecStart"].split()
+    assert words[words.index("--data-dir") + 1] == started[started.index("--data-dir") + 1]
+
+
 def test_it_waits_for_as_long_as_a_node_may_take_to_stop(service: configparser.SectionProxy) -> None:
     stop_grace_s = 3 + 1
     assert int(service["TimeoutStopSec"].removesuffix("s")) > HAND_OVER_S + stop_grace_s + SETTLE_S + GOODBYE_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -34,6 +35,7 @@ EACH = (
     rows.QueueRow(queue_id=7, copies=(rows.CopyLag("b", 3, 400, False),), head_timestamp_s=1),
     rows.ExchangeRow(vhost="/", name=""),
     rows.QueueFlowRow(vhost="/", exchange="amq.topic", queue_id=7, publish=4),
+    rows.LoginSourceRow("amqp", "192.0.2.1", "ann", 3, 1),
 )
 
 
@@ -82,3 +84,11 @@ def test_other_bytes_are_a_value_error(damage: bytes) -> None:
     for stored in (damage, b"\x01" + damage, rows.encode(batch_of(*EACH))[:-1]):
         with pytest.raises(ValueError):
             rows.decode(stored)
+
+
+def test_the_garbage_collector_does_not_look_at_rows() -> None:
+    batch = rows.Batch(node="a", life=1, number=1, sampled_at_ms=1, leased=True, whole=True, rows=EACH, gone=())
+    told = rows.decode(rows.encode(batch)).rows
+    assert told == EACH
+    assert [type(row).__name__ for row in told if gc.is_tracked(row)] == []
+    assert not gc.is_tracked(rows.MessageTotals(1))

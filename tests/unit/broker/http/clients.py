@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import httpx
 from broker.http.app import create_app
 from broker.http.deeds import OrderError
 from broker.server.audit import Audit
-from cluster.commands import AnyCommand
+from cluster.commands import AnyCommand, Defining
 from cluster.errors import WiringError
 from cluster.passwords import COST_CHEAP
 from cluster.state import Applied
@@ -45,7 +46,7 @@ class DeedsAtOnce:
         self.closed.append((connection_id, reason))
         return None
 
-    async def order_all(self, commands: list[AnyCommand]) -> OrderError | None:
+    async def import_all(self, commands: Sequence[Defining]) -> OrderError | None:
         for command in commands:
             error = await self.order(command)
             if error is not None:

@@ -37,8 +37,8 @@ class Served:
         self.shell = shell
         self.place = Place()
         self.place.mirror = mirror = Mirror(shell.node.options.name)
-        mirror.restored(shell.node.map.snapshot())
-        shell.storage.wiring.listen(lambda applied: mirror.applied(LogIndex(applied.index), applied.command))
+        mirror.restored(shell.node.map.snapshot(), NOW_MS)
+        shell.storage.wiring.listen(lambda applied: mirror.applied(LogIndex(applied.index), applied.command, NOW_MS))
         app = create_app(
             mirror, DeedsAtOnce(self.place, False), now_ms=lambda: NOW_MS, directory=directory, password_cost=4
         )

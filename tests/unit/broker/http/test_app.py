@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from broker.http.auth import basic, is_loopback
 from broker.management.amqp_deeds import ACTS
+from broker.management.messages import QUESTIONS
 from broker.management.operations import OPERATIONS
 from broker.management.reads import READS
 from broker.management.writes import WRITES
@@ -169,7 +170,8 @@ async def test_the_schema_has_every_path_and_the_page_lists_them(client: Client)
     declared = {(method.upper(), path) for path, methods in schema["paths"].items() for method in methods}
     sessions = {("POST", "/api/login"), ("POST", "/api/logout")}
     metrics = {("GET", path) for path in ("/metrics", "/metrics/per-object", "/metrics/detailed")}
-    tables = {("GET", read.path) for read in READS} | {(one.method, one.path) for one in (*WRITES, *ACTS, *OPERATIONS)}
+    tables = {("GET", read.path) for read in READS}
+    tables |= {(one.method, one.path) for one in (*WRITES, *ACTS, *OPERATIONS, *QUESTIONS)}
     assert declared == tables | sessions | metrics
     page = await client.http.get("/api")
     assert "default-src 'none'" in page.headers["content-security-policy"]

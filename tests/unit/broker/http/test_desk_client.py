@@ -15,16 +15,15 @@ from structlog.testing import capture_logs
 from broker.census import desk_messages as m
 from broker.census import rows
 from broker.http import desk_client
-from broker.http.deeds import OrderError
-from broker.http.desk_client import DeskClient, NotDone, tried
+from broker.http.desk_client import DeskClient, NotDone
 from broker.management.mirror import Mirror
+from broker.server import imports
 from broker.server.alarms import AlarmOptions
 from broker.server.listener import Address
 from broker.server.log import NodeLog
 from broker.server.options import ServerOptions
 from broker.server.shell import NodeShell
 from cluster import commands as c
-from cluster.state import ClusterMap
 from journal.options import MIB, JournalOptions
 
 
@@ -104,13 +103,50 @@ async def test_who_ordered_finds_it_at_once(beside: Beside) -> None:
 
 async def test_all_of_many_commands_or_none(beside: Beside) -> None:
     await asyncio.wait_for(beside.client.ready.wait(), 10)
-    queues: list[c.AnyCommand] = [c.DeclareQueue(vhost="/", name=f"q{n}", durable=True) for n in range(250)]
+    queues: list[c.Defining] = [c.DeclareQueue(vhost="/", name=f"q{n}", durable=True) for n in range(1250)]
     bad = c.Bind(vhost="/", source="nowhere", destination="q1")
-    refused = await beside.client.order_all([*queues, bad])
-    assert refused == OrderError("not_found", "no exchange 'nowhere' in vhost '/'")
+    refused = await beside.client.import_all([*queues, bad])
+    assert refused is not None
+    assert refused.kind == "not_found"
+    assert refused.text == (
+        "binding from exchange 'nowhere' to queue 'q1' in vhost '/': no exchange 'nowhere' in vhost '/'"
+    )
     assert not list(beside.shell.node.map.queues())
-    assert await beside.client.order_all(queues) is None
-    assert len(list(beside.mirror.map.queues())) == 250
+    assert beside.shell.node.map.importing is None
+    assert await beside.client.import_all(queues) is None
+    assert len(list(beside.mirror.map.queues())) == 1250
+    assert beside.mirror.map.importing is None
+    assert len(beside.shell.node.queues) == 1250
+    assert await beside.client.import_all(queues) is None, "all is there already"
+
+
+async def test_a_small_import_is_one_command(beside: Beside) -> None:
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+    before = beside.shell.node.map.applied
+    assert await beside.client.import_all([c.AddVhost(name="v"), c.DeclareQueue(vhost="v", name="q")]) is None
+    assert beside.shell.node.map.applied == before + 1
+    assert beside.mirror.map.queue("v", "q") is not None
+
+
+async def test_an_import_that_meets_others_begins_anew(beside: Beside) -> None:
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+    other = c.ImportDefinitions(import_id="other", number=0, commands=(c.AddVhost(name="v"),), last=False)
+    assert await beside.client.order(other) is None
+    waits = asyncio.create_task(beside.client.import_all([c.AddVhost(name="w")]))
+    await until(lambda: beside.shell.node.map.importing is not None)
+    assert not waits.done()
+    assert await beside.client.order(c.AddVhost(name="v")) is None, "which makes the other one void"
+    assert await waits is None
+    assert beside.mirror.map.vhost("w") is not None
+
+
+async def test_an_import_that_nobody_goes_on_with_is_dropped(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imports, "ABANDONED_S", 0.2)
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+    other = c.ImportDefinitions(import_id="other", number=0, commands=(c.AddVhost(name="v"),), last=False)
+    assert await beside.client.order(other) is None
+    await until(lambda: beside.shell.node.map.importing is None)
+    assert beside.shell.node.map.vhost("v") is None
 
 
 async def test_deeds(beside: Beside) -> None:
@@ -191,13 +227,3 @@ async def test_rows_are_not_asked_for_while_nobody_is_interested(
     assert next(beside.mirror.node_rows()) == quiet
     await beside.client.touched()
     assert next(beside.mirror.node_rows()).uptime_ms > row.uptime_ms + 500, "who comes again sees nothing old"
-
-
-def test_what_would_be_refused_is_known_before() -> None:
-    state = ClusterMap().snapshot()
-    assert tried(state, [c.AddVhost(name="v"), c.DeclareQueue(vhost="v", name="q", durable=True)]) is None
-    refused = tried(
-        state, [c.AddVhost(name="v"), c.SetPermission(user="u", vhost="v", configure="", write="", read="")]
-    )
-    assert refused is not None
-    assert refused.kind == "not_found"

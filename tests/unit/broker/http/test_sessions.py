@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
+
 import httpx
 import pytest
 
 from broker.http.sessions import LIFE_MS, OF_USER_MAX, SESSIONS_MAX, Sessions
 from cluster import commands as c
 from cluster.entities import User
-from cluster.passwords import SCRYPT
+from cluster.passwords import SCRYPT, SHA256
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import NOW_MS, recorded_place, user
 
@@ -36,6 +40,41 @@ async def test_a_session_is_a_cookie_that_no_script_reads(client: Client) -> Non
     parts = [part.strip() for part in cookie.split(";")][1:]
     assert parts == ["Path=/", "Max-Age=28800", "HttpOnly", "SameSite=Strict"]
     assert (await client.http.get("/api/whoami")).json()["name"] == "mon"
+
+
+def _imported(name: str = "old", tags: tuple[str, ...] = ("monitoring",)) -> c.PutUser:
+    """A user as RabbitMQ's definitions bring it."""
+    stored = base64.b64encode(b"salt" + hashlib.sha256(b"salt" + b"secret-pass").digest()).decode()
+    return c.PutUser(name=name, password_hash=stored, hash_algorithm=SHA256, tags=tags)
+
+
+async def test_a_login_replaces_an_imported_hash_and_ends_no_session(client: Client) -> None:
+    client.place.apply(_imported())
+    assert (await login(client, "old")).status_code == 200
+    async with asyncio.timeout(10):
+        while not client.deeds.ordered:
+            await asyncio.sleep(0.001)
+            assert await whoami(client) == 200
+    user = client.place.mirror.map.user("old")
+    assert user is not None
+    assert (user.hash_algorithm, user.tags) == (SCRYPT, ("monitoring",))
+    assert await whoami(client) == 200, "it is the same password"
+    assert (await client.ask("GET", "/api/whoami", "old")).status_code == 200
+    assert len(client.deeds.ordered) == 1
+
+
+async def test_a_hash_that_was_changed_meanwhile_is_not_replaced_and_ends_the_session(client: Client) -> None:
+    before = _imported()
+    client.place.apply(before)
+    assert (await login(client, "old")).status_code == 200
+    changed = c.PutUser(name="old", password_hash="other", hash_algorithm=SCRYPT, tags=("monitoring",))
+    client.place.apply(changed)
+    late = c.PutUser(name="old", password_hash="late", hash_algorithm=SCRYPT, only_if_hash=before.password_hash)
+    client.place.apply(late)
+    user = client.place.mirror.map.user("old")
+    assert user is not None
+    assert user.password_hash == "other"
+    assert await whoami(client) == 401
 
 
 async def test_over_tls_the_cookie_never_leaves_it(client: Client) -> None:
@@ -133,7 +172,7 @@ async def test_it_ends_with_the_user_though_the_very_same_is_back_at_once(client
 
 async def test_it_ends_when_nobody_can_say_who_was_deleted(client: Client) -> None:
     await login(client)
-    client.place.mirror.restored(client.place.mirror.map.snapshot())
+    client.place.mirror.restored(client.place.mirror.map.snapshot(), client.now_ms)
     assert await whoami(client) == 401
 
 

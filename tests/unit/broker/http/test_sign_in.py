@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from broker.http.auth import is_own_name
-from broker.management.attempts import SOURCES_MAX, Attempts
-from broker.management.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
+from broker.server.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
+from cluster import commands as c
 from tests.unit.broker.http.clients import Client
-from tests.unit.broker.management.set_up import recorded_place
+from tests.unit.broker.management.set_up import recorded_place, user
 
 
 @pytest.fixture
@@ -92,19 +92,10 @@ async def test_they_are_counted_anew_by_an_administrator(client: Client) -> None
     assert (await client.ask("DELETE", f"/api/auth/attempts/{node}/source", "mon")).status_code == 401
     assert (await client.ask("DELETE", f"/api/auth/attempts/{node}/source")).status_code == 204
     assert len((await client.get(f"/api/auth/attempts/{node}/source")).json()) == 1, "this very one"
+    assert client.deeds.done == [("logins.forget", {})], "AMQP's are the node's"
     assert (await client.ask("DELETE", "/api/auth/attempts/none/source")).status_code == 404
     assert (await client.get("/api/auth/attempts/none/source")).status_code == 404
     assert (await client.get(f"/api/auth/attempts/{node}/source", "man")).status_code == 401
-
-
-def test_so_many_sources_are_remembered() -> None:
-    attempts = Attempts()
-    for number in range(SOURCES_MAX + 10):
-        attempts.count(str(number), "", False)
-        attempts.count("busy", "u", True)
-    assert len(attempts.by_source()) == SOURCES_MAX
-    assert attempts.by_source()[0]["auth_attempts"] == SOURCES_MAX + 10
-    assert attempts.document()["auth_attempts"] == 2 * (SOURCES_MAX + 10)
 
 
 async def test_every_answer_has_its_headers(client: Client) -> None:
@@ -124,6 +115,28 @@ async def test_a_body_that_says_to_be_too_long_is_not_waited_for(client: Client)
     headers = {"content-type": "application/json", "content-length": str(10**9)}
     answer = await client.http.put("/api/users/x", content=b"{}", headers=headers, auth=("guest", "guest"))
     assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("change", ["deleted", "another password", "another tag"])
+async def test_who_is_gone_when_the_body_is_there_does_nothing(client: Client, change: str) -> None:
+    place = client.place
+    place.must(user("eve", "administrator"))
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b'{"password": "backdoor", '
+        match change:
+            case "deleted":
+                place.must(c.DeleteUser(name="eve"))
+            case "another password":
+                place.must(user("eve", "administrator", "another-one"))
+            case _:
+                place.must(user("eve", "monitoring"))
+        yield b'"tags": "administrator"}'
+
+    headers = {"content-type": "application/json"}
+    answer = await client.http.put("/api/users/mallory", auth=("eve", "secret-pass"), content=slowly(), headers=headers)
+    assert answer.status_code == 401
+    assert not client.deeds.ordered
 
 
 async def test_bodies_on_their_way_have_so_much_room_together(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

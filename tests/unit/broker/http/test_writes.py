@@ -17,7 +17,8 @@ from tests.unit.broker.management.set_up import NOW_MS, recorded_place
 RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[3] / "recorded" / "management.json").read_text(encoding="utf-8")
 )
-TOPICS = {write.path.split("/")[2] for write in WRITES}
+TOPICS = {write.path.split("/")[2] for write in WRITES} - {"queues"}
+"""What RabbitMQ has to do with queues is AMQP; pause and resume are not RabbitMQ's."""
 OTHER = {
     '{"queues": [{"vhost": "/", "name": "imported", "durable": true, "arguments": {}}]}': (
         "RabbitMQ wants auto_delete said; here it has a default"
@@ -95,6 +96,29 @@ async def test_without_the_right_nothing_is_ordered(
 ) -> None:
     answer = await client.ask(method, path, user, body='{"pattern": "x", "definition": {"max-length": 1}}')
     assert answer.status_code == status
+    assert client.deeds.ordered == []
+
+
+async def test_a_vhost_is_traced_and_keeps_what_it_is(client: Client) -> None:
+    await client.ask("PUT", "/api/vhosts/new", body='{"description": "words", "tags": "a,b"}')
+    for tracing in (True, False):
+        answer = await client.ask("PUT", "/api/vhosts/new", body=json.dumps({"tracing": tracing}))
+        assert answer.status_code == 204
+        document = (await client.get("/api/vhosts/new")).json()
+        assert (document["tracing"], document["description"], document["tags"]) == (tracing, "words", ["a", "b"])
+    assert (await client.ask("PUT", "/api/vhosts/new", body='{"tracing": 5}')).status_code == 400
+
+
+async def test_a_trial_of_an_import_does_nothing(client: Client) -> None:
+    body = json.dumps({"queues": [{"name": "new", "vhost": "/"}], "vhosts": [{"name": "/"}, {"name": "other"}]})
+    answer = await client.ask("POST", "/api/definitions?dry_run=true", body=body)
+    assert answer.status_code == 200
+    assert answer.json()["queues"] == {"new": 1, "changed": 0, "same": 0}
+    assert answer.json()["vhosts"]["new"] == 1
+    contradiction = json.dumps({"exchanges": [{"name": "amq.topic", "vhost": "/", "type": "direct"}]})
+    refused = await client.ask("POST", "/api/definitions?dry_run=true", body=contradiction)
+    assert refused.status_code == 400
+    assert "inequivalent arg 'type' for exchange 'amq.topic' in vhost '/'" in refused.json()["reason"]
     assert client.deeds.ordered == []
 
 

@@ -32,9 +32,10 @@ class Place:
     def __init__(self, node: str = NODE) -> None:
         self.mirror = Mirror(node)
         self.number = 0
+        self.now_ms = NOW_MS
 
     def apply(self, *commands: c.AnyCommand) -> list[Applied]:
-        return [self.mirror.applied(LogIndex(self.mirror.map.applied + 1), command) for command in commands]
+        return [self.mirror.applied(LogIndex(self.mirror.map.applied + 1), each, self.now_ms) for each in commands]
 
     def must(self, *commands: c.AnyCommand) -> None:
         for applied in self.apply(*commands):
@@ -183,9 +184,9 @@ def _rows(place: Place, times: int) -> list[rows.AnyRow]:
         connection,
         rows.ChannelRow(
             connection_id="c1", number=1, confirm=True, prefetch_count=2, consumers=1, unacknowledged=2 * times,
-            idle_since_ms=NOW_MS, messages=rows.MessageTotals(publish=15 * times, confirm=15 * times),
+            messages=rows.MessageTotals(publish=15 * times, confirm=15 * times),
         ),
-        rows.ChannelRow(connection_id="c1", number=2, consumers=1, idle_since_ms=NOW_MS),
+        rows.ChannelRow(connection_id="c1", number=2, consumers=1),
         rows.ConsumerRow(
             connection_id="c1", channel=1, tag="slow", queue_id=busy, prefetch_count=2, arguments={"x-priority": 3}
         ),
@@ -195,13 +196,13 @@ def _rows(place: Place, times: int) -> list[rows.AnyRow]:
         rows.QueueRow(
             queue_id=busy, ready=3 * times, unacknowledged=2 * times, ready_bytes=15, unacknowledged_bytes=10,
             persistent=5, persistent_bytes=25, in_memory=5, in_memory_bytes=25, memory_bytes=25_888, consumers=1,
-            consumer_capacity=0.29, head_timestamp_s=1_700_000_000, idle_since_ms=NOW_MS,
+            consumer_capacity=0.29, head_timestamp_s=1_700_000_000,
             messages=rows.MessageTotals(publish=5 * times, deliver=2 * times),
         ),
-        rows.QueueRow(queue_id=limited, ready=4 * times, idle_since_ms=NOW_MS),
-        rows.QueueRow(queue_id=plain, exclusive_consumer_tag="greedy", consumers=1, idle_since_ms=NOW_MS),
-        rows.QueueRow(queue_id=place.queue_id("agreed"), idle_since_ms=NOW_MS),
-        rows.QueueRow(queue_id=place.queue_id("there", "a/b"), idle_since_ms=NOW_MS),
+        rows.QueueRow(queue_id=limited, ready=4 * times),
+        rows.QueueRow(queue_id=plain, exclusive_consumer_tag="greedy", consumers=1),
+        rows.QueueRow(queue_id=place.queue_id("agreed")),
+        rows.QueueRow(queue_id=place.queue_id("there", "a/b")),
         rows.ExchangeRow(vhost="/", name="", publish_in=10 * times, publish_out=10 * times),
         rows.ExchangeRow(vhost="/", name="events", publish_in=5 * times, publish_out=5 * times),
         rows.QueueFlowRow(vhost="/", exchange="events", queue_id=busy, publish=5 * times),

@@ -92,6 +92,11 @@ def test_passwords_are_left_to_be_hashed() -> None:
         ({"queues": [{"vhost": "/", "name": "\ud800"}]}, "queues[0]: 'name' is not valid Unicode"),
         ({"users": [{"name": "x"}]}, "users[0]: tags_not_present"),
         ({"users": [{"name": "x", "tags": "", "password_hash": "$"}]}, "users[0]: password_hash is not base64"),
+        ({"users": [{"name": "x", "tags": "", "password": "x" * 4097}]}, "users[0]: a password has 1 to 4096 bytes"),
+        ({"queues": [{"vhost": "/", "name": ""}]}, "queues[0]: the name is empty"),
+        ({"vhosts": [{"name": ""}]}, "vhosts[0]: the name is empty"),
+        ({"policies": [{"vhost": "/", "name": "", "pattern": "", "definition": {}}]}, "policies[0]: the name is empty"),
+        ({"global_parameters": {"": 1}}, "global_parameters[0]: the name is empty"),
         ({"bindings": [{"vhost": "/", "source": "a", "destination": "b", "destination_type": "c"}]}, "neither"),
         ({"parameters": [{"vhost": "/", "component": "vhost-limits", "name": "limits", "value": {"x": 1}}]}, "limits"),
         ({"policies": [{"vhost": "/", "name": "p", "pattern": ".*"}]}, "policies[0]: [{key_missing,definition}]"),
@@ -102,3 +107,42 @@ def test_the_first_mistake_refuses_the_whole(document: Any, reason: str) -> None
         definitions.planned(document, WHEN_MS)
     assert refused.value.status == 400
     assert reason in str(refused.value.reason)
+
+
+def test_a_trial_tells_what_would_be_new_or_changed() -> None:
+    place = Place()
+    place.must(user("guest", "administrator"), everything("guest"), queue("kept"))
+    digest = place.mirror.map.digest()
+    document = {
+        "vhosts": [{"name": "/"}, {"name": "v"}],
+        "users": [{"name": "guest", "tags": "", "password_hash": ""}, {"name": "eve", "tags": "", "password_hash": ""}],
+        "permissions": [{"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
+        "queues": [
+            {"name": "kept", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}},
+            {"name": "q", "vhost": "v"},
+        ],
+        "exchanges": [{"name": "x", "vhost": "v", "type": "topic"}],
+        "bindings": [{"vhost": "v", "source": "x", "destination": "q", "destination_type": "queue"}],
+    }
+    commands, _ = definitions.planned(document, WHEN_MS)
+    assert definitions.trial(place.mirror.map, commands) == {
+        "vhosts": {"new": 1, "changed": 0, "same": 1},
+        "users": {"new": 1, "changed": 1, "same": 0},
+        "permissions": {"new": 0, "changed": 0, "same": 1},
+        "queues": {"new": 1, "changed": 0, "same": 1},
+        "exchanges": {"new": 1, "changed": 0, "same": 0},
+        "bindings": {"new": 1, "changed": 0, "same": 0},
+    }
+    document["queues"].append({"name": "kept", "vhost": "/", "durable": False})
+    commands, _ = definitions.planned(document, WHEN_MS)
+    with pytest.raises(Refused, match="inequivalent arg 'durable' for queue 'kept' in vhost '/'"):
+        definitions.trial(place.mirror.map, commands)
+    assert place.mirror.map.digest() == digest
+
+
+def test_a_trial_of_what_was_exported_would_change_nothing() -> None:
+    place = recorded_place()
+    commands, _ = definitions.planned(definitions.exported(place.reading()), WHEN_MS)
+    told = definitions.trial(place.mirror.map, commands)
+    assert told["bindings"]["same"] == 3
+    assert {counts["new"] + counts["changed"] for counts in told.values()} == {0}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from broker.census import rows
-from broker.management import nodes, queues, reads
+from broker.management import exchanges, nodes, queues, reads
 from broker.management.paging import inner
 from broker.management.reading import Reading
 from cluster import commands as c
@@ -75,6 +75,14 @@ def test_a_queue_that_moves_never_seems_empty() -> None:
     place.tell(gone=(("queue", entity.queue_id),), node="n1")
     assert shown(place)["messages"] == 9
     assert place.mirror.sums.row.ready == 9
+
+
+def test_a_queue_and_an_exchange_say_what_the_user_may_do_with_them() -> None:
+    place = founded()
+    assert shown(place)["may"] == ["configure", "write", "read"]
+    place.must(user("man", "management"), c.SetPermission(user="man", vhost="/", configure="", write="^or", read="x$"))
+    assert queues.full(place.reading("man"), "/", "orders")["may"] == ["write"]
+    assert exchanges.full(place.reading("man"), "/", "amq.default")["may"] == []
 
 
 def test_what_is_gone_is_gone_and_a_whole_batch_forgets_the_rest() -> None:
@@ -150,7 +158,7 @@ def test_a_restored_map_is_shown_with_the_rows_that_are_there() -> None:
     place = recorded_place()
     whole = [reads.run(read, place.reading(), {})[1] for read in reads.READS if "{" not in read.path]
     mirror = place.mirror
-    mirror.restored(decode(mirror.map.applied, list(encode(mirror.map.snapshot()))))
+    mirror.restored(decode(mirror.map.applied, list(encode(mirror.map.snapshot()))), NOW_MS)
     assert [reads.run(read, place.reading(), {})[1] for read in reads.READS if "{" not in read.path] == whole
 
 

@@ -36,6 +36,7 @@ class Site(World):
         self.now_ms = cluster.now_ms
         self.story = Story()
         self.passwords = {"guest": b"guest"}
+        self.tokens = {}
         self.journal = MemoryJournal()
         self.checkpoint_due = False
         self.disk_waits = self.wiring_waits = self.passwords_wait = self.reads_wait = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -52,6 +53,9 @@ class Published:
         self.headers: dict[str, str] = {}
         self.asked = 0
         self.url = ""
+        self.drips = threading.Event()
+        """Until then an answer comes byte by byte, and does not end."""
+        self.drips.set()
 
 
 @pytest.fixture
@@ -65,6 +69,9 @@ def published() -> Iterator[Published]:
             for name, value in state.headers.items():
                 self.send_header(name, value)
             self.end_headers()
+            while not state.drips.wait(0.1):
+                self.wfile.write(b" ")
+                self.wfile.flush()
             self.wfile.write(state.body)
 
         def log_message(self, *_: Any) -> None:
@@ -75,6 +82,7 @@ def published() -> Iterator[Published]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield state
+    state.drips.set()
     server.shutdown()
     thread.join()
     server.server_close()
@@ -113,6 +121,25 @@ async def test_a_new_key_is_found_and_made_up_ones_make_nobody_fetch(
     for number in range(20):
         await refused(tokens, a.token(key_id=f"made-up-{number}"))
     assert published.asked == 2
+
+
+async def test_an_authority_that_never_ends_its_answer_keeps_nobody_out(
+    published: Published, clock: Clock, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = Tokens(a.options(keys_url=published.url), clock, said)
+    assert (await tokens.token(a.token(exp=int(clock.now_s + 10_000)))).name == "alice"
+    monkeypatch.setattr("broker.oauth2.tokens.FETCH_S", 0.3)
+    published.drips.clear()
+    for _ in range(3):
+        clock.now_s += KEYS_S
+        async with asyncio.timeout(5):
+            assert (await tokens.token(a.token(exp=int(clock.now_s + 10_000)))).name == "alice"
+    assert published.asked == 2, "one fetch at a time"
+    assert [event for event, _ in said.lines] == ["oauth2.no_keys"]
+    published.drips.set()
+    while said.lines[-1][0] != "oauth2.keys":
+        clock.now_s += KEYS_S
+        await tokens.token(a.token(exp=int(clock.now_s + 10_000)))
 
 
 async def test_a_key_that_is_taken_back_is_out_of_use(published: Published, clock: Clock, said: Said) -> None:

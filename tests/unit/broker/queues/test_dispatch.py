@@ -163,7 +163,9 @@ def test_redeliveries_are_annotated(half: Any, count: int) -> None:
     ring = half.ring(2)
     seen = []
 
-    def annotate(message: Any, seq: int, delivery_count: int) -> Any:
+    def annotate(message: Any, seq: int, delivery_count: int, taker: Any, redelivered: bool) -> Any:
+        assert taker in consumers
+        assert redelivered is (delivery_count > 0)
         seen.append((message.body, seq, delivery_count))
         return half.message(b"annotated")
 
@@ -178,6 +180,10 @@ def test_redeliveries_are_annotated(half: Any, count: int) -> None:
     half.module.dispatch(ring, consumers, 0)
     assert seen == [(b"0", 1, 1)]
     assert ledger.out.take().count(b"annotated") == 1
+    ring.append([half.message(b"later")])
+    ring.annotates_all = True
+    half.module.dispatch(ring, consumers, 0)
+    assert seen[1:] == [(b"later", 3, 0)]
     assert ring.message(1).body == b"0", "the queue keeps what came"
 
 

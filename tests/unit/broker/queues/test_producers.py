@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,11 +34,39 @@ def test_the_client_that_was_silent_for_longest_goes_first(monkeypatch) -> None:
     monkeypatch.setattr(module, "NAMED_MAX", 2)
     ring = Ring(1, True)
     producers = Producers(ring)
-    for name in (b"x", b"y", b"x", b"z"):
-        claim(producers, name, len(ring.producers) + 10)
+    for name, number in ((b"x", 1), (b"y", 1), (b"x", 2), (b"z", 1)):
+        claim(producers, name, number)
     assert not producers.knows(b"y", 1)
     assert producers.knows(b"x", 1)
     assert producers.knows(b"z", 1)
+
+
+Story = st.tuples(st.sampled_from([b"x", b"y", b"z"]), st.integers(0, 40), st.booleans(), st.booleans())
+
+
+@given(st.lists(Story, min_size=20, max_size=120), st.integers(1, 3), st.integers(1, 4))
+def test_what_was_refused_is_never_known_though_refusals_are_forgotten(
+    story: list[tuple[bytes, int, bool, bool]], buckets_max: int, refused_max: int
+) -> None:
+    """Beyond all bounds a number may be stored twice; a number that was refused is not confirmed for nothing."""
+    ring = Ring(1, True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "REFUSED_BITS", 3)
+        patched.setattr(module, "REFUSED_BUCKETS", buckets_max)
+        patched.setattr(module, "REFUSED_MAX", refused_max)
+        producers = Producers(ring)
+        taken: set[tuple[bytes, int]] = set()
+        refused: set[tuple[bytes, int]] = set()
+        for name, number, room, heir in story:
+            producers = Producers(ring) if heir else producers
+            if producers.knows(name, number):
+                assert (name, number) in taken or (name, number) not in refused
+            elif room:
+                producers.note(name, number)
+                taken.add((name, number))
+            else:
+                producers.refuse(name, number)
+                refused.add((name, number))
 
 
 def test_the_next_owner_knows_who_was_silent_for_longest(monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -77,18 +106,22 @@ def test_what_is_remembered_of_refusals_is_bounded(monkeypatch) -> None:  # type
     producers = Producers(ring)
     for number in range(0, 10_000, 7):
         producers.refuse(b"x", number)
-    assert len(ring.producers) == module.REFUSED_BUCKETS
+    assert len(ring.producers) == module.REFUSED_BUCKETS + 1, "and a floor"
     producers.note(b"x", 10_000)
     assert not producers.knows(b"x", 9_996), "the newest refusals are remembered"
-    assert producers.knows(b"x", 0)
+    producers.note(b"x", 10_005)
+    assert producers.knows(b"x", 10_004)
+    assert not producers.knows(b"x", 0), "what was forgotten is not taken for known"
     monkeypatch.setattr(module, "NAMED_MAX", 2)
+    monkeypatch.setattr(module, "REFUSED_MAX", 2)
     for name in (b"y", b"z"):
         producers.refuse(name, 1)
     assert not [name for name in ring.producers if name.endswith(b"x")], "it was silent for longest"
     heir = Producers(ring)
     for number in (1, 40):
         heir.refuse(b"z", number)
-    assert [name[-1:] for name in ring.producers] == [b"z", b"z"], "y was not refused for longest"
+    refusals = [name[-1:] for name in ring.producers if name[:1] == b"h"]
+    assert refusals == [b"z", b"z"], "y was not refused for longest"
 
 
 @given(st.lists(st.integers(1, DEAD_SPREAD), max_size=200))

@@ -157,7 +157,7 @@ def test_takers_of_both_kinds_take_turns(half: Any) -> None:
 
 def test_a_record_on_its_way_says_redelivered_and_is_annotated(half: Any) -> None:
     ring = owner(half, 2)
-    ring.annotate = lambda message, seq, count: half.message(b"%d.%d" % (seq, count))
+    ring.annotate = lambda message, seq, count, *_: half.message(b"%d.%d" % (seq, count))
     ring.annotates_redelivered = True
     ring.reserve()
     flush(half, ring)

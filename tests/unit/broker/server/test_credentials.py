@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from server_support import until
 
-from broker.server.credentials import VERIFIED_MAX, Credentials
+from broker.server.credentials import VERIFIED_MAX, Credentials, verify
 from cluster import passwords
 
 STORED = passwords.hashed("right", cost=4)
@@ -103,3 +103,27 @@ async def test_a_verification_that_raises_is_a_no(credentials: Credentials) -> N
         assert not await answer(made, "right")
     finally:
         made.close()
+
+
+@pytest.mark.parametrize("password", [b"wrong", b"", b"x" * 5000], ids=["wrong", "empty", "long"])
+@pytest.mark.parametrize(
+    ("stored", "algorithm"),
+    [
+        ("", ""), (passwords.hashed("right"), passwords.SCRYPT), ("AAAA" * 12, passwords.SHA256),
+        ("AAAA" * 24, passwords.SHA512),
+    ],
+    ids=["nobody", "scrypt", "sha256", "sha512"],
+)  # fmt: skip
+def test_the_time_of_a_refusal_does_not_tell_who_exists(
+    stored: str, algorithm: str, password: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs: list[int] = []
+    scrypt = passwords._scrypt
+
+    def counted(secret: bytes, salt: bytes, cost: int, block: int, parallel: int, length: int) -> bytes:
+        costs.append(cost)
+        return scrypt(secret, salt, cost, block, parallel, length)
+
+    monkeypatch.setattr(passwords, "_scrypt", counted)
+    assert not verify(stored, algorithm, password)
+    assert costs == [passwords.COST_DEFAULT]

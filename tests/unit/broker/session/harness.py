@@ -25,7 +25,9 @@ from broker.amqp.layout import Method
 from broker.amqp.properties import Properties
 from broker.node.core import Group, Load, Node
 from broker.node.options import NodeOptions
-from broker.queues.queue import PATIENCE_MS, Queue
+from broker.node.wants import GOOD, WRONG, Verdict
+from broker.queues.patience import PATIENCE_MS
+from broker.queues.queue import Queue
 from broker.server.recovery import recovered
 from broker.session.connection import Connection
 from cluster import commands as c
@@ -71,6 +73,7 @@ class World:
         self.now_ms = 1_000_000
         self.story = Story()
         self.passwords = {"guest": b"guest", "eve": b"eve"}
+        self.tokens: dict[bytes, Any] = {}
         self.journal = MemoryJournal(segment_bytes) if journaled else None
         self.checkpoint_due = False
         self.disk_waits = self.wiring_waits = self.passwords_wait = self.reads_wait = False
@@ -153,8 +156,13 @@ class World:
 
     def answer_passwords(self) -> None:
         checks, self.checks = self.checks, []
-        for user, password, then in checks:
-            then(user is not None and self.passwords.get(user.name) == password)
+        for check in checks:
+            token = self.tokens.get(check.secret)
+            if token is not None:
+                check.then(Verdict(token=token, until_ms=int(token.expires_s * 1000)))
+            else:
+                known = check.user is not None and self.passwords.get(check.user.name) == check.secret
+                check.then(GOOD if known else WRONG)
 
     def _persist(self) -> None:
         journal, node = self.journal, self.node

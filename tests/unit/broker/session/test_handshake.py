@@ -9,6 +9,8 @@ import pytest
 from broker.amqp import methods as m
 from broker.amqp.domains import push_longstr
 from broker.amqp.fields import push_table
+from broker.node.wants import GOOD
+from broker.session.connection import Connection, TrustedConnection
 from cluster import commands as c
 from cluster.entities import UserLimits
 from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Client, World
@@ -97,7 +99,7 @@ def test_a_user_without_a_hash_is_checked_like_any_other() -> None:
     world = World()
     world.passwords_wait = True
     login(world, "PLAIN", b"\0nobody\0guest")
-    assert [(user, password) for user, password, _ in world.checks] == [(None, b"guest")]
+    assert [(check.user, check.secret, check.address) for check in world.checks] == [(None, b"guest", "192.0.2.1")]
 
 
 def test_guest_comes_from_this_machine_only() -> None:
@@ -120,9 +122,59 @@ def test_a_user_that_is_deleted_while_its_password_is_verified() -> None:
     world.passwords_wait = True
     client, _ = login(world, "PLAIN", b"\0eve\0eve")
     world.command(c.DeleteUser(name="eve"))
-    world.checks[0].then(True)
+    world.checks[0].then(GOOD)
     world.turn()
     assert client.hear(0)[-1].reply_code == 403
+
+
+def test_a_user_that_is_deleted_takes_its_connections_with_it() -> None:
+    world = World()
+    eve, other = world.client("eve"), world.client()
+    world.command(c.DeleteUser(name="eve"))
+    world.command(c.PutUser(name="eve", password_hash="another", hash_algorithm="scrypt"))
+    world.command(c.SetPermission(user="eve", vhost="/", configure=".*", write=".*", read=".*"))
+    closed = eve.hear(0)[-1]
+    assert (closed.reply_code, closed.reply_text) == (320, "CONNECTION_FORCED - user 'eve' is deleted")
+    assert isinstance(other.ask(m.QueueDeclare(queue="q")), m.QueueDeclareOk), "others stay"
+
+
+def _limited(name: str, **limits: int) -> c.PutUser:
+    return c.PutUser(name=name, password_hash=name, hash_algorithm="scrypt", limits=UserLimits(**limits))
+
+
+def test_a_users_channels_are_counted_over_all_its_connections() -> None:
+    world = World()
+    world.command(_limited("eve", channels_max=3))
+    first, second, other = world.client("eve", channels=2), world.client("eve", channels=1), world.client(channels=9)
+    assert isinstance(second.ask(m.ChannelClose(200, "", 0, 0)), m.ChannelCloseOk)
+    assert second.ask(m.ChannelOpen(), 2) == m.ChannelOpenOk(), "what was closed counts no more"
+    second.say(m.ChannelOpen(), channel=3)
+    assert second.hear(0)[-1].reply_text == (
+        "NOT_ALLOWED - number of channels opened for user 'eve' has reached the maximum allowed user limit of (3)"
+    )
+    assert first.ask(m.ChannelOpen(), 3) == m.ChannelOpenOk(), "those of a connection that ended neither"
+    assert other.ask(m.ChannelOpen(), 10) == m.ChannelOpenOk()
+    first.leave()
+    world.client("eve", channels=3)
+
+
+def test_a_limit_that_is_taken_off_holds_nobody_up() -> None:
+    world = World()
+    world.command(_limited("eve", channels_max=0))
+    client = world.client("eve", channels=0)
+    world.command(_limited("eve", channels_max=-1))
+    assert client.ask(m.ChannelOpen()) == m.ChannelOpenOk()
+
+
+def test_the_channels_of_a_node_have_a_limit() -> None:
+    world = World(channels_max=3, name="here")
+    world.client(channels=2)
+    client = world.client("eve", channels=1)
+    client.say(m.ChannelOpen(), channel=2)
+    assert client.hear(0)[-1].reply_text == (
+        "NOT_ALLOWED - number of channels opened on node 'here' has reached the maximum allowed limit of (3)"
+    )
+    world.client(channels=1)
 
 
 @pytest.mark.parametrize("whose", ["vhost", "user"])
@@ -142,3 +194,14 @@ def test_limits_of_connections(whose: str) -> None:
     first.leave()
     late.leave()
     world.client("eve")
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [("192.0.2.1:5", "192.0.2.1"), ("[2001:db8::1]:5", "2001:db8::1"), ("unknown", "unknown")],
+)
+def test_guesses_are_counted_by_address(peer: str, address: str) -> None:
+    """Only the operator's own socket has none: nobody else may be without."""
+    world = World()
+    assert Connection(world.node, peer, False, 0).address == address
+    assert TrustedConnection(world.node, "amqp.sock", True, 0).address == ""

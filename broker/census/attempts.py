@@ -1,4 +1,5 @@
-"""Sign-in attempts at the management API of one node, by protocol and by where they came from.
+"""Attempts to sign in over one protocol at one process, by where they came from: AMQP's are the node's, HTTP's those of
+its management process.
 
 They are counted since the process began, or since somebody set them back. At most SOURCES_MAX (address, user) are
 remembered: the one that was quiet for the longest makes room. Names that are no user's are counted under the empty
@@ -8,18 +9,20 @@ name, so that whoever makes names up fills no table, and a password that was typ
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 SOURCES_MAX: Final = 1_000
-PROTOCOL: Final = "http"
 
 
 class Attempts:
     """Belongs to one process."""
 
-    __slots__ = ("_by_source", "failed", "succeeded")
+    __slots__ = ("_by_source", "failed", "protocol", "succeeded")
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: str) -> None:
+        """`protocol`: "amqp" or "http"."""
+        self.protocol = protocol
         self.succeeded = 0
         self.failed = 0
         self._by_source: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
@@ -39,22 +42,10 @@ class Attempts:
         self.succeeded = self.failed = 0
         self._by_source.clear()
 
-    def document(self) -> dict[str, Any]:
-        """All together, as RabbitMQ tells them."""
-        return _document(self.succeeded, self.failed)
-
-    def by_source(self) -> list[dict[str, Any]]:
-        """One document for each address and user, the last one first."""
-        return [
-            {"remote_address": address, "username": user, **_document(succeeded, failed)}
-            for (address, user), (succeeded, failed) in reversed(self._by_source.items())
-        ]
-
-
-def _document(succeeded: int, failed: int) -> dict[str, Any]:
-    return {
-        "auth_attempts": succeeded + failed,
-        "auth_attempts_failed": failed,
-        "auth_attempts_succeeded": succeeded,
-        "protocol": PROTOCOL,
-    }
+    def sources(self) -> Iterator[tuple[str, str, int, int]]:
+        """(address, user, succeeded, failed), who was quiet for the longest first. May be interrupted, and go on after
+        some were counted."""
+        for source in tuple(self._by_source):
+            counted = self._by_source.get(source)
+            if counted is not None:
+                yield *source, *counted

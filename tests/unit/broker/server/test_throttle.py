@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.management.throttle import (
+from broker.server.throttle import (
     FAILURES_MAX,
     FAILURES_OF_ADDRESS_MAX,
     REMEMBERED_MAX,
@@ -40,6 +40,14 @@ def test_memory_is_bounded() -> None:
             throttle.failed("u", str(number), 0)
     assert throttle.waits_ms("u", "0", 1) == 0
     assert throttle.waits_ms("u", str(REMEMBERED_MAX + 99), 1)
+
+
+def test_of_a_name_that_nobody_has_little_is_remembered() -> None:
+    throttle = Throttle()
+    for _ in range(FAILURES_MAX):
+        throttle.failed("x" * 8000, "192.0.2.1", 0)
+    assert throttle.waits_ms("x" * 8000, "192.0.2.1", 1) > 0
+    assert [len(name) for name, _ in throttle._pairs._failed] == [255]
 
 
 def test_an_address_waits_whoever_it_says_to_be() -> None:

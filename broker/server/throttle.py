@@ -24,6 +24,8 @@ FAILURES_OF_ADDRESS_MAX: Final = 100
 WINDOW_MS: Final = 60_000
 REMEMBERED_MAX: Final = 10_000
 NETWORK_BITS: Final = 64
+NAME_MAX: Final = 255
+"""So much of a name is remembered: no user has a longer one, and guessers' may have thousands of characters."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -70,18 +72,18 @@ class Throttle:
     def waits_ms(self, user: str, address: str, now_ms: int) -> int:
         """For how long this user has to wait at this address; 0: not at all."""
         where = network(address)
-        return max(self._pairs.waits_ms((user, where), now_ms), self._addresses.waits_ms(where, now_ms))
+        return max(self._pairs.waits_ms((user[:NAME_MAX], where), now_ms), self._addresses.waits_ms(where, now_ms))
 
     def failed(self, user: str, address: str, now_ms: int) -> None:
         """An attempt failed."""
         where = network(address)
-        self._pairs.failed((user, where), now_ms)
+        self._pairs.failed((user[:NAME_MAX], where), now_ms)
         self._addresses.failed(where, now_ms)
 
     def succeeded(self, user: str, address: str) -> None:
         """An attempt was good: nothing is remembered of the pair's bad ones. Those of the address stay, or whoever has
         one account could guess at all others for ever."""
-        self._pairs.forget((user, network(address)))
+        self._pairs.forget((user[:NAME_MAX], network(address)))
 
 
 def network(address: str) -> str:

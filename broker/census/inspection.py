@@ -1,0 +1,107 @@
+"""What an operator asks about single messages of a queue, and is answered: values only.
+
+Made by the management process, carried by its node's desk to the queue's owner (a frame's payload where that is another
+member), carried out there (`broker.node.inspecting`). Each is msgpack; new fields go to the end and carry a default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from cluster.entities import Queue
+
+SHOWN_MAX: Final = 500
+"""Messages of one answer that have their content in it."""
+SHOWN_BYTES_MAX: Final = 4 << 20
+TRUNCATE_DEFAULT: Final = 50_000
+TRUNCATE_MAX: Final = 1 << 20
+TREATED_MAX: Final = 10_000
+"""Messages that one request deletes, moves or replays."""
+LOOKED_MAX: Final = 100_000
+LOOKED_MS_MAX: Final = 2000
+CONFIRM_MS_MAX: Final = 10_000
+FIRST_DEATH_QUEUE: Final = "x-first-death-queue"
+
+Seq = Annotated[int, msgspec.Meta(ge=0, le=2**56)]
+What = Literal["browse", "delete", "move", "replay"]
+Skipped = Literal["not_ready", "unroutable", "refused", "no_origin", "unconfirmed"]
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """One question, or deed."""
+
+    what: What
+    queue_id: Seq
+    first: Seq = 1
+    last: Seq = 0
+    """0: what the queue ends with when it is asked."""
+    count: Annotated[int, msgspec.Meta(ge=0, le=TREATED_MAX)] = 50
+    filter: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    seqs: Annotated[tuple[Seq, ...], msgspec.Meta(max_length=TREATED_MAX)] | None = None
+    """These, in the place of a range and a filter."""
+    life: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Of the queue that the seqs are of; empty: whatever it is."""
+    truncate: Annotated[int, msgspec.Meta(ge=0, le=TRUNCATE_MAX)] = TRUNCATE_DEFAULT
+    exchange: Annotated[str, msgspec.Meta(max_length=255)] | None = None
+    """Where to; None: to the queue in which a message died first."""
+    routing_key: Annotated[str, msgspec.Meta(max_length=255)] | None = None
+    """None: each message's own."""
+
+
+class Shown(msgspec.Struct, frozen=True, array_like=True):
+    """One message as it stands in its queue."""
+
+    seq: int
+    state: str
+    node: str
+    """Where its consumer is; empty: nobody holds it, or who does is not known."""
+    redelivered: bool
+    delivery_count: int
+    exchange: bytes
+    routing_key: bytes
+    header: bytes
+    """Its properties, as AMQP encodes them."""
+    payload: bytes
+    """As much of it as was asked for."""
+    payload_bytes: int
+    time_ms: int
+    """When the queue got it, wall clock."""
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True):
+    """What came of a request."""
+
+    owner: str
+    queue_id: int
+    life: str
+    looked_at: int
+    next: int
+    """Where to go on; 0: all has been looked at."""
+    last: int
+    """What the queue ended with."""
+    done: int = 0
+    """How many were deleted, moved, replayed."""
+    shown: tuple[Shown, ...] = ()
+    skipped: dict[Skipped, list[int]] = {}
+
+
+def life_of(queue: Queue) -> str:
+    """In which a seq means one message for ever. A declaration anew ends it, and a loss of what was committed."""
+    return f"{queue.queue_id}.{queue.gap_epoch}"
+
+
+encode: Final = msgspec.msgpack.Encoder().encode
+_REQUEST: Final = msgspec.msgpack.Decoder(Request)
+_RESULT: Final = msgspec.msgpack.Decoder(Result)
+
+
+def decode_request(stored: bytes | memoryview) -> Request:
+    """Raises ValueError."""
+    return _REQUEST.decode(stored)
+
+
+def decode_result(stored: bytes | memoryview) -> Result:
+    """Raises ValueError."""
+    return _RESULT.decode(stored)

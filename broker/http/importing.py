@@ -1,0 +1,91 @@
+"""Definitions on their way to the node: staged in parts, decided by the last one, and waited for (waits).
+
+What others change of the things that are named, or an import of somebody else, makes this one begin anew: nothing of it
+was done. When it was accepted it will be carried out in any case, and this only waits until the mirror has all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+from broker.census import desk_messages as m
+from cluster import commands as c
+from cluster.errors import Unavailable, WiringError
+from cluster.imports import next_slice, parted
+from cluster.view import ClusterView
+
+from .deeds import OrderError
+
+PART_BYTES_MAX: Final = 256 << 10
+PATIENCE_S: Final = 20.0
+"""How long others may make an import begin anew."""
+AGAIN_S: Final = 0.25
+STALL_S: Final = 20.0
+"""An accepted import that does not go on for so long waits for a majority, or for a member that holds messages."""
+
+
+class Mirror(Protocol):
+    """Whoever folds the wiring: a management process, or the node itself."""
+
+    @property
+    def map(self) -> ClusterView:
+        """As far as it is folded."""
+
+
+Order = Callable[[c.AnyCommand], Awaitable[m.Ordered | OrderError]]
+
+
+async def imported(
+    mirror: Mirror, order: Order, progress: Callable[[], Awaitable[None]], commands: Sequence[c.Defining]
+) -> OrderError | None:
+    """All of them, or none and why. `order` comes back when the mirror has the command, `progress` when another."""
+    loop = asyncio.get_running_loop()
+    try:
+        parts = parted(commands, [len(c.encode(command)) for command in commands], PART_BYTES_MAX)
+    except WiringError as error:
+        return OrderError(error.kind, error.text)
+    at_once = len(commands) if len(parts) == 1 and next_slice(mirror.map, commands, 0) == len(commands) else 0
+    until_s = loop.time() + PATIENCE_S
+    while True:
+        import_id = uuid.uuid4().hex
+        refused = await _staged(order, import_id, parts, at_once)
+        if refused is None:
+            return await _finished(mirror, progress, import_id)
+        # what has an index was answered by the wiring: it is known that nothing was done
+        known = isinstance(refused, m.Ordered) and refused.index > 0
+        if not known and len(parts) > 1:
+            await order(c.DropImport(import_id=import_id))
+        if not known or refused.kind != Unavailable.kind or loop.time() > until_s:
+            return OrderError(refused.kind, refused.text)
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _staged(
+    order: Order, import_id: str, parts: Sequence[Sequence[c.Defining]], at_once: int
+) -> m.Ordered | OrderError | None:
+    """What refused it."""
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        ordered = await order(
+            c.ImportDefinitions(import_id=import_id, number=number, commands=tuple(part), last=last, apply=at_once)
+        )
+        if ordered.kind:
+            return ordered
+    return None
+
+
+async def _finished(mirror: Mirror, progress: Callable[[], Awaitable[None]], import_id: str) -> OrderError | None:
+    """When nothing is left to be done."""
+    while (held := mirror.map.importing) is not None and held.import_id == import_id:
+        done = held.done
+        try:
+            async with asyncio.timeout(STALL_S):
+                while mirror.map.importing is held and held.done == done:
+                    await progress()
+        except (TimeoutError, ConnectionError):
+            text = f"it is decided, and {done} of {len(held.commands)} changes are made: the others will follow"
+            return OrderError(Unavailable.kind, text)
+    return None

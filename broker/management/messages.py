@@ -1,0 +1,215 @@
+"""Single messages of a queue: look at them, delete them, move them, publish them again. Requests to the queue's owner.
+
+RabbitMQ has none of this. What it takes are the permissions that AMQP asks for: to read the queue (as basic.get), and
+for what is published to write to the exchange, the default one being `amq.default`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from broker.amqp import properties as codec
+from broker.census.inspection import (
+    SHOWN_MAX,
+    TREATED_MAX,
+    TRUNCATE_DEFAULT,
+    TRUNCATE_MAX,
+    Request,
+    Result,
+    Shown,
+    What,
+    life_of,
+)
+from broker.census.message_filter import BadFilter, parse
+from cluster.entities import Queue
+
+from .amqp_deeds import payload_document, properties_document
+from .bodies import Body
+from .errors import bad_request, not_authorised, object_not_found
+from .exchanges import DEFAULT_NAME
+from .reading import Document, Reading
+from .reads import Path
+from .rights import MANAGEMENT
+
+SEQ_MAX: Final = 2**56
+_COUNTED: Final[dict[What, str]] = {"delete": "deleted", "move": "moved", "replay": "replayed"}
+
+
+class Question(msgspec.Struct, frozen=True):
+    """One method of one path. `what` is asked of the queue's owner."""
+
+    method: str
+    path: str
+    summary: str
+    what: What
+
+
+def run(question: Question, reading: Reading, path: Path, fields: dict[str, Any]) -> Request:
+    """What the owner is asked. Refused as rights, query and body demand."""
+    vhost, name = path["vhost"], path["name"]
+    reading.seer.require(MANAGEMENT)
+    reading.seer.enter(vhost)
+    queue = reading.map.queue(vhost, name)
+    if queue is None:
+        raise object_not_found()
+    reading.seer.check(vhost, "read", "queue", name)
+    if question.what in ("delete", "move"):
+        require_unlocked(queue)
+    try:
+        if question.what == "browse":
+            return _browse(queue, Body(dict(reading.query), reading.now_ms))
+        return _deed(question.what, reading, queue, Body(fields, reading.now_ms))
+    except BadFilter as error:
+        raise bad_request(str(error)) from None
+
+
+def require_unlocked(queue: Queue) -> None:
+    """Refused when the queue is exclusive: only its connection takes what is in it, as over AMQP."""
+    if queue.exclusive_owner is not None:
+        where = f"locked queue '{queue.name}' in vhost '{queue.vhost}'"
+        raise bad_request(f"cannot obtain exclusive access to {where}: it is exclusive to another connection")
+
+
+def _browse(queue: Queue, query: Body) -> Request:
+    if query.text("encoding", "auto") not in ("auto", "base64"):
+        raise bad_request("encoding is 'auto' or 'base64'")
+    first, last, filter_ = _range(query)
+    return Request(
+        what="browse",
+        queue_id=queue.queue_id,
+        first=first,
+        last=last,
+        count=_number(query, "count", 50, 1, SHOWN_MAX),
+        filter=filter_,
+        truncate=_number(query, "truncate", TRUNCATE_DEFAULT, 0, TRUNCATE_MAX),
+        life=_life(queue, query),
+    )
+
+
+def _deed(what: What, reading: Reading, queue: Queue, body: Body) -> Request:
+    exchange, routing_key = (None, None) if what == "delete" else _destination(reading, queue.vhost, body)
+    common: dict[str, Any] = {
+        "what": what,
+        "queue_id": queue.queue_id,
+        "life": _life(queue, body),
+        "exchange": exchange,
+        "routing_key": routing_key,
+    }
+    if ("seqs" in body) == ("filter" in body):
+        raise bad_request("say which messages: 'seqs' or 'filter' (an empty one means all)")
+    if "seqs" in body:
+        return Request(seqs=_seqs(body), count=TREATED_MAX, **common)
+    first, last, filter_ = _range(body)
+    count = _number(body, "count", TREATED_MAX, 1, TREATED_MAX)
+    return Request(first=first, last=last, count=count, filter=filter_, **common)
+
+
+def _range(body: Body) -> tuple[int, int, str]:
+    filter_ = body.text("filter", "")
+    parse(filter_)
+    return _number(body, "from", 1, 0, SEQ_MAX), _number(body, "to", 0, 0, SEQ_MAX), filter_
+
+
+def _number(body: Body, name: str, default: int, least: int, most: int) -> int:
+    value = body.number(name, default)
+    if not least <= value <= most:
+        raise bad_request(f"{name} is from {least} to {most}")
+    return value
+
+
+def _life(queue: Queue, body: Body) -> str:
+    life = body.text("life", "")
+    if life and life != life_of(queue):
+        raise bad_request("the queue was declared anew, or has lost messages, since these were looked at: look again")
+    return life
+
+
+def _seqs(body: Body) -> tuple[int, ...]:
+    seqs = body.value("seqs")
+    if not isinstance(seqs, list) or len(seqs) > TREATED_MAX:
+        raise bad_request(f"'seqs' is a list of at most {TREATED_MAX} numbers")
+    for seq in seqs:
+        if isinstance(seq, bool) or not isinstance(seq, int) or not 0 <= seq <= SEQ_MAX:
+            raise bad_request(f"'seqs' is a list of numbers from 0 to {SEQ_MAX}")
+    return tuple(seqs)
+
+
+def _destination(reading: Reading, vhost: str, body: Body) -> tuple[str | None, str | None]:
+    """Exchange and routing key; no exchange: the queue in which a message died first."""
+    origin = body.flag("to_origin", False)
+    if sum((origin, "to_queue" in body, "exchange" in body)) != 1:
+        raise bad_request("say where to: 'to_queue', 'exchange' or 'to_origin'")
+    if "to_queue" in body or origin:
+        reading.seer.check(vhost, "write", "exchange", "")
+        if origin:
+            return None, None
+        name = body.text("to_queue")
+        if reading.map.queue(vhost, name) is None:
+            raise bad_request(f"there is no queue '{name[:255]}' in vhost '{vhost}'")
+        return "", name
+    name = body.text("exchange")
+    name = "" if name == DEFAULT_NAME else name
+    key = body.text("routing_key") if "routing_key" in body else None
+    reading.seer.check(vhost, "write", "exchange", name)
+    if name:
+        exchange = reading.map.exchange(vhost, name)
+        if exchange is None:
+            raise bad_request(f"there is no exchange '{name[:255]}' in vhost '{vhost}'")
+        if exchange.internal:
+            raise not_authorised(f"cannot publish to internal exchange '{name}' in vhost '{vhost}'")
+        if exchange.type == "topic" and not reading.seer.may_route(vhost, name, key):
+            reason = "say a 'routing_key' that you may use" if key is None else f"'{key}' refused"
+            raise not_authorised(f"routing keys of exchange '{name}' in vhost '{vhost}': {reason}")
+    if key is not None and len(key.encode()) > 255:
+        raise bad_request("a routing key has 255 bytes at most")
+    return name, key
+
+
+# -- answers --------------------------------------------------------------------------------------------------
+
+
+def document(reading: Reading, request: Request, result: Result) -> Document:
+    """What is answered."""
+    answer: Document = {
+        "queue_id": result.queue_id,
+        "life": result.life,
+        "owner": result.owner,
+        "looked_at": result.looked_at,
+        "next": result.next or None,
+        "last": result.last,
+    }
+    if request.what == "browse":
+        as_base64 = reading.query.get("encoding") == "base64"
+        answer["items"] = [_shown(shown, as_base64) for shown in result.shown]
+    else:
+        answer[_COUNTED[request.what]] = result.done
+        answer["skipped"] = result.skipped
+    return answer
+
+
+def _shown(shown: Shown, as_base64: bool) -> Document:
+    return {
+        "seq": shown.seq,
+        "state": shown.state,
+        "node": shown.node or None,
+        "redelivered": shown.redelivered,
+        "delivery_count": shown.delivery_count,
+        "exchange": shown.exchange.decode(errors="replace"),
+        "routing_key": shown.routing_key.decode(errors="replace"),
+        "properties": properties_document(codec.decode(shown.header)),
+        **payload_document(shown.payload, as_base64, cut=len(shown.payload) < shown.payload_bytes),
+        "payload_bytes": shown.payload_bytes,
+        "truncated": len(shown.payload) < shown.payload_bytes,
+        "timestamp_ms": shown.time_ms,
+    }
+
+
+_PATH: Final = "/api/queues/{vhost}/{name}/messages"
+QUESTIONS: Final[tuple[Question, ...]] = (
+    Question("GET", _PATH, "Look at the messages of a queue, without disturbing it", "browse"),
+    Question("POST", _PATH + "/delete", "Delete some messages of a queue", "delete"),
+    Question("POST", _PATH + "/move", "Move some messages of a queue elsewhere", "move"),
+    Question("POST", _PATH + "/replay", "Publish some messages of a queue once more", "replay"),
+)

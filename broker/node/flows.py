@@ -1,0 +1,48 @@
+"""What is published from which exchange into which queue at this node, counted while somebody asks.
+
+A batch adds one number for each of its queues. Nobody counts while the node's census is not asked for: who asks says so
+(`asked`), and WANTED_MS after the last one did, counting ends and what was counted is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from broker.queues.face import QueueFace
+
+WANTED_MS: Final = 60_000
+FLOWS_MAX: Final = 20_000
+"""So many pairs of exchange and queue are told apart; what flows between others is not counted."""
+
+Flow = tuple[str, bytes, int]
+"""Vhost, exchange, queue id."""
+
+
+class Flows:
+    """Of one node."""
+
+    __slots__ = ("_wanted_until_ms", "counting", "totals")
+
+    def __init__(self) -> None:
+        self.totals: dict[Flow, int] = {}
+        """Messages since the counting began."""
+        self.counting = False
+        self._wanted_until_ms = 0
+
+    def asked(self, now_ms: int) -> None:
+        """Somebody wants to know."""
+        self.counting = True
+        self._wanted_until_ms = now_ms + WANTED_MS
+
+    def published(self, vhost: str, exchange: bytes, targets: Sequence[QueueFace], count: int, now_ms: int) -> None:
+        """So many messages go from an exchange to these queues. To be called while it is `counting`."""
+        if now_ms >= self._wanted_until_ms:
+            self.counting = False
+            self.totals.clear()
+            return
+        totals = self.totals
+        for queue in targets:
+            flow = vhost, exchange, queue.entity.queue_id
+            if flow in totals or len(totals) < FLOWS_MAX:
+                totals[flow] = totals.get(flow, 0) + count

@@ -1,0 +1,151 @@
+"""How many connections and channels there are, of whom, so that limits can be asked without counting anew.
+
+    connections    by vhost and by user, from connection.open on until the socket is gone; here and at other members
+    channels       by user and in all, at this node alone, as RabbitMQ counts them
+
+Members tell each other how many connections they have of each vhost and user that has a limit: what changed, at most
+once a tick (50 ms), and all of it over a new link. So a limit of connections holds for the whole cluster, but not at
+every moment: clients that come to several members within the same tick, or while members have no link, may be let in
+by each of them. Then there are more than the limit, and nobody else is let in until there are fewer. A member without a
+link is not counted: when it is gone its clients come here, and must not be refused because of who they were before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from cluster.link.fields import Whole
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.node.hub import Hub
+
+Named = dict[Annotated[str, msgspec.Meta(max_length=255)], Whole]
+
+
+class Occupied(msgspec.Struct, frozen=True, array_like=True, tag=55):
+    """Connections at the sender, of vhosts and users that have a limit: those counts that changed."""
+
+    vhosts: Named
+    users: Named
+    whole: bool = False
+    """All counts: what is not named has none."""
+
+
+class Occupancy:
+    """Of one node. `moved` says that connections came or went; whoever tells it to others takes it back."""
+
+    __slots__ = ("_elsewhere", "channels", "channels_of_user", "moved", "users", "vhosts")
+
+    def __init__(self) -> None:
+        self.vhosts: Counter[str] = Counter()
+        """Connections here."""
+        self.users: Counter[str] = Counter()
+        self.channels = 0
+        self.channels_of_user: Counter[str] = Counter()
+        self.moved = False
+        self._elsewhere: dict[str, tuple[Counter[str], Counter[str]]] = {}
+
+    def entered(self, vhost: str, user: str) -> None:
+        """A connection was opened."""
+        self.vhosts[vhost] += 1
+        self.users[user] += 1
+        self.moved = True
+
+    def left(self, vhost: str, user: str) -> None:
+        """It is gone."""
+        _less(self.vhosts, vhost)
+        _less(self.users, user)
+        self.moved = True
+
+    def channel_began(self, user: str) -> None:
+        self.channels += 1
+        self.channels_of_user[user] += 1
+
+    def channel_ended(self, user: str) -> None:
+        self.channels -= 1
+        _less(self.channels_of_user, user)
+
+    def of_vhost(self, name: str) -> int:
+        """Connections, as far as this node knows."""
+        return self.vhosts[name] + sum(vhosts[name] for vhosts, _ in self._elsewhere.values())
+
+    def of_user(self, name: str) -> int:
+        """Connections, as far as this node knows."""
+        return self.users[name] + sum(users[name] for _, users in self._elsewhere.values())
+
+    def told(self, peer: str, message: Occupied) -> None:
+        """What another member has."""
+        if message.whole or peer not in self._elsewhere:
+            self._elsewhere[peer] = Counter(), Counter()
+        for counted, changed in zip(self._elsewhere[peer], (message.vhosts, message.users), strict=True):
+            for name, count in changed.items():
+                counted[name] = count
+                if not count:
+                    del counted[name]
+
+    def forgotten(self, peer: str) -> None:
+        """It cannot tell any more."""
+        self._elsewhere.pop(peer, None)
+
+
+class OccupancyOfNodes:
+    """Between this node's occupancy and its peers."""
+
+    def __init__(self, node: Node, hub: Hub) -> None:
+        self._node = node
+        self._hub = hub
+        self._told: tuple[dict[str, int], dict[str, int]] = {}, {}
+        self._applied = 0  # up to which command limits were looked at
+
+    def tick(self) -> None:
+        """Tells all others what changed, in numbers or in whose numbers matter."""
+        node = self._node
+        if not node.occupancy.moved and node.map.applied == self._applied:
+            return
+        node.occupancy.moved, self._applied = False, node.map.applied
+        before, self._told = self._told, self._limited()
+        vhosts, users = (_changed(old, new) for old, new in zip(before, self._told, strict=True))
+        if vhosts or users:
+            for peer in tuple(self._hub.linked):
+                if peer != self._hub.name:
+                    self._hub.send(peer, Occupied(vhosts, users))
+
+    def _limited(self) -> tuple[dict[str, int], dict[str, int]]:
+        occupancy, map_ = self._node.occupancy, self._node.map
+        vhosts = {
+            name: count
+            for name, count in occupancy.vhosts.items()
+            if (map_.vhost_limits(name).connections_max or 0) > 0
+        }
+        users = {
+            name: count
+            for name, count in occupancy.users.items()
+            if (known := map_.user(name)) is not None and (known.limits.connections_max or 0) > 0
+        }
+        return vhosts, users
+
+    def linked(self, peer: str) -> None:
+        if any(self._told):
+            self._hub.send(peer, Occupied(*self._told, whole=True))
+
+    def unlinked(self, peer: str) -> None:
+        self._node.occupancy.forgotten(peer)
+
+    def received(self, peer: str, message: Occupied, _: memoryview) -> None:
+        self._node.occupancy.told(peer, message)
+
+
+def _less(counted: Counter[str], name: str) -> None:
+    assert counted[name] > 0, "who leaves has entered"
+    counted[name] -= 1
+    if not counted[name]:
+        del counted[name]
+
+
+def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    return {name: now.get(name, 0) for name in {**before, **now} if now.get(name, 0) != before.get(name, 0)}

@@ -1,0 +1,176 @@
+"""What a node brings into the wiring before it lets clients in: the definitions of a file, then a first user (waits).
+
+The file is read and checked before the process does anything else (`BootDefinitions.read`), so that one which cannot be
+used keeps the node from starting. Its definitions are imported when the node is a member with a lease, all or none, as
+over HTTP. Every member may have the same file: what is there already is not ordered again, and who meets another one's
+import waits for it. The import comes before the first user, which is made only when there are no users.
+
+What contradicts what the cluster has is told in the log, and the node goes on. It may hold the only copy of a message,
+and a queue that was made anew with other arguments must not keep it from coming back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from broker.server.awaiting import come
+from broker.server.clock import Clock
+from cluster import commands as c
+from cluster.errors import Unavailable, WiringError
+from cluster.passwords import SCRYPT, hashed, verified
+from cluster.state import ClusterMap
+
+if TYPE_CHECKING:
+    from broker.census.desk_messages import Ordered
+    from broker.server.shell import NodeShell
+
+FILE_BYTES_MAX: Final = 64 << 20
+LOOKED_AT: Final = 100
+"""So many definitions are compared with what is there before the loop has its turn."""
+AGAIN_S: Final = 0.5
+PROGRESS_S: Final = 0.02
+TELL_S: Final = 5.0
+GUEST_HASH: Final = "$scrypt$ln=14,r=8,p=1$Y2x1c3RlcmJyb2tlci0wMA$ZnLafsfnVR9QKJnC/OhXEnONAR2QHZEcGvrP2rrTeVE"
+"""Of the password that everybody knows, so it needs no salt of its own and a first start no 50 ms."""
+
+
+class BadDefinitions(ValueError):
+    """The file cannot be used: one line for the operator."""
+
+
+class BootDefinitions:
+    """Definitions that a process brings along, once: not when its node begins again in its cluster."""
+
+    def __init__(self, source: str, plan: Sequence[c.Defining], passwords: Sequence[tuple[int, str]]) -> None:
+        """`passwords`: (place in the plan, password) of users whose password stands there in the clear."""
+        self.source = source
+        self.plan = tuple(plan)
+        self.done = False
+        self._passwords = tuple(passwords)
+
+    @classmethod
+    def read(cls, file: Path) -> BootDefinitions:
+        """Blocks on the disk. Raises BadDefinitions."""
+        try:
+            with file.open("rb") as opened:
+                raw = opened.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise BadDefinitions(f"{file}: {error.strerror}: name a file that the node can read") from None
+        if len(raw) > FILE_BYTES_MAX:
+            raise BadDefinitions(f"{file}: more than {FILE_BYTES_MAX >> 20} MiB: divide it")
+        try:
+            document = msgspec.json.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadDefinitions(f"{file} is not JSON: {error}") from None
+        return cls.of(document, str(file))
+
+    @classmethod
+    def of(cls, document: Any, source: str) -> BootDefinitions:
+        """What `clusterbroker definitions export` writes, and RabbitMQ. Raises BadDefinitions."""
+        from broker.management.definitions import planned  # a node without definitions does not pay for it
+        from broker.management.errors import Refused
+
+        if not isinstance(document, dict):
+            raise BadDefinitions(f"{source} is no JSON object: definitions are what 'definitions export' writes")
+        try:
+            plan, passwords = planned(document, Clock().now_ms())
+            for _, password in passwords:
+                hashed(password, cost=1)  # too long ones are refused now
+        except Refused as refused:
+            raise BadDefinitions(f"{source}: {refused.reason}") from None
+        except ValueError as error:
+            raise BadDefinitions(f"{source}: users: {error}") from None
+        return cls(source, plan, passwords)
+
+    async def bring_in(self, shell: NodeShell) -> None:
+        """Returns when all of them are there, or are refused. Raises what ends the node meanwhile."""
+        if self.done:
+            return
+        cluster = shell.cluster
+        waited_for = cluster.waits if cluster is not None else ""
+        if cluster is not None:
+            cluster.waits = f"for a majority that takes the definitions of {self.source}"
+        importing = shell.loop.create_task(self._imported(shell))
+        try:
+            await come(
+                importing, shell.ended, lambda: shell.log.say("info", "definitions.wait", file=self.source), TELL_S
+            )
+        finally:
+            importing.cancel()
+        if cluster is not None:
+            cluster.waits = waited_for
+        self.done = True
+
+    async def _imported(self, shell: NodeShell) -> None:
+        from broker.http.importing import imported
+
+        wiring = shell.storage.wiring
+
+        async def order(command: c.AnyCommand) -> Ordered:
+            from broker.census.desk_messages import Ordered
+
+            outcome = await shell.propose(command)
+            error = outcome.error
+            return Ordered(0, error.kind if error else "", error.text if error else "", outcome.index)
+
+        while True:
+            plan = await self._with_hashes(wiring.map, shell.options.password_cost)
+            if await _all_there(shell, plan):
+                shell.log.say("info", "definitions.known", file=self.source, count=len(plan))
+                return
+            refused = await imported(wiring, order, lambda: asyncio.sleep(PROGRESS_S), plan)
+            if refused is None:
+                shell.log.say("info", "definitions.imported", file=self.source, count=len(plan))
+                return
+            if refused.kind != Unavailable.kind:
+                shell.log.say("error", "definitions.refused", file=self.source, why=refused.text)
+                return
+            await asyncio.sleep(AGAIN_S)
+
+    async def _with_hashes(self, view: Any, cost: int) -> list[c.Defining]:
+        """The plan. Who has this very password keeps its hash: another one would change the user."""
+        plan = list(self.plan)
+        for place, password in self._passwords:
+            command = plan[place]
+            assert isinstance(command, c.PutUser), "a password belongs to a user"
+            known = view.user(command.name)
+            stored, algorithm = (known.password_hash, known.hash_algorithm) if known is not None else ("", SCRYPT)
+            if known is None or not await asyncio.to_thread(verified, password, stored, algorithm):
+                stored, algorithm = await asyncio.to_thread(hashed, password, cost=cost), SCRYPT
+            plan[place] = msgspec.structs.replace(command, password_hash=stored, hash_algorithm=algorithm)
+        return plan
+
+
+async def _all_there(shell: NodeShell, plan: Sequence[c.Defining]) -> bool:
+    """Whether an import would change nothing: what changes nothing piece by piece changes nothing as a whole."""
+    for start in range(0, len(plan), LOOKED_AT):
+        view = shell.storage.wiring.map
+        assert isinstance(view, ClusterMap), "a node folds the wiring itself"
+        try:
+            if view.importing is not None or view.tried(plan[start : start + LOOKED_AT]):
+                return False
+        except WiringError:
+            return False
+        await asyncio.sleep(0)
+    return True
+
+
+async def first_user(shell: NodeShell) -> None:
+    """Somebody who may do everything in "/", when there is nobody at all."""
+    name, password = shell.options.default_user, shell.options.default_password
+    if not name or shell.node.map.users():
+        return
+    if (name, password) == ("guest", "guest"):
+        stored = GUEST_HASH
+    else:
+        stored = await asyncio.to_thread(hashed, password, cost=shell.options.password_cost)
+    shell.logins.credentials.remember(stored, SCRYPT, password.encode())
+    # a member may have to wait for others, and without the user nobody could do anything about it
+    ordered = shell.propose if shell.cluster is None else shell.cluster.ordered
+    await ordered(c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=("administrator",)))
+    await ordered(c.SetPermission(user=name, vhost="/", configure=".*", write=".*", read=".*"))

@@ -1,0 +1,190 @@
+"""An operator's requests about single messages, on their way to the owner of the queue and back (waits).
+
+Any member is asked; the owner answers. Who is asked finds the owner in the map, and asks again there when it was none
+any more, or not open yet, as long as nothing has been begun. Once something has, and no answer comes (the link is lost,
+the owner is gone), only a look is repeated: of a deed it is said that it may have been carried out.
+
+At most AT_ONCE_MAX are under way at an owner. Each is a walk in slices (`broker.node.inspecting`). They take turns, one
+slice of one of them at a time, and after each the loop has as long for everything else: so however many look, and for
+whatever, clients wait for one slice, and a node that is looked into goes on with half its power at least.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from broker.census.inspection import LOOKED_MS_MAX, Request, Result, decode_request, decode_result, encode, life_of
+from broker.census.message_filter import BadFilter
+from broker.census.peer_messages import InspectAnswer, InspectAsk
+from broker.node.inspecting import GONE, Inspection
+from broker.server.operations import Refused
+from cluster.ids import QueueId
+
+if TYPE_CHECKING:
+    from broker.node.part import Part
+    from broker.server.shell import NodeShell
+
+PATIENCE_S: Final = 5.0
+"""So long somebody is looked for who owns the queue and has it open."""
+ANSWER_S: Final = 25.0
+AGAIN_S: Final = 0.05
+LOOK_S: Final = 0.002
+AT_ONCE_MAX: Final = 16
+ANOTHER_LIFE: Final = "the queue was declared anew, or has lost messages, since these were looked at: look again"
+IN_DOUBT: Final = "its owner was lost before it answered: it may have been carried out, look at the queue"
+NOT_OPEN: Final = "the queue is being taken over, or handed over: try again"
+BUSY: Final = "its owner looks into too many queues at once: try again"
+FULL_LINK: Final = "the link to the queue's owner is full: try again"
+
+
+class NotYet(Exception):
+    """Nothing has been begun, and it may be asked again."""
+
+
+class Unanswered(Exception):
+    """It could not be done now; the text says why."""
+
+
+class Inspector:
+    """One member's requests to owners, and its answers as one."""
+
+    def __init__(self, shell: NodeShell, part: Part | None) -> None:
+        self._shell = shell
+        self._part = part
+        self._ask = 0
+        self._asked: dict[int, tuple[str, asyncio.Future[tuple[InspectAnswer, bytes]]]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._underway = 0
+        self._turn = asyncio.Lock()  # whoever has waited for the longest is next
+
+    # -- asking -----------------------------------------------------------------------------------------------
+
+    async def ask(self, request: Request) -> Result:
+        """What came of it. Raises Refused, Unanswered."""
+        loop = self._shell.loop
+        end_s = loop.time() + PATIENCE_S
+        while True:
+            queue = self._shell.node.map.queue_by_id(QueueId(request.queue_id))
+            if queue is None:
+                raise Refused("the queue is deleted")
+            try:
+                if queue.owner is None:
+                    awaited = ", ".join(sorted({*queue.in_sync, *queue.eligible}))
+                    raise NotYet(f"the queue has no owner: it waits for {awaited}")
+                if self._part is None or queue.owner == self._part.name:
+                    return await self._here(request)
+                return await self._there(queue.owner, request)
+            except NotYet as why:
+                if loop.time() >= end_s:
+                    raise Unanswered(str(why)) from None
+            await asyncio.sleep(AGAIN_S)
+
+    async def _there(self, owner: str, request: Request) -> Result:
+        part, loop = self._part, self._shell.loop
+        assert part is not None, "who is alone owns all queues"
+        self._ask += 1
+        ask, session = self._ask, part.hub.linked.get(owner)
+        answered: asyncio.Future[tuple[InspectAnswer, bytes]] = loop.create_future()
+        if not part.send(owner, InspectAsk(ask), (encode(request),)):
+            raise NotYet(f"there is no link to '{owner}', which owns the queue")
+        self._shell.schedule()
+        self._asked[ask] = owner, answered
+        try:
+            end_s = loop.time() + ANSWER_S
+            while not answered.done():
+                await asyncio.wait((answered,), timeout=AGAIN_S)
+                lost = part.hub.linked.get(owner) != session or loop.time() >= end_s
+                if lost and not answered.done():
+                    raise NotYet(IN_DOUBT) if request.what == "browse" else Unanswered(IN_DOUBT)
+        finally:
+            del self._asked[ask]
+        answer, payload = answered.result()
+        match answer.outcome:
+            case "not_yet":
+                raise NotYet(answer.why)
+            case "unanswered":
+                raise Unanswered(answer.why)
+            case "refused":
+                raise Refused(answer.why)
+        try:
+            return decode_result(payload)
+        except ValueError as error:
+            raise Unanswered(f"'{owner}' answered what this release does not know: {error}") from error
+
+    def answered(self, peer: str, answer: InspectAnswer, payload: memoryview) -> None:
+        """An owner has."""
+        asked = self._asked.get(answer.ask)
+        if asked is not None and asked[0] == peer and not asked[1].done():
+            asked[1].set_result((answer, bytes(payload)))
+
+    # -- answering --------------------------------------------------------------------------------------------
+
+    def asked(self, peer: str, asked: InspectAsk, payload: memoryview) -> None:
+        """A member wants to know."""
+        task = self._shell.loop.create_task(self._answer(peer, asked.ask, bytes(payload)))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, peer: str, ask: int, stored: bytes) -> None:
+        part, payload = self._part, b""
+        assert part is not None, "nobody asks who is alone"
+        try:
+            payload = encode(await self._here(decode_request(stored)))
+            answer = InspectAnswer(ask)
+            if len(payload) > part.room(peer):
+                payload, answer = b"", InspectAnswer(ask, "unanswered", FULL_LINK)
+        except NotYet as why:
+            answer = InspectAnswer(ask, "not_yet", str(why))
+        except Unanswered as why:
+            answer = InspectAnswer(ask, "unanswered", str(why))
+        except (Refused, ValueError) as why:
+            answer = InspectAnswer(ask, "refused", str(why))
+        except Exception as mistake:  # what cannot be looked at hurts no message
+            self._shell.log.crashed("inspection", mistake)
+            answer = InspectAnswer(ask, "refused", "the broker made a mistake; see its log")
+        part.send(peer, answer, (payload,))
+        self._shell.schedule()
+
+    async def _here(self, request: Request) -> Result:
+        shell, node = self._shell, self._shell.node
+        queue = node.queues.get(request.queue_id)
+        if queue is None or queue.deleted:
+            raise NotYet("the queue's owner is about to change: try again")
+        if request.life and request.life != life_of(queue.entity):
+            raise Refused(ANOTHER_LIFE)
+        if queue.paused or (shell.cluster is not None and not shell.cluster.may_speak()):
+            raise NotYet(NOT_OPEN)
+        if self._underway >= AT_ONCE_MAX:
+            raise NotYet(BUSY)
+        try:
+            inspection = Inspection(node, queue, request, shell.clock.now_ms() + LOOKED_MS_MAX)
+        except BadFilter as error:
+            raise Refused(str(error)) from None
+        self._underway += 1
+        try:
+            while not inspection.over:
+                if shell.ended.done():
+                    raise Unanswered("the node has ended")
+                async with self._turn:
+                    more = await self._slice(inspection)
+                if not more and not inspection.over:
+                    await asyncio.sleep(LOOK_S)
+        finally:
+            self._underway -= 1
+            inspection.leave()
+        if inspection.error == GONE:
+            raise NotYet(GONE) if request.what == "browse" else Unanswered(IN_DOUBT)
+        if inspection.error:
+            raise Unanswered(inspection.error)
+        return inspection.result
+
+    async def _slice(self, inspection: Inspection) -> bool:
+        """One slice, and the time of others; whether another one may follow at once."""
+        shell, node = self._shell, self._shell.node
+        node.now_ms = shell.clock.now_ms()
+        began_s = shell.loop.time()
+        more = inspection.step(node.now_ms)
+        shell.schedule()
+        await asyncio.sleep(shell.loop.time() - began_s)
+        return more

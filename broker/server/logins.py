@@ -1,0 +1,130 @@
+"""Who signs in over AMQP: passwords and tokens verified for the node's core, guesses held up (waits).
+
+    token       by a way of its own: a signature is checked at once, and nobody guesses one
+    password    held up?  then refused after the time of a verification, without one (`broker.server.throttle`)
+                good?     a hash of another system is replaced (`broker.server.rehashing`)
+                wrong?    counted against the user at this address, and against the address
+
+Both come as the password of PLAIN or AMQPLAIN. Where tokens are taken, what has the form of one is taken for one and
+for nothing else: three parts of base64 with dots between them, of which the first is a JSON object. Whoever opened the
+node's own `amqp.sock` is not held up: it has no address, and could give itself any password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker.node.wants import GOOD, WRONG, Check, Verdict
+from broker.server.credentials import Credentials
+from broker.server.rehashing import Order, Rehashing
+from broker.server.throttle import Throttle, network
+
+if TYPE_CHECKING:
+    from broker.server.options import ServerOptions
+
+HELD_UP: Final = Verdict("too many failed logins of this user, or from this address, within a minute")
+TOKEN: Final = re.compile(rb"e[wy][\w-]{8,}\.[\w-]+\.[\w-]*", re.ASCII)
+"""`{"`, or a brace and a blank, is what a JSON object begins with, in base64."""
+
+
+class Logins:
+    """Belongs to one loop; `close` in the end."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        told: Callable[[], None],
+        order: Order,
+        options: ServerOptions,
+        say: Callable[..., None],
+    ) -> None:
+        """`told()` is called after an answer was given; `order`: for new hashes; `say`: as `NodeLog.say`."""
+        self.credentials = Credentials(loop, told)
+        self._loop = loop
+        self._told = told
+        self._throttle = Throttle()
+        self._rehashing = Rehashing(order, self.credentials.remember, options.password_cost)
+        self._leeway_s = 0
+        self._tokens = None
+        self._asking: set[asyncio.Task[None]] = set()
+        if options.oauth2 is not None:
+            from broker.oauth2.tokens import Tokens  # who takes no tokens need not have what verifies them
+
+            self._tokens = Tokens(options.oauth2, time.time, say)
+            self._leeway_s = options.oauth2.leeway_s
+
+    def answer(self, checks: Iterable[Check]) -> None:
+        """Each check's `then` is called on the loop."""
+        for check in checks:
+            if self._tokens is not None and TOKEN.fullmatch(check.secret):
+                task = self._loop.create_task(self._token(check))
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
+            else:
+                self._password(check)
+
+    # -- passwords --------------------------------------------------------------------------------------------
+
+    def _password(self, check: Check) -> None:
+        if self._held_up(check):
+            self._loop.call_later(self.credentials.took_s, self._tell, check, HELD_UP)
+            return
+        stored, algorithm = ("", "") if check.user is None else (check.user.password_hash, check.user.hash_algorithm)
+        self.credentials.check(
+            stored,
+            algorithm,
+            check.secret,
+            partial(self._verified, check),
+            network(check.address),
+            lambda: check.wanted() and not self._held_up(check),
+        )
+
+    def _held_up(self, check: Check) -> bool:
+        return bool(check.address) and self._throttle.waits_ms(check.name, check.address, self._now_ms()) > 0
+
+    def _verified(self, check: Check, ok: bool | None) -> None:
+        if ok:
+            self._throttle.succeeded(check.name, check.address)
+            if check.user is not None:
+                self._rehashing.offer(check.user, check.secret)
+            check.then(GOOD)
+        elif ok is None:
+            check.then(HELD_UP)  # or its client is gone, and hears nothing
+        else:
+            if check.address:
+                self._throttle.failed(check.name, check.address, self._now_ms())
+            check.then(WRONG)
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    # -- tokens -----------------------------------------------------------------------------------------------
+
+    async def _token(self, check: Check) -> None:
+        from broker.oauth2.verifier import BadToken
+
+        assert self._tokens is not None, "they are taken"
+        try:
+            token = await self._tokens.token(check.secret)
+            self._tell(check, Verdict(token=token, until_ms=int((token.expires_s + self._leeway_s) * 1000)))
+        except BadToken as bad:
+            self._tell(check, Verdict(f"token: {bad}"))
+
+    def _tell(self, check: Check, verdict: Verdict) -> None:
+        check.then(verdict)
+        self._told()
+
+    def close(self) -> None:
+        """Nobody is answered any more."""
+        for task in tuple(self._asking):
+            task.cancel()
+        self._rehashing.close()
+        self.credentials.close()
+
+
+__all__ = ["HELD_UP", "Logins"]

@@ -1,0 +1,20 @@
+"""Spans begin with the node, if they are wanted: without them it imports nothing of theirs, not even their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.server.span_options import SpanOptions
+
+
+def begin_spans(options: SpanOptions | None, node: Node) -> Callable[[], None]:
+    """Sampled messages of the node have spans from now on, if that is wanted. The result ends it, and may block for
+    a moment while the last ones are sent."""
+    if options is None:
+        return lambda: None
+    from broker.server.spans import begin  # the extra `otel`, and half a second of imports
+
+    return begin(options, node).close

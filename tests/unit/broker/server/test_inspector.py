@@ -1,0 +1,74 @@
+"""Many who look into queues at once: what is left of the loop for everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from typing import Any
+
+import pytest
+from server_support import until
+
+from broker.amqp import methods
+from broker.census import desk_messages as m
+from broker.census.inspection import Request, encode
+from broker.node.inspecting import Inspection
+from broker.server.desk import LOOKS_MAX, Desk
+from broker.server.inspecting import AT_ONCE_MAX, Inspector
+
+
+async def filled(start: Any, connect: Any, count: int) -> tuple[Any, Request]:
+    shell = await start()
+    peer = await (await connect(shell)).open()
+    peer.send(1, methods.QueueDeclare(queue="q"))
+    await peer.receive()
+    peer.publish("q", b"1", count)
+    queue = shell.node.map.queue("/", "q")
+    await until(lambda: shell.node.queues[queue.queue_id].ring.ready == count)
+    return shell, Request(what="browse", queue_id=queue.queue_id, filter="payload=2")
+
+
+async def test_they_take_turns_and_the_loop_has_as_long_for_others(
+    start: Any, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell, request = await filled(start, connect, 500)
+    spent: list[tuple[float, float]] = []
+    step = Inspection.step
+
+    def slow(self: Inspection, now_ms: int) -> bool:
+        began_s = time.monotonic()
+        more = step(self, now_ms)
+        time.sleep(0.003)  # as one that has long payloads to look at
+        spent.append((began_s, time.monotonic()))
+        return more
+
+    monkeypatch.setattr(Inspection, "step", slow)
+    inspector = Inspector(shell, None)
+    results = await asyncio.gather(*(inspector.ask(request) for _ in range(AT_ONCE_MAX)))
+    assert {(result.looked_at, result.next) for result in results} == {(500, 0)}
+    assert len(spent) > AT_ONCE_MAX
+    for (began_s, ended_s), (next_s, _) in itertools.pairwise(spent):
+        assert next_s - ended_s > (ended_s - began_s) / 2
+
+
+async def test_who_waited_for_long_gets_on_all_the_same(start: Any, connect: Any) -> None:
+    shell, request = await filled(start, connect, 2000)
+    inspection = Inspection(shell.node, shell.node.queues[request.queue_id], request, end_ms=0)
+    while not inspection.over:
+        inspection.step(shell.clock.now_ms())
+    assert 0 < inspection.result.looked_at < 2000
+    assert inspection.result.next == inspection.result.looked_at + 1
+
+
+async def test_they_leave_room_for_other_deeds(start: Any, connect: Any) -> None:
+    shell, request = await filled(start, connect, 1)
+    desk = Desk(shell)
+    told: list[Any] = []
+    for number in range(LOOKS_MAX * 5):
+        desk.do(m.Do(number, "messages", {"request": encode(request)}), told.append)
+    desk.do(m.Do(1000, "members", {}), told.append)
+    await until(lambda: any(answer.number == 1000 for answer in told))
+    (members,) = (answer for answer in told if answer.number == 1000)
+    assert "too many" not in members.error
+    desk.close()

@@ -1,0 +1,109 @@
+"""What the census tells of a queue besides its depths: what is kept, what is in memory, whether consumers keep up."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.amqp import methods as m
+from broker.census.rows import QueueRow
+from broker.census.totals import MessageTotals
+from broker.server import counting
+from tests.unit.broker.node.node_cluster import Cluster
+from tests.unit.broker.session.harness import World
+
+
+def row(world: World, name: str = "q") -> QueueRow:
+    return counting.queue_row(world.queue(name))
+
+
+def test_messages_that_are_kept_are_told_apart() -> None:
+    world = World()
+    alice = world.client()
+    alice.declare("q")
+    alice.publish("", "q", b"1", b"22")
+    assert (row(world).persistent, row(world).persistent_bytes) == (2, 3)
+    alice.publish("", "q", b"3", transient=True)
+    assert (row(world).persistent, row(world).persistent_bytes) == (2, 0)
+    alice.say(m.BasicConsume(queue="q", consumer_tag="t"))
+    assert (row(world).unacknowledged, row(world).persistent) == (3, 2)
+    alice.say(m.BasicAck(3, False))
+    assert (row(world).unacknowledged, row(world).persistent, row(world).in_memory) == (2, 2, 2)
+    alice.say(m.BasicAck(2, True))
+    assert (row(world).persistent, row(world).in_memory) == (0, 0)
+
+
+def test_a_transient_queue_keeps_nothing() -> None:
+    world = World()
+    alice = world.client()
+    alice.ask(m.QueueDeclare(queue="q", exclusive=True))
+    alice.publish("", "q", b"1")
+    assert (row(world).persistent, row(world).in_memory) == (0, 1)
+
+
+def test_what_is_paged_out_is_not_in_memory() -> None:
+    world = World()
+    alice = world.client()
+    alice.declare("q")
+    world.queue("q").ring.resident_bytes_max = 0
+    alice.publish("", "q", b"1", b"2", b"3")
+    world.wait(10)
+    told = row(world)
+    assert (told.ready, told.persistent) == (3, 3)
+    assert told.in_memory < 3
+    assert told.in_memory == (told.in_memory_bytes > 0)
+
+
+def test_the_head_has_the_time_that_its_publisher_gave_it() -> None:
+    world = World()
+    alice = world.client()
+    alice.declare("q")
+    assert row(world).head_timestamp_s is None
+    alice.publish("", "q", b"1", timestamp=1_700_000_000)
+    alice.publish("", "q", b"2")
+    assert row(world).head_timestamp_s == 1_700_000_000
+    alice.say(m.BasicGet(queue="q", no_ack=True))
+    assert row(world).head_timestamp_s is None
+
+
+def test_the_capacity_of_consumers_is_the_time_in_which_one_had_room() -> None:
+    world = World()
+    alice = world.client()
+    alice.declare("q")
+    assert row(world).consumer_capacity == 0, "there is none"
+    alice.say(m.BasicQos(prefetch_count=1))
+    alice.say(m.BasicConsume(queue="q", consumer_tag="t"))
+    assert row(world).consumer_capacity == 1
+    world.wait(1000)
+    assert row(world).consumer_capacity == 1
+    world.wait(250)
+    alice.publish("", "q", b"1", b"2")
+    world.wait(750)
+    assert row(world).consumer_capacity == pytest.approx(0.25, abs=0.02), "one message waits while one is held"
+    world.wait(500)
+    alice.say(m.BasicAck(1, False))
+    alice.say(m.BasicAck(2, False))
+    world.wait(500)
+    assert row(world).consumer_capacity == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("queue", ["kept", "transient"])
+def test_what_clients_do_not_acknowledge_is_not_counted_as_acknowledged_in_a_cluster(queue: str) -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().say(m.QueueDeclare(queue="q", durable=queue == "kept"))
+    owner = cluster.queue("q").owner
+    other = next(name for name in "abc" if name != owner)
+    writer, reader = cluster[owner].client(), cluster[other].client()
+    writer.publish("", "q", *(b"%d" % i for i in range(6)))
+    cluster.wait(50)
+    assert reader.say(m.BasicGet(queue="q"))
+    reader.say(m.BasicAck(1, False))
+    assert reader.say(m.BasicGet(queue="q", no_ack=True))
+    cluster.wait(50)
+    reader.say(m.BasicConsume(queue="q", consumer_tag="t", no_ack=True))
+    cluster.wait(100)
+    (found,) = cluster[owner].node.queues.values()
+    told = counting.queue_row(found).messages
+    assert (told.publish, told.get, told.get_no_ack, told.deliver, told.deliver_no_ack, told.ack) == (6, 1, 1, 0, 4, 1)
+    assert isinstance(told, MessageTotals)
+    assert found.ring.auto_acks == 0
+    assert found.ring.ready + found.ring.unacked == 0
