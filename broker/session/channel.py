@@ -59,7 +59,7 @@ class Channel:
 
     __slots__ = (
         "asked", "closing", "confirms", "connection", "consumers", "counts", "last_queue", "ledger", "number", "opened",
-        "parked", "prefetch", "reply_key", "reply_tag", "routes", "traced", "transaction",
+        "parked", "prefetch", "reply_key", "reply_tag", "requests", "routes", "traced", "transaction",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -78,6 +78,7 @@ class Channel:
         self.transaction: Transaction | None = None
         self.reply_key = ""
         self.reply_tag = b""
+        self.requests = 0  # to the broker's own exchanges, unanswered
         self.routes: dict[bytes, tuple[int, int, Route[QueueFace]]] = {}
         self.traced: Traced | None = None
         """Sampled deliveries that wait for their settlement; None: there were none."""

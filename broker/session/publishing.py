@@ -32,6 +32,8 @@ from broker.routing.router import Route
 from broker.session.confirms import Confirms
 from broker.session.counts import ExchangeCounts
 from broker.session.declaring import REPLY_TO
+from broker.session.services import requested
+from broker.session.virtual_exchanges import VIRTUAL_EXCHANGES
 from journal.layout import HAS_BCC, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID
 from journal.record import Message
 
@@ -65,6 +67,9 @@ def publish(channel: Channel, event: Published) -> None:
     assert vhost is not None, "a channel is opened after its connection"
     known = channel.routes.get(event.address)
     if known is None or known[0] != vhost.router.generation or known[1] != node.authorization_generation:
+        service = VIRTUAL_EXCHANGES.get(event.exchange)
+        if service is not None and requested(channel, event, service):
+            return
         route = _permitted(channel, event)
         if len(channel.routes) >= ROUTES_MAX:
             channel.routes.clear()
@@ -85,6 +90,8 @@ def _permitted(channel: Channel, event: Published) -> Route[QueueFace]:
     vhost = connection.vhost
     assert vhost is not None, "a channel is opened after its connection"
     exchange, key = event.exchange, event.routing_key
+    if exchange in VIRTUAL_EXCHANGES:
+        return Route(uncacheable=True)  # a key that it does not know
     channel.check("write", "exchange", exchange)
     if not exchange and key.startswith(REPLY_TO + "."):
         return Route(uncacheable=True)

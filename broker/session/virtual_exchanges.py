@@ -1,0 +1,10 @@
+"""The exchanges that are the broker itself (`services`): their keys, and who answers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.session.services import Service
+
+VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {}
+"""By name."""
