@@ -45,7 +45,7 @@ from cluster.errors import Unavailable
 
 from . import local, metric_pages, web_page
 from .amqp_line import carried_out
-from .audited import COMMANDS, REFUSED, SEER, Audited
+from .audited import COMMANDS, FACTS, REFUSED, SEER, Audited
 from .auth import REALM, LoginFailed, SignIn
 from .deeds import Deeds, OrderError
 from .entrance import Entrance
@@ -246,6 +246,7 @@ class _Shell:
         async def endpoint(request: Request) -> Response:
             reading, fields = await self._reading_with_body(request)
             asked = operations.run(operation, reading, decoded(request.path_params), fields)
+            request.scope[FACTS] = {"asked": asked.arguments}
             self._not_cut_off()
             answer = await self._deeds.carry_out(asked.what, asked.arguments)
             if isinstance(answer, OrderError):
@@ -262,13 +263,18 @@ class _Shell:
             else:
                 reading, fields = await self._reading_with_body(request)
             asked = messages.run(question, reading, decoded(request.path_params), fields)
+            if question.what != "browse":
+                request.scope[FACTS] = messages.told(asked, None)
             self._not_cut_off()
             answer = await self._deeds.carry_out("messages", {"request": encode_request(asked)})
             if isinstance(answer, OrderError):
                 raise of_order(*answer)
             if "result" not in answer:
                 raise Refused(503, "unavailable", answer["unavailable"])
-            return json_response(messages.document(reading, asked, decode_result(answer["result"])))
+            result = decode_result(answer["result"])
+            if question.what != "browse":
+                request.scope[FACTS] = messages.told(asked, result)
+            return json_response(messages.document(reading, asked, result))
 
         return endpoint
 

@@ -25,6 +25,8 @@ SEER: Final = "clusterbroker.seer"
 """Name of who signed in."""
 COMMANDS: Final = "clusterbroker.commands"
 """What was planned for the wiring."""
+FACTS: Final = "clusterbroker.facts"
+"""What else is known of it, by name."""
 REFUSED: Final = "clusterbroker.refused"
 """The reason."""
 _QUIET: Final = ("GET", "HEAD", "OPTIONS")
@@ -78,6 +80,7 @@ class Audited:
         }
         if scope.get(COMMANDS):
             facts["ordered"] = told(scope[COMMANDS])
+        facts |= scope.get(FACTS, {})
         if status < 400:
             self._audit.done(**facts)
         else:

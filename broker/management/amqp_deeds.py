@@ -29,6 +29,7 @@ from .errors import Refused, bad_request, not_authorised, object_not_found
 from .reading import Document, Reading, plain
 from .reads import Path
 from .rights import MANAGEMENT
+from .sayable import check_new_name
 
 MESSAGES_MAX: Final = 10_000
 """Of one get: all are held until the last one came."""
@@ -129,13 +130,15 @@ def refused(code: int, text: str, deed: Deed) -> Refused:
 
 def _declare_queue(r: Reading, p: Path, body: Body) -> Deed:
     vhost, name = p["vhost"], p["name"]
+    existed = r.map.queue(vhost, name) is not None
+    if not existed:
+        check_new_name(name)
     method = m.QueueDeclare(
         queue=name,
         durable=body.flag("durable", True),
         auto_delete=body.flag("auto_delete", False),
-        arguments=body.table("arguments", {}),
+        arguments=body.arguments(),
     )
-    existed = r.map.queue(vhost, name) is not None
     return Call(method, 204 if existed else 201, folded=lambda map_: map_.queue(vhost, name) is not None)
 
 
@@ -169,15 +172,17 @@ def _queue_action(r: Reading, p: Path, body: Body) -> Deed:
 
 def _declare_exchange(r: Reading, p: Path, body: Body) -> Deed:
     vhost, name = p["vhost"], p["name"]
+    existed = r.map.exchange(vhost, name) is not None
+    if not existed:
+        check_new_name(name)
     method = m.ExchangeDeclare(
         exchange=name,
         type=body.text("type", "direct"),
         durable=body.flag("durable", True),
         auto_delete=body.flag("auto_delete", False),
         internal=body.flag("internal", False),
-        arguments=body.table("arguments", {}),
+        arguments=body.arguments(),
     )
-    existed = r.map.exchange(vhost, name) is not None
     return Call(method, 204 if existed else 201, folded=lambda map_: map_.exchange(vhost, name) is not None)
 
 
@@ -195,9 +200,14 @@ def _source(p: Path) -> str:
 
 
 def _bind(letter: str) -> Callable[[Reading, Path, Body], Deed]:
-    def plan(_r: Reading, p: Path, body: Body) -> Deed:
+    def plan(r: Reading, p: Path, body: Body) -> Deed:
         vhost, source, destination = p["vhost"], _source(p), p["destination"]
-        key, arguments = body.text("routing_key", ""), body.table("arguments", {})
+        ends = r.map.queue if letter == "q" else r.map.exchange
+        if r.map.exchange(vhost, source) is None:
+            check_new_name(source)
+        if ends(vhost, destination) is None:
+            check_new_name(destination)
+        key, arguments = body.text("routing_key", ""), body.arguments()
         method: m.Method
         if letter == "q":
             method = m.QueueBind(queue=destination, exchange=source, routing_key=key, arguments=arguments)

@@ -20,6 +20,7 @@ from cluster.entities import ApplyTo, UserLimits
 from cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
 
 from .errors import bad_request
+from .sayable import check_arguments
 
 BODY_BYTES_MAX: Final = 1 << 20
 DEFINITIONS_BYTES_MAX: Final = 64 << 20
@@ -100,6 +101,12 @@ class Body:
         if not isinstance(value, dict):
             raise bad_request(f"'{name}' should be an object")
         return value
+
+    def arguments(self) -> dict[str, Any]:
+        """What a declaration says beyond AMQP's fields; nothing by default."""
+        arguments = self.table("arguments", {})
+        check_arguments(arguments)
+        return arguments
 
     def tags(self, name: str = "tags", default: str = _MISSING) -> tuple[str, ...]:
         """Texts, or one text with commas."""

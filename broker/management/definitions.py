@@ -28,6 +28,7 @@ from .bodies import Body, limits_command, parameter_command, policy_command, use
 from .errors import Refused, bad_request, of_order
 from .nodes import PRODUCT, RABBITMQ_API
 from .reading import Document, Reading, plain_table
+from .sayable import check_imported_name
 
 SECTION_MAX: Final = 1_000_000
 _BY_ITSELF: Final = frozenset(name for name, _, _ in PREDECLARED) | {FAILOVER}
@@ -156,7 +157,7 @@ def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, 
                     raise bad_request("not an object")
                 body = Body(entry, at_ms)
                 if section == "users":
-                    command, password = user_command(body.text("name"), body)
+                    command, password = user_command(_name(body), body)
                     if password is not None:
                         passwords.append((len(plan), password))
                     plan.append(command)
@@ -228,10 +229,8 @@ def _vhost_of(body: Body, vhost: str | None) -> str:
 
 
 def _name(body: Body) -> str:
-    """What is declared without one can be named by no request, so it could never be deleted."""
     name = body.text("name")
-    if not name:
-        raise bad_request("the name is empty")
+    check_imported_name(name)
     return name
 
 
@@ -271,7 +270,7 @@ def _plan_queue(body: Body, vhost: str | None) -> c.Defining:
         name=_name(body),
         durable=body.flag("durable", True),
         auto_delete=body.flag("auto_delete", False),
-        arguments=body.table("arguments", {}),
+        arguments=body.arguments(),
     )
 
 
@@ -279,12 +278,12 @@ def _plan_exchange(body: Body, vhost: str | None) -> c.Defining:
     return c.DeclareExchange(
         at_ms=body.at_ms,
         vhost=_vhost_of(body, vhost),
-        name=body.text("name"),
+        name=_name(body),
         type=body.text("type"),
         durable=body.flag("durable", True),
         auto_delete=body.flag("auto_delete", False),
         internal=body.flag("internal", False),
-        arguments=body.table("arguments", {}),
+        arguments=body.arguments(),
     )
 
 
@@ -299,7 +298,7 @@ def _plan_binding(body: Body, vhost: str | None) -> c.Defining:
         destination=body.text("destination"),
         destination_kind="queue" if kind == "queue" else "exchange",
         routing_key=body.text("routing_key", ""),
-        arguments=body.table("arguments", {}),
+        arguments=body.arguments(),
     )
 
 

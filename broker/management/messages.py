@@ -170,6 +170,19 @@ def _destination(reading: Reading, vhost: str, body: Body) -> tuple[str | None, 
 # -- answers --------------------------------------------------------------------------------------------------
 
 
+def told(request: Request, result: Result | None) -> Document:
+    """What an audit is told of a deed: which messages, where to, and what came of it; None: that is not known."""
+    facts: Document = {"which": "filter" if request.seqs is None else f"{len(request.seqs)} numbers"}
+    if request.what != "delete":
+        facts["to"] = "origin" if request.exchange is None else {"exchange": request.exchange or DEFAULT_NAME}
+        if request.exchange is not None and request.routing_key is not None:
+            facts["to"]["queue" if not request.exchange else "routing_key"] = request.routing_key
+    if result is not None:
+        facts[_COUNTED[request.what]] = result.done
+        facts["skipped"] = {why: len(seqs) for why, seqs in result.skipped.items()}
+    return facts
+
+
 def document(reading: Reading, request: Request, result: Result) -> Document:
     """What is answered."""
     answer: Document = {

@@ -32,6 +32,7 @@ from .messages import require_unlocked
 from .reading import Reading
 from .reads import Path
 from .rights import ADMINISTRATOR, MANAGEMENT, POLICYMAKER
+from .sayable import check_new_name
 
 
 class Planned(msgspec.Struct):
@@ -81,6 +82,9 @@ def run(write: Write, reading: Reading, path: Path, fields: dict[str, Any]) -> P
 
 
 def _made(command: c.AnyCommand, existed: bool) -> Planned:
+    if not existed:
+        for name in ("name", "component", "exchange"):
+            check_new_name(getattr(command, name, ""))
     return Planned([command], 204 if existed else 201)
 
 
@@ -209,6 +213,7 @@ def _delete_parameter(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) 
 
 def _put_cluster_name(_r: Reading, _p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
     name = body.text("name")
+    check_new_name(name)
     command = c.PutParameter(
         at_ms=body.at_ms, vhost=settings.GLOBAL, component=settings.GLOBAL, name="cluster_name", value=name
     )

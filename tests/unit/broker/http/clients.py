@@ -30,6 +30,8 @@ class DeedsAtOnce:
         self.ordered: list[AnyCommand] = []
         self.closed: list[tuple[str, str]] = []
         self.done: list[tuple[str, dict[str, Any]]] = []
+        self.told: dict[str, Any] = {"moved": 1, "left": 0}
+        """What the node tells of a deed of its own."""
 
     async def order(self, command: AnyCommand) -> OrderError | None:
         self.ordered.append(command)
@@ -40,7 +42,7 @@ class DeedsAtOnce:
 
     async def carry_out(self, what: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
         self.done.append((what, arguments))
-        return {"moved": 1, "left": 0}
+        return self.told
 
     async def close_connection(self, connection_id: str, reason: str) -> OrderError | None:
         self.closed.append((connection_id, reason))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.census.inspection import Result, encode
 from broker.http.audited import told
 from broker.server.audit import Audit, AuditOptions
 from broker.server.log import NodeLog
@@ -70,6 +71,52 @@ async def test_reading_is_no_deed_but_the_export_of_hashes_is(client: Client, he
     await client.ask("POST", "/api/none", body="{}")
     await client.ask("POST", "/api/users", body="{}")
     assert [one["what"] for one in heard.lines] == ["GET /api/definitions"]
+
+
+QUEUE = "/api/queues/%2F/busy/messages/"
+
+
+@pytest.mark.parametrize(
+    ("deed", "body", "facts"),
+    [
+        ("move", {"seqs": [1, 2, 3], "to_queue": "busy"},
+         {"which": "3 numbers", "to": {"exchange": "amq.default", "queue": "busy"}, "moved": 2,
+          "skipped": {"refused": 1}}),
+        ("move", {"filter": "payload~private", "to_origin": True},
+         {"which": "filter", "to": "origin", "moved": 2, "skipped": {"refused": 1}}),
+        ("replay", {"filter": "", "exchange": "amq.topic", "routing_key": "a.b"},
+         {"which": "filter", "to": {"exchange": "amq.topic", "routing_key": "a.b"}, "replayed": 2,
+          "skipped": {"refused": 1}}),
+        ("replay", {"filter": "", "exchange": "amq.fanout"},
+         {"which": "filter", "to": {"exchange": "amq.fanout"}, "replayed": 2, "skipped": {"refused": 1}}),
+        ("delete", {"filter": ""}, {"which": "filter", "deleted": 2, "skipped": {"refused": 1}}),
+    ],
+)  # fmt: skip
+async def test_what_became_of_messages(
+    client: Client, heard: Heard, deed: str, body: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    result = Result("a", 1, "1.0", 3, 0, 3, done=2, skipped={"refused": [3]})
+    client.deeds.told = {"result": encode(result)}
+    assert (await client.ask("POST", QUEUE + deed, body=json.dumps(body))).status_code == 200
+    (line,) = heard.lines
+    assert {name: line[name] for name in facts} == facts
+    assert "private" not in json.dumps(line)
+
+
+async def test_where_messages_were_to_go_is_told_when_nobody_knows_what_became_of_them(
+    client: Client, heard: Heard
+) -> None:
+    client.deeds.told = {"unavailable": "its owner was lost"}
+    body = json.dumps({"filter": "", "to_queue": "busy"})
+    assert (await client.ask("POST", QUEUE + "move", body=body)).status_code == 503
+    (line,) = heard.lines
+    assert (line["to"], line["why"]) == ({"exchange": "amq.default", "queue": "busy"}, "its owner was lost")
+    assert "moved" not in line
+
+
+async def test_where_a_queue_was_to_go(client: Client, heard: Heard) -> None:
+    await client.ask("POST", "/api/queues/%2F/busy/move", body=json.dumps({"to": "b"}))
+    assert heard.lines[0]["asked"] == {"vhost": "/", "queue": "busy", "to": "b"}
 
 
 async def test_sign_in_and_out(client: Client, heard: Heard) -> None:

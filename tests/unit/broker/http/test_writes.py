@@ -51,6 +51,27 @@ async def test_one_after_another_they_have_rabbitmqs_statuses(client: Client) ->
             assert answer.content == b""
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/vhosts/{}", {}), ("/api/users/{}", {"password_hash": "", "tags": ""}),
+        ("/api/policies/%2F/{}", {"pattern": "", "definition": {"max-length": 1}}),
+        ("/api/operator-policies/%2F/{}", {"pattern": "", "definition": {"max-length": 1}}),
+        ("/api/parameters/c/%2F/{}", {"value": 1}), ("/api/parameters/{}/%2F/n", {"value": 1}),
+        ("/api/global-parameters/{}", {"value": 1}),
+    ],
+)  # fmt: skip
+async def test_what_is_new_has_no_control_characters_in_its_name(
+    client: Client, path: str, body: dict[str, Any]
+) -> None:
+    for name, why in (("%0d%0a", "U+000D"), ("a%7f", "U+007F"), ("x" * 256, "longer than 255 bytes")):
+        answer = await client.ask("PUT", path.format(name), body=json.dumps(body))
+        assert answer.status_code == 400
+        assert why in answer.json()["reason"]
+    assert not client.deeds.ordered
+    assert (await client.ask("PUT", path.format("a%20b%2Fc"), body=json.dumps(body))).status_code == 201
+
+
 async def test_a_password_is_hashed_before_it_is_ordered(client: Client) -> None:
     body = json.dumps({"password": "sesame-open", "tags": "monitoring, x,monitoring"})
     assert (await client.ask("PUT", "/api/users/new", body=body)).status_code == 201

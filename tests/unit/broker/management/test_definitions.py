@@ -16,6 +16,13 @@ from tests.unit.broker.management.set_up import Place, everything, queue, record
 WHEN_MS = 5
 
 
+def deep(levels: int) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for _ in range(levels):
+        table = {"t": table}
+    return table
+
+
 def imported(document: Any, vhost: str | None = None) -> Place:
     place = Place()
     commands, passwords = definitions.planned(document, WHEN_MS, vhost)
@@ -95,6 +102,22 @@ def test_passwords_are_left_to_be_hashed() -> None:
         ({"users": [{"name": "x", "tags": "", "password": "x" * 4097}]}, "users[0]: a password has 1 to 4096 bytes"),
         ({"queues": [{"vhost": "/", "name": ""}]}, "queues[0]: the name is empty"),
         ({"vhosts": [{"name": ""}]}, "vhosts[0]: the name is empty"),
+        ({"vhosts": [{"name": "a\r\nb"}]}, "vhosts[0]: name 'a\\r\\nb' has a line break"),
+        ({"queues": [{"vhost": "/", "name": "a\n"}]}, "queues[0]: name 'a\\n' has a line break"),
+        ({"exchanges": [{"vhost": "/", "name": "\r", "type": "fanout"}]}, "exchanges[0]: name"),
+        ({"users": [{"name": "\n", "tags": ""}]}, "users[0]: name '\\n' has a line break"),
+        ({"policies": [{"vhost": "/", "name": "p" * 256, "pattern": "", "definition": {}}]}, "longer than 255 bytes"),
+        ({"queues": [{"vhost": "/", "name": "é" * 128}]}, "longer than 255 bytes"),
+        (
+            {"queues": [{"vhost": "/", "name": "q", "arguments": {"x": 2**63}}]},
+            "queues[0]: arguments: 9223372036854775808",
+        ),
+        (
+            {"exchanges": [{"vhost": "/", "name": "x", "type": "fanout", "arguments": deep(64)}]},
+            "nested deeper than 64",
+        ),
+        ({"bindings": [{"vhost": "/", "source": "a", "destination": "b", "arguments": {"k" * 256: 1}}]}, "256 bytes"),
+        ({"queues": [{"vhost": "/", "name": "q", "arguments": {"x": [1] * 10_001}}]}, "queues[0]: arguments: "),
         ({"policies": [{"vhost": "/", "name": "", "pattern": "", "definition": {}}]}, "policies[0]: the name is empty"),
         ({"global_parameters": {"": 1}}, "global_parameters[0]: the name is empty"),
         ({"bindings": [{"vhost": "/", "source": "a", "destination": "b", "destination_type": "c"}]}, "neither"),
@@ -107,6 +130,13 @@ def test_the_first_mistake_refuses_the_whole(document: Any, reason: str) -> None
         definitions.planned(document, WHEN_MS)
     assert refused.value.status == 400
     assert reason in str(refused.value.reason)
+
+
+def test_what_amqp_can_just_say_is_taken() -> None:
+    arguments = {"n": 2**63 - 1, "m": -(2**63), "k" * 255: "", **deep(63), "a": [1] * 9900}
+    document = {"queues": [{"vhost": "/", "name": "q" * 255, "arguments": arguments}, {"vhost": "/", "name": "a\tb"}]}
+    place = imported(document)
+    assert place.mirror.map.queue("/", "q" * 255).arguments == arguments
 
 
 def test_a_trial_tells_what_would_be_new_or_changed() -> None:
