@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from journal.build import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
-    from broker.amqp.codec_pure import Acked, FrameDecoder, MethodReceived, OutBuffer, Published, make_message
+    from broker.amqp.codec_pure import Acked, FrameDecoder, MethodReceived, OutBuffer, Published, make_message, numbered
 else:
-    from broker.amqp.codec_fast import Acked, FrameDecoder, MethodReceived, OutBuffer, Published, make_message
+    from broker.amqp.codec_fast import Acked, FrameDecoder, MethodReceived, OutBuffer, Published, make_message, numbered
 
-__all__ = ["Acked", "FrameDecoder", "MethodReceived", "OutBuffer", "Published", "make_message"]
+__all__ = ["Acked", "FrameDecoder", "MethodReceived", "OutBuffer", "Published", "make_message", "numbered"]

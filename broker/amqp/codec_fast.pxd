@@ -4,6 +4,9 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from journal.record_fast cimport Message
 
 
+cdef Message with_number(Message message, bytes name, int64_t number)
+
+
 cdef class OutBuffer:
     cdef public uint32_t frame_max
     cdef readonly uint64_t size

@@ -27,6 +27,7 @@ from broker.amqp.errors import (
     unexpected_frame,
 )
 from broker.amqp.fields import DEFAULT_LIMITS, pull_table
+from broker.amqp.properties import without_header
 
 cdef extern from "Python.h":
     # the same two calls on bytes objects that are still being written: plain pointers, no counting by the compiler
@@ -372,6 +373,50 @@ def make_message(bytes address not None, bytes header not None, bytes body not N
         return refusal
     return new_message(address, header + body, <uint32_t>PyBytes_GET_SIZE(header), traits.flags, traits.priority,
                        now_ms, traits.ttl_ms)
+
+
+def numbered(Message message not None, bytes name not None, int64_t number) -> Message:
+    """The message with one header more, a 64-bit integer; see codec_pure.numbered."""
+    return with_number(message, name, number)
+
+
+cdef Message with_number(Message message, bytes name, int64_t number):
+    cdef bytes header, payload = message.payload
+    cdef uint64_t length = header_length(message), name_length = PyBytes_GET_SIZE(name), at = 2, size, grown
+    cdef const uint8_t *old = <const uint8_t *>PyBytes_AS_STRING(payload)
+    cdef uint8_t *to
+    cdef uint16_t bits
+    cdef bytes result
+    header = (<const char *>old)[:length]
+    if name in header:  # the publisher wrote one
+        header = without_header(header, name[1:].decode())
+        payload = header + (<const char *>old)[length:PyBytes_GET_SIZE(payload)]
+        length = PyBytes_GET_SIZE(header)
+        old = <const uint8_t *>PyBytes_AS_STRING(payload)
+    if length < 2:
+        raise cut_off()
+    bits = get16(old)
+    if bits & 0x8000:  # content-type
+        at = skip_short(old, length, at)
+    if bits & 0x4000:  # content-encoding
+        at = skip_short(old, length, at)
+    size = name_length + 9
+    grown = size if bits & 0x2000 else size + 4
+    result = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(payload) + grown)
+    to = put_all(put16(<uint8_t *>PyBytes_AS_STRING(result), bits | 0x2000), old + 2, at - 2)
+    if bits & 0x2000:
+        if at + 4 > length:
+            raise cut_off()
+        to = put32(to, <uint32_t>(get32(old + at) + size))
+        at += 4
+    else:
+        to = put32(to, <uint32_t>size)
+    to = put_all(to, PyBytes_AS_STRING(name), name_length)
+    to[0] = c'l'
+    to = put64(to + 1, <uint64_t>number)
+    put_all(to, old + at, PyBytes_GET_SIZE(payload) - at)
+    return new_message(message.address, result, <uint32_t>(length + grown), message.flags | HAS_HEADERS,
+                       message.priority, message.time_ms, message.ttl_ms)
 
 
 cdef int check_utf8(const uint8_t *name, uint64_t length) except -1:

@@ -28,6 +28,7 @@ from broker.amqp.errors import (
     unexpected_frame,
 )
 from broker.amqp.fields import pull_table
+from broker.amqp.properties import without_header
 from journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
 from journal.record_pure import Message
 
@@ -380,6 +381,30 @@ def make_message(address: bytes, header: bytes, body: bytes, now_ms: int) -> Mes
     if at != len(header):
         raise syntax_error("a content header has a wrong length")
     return Message(address, header + body, len(header), flags, priority, now_ms, ttl_ms)
+
+
+def numbered(message: Message, name: bytes, number: int) -> Message:
+    """The message with one header more, a 64-bit integer (field type l). `name` is a short string on the wire; a header
+    of this name that the publisher wrote is gone."""
+    header = message.header
+    if name in header:
+        header = without_header(header, name[1:].decode())
+    bits = header[0] << 8 | header[1]
+    at = 2
+    if bits & _CONTENT_TYPE:
+        at = _skip_short(header, at)
+    if bits & _CONTENT_ENCODING:
+        at = _skip_short(header, at)
+    field = name + b"l" + number.to_bytes(8, "big", signed=True)
+    if bits & _HEADERS:
+        size = int.from_bytes(header[at : at + 4])
+        header = b"".join((header[:at], (size + len(field)).to_bytes(4), field, header[at + 4 :]))
+    else:
+        header = b"".join(((bits | _HEADERS).to_bytes(2), header[2:at], len(field).to_bytes(4), field, header[at:]))
+    return Message(
+        message.address, header + message.body, len(header), message.flags | HAS_HEADERS, message.priority,
+        message.time_ms, message.ttl_ms,
+    )  # fmt: skip
 
 
 def _skip_short(header: bytes, at: int) -> int:

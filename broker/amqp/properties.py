@@ -100,6 +100,13 @@ def decode(raw: bytes, limits: FieldLimits = DEFAULT_LIMITS) -> Properties:
     return properties
 
 
+def without_header(raw: bytes, name: str) -> bytes:
+    """Flags and property list without the header of this name, if there is one; the headers table stays."""
+    properties = decode(raw)
+    properties.headers = {key: value for key, value in (properties.headers or {}).items() if key != name}
+    return encode(properties)
+
+
 def encode(properties: Properties) -> bytes:
     """Flags and property list. Raises ``ValueError`` or ``TypeError`` for a value that does not fit its domain."""
     flags = 0

@@ -44,6 +44,8 @@ cdef class Consumer(Taker):
     cdef readonly bytes tag
     cdef public bint no_ack
     cdef public uint64_t prefetch
+    cdef public bytes numbered
+    cdef public int64_t shift
     cdef readonly uint64_t unacked
     cdef size_t place  # where its ledger holds it: 0 nowhere, 1 `sole`, n + 2 in `holders`
 
@@ -57,6 +59,7 @@ cdef class Consumer(Taker):
         self.priority = priority
         self.owner = owner
         self.active = True
+        self.numbered = b""
 
     @property
     def has_credit(self) -> bool:
@@ -426,6 +429,8 @@ cdef inline int deliver(Ring ring, Taker taker, uint64_t seq, slot *s, int64_t n
         ledger.skipped += 1
     else:
         tag = ledger.put(consumer, seq, now_ms)
+    if consumer.numbered:
+        message = with_number(message, consumer.numbered, <int64_t>seq + consumer.shift)
     ledger.out.put_deliver(ledger.number, consumer.tag, tag, redelivered, message)
     consumer.delivered += 1
     if redelivered:

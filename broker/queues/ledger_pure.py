@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from broker.amqp.codec_pure import OutBuffer
+from broker.amqp.codec_pure import OutBuffer, numbered
 from broker.queues.ring_cluster_pure import HOLDER_MAX, Ring
 from broker.queues.ring_local_pure import (
     HEAD_NONE,
@@ -27,6 +27,7 @@ class Consumer:
     tag       consumer tag as a short string on the wire (length octet, bytes)
     prefetch  0 = unlimited; ignored when no_ack
     active    False while it must get nothing (cancelled, or waiting as a single active consumer)
+    numbered  a header's name as a short string on the wire: each delivery has its seq there, plus `shift`; empty: none
     """
 
     __slots__ = (
@@ -34,10 +35,12 @@ class Consumer:
         "delivered",
         "ledger",
         "no_ack",
+        "numbered",
         "owner",
         "prefetch",
         "priority",
         "ring",
+        "shift",
         "tag",
         "unacked",
     )
@@ -62,6 +65,12 @@ class Consumer:
         self.active = True
         self.unacked = 0
         self.delivered = 0
+        self.numbered = b""
+        self.shift = 0
+
+    def shown(self, seq: int, message: Message) -> Message:
+        """As this consumer sees it."""
+        return numbered(message, self.numbered, seq + self.shift) if self.numbered else message
 
     @property
     def has_credit(self) -> bool:
@@ -77,7 +86,7 @@ class Consumer:
     def hand(self, seq: int, message: Message, redelivered: bool, _delivery_count: int, now_ms: int) -> None:
         ledger = self.ledger
         tag = ledger.skip() if self.no_ack else ledger.add(self, seq, now_ms)
-        ledger.out.deliver(ledger.number, self.tag, tag, redelivered, message)
+        ledger.out.deliver(ledger.number, self.tag, tag, redelivered, self.shown(seq, message))
         self.delivered += 1
         ledger.redelivered += redelivered
         if self.no_ack:

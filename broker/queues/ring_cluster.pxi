@@ -814,7 +814,7 @@ cdef class Ring(LocalRing):
         cdef record_view r
         cdef Ledger ledger = consumer.ledger
         cdef bint flowing = consumer.active and ledger.flowing, no_ack = consumer.no_ack
-        cdef Message message = None
+        cdef Message message = None, shown
         cdef uint64_t count = 0, tag
         cdef words refused
         if not self.proxy:
@@ -840,7 +840,10 @@ cdef class Ring(LocalRing):
                 else:
                     tag = ledger.put(consumer, r.seq, now_ms)
                 ledger.redelivered += r.flags & REDELIVERED_BIT != 0
-                ledger.out.put_deliver(ledger.number, consumer.tag, tag, r.flags & REDELIVERED_BIT != 0, message)
+                if consumer.numbered:
+                    shown = with_number(message, consumer.numbered, <int64_t>r.seq + consumer.shift)
+                ledger.out.put_deliver(ledger.number, consumer.tag, tag, r.flags & REDELIVERED_BIT != 0,
+                                       shown if consumer.numbered else message)
                 consumer.delivered += 1
                 if no_ack:
                     self.settle_seq(r.seq, False)

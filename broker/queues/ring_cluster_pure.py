@@ -544,7 +544,7 @@ class Ring(LocalRing):
             self.hold(seq, delivery_count)
             tag = ledger.skip() if consumer.no_ack else ledger.add(consumer, seq, now_ms)
             ledger.redelivered += redelivered
-            ledger.out.deliver(ledger.number, consumer.tag, tag, redelivered, message)
+            ledger.out.deliver(ledger.number, consumer.tag, tag, redelivered, consumer.shown(seq, message))
             consumer.delivered += 1
             if consumer.no_ack:
                 self.settle(seq)

@@ -18,7 +18,7 @@ from libc.string cimport memcpy, memmove, memset
 
 from struct import error as StructError
 
-from broker.amqp.codec_fast cimport Acked, OutBuffer
+from broker.amqp.codec_fast cimport Acked, OutBuffer, with_number
 from journal.queue_state import PRODUCERS_OWN, QueueState
 from journal.record_pure import DamagedRecord
 from journal.layout import KIND_NAMES

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from broker.session.channel import Channel
 
 
+QUEUE_SEQ: Final = b"\x0bx-queue-seq"
+"""The header with a message's number in its queue, for consumers that ask for it, as a short string on the wire."""
+
+
 def ack(channel: Channel, event: Acked) -> None:
     if channel.traced is not None:
         for value in event.acks:
@@ -139,6 +143,8 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         priority=max(-(2**31), min(2**31 - 1, int(priority))),
         arguments=method.arguments,
     )
+    if _boolean(method, tag, "x-queue-seq"):
+        subscription.credit.numbered = QUEUE_SEQ
 
     def subscribed(refused: str) -> None:
         if not channel.awaits():
@@ -162,6 +168,14 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     generation, rights = node.authorization_generation, connection.rights
     channel.ask(queue, method, lambda: queue.unsubscribe(subscription, node.now_ms))
     queue.subscribe(subscription, node.now_ms, subscribed)
+
+
+def _boolean(method: methods.BasicConsume, tag: str, name: str) -> bool:
+    """An argument of a consumer that is true, or not there."""
+    value = method.arguments.get(name, False)
+    if not isinstance(value, bool):
+        raise precondition_failed(f"invalid arg '{name}' for consumer '{tag}': expected a boolean")
+    return value
 
 
 def _consume_replies(channel: Channel, method: methods.BasicConsume, tag: str) -> None:

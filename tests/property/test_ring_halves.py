@@ -59,6 +59,8 @@ class Half:
             self.module.Consumer(self.ring, self.ledgers[at], b"\x01%d" % n, no_ack, prefetch, priority, n)
             for n, (at, no_ack, prefetch, priority) in enumerate(self.config["consumers"])
         ]
+        for consumer in self.consumers[1::2]:
+            consumer.numbered = b"\x06number"
 
     def _annotate(self, message: Any, seq: int, count: int, *_: Any) -> Any:
         payload = message.payload + b"#%d.%d" % (seq, count)

@@ -10,6 +10,7 @@ import pytest
 
 from broker.amqp import codec_pure
 from broker.amqp.errors import AmqpError, ChannelError, ConnectionFault
+from broker.amqp.properties import Properties, decode, encode
 from journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
 
 try:
@@ -320,6 +321,37 @@ def test_properties_are_classified(half: Any, properties: bytes, flags: int, pri
     (event,) = fed(half, publish(properties=properties) * 2 + split)
     assert [fields(message) for message in event.messages] == [wanted] * 3
     assert event.flags == flags
+
+
+NUMBER_OF = b"\x0bx-queue-seq"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        NO_PROPERTIES,
+        PERSISTENT_TEXT,
+        EVERY_PROPERTY,
+        b"\xe0\x00" + short(b"text/plain") + short(b"gzip") + b"\x00\x00\x00\x04\x01kt\x01",
+    ],
+)
+def test_a_message_gets_a_number_among_its_headers(half: Any, properties: bytes) -> None:
+    message = half.make_message(address_of(b"ex", b"key"), properties, b"body", NOW)
+    shown = half.numbered(message, NUMBER_OF, 2**40 + 1)
+    wanted = decode(properties)
+    wanted.headers = {"x-queue-seq": 2**40 + 1, **(wanted.headers or {})}
+    assert decode(shown.header) == wanted
+    assert fields(shown)[2:] == (b"body", message.flags | HAS_HEADERS, *fields(message)[4:])
+    assert fields(message)[1] == properties, "the queue's own stays as it is"
+
+
+def test_a_number_takes_the_place_of_what_the_publisher_wrote_there(half: Any) -> None:
+    properties = encode(Properties(headers={"x-queue-seq": "mine", "other": True}, app_id="x-queue-seq"))
+    message = half.make_message(b"\x00\x00", properties, b"body", NOW)
+    shown = decode(half.numbered(message, NUMBER_OF, -1).header)
+    assert shown == Properties(headers={"x-queue-seq": -1, "other": True}, app_id="x-queue-seq")
+    twice = half.numbered(half.numbered(message, NUMBER_OF, 1), NUMBER_OF, 2)
+    assert decode(twice.header).headers == {"x-queue-seq": 2, "other": True}
 
 
 def test_long_properties_are_not_remembered_but_right(half: Any) -> None:

@@ -345,3 +345,19 @@ def test_a_commit_is_whole_in_its_queue_when_its_owner_dies_within(kept: int) ->
     client.leave()
     cluster.wait(1000)
     assert drained(cluster, "q", "b") == [b"2", b"x", b"y"]
+
+
+def test_a_consumer_of_any_node_may_ask_for_each_messages_number() -> None:
+    cluster = three()
+    declared(cluster, "q", "a")
+    confirming(cluster, "b").publish("", "q", *[b"%d" % n for n in range(1, 4)])
+    reader = cluster["c"].client()
+    heard = [(said.body, said.properties.headers) for said in reader.consume("q", arguments={"x-queue-seq": True})]
+    assert heard == [(b"%d" % n, {"x-queue-seq": n}) for n in range(1, 4)]
+    reader.leave()
+    cluster.kill("a")
+    cluster.wait(3000)
+    heard = cluster["b"].client().consume("q", arguments={"x-queue-seq": True})
+    assert [(said.method.redelivered, said.properties.headers) for said in heard] == [
+        (True, {"x-queue-seq": n}) for n in range(1, 4)
+    ]

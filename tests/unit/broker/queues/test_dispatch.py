@@ -197,3 +197,16 @@ def test_messages_leave_memory_while_handed_out(half: Any) -> None:
     assert [ring.message(seq) is None for seq in (1, 2, 3)] == [True, True, False]
     assert ledger.ack([3 << 1 | 1]) == 0
     assert ring.resident_bytes == 0
+
+
+def test_a_consumer_that_asks_for_it_sees_each_messages_number(half: Any) -> None:
+    ring = half.ring(4)
+    plain, numbered, shifted = (half.consumer(ring, half.ledger(), prefetch=2) for _ in range(3))
+    numbered.numbered = shifted.numbered = b"\x01n"
+    shifted.shift = -1
+    assert half.module.dispatch(ring, [plain, numbered, shifted], 0) == (4, HEAD_NONE)
+    assert b"\x01nl" not in plain.ledger.out.take()
+    for consumer, numbers in ((numbered, [2]), (shifted, [2])):
+        data = bytes(consumer.ledger.out.take())
+        found = [data[at + 3 : at + 11] for at in range(len(data)) if data[at : at + 3] == b"\x01nl"]
+        assert [int.from_bytes(number, "big") for number in found] == numbers

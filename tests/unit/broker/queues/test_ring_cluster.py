@@ -602,6 +602,19 @@ def test_a_proxy_settles_at_once_for_a_consumer_without_acknowledgements(half: A
     assert (ring.outstanding(), ring.take_settled(), ring.unacked) == ([], [(1, 2), (4, 4)], 0)
 
 
+def test_a_proxy_shows_each_messages_number_to_a_consumer_that_asks(half: Any) -> None:
+    ring = proxy(half)
+    consumer = half.consumer(ring, half.ledger())
+    consumer.numbered = b"\x01n"
+    assert ring.receive(consumer, deliver(half, 5, 2**40), 0) == (2, [])
+    data = bytes(consumer.ledger.out.take())
+    found = [data[at + 3 : at + 11] for at in range(len(data)) if data[at : at + 3] == b"\x01nl"]
+    assert [int.from_bytes(number, "big") for number in found] == [5, 2**40]
+    consumer.numbered = b""
+    assert ring.receive(consumer, deliver(half, 6), 0) == (1, [])
+    assert b"\x01nl" not in consumer.ledger.out.take()
+
+
 def test_a_proxy_refuses_for_a_consumer_that_went(half: Any) -> None:
     ring = proxy(half)
     consumer = half.consumer(ring, half.ledger())

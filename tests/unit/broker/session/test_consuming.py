@@ -312,3 +312,19 @@ def test_first_deliveries_after_a_crash_are_flagged_as_far_as_they_were_promised
     world.crash()
     heard = seen(world.client().consume("q"))
     assert heard[0] == (1, True, b"1")
+
+
+def test_a_consumer_may_ask_for_each_messages_number_in_its_queue() -> None:
+    client = with_messages(2)
+    client.publish("", "q", b"3", headers={"x-queue-seq": "mine", "y": 1})
+    heard = client.consume("q", arguments={"x-queue-seq": True})
+    assert [(said.body, said.properties.headers) for said in heard] == [
+        (b"1", {"x-queue-seq": 1}),
+        (b"2", {"x-queue-seq": 2}),
+        (b"3", {"x-queue-seq": 3, "y": 1}),
+    ]
+    client.say(m.BasicCancel("ctag"))
+    client.say(m.BasicRecover(True))
+    heard = client.consume("q", arguments={"x-queue-seq": False})
+    assert [said.properties.headers for said in heard] == [None, None, {"x-queue-seq": "mine", "y": 1}]
+    assert client.code(m.BasicConsume(queue="q", arguments={"x-queue-seq": 1})) == 406
