@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from broker.queues import getting
 from broker.queues.annotation import Annotation
 from broker.queues.burial import Burial
 from broker.queues.committing import carry_out
@@ -29,18 +30,7 @@ from broker.queues.limits import awaits_commit, exceeds, refuse
 from broker.queues.patience import Patience
 from broker.queues.producers import HAD_CONSUMERS, Producers
 from broker.queues.retries import retry_delay_ms
-from broker.queues.ring import (
-    HEAD_EXPIRED,
-    HEAD_NONE,
-    HEAD_NOT_COMMITTED,
-    HEAD_NOT_LOADED,
-    HEAD_NOT_RESERVED,
-    HEAD_OK,
-    NO_CREDIT,
-    Location,
-    Ring,
-    dispatch,
-)
+from broker.queues.ring import HEAD_EXPIRED, HEAD_NOT_LOADED, NO_CREDIT, Location, Ring, dispatch
 from broker.queues.subscription import Member, Subscription, Subscriptions
 from broker.queues.ticket import Ticket
 from broker.queues.watch import Watch
@@ -61,8 +51,8 @@ class Queue:
     """A queue: its entity (what was declared), its settings (policy applied), its ring and its consumers."""
 
     __slots__ = (
-        "_ahead", "_annotation", "_brought", "_came_ms", "_clean", "_dead", "_delayed", "_ended", "_getters",
-        "_patience", "_producers", "_waiting", "aside", "burial", "commits", "deleted", "entity", "had_consumers",
+        "_ahead", "_annotation", "_brought", "_came_ms", "_clean", "_dead", "_delayed", "_ended", "_patience",
+        "_producers", "_waiting", "aside", "burial", "commits", "deleted", "entity", "getters", "had_consumers",
         "halted", "host", "last_used_ms", "listener", "paused", "ring", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
 
@@ -79,7 +69,7 @@ class Queue:
         self._brought: list[tuple[list[Location], Callable[[], None]]] = []
         self._came_ms = 0  # when the first message came since the last turn, 0: none has
         self._waiting: deque[tuple[int, Ticket]] | None = None
-        self._getters: deque[tuple[Any, Callable[[Taken | None], None]]] | None = None
+        self.getters: deque[getting.Getter] | None = None
         self._ahead: list[Location] | None = None  # what is being read from the journal, to be handed out soon
         self._dead: Dying | None = None
         self._delayed: list[tuple[int, int, bool]] | None = None  # heap of (when, seq, counted): waiting to return
@@ -119,9 +109,13 @@ class Queue:
 
     def message_count(self, now_ms: int) -> int:
         """Ready messages, as queue.declare-ok counts them: without the expired and the given up."""
+        self.make_current(now_ms)
+        return self.ring.ready
+
+    def make_current(self, now_ms: int) -> None:
+        """What a waiting consumer gets, and what has expired, is gone. TTL 0 ends here."""
         self._hand_out(now_ms)
         self._expire(now_ms + 1)
-        return self.ring.ready
 
     # -- publishing -------------------------------------------------------------------------------------------
 
@@ -323,39 +317,8 @@ class Queue:
         subscription.credit.ring.mark()
 
     def get(self, now_ms: int, then: Callable[[Taken | None], None], credit: Any = None, no_ack: bool = False) -> None:  # noqa: ARG002
-        """basic.get: calls `then` with the head, UNACKED, or None; later when the head must be loaded first.
-
-        With `credit`, a RemoteConsumer, the head is delivered to it instead, and `then` is called with None.
-        """
         self.last_used_ms = now_ms
-        if not self._getters:
-            answer, known = self._take(credit, now_ms)
-            if known:
-                self.ring.mark()  # the next head may have a time to expire
-                then(answer)
-                return
-            self._getters = deque()
-        self._getters.append((credit, then))
-        self.ring.mark()
-
-    def _take(self, credit: Any, now_ms: int) -> tuple[Taken | None, bool]:
-        if self.paused:
-            return None, False
-        self._hand_out(now_ms)
-        self._expire(now_ms + 1)  # a waiting consumer had its turn: TTL 0 ends here
-        head = HEAD_NONE if self.halted else self.ring.head(now_ms)
-        if head == HEAD_OK and credit is not None:
-            turn = self.ring.turn
-            dispatch(self.ring, [credit], now_ms, 1)
-            self.ring.turn = turn
-            return None, True
-        if head == HEAD_OK:
-            return self.ring.take(), True
-        if head == HEAD_NONE:
-            return None, True
-        if head in (HEAD_NOT_RESERVED, HEAD_NOT_COMMITTED):
-            self.ring.reserve()
-        return None, False
+        getting.get(self, now_ms, then, credit)
 
     # -- the queue as a whole ---------------------------------------------------------------------------------
 
@@ -416,10 +379,10 @@ class Queue:
         # amqp-rules 5.6: with TTL 0 it is now or never, and on a busy machine this turn may come some ms after them
         self._hand_out(min(now_ms, max(came_ms, now_ms - TURN_MS_MAX)))
         expired = self._expire(now_ms)
-        if self._getters:
-            self._serve(now_ms)
+        if self.getters:
+            getting.serve(self, now_ms)
         self._trim(now_ms)
-        if ring.ready and ring.wants_load and (self.subscriptions or self._getters or ring.ttl_ms >= 0 or expired):
+        if ring.ready and ring.wants_load and (self.subscriptions or self.getters or ring.ttl_ms >= 0 or expired):
             self._read_ahead(ring.missing())
             ring.load_ahead = min(2 * ring.load_ahead, LOAD_AHEAD_MAX)  # it is being drained: read further ahead
         elif not self.subscriptions:
@@ -449,16 +412,6 @@ class Queue:
             if why != HEAD_EXPIRED or not self._expire(now_ms):
                 self.ring.reserve()
                 return
-
-    def _serve(self, now_ms: int) -> None:
-        assert self._getters is not None, "called with waiting gets"
-        while self._getters:
-            credit, then = self._getters[0]
-            answer, known = self._take(credit, now_ms)
-            if not known:
-                return
-            self._getters.popleft()
-            then(answer)
 
     def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
         """Calls `then` when these unacknowledged messages are in memory, if a rejection makes them dead letters."""
@@ -515,7 +468,7 @@ class Queue:
         if self.listener is not None:
             self.listener()
         # a group that held nothing of this queue (it was patient) must not wake it: the next one would do so again
-        if before != (ring.committed, ring.reserved_durable) and (ring.ready or self._getters or ring.needs_write):
+        if before != (ring.committed, ring.reserved_durable) and (ring.ready or self.getters or ring.needs_write):
             ring.mark()
 
     def _answer(self) -> None:
@@ -572,7 +525,7 @@ class Queue:
         """This node does not own the queue any more; its proxies ask the next owner, and so nobody is answered."""
         if self.burial is not None:
             self.burial.ended = True
-        self.burial = self._producers = self._waiting = self._getters = self._dead = self._delayed = self._ahead = None
+        self.burial = self._producers = self._waiting = self.getters = self._dead = self._delayed = self._ahead = None
         self._ended = False
         self.paused = True
         self.ring.loading = False
@@ -592,7 +545,7 @@ class Queue:
         for _, ticket in self._waiting or ():
             ticket.pass_()
         self._waiting = None
-        for _, then in self._getters or ():
+        for _, then in self.getters or ():
             then(None)
-        self._getters = None
+        self.getters = None
         self.ring.destroy()
