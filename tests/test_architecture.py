@@ -35,7 +35,8 @@ WORLD = {
 """Modules that wait, or that read clock, chance, disk, network or environment."""
 
 SHELLS = {
-    "broker/http/app.py": "the management process answers requests on its loop, and hashes passwords in a thread",
+    "broker/http/app.py": "the management process answers requests on its loop, and waits for bodies",
+    "broker/http/hashing.py": "hashes passwords in threads, a few at a time",
     "broker/http/amqp_line.py": "a client's socket to the node",
     "broker/http/desk_client.py": "the line to the node",
     "broker/http/importing.py": "waits until an import is carried out, and begins it anew when others meet it",

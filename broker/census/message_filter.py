@@ -10,6 +10,7 @@ A filter is text from outside that runs on the loop of a queue's owner, once per
 takes more than linear time (no regular expressions of others: of a pattern with stars each piece is searched once, from
 where the one before it ended), it is bounded in length and conditions, and properties are decoded once, when asked for.
 And whoever walks over messages is told what it took (`Subject.work`), for a header may be an array of 10,000 elements.
+A long payload is searched in steps (`Search`), between which the loop does other things.
 
 What a message does not have equals nothing and contains nothing: `!=` and `!~` hold for it, and no comparison does.
 """
@@ -17,7 +18,7 @@ What a message does not have equals nothing and contains nothing: `!=` and `!~` 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol
 
 from broker.amqp import properties as codec
@@ -34,6 +35,8 @@ ELEMENTS_MAX: Final = 1000
 """Of a header that is an array so many are looked at."""
 WORK_BYTES: Final = 256
 """Of text that are searched as quickly as anything else of one piece of work is done: 1 to 2 us."""
+STEP_BYTES: Final = 256 << 10
+"""Of a payload so much is searched at once: 0.05 to 2 ms."""
 WORK_DECODED_BYTES: Final = 8
 WORK_UNKNOWN: Final = 16
 """A piece with `?` in it takes so many times as long as one without."""
@@ -67,6 +70,9 @@ class Content(Protocol):
 
     @property
     def body(self) -> bytes: ...
+
+    @property
+    def body_length(self) -> int: ...
 
     @property
     def time_ms(self) -> int: ...
@@ -109,20 +115,59 @@ class Subject:
 
 Ask = Callable[[Subject], Any]
 Holds = Callable[[Subject], bool]
+Search = Generator[None, None, bool]
+"""A look at a text in steps of STEP_BYTES; what it returns in the end is the answer."""
+Look = Callable[[bytes], Search]
 
 
 class Filter:
-    """A filter that was understood. `needs_content`: more than its place in the queue has to be known of a message."""
+    """A filter that was understood.
 
-    __slots__ = ("_conditions", "needs_content")
+    needs_content    more than its place in the queue has to be known of a message
+    """
 
-    def __init__(self, conditions: list[Holds], needs_content: bool) -> None:
+    __slots__ = ("_conditions", "_on_payload", "needs_content")
+
+    def __init__(self, conditions: list[Holds], on_payload: list[Look], needs_content: bool) -> None:
         self._conditions = conditions
+        self._on_payload = on_payload
         self.needs_content = needs_content
+
+    @property
+    def asks_payload(self) -> bool:
+        """Whether there are conditions on the payload."""
+        return bool(self._on_payload)
 
     def matches(self, subject: Subject) -> bool:
         """Whether all conditions hold."""
+        if not self.fits(subject):
+            return False
+        if not self._on_payload:
+            return True
+        assert subject.content is not None, "a filter that asks for content gets it"
+        body = subject.content.body
+        subject.work += len(self._on_payload) * (1 + len(body) // WORK_BYTES)
+        return finished(self.search(body))
+
+    def fits(self, subject: Subject) -> bool:
+        """Whether all conditions hold that are not on the payload."""
         return all(holds(subject) for holds in self._conditions)
+
+    def search(self, body: bytes) -> Search:
+        """Whether all conditions on the payload hold."""
+        for look in self._on_payload:
+            if not (yield from look(body)):
+                return False
+        return True
+
+
+def finished(search: Search) -> bool:
+    """The answer, at once."""
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            return bool(end.value)
 
 
 def parse(text: str) -> Filter:
@@ -130,6 +175,7 @@ def parse(text: str) -> Filter:
     if len(text) > LENGTH_MAX:
         raise BadFilter(f"a filter has {LENGTH_MAX} characters at most")
     conditions: list[Holds] = []
+    on_payload: list[Look] = []
     needs_content = False
     slow = at = 0
     while text[at:].strip():
@@ -138,17 +184,20 @@ def parse(text: str) -> Filter:
             raise BadFilter(f"'{text[at : at + 60].strip()}' is no condition: FIELD=VALUE, with AND between conditions")
         glob = _glob(found["op"], found["value"])
         slow += found["field"] == "payload" or (glob is not None and glob.is_slow)
-        if len(conditions) == CONDITIONS_MAX or slow > SLOW_CONDITIONS_MAX:
+        if len(conditions) + len(on_payload) == CONDITIONS_MAX or slow > SLOW_CONDITIONS_MAX:
             raise BadFilter(
                 f"a filter has {CONDITIONS_MAX} conditions at most, {SLOW_CONDITIONS_MAX} of them on the payload or "
                 "with a '?' between two '*'"
             )
-        conditions.append(_condition(found["field"], found["op"], found["value"], glob))
+        if found["field"] == "payload":
+            on_payload.append(_look(found["op"], found["value"], glob))
+        else:
+            conditions.append(_condition(found["field"], found["op"], found["value"], glob))
         needs_content = needs_content or found["field"] not in _OF_PLACE
         at = found.end()
         if found["end"].strip() and not text[at:].strip():
             raise BadFilter("nothing stands behind the last AND")
-    return Filter(conditions, needs_content)
+    return Filter(conditions, on_payload, needs_content)
 
 
 def _glob(op: str, written: str) -> Glob | None:
@@ -169,10 +218,30 @@ def _condition(field: str, op: str, written: str, glob: Glob | None) -> Holds:
     if op in ("~", "!~"):
         return _equality(ask, _contained(value), op == "!~")
     if glob is not None:
-        if glob.is_slow and field == "payload":
-            raise BadFilter("a '?' between two '*' is too slow on a payload: leave it out, or a '*'")
         return _equality(ask, glob.matches, op == "!=", WORK_UNKNOWN if glob.is_slow else 1)
     return _equality(ask, _same(value), op == "!=")
+
+
+def _look(op: str, written: str, glob: Glob | None) -> Look:
+    """A condition on the payload."""
+    value = _unquoted(written) if written.startswith('"') else written
+    if op in ("<", "<=", ">", ">="):
+        _amount("payload", value)
+    if glob is not None and glob.is_slow:
+        raise BadFilter("a '?' between two '*' is too slow on a payload: leave it out, or a '*'")
+    wanted = value.encode(errors="surrogateescape")
+    negated = op in ("!=", "!~")
+
+    def look(body: bytes) -> Search:
+        if op in ("~", "!~"):
+            found = (yield from Piece(wanted, literal=True).search(body, 0, len(body))) >= 0
+        elif glob is not None:
+            found = yield from glob.search(body)
+        else:
+            found = body == wanted
+        return found != negated
+
+    return look
 
 
 def _unquoted(written: str) -> str:
@@ -212,8 +281,7 @@ def _content(get: Callable[[Content, int], Any]) -> Ask:
 _CONTENT: Final[dict[str, Ask]] = {
     "routing_key": _content(lambda content, _: content.routing_key),
     "exchange": _content(lambda content, _: content.exchange),
-    "payload": _content(lambda content, _: content.body),
-    "size": _content(lambda content, _: len(content.body)),
+    "size": _content(lambda content, _: content.body_length),
     "age": _content(lambda content, now_ms: max(0, now_ms - content.time_ms)),
 }
 
@@ -305,6 +373,10 @@ class Glob:
 
     def matches(self, raw: bytes) -> bool:
         """Whether it is all of the text."""
+        return finished(self.search(raw))
+
+    def search(self, raw: bytes) -> Search:
+        """The same, in steps."""
         first, last = self._first, self._last
         if self._whole:
             return len(raw) == first.length and first.stands(raw, 0)
@@ -312,7 +384,7 @@ class Glob:
         if end < at or not first.stands(raw, 0) or not last.stands(raw, end):
             return False
         for piece in self._middle:  # the first place of each leaves most room for the others
-            found = piece.find(raw, at, end)
+            found = yield from piece.search(raw, at, end)
             if found < 0:
                 return False
             at = found + piece.length
@@ -320,15 +392,15 @@ class Glob:
 
 
 class Piece:
-    """What stands between two stars."""
+    """What stands between two stars; `literal`: a `?` in it is one."""
 
     __slots__ = ("_known", "_unknown", "length")
 
-    def __init__(self, piece: bytes) -> None:
+    def __init__(self, piece: bytes, literal: bool = False) -> None:
         self.length = len(piece)
         self._known = piece
         self._unknown: re.Pattern[bytes] | None = None
-        if b"?" in piece:
+        if b"?" in piece and not literal:
             if len(piece) > UNKNOWN_PIECE_MAX:
                 raise BadFilter(f"a text with '?' in it has {UNKNOWN_PIECE_MAX} bytes at most between two '*'")
             escaped = (b"." if byte == ord("?") else re.escape(bytes((byte,))) for byte in piece)
@@ -345,8 +417,17 @@ class Piece:
             return raw.startswith(self._known, at)
         return self._unknown.match(raw, at) is not None
 
-    def find(self, raw: bytes, at: int, end: int) -> int:
+    def search(self, raw: bytes, at: int, end: int) -> Generator[None, None, int]:
         """Its first place from there on; -1: there is none."""
+        while True:
+            until = min(end, at + STEP_BYTES + self.length)  # a step begins before the last one's end by its length
+            found = self._find(raw, at, until)
+            if found >= 0 or until == end:
+                return found
+            at += STEP_BYTES
+            yield
+
+    def _find(self, raw: bytes, at: int, end: int) -> int:
         if self._unknown is None:
             return raw.find(self._known, at, end)
         found = self._unknown.search(raw, at, end)

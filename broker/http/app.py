@@ -40,7 +40,6 @@ from broker.management.rights import MANAGEMENT, Seer
 from broker.server.audit import Audit
 from broker.version import VERSION
 from cluster import passwords
-from cluster.commands import PutUser
 from cluster.errors import Unavailable
 
 from . import local, metric_pages, web_page
@@ -49,6 +48,7 @@ from .audited import COMMANDS, FACTS, REFUSED, SEER, Audited
 from .auth import REALM, LoginFailed, SignIn
 from .deeds import Deeds, OrderError
 from .entrance import Entrance
+from .hashing import Hashing
 from .reference import page
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ class _Shell:
         self._directory = directory
         self._tokens = tokens
         self._sign_in: SignIn | None = None
+        self._hashing = Hashing(password_cost)
         self._folded = asyncio.Event()
         mirror.folded = self._folded.set
 
@@ -210,6 +211,7 @@ class _Shell:
                 return json_response(planned.answer)
             request.scope[COMMANDS] = tuple(planned.commands)
             self._not_cut_off()
+            await self._hashing.complete(planned, request.is_disconnected)
             await self._carry_out(planned)
             return Response(status_code=planned.status)
 
@@ -310,16 +312,6 @@ class _Shell:
                     await self._folded.wait()
 
     async def _carry_out(self, planned: writes.Planned) -> None:
-        for place, password in planned.passwords:
-            command = planned.commands[place]
-            assert isinstance(command, PutUser), "a password belongs to a user"
-            try:
-                stored = await asyncio.to_thread(passwords.hashed, password, cost=self._password_cost)
-            except ValueError as error:
-                raise bad_request(str(error)) from None
-            planned.commands[place] = msgspec.structs.replace(
-                command, password_hash=stored, hash_algorithm=passwords.SCRYPT
-            )
         if planned.whole:
             _accepted(await self._deeds.import_all(planned.definitions()))
             return

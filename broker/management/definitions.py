@@ -30,7 +30,8 @@ from .nodes import PRODUCT, RABBITMQ_API
 from .reading import Document, Reading, plain_table
 from .sayable import check_imported_name
 
-SECTION_MAX: Final = 1_000_000
+PASSWORDS_MAX: Final = 1000
+"""In the clear, of one import: hashing them takes some 50 s."""
 _BY_ITSELF: Final = frozenset(name for name, _, _ in PREDECLARED) | {FAILOVER}
 
 
@@ -160,6 +161,10 @@ def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, 
                     command, password = user_command(_name(body), body)
                     if password is not None:
                         passwords.append((len(plan), password))
+                    if len(passwords) > PASSWORDS_MAX:
+                        raise bad_request(
+                            f"more than {PASSWORDS_MAX} passwords in the clear: divide it, or give hashes"
+                        )
                     plan.append(command)
                 else:
                     plan.append(planner(body, vhost))

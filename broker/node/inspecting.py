@@ -41,7 +41,16 @@ from broker.census.inspection import (
     Skipped,
     life_of,
 )
-from broker.census.message_filter import STATES, WORK_DECODED_BYTES, Subject, parse
+from broker.census.message_filter import (
+    STATES,
+    STEP_BYTES,
+    WORK_BYTES,
+    WORK_DECODED_BYTES,
+    Filter,
+    Search,
+    Subject,
+    parse,
+)
 from broker.node.dead_letters import short
 from broker.queues.face import QueueFace
 from broker.queues.queue import Queue
@@ -100,6 +109,7 @@ class Inspection:
         self._listed: deque[int] | None = None if request.seqs is None else deque(sorted(dict.fromkeys(request.seqs)))
         self._ahead: deque[Place] = deque()
         self._content: dict[int, Message] = {}
+        self._search = LongSearch(self._filter)
         self._loading = False
         self._looked_at = self._done = self._shown_bytes = 0
         self._full = False
@@ -242,7 +252,13 @@ class Inspection:
             if there:
                 place = Place(*there[0])
                 subject = Subject(*place[:4], content, now_ms)
-                matches = self._filter.matches(subject)
+                matches = self._search.matches(subject)
+                if matches is None:  # goes on with the next slice
+                    self._looked_at -= 1
+                    self._ahead.appendleft(place)
+                    if content is not None:
+                        self._content[place.seq] = content
+                    return
                 work += subject.work
                 if matches:
                     work += self._treat(place, content, now_ms)
@@ -393,6 +409,34 @@ class Inspection:
         self._safe_by_ms = self._safe_by_ms or now_ms + CONFIRM_MS_MAX
         if not self.over and now_ms >= self._safe_by_ms:
             self.error, self.over = UNSAFE, True
+
+
+class LongSearch:
+    """What a filter says of messages of which one may be too long to be searched at once."""
+
+    __slots__ = ("_filter", "_search", "_seq")
+
+    def __init__(self, filter_: Filter) -> None:
+        self._filter = filter_
+        self._search: Search | None = None
+        self._seq = 0
+
+    def matches(self, subject: Subject) -> bool | None:
+        """None: it is not known yet, ask again about the same message. What is not of its payload is looked at anew."""
+        content = subject.content
+        if not self._filter.asks_payload or content is None or content.body_length <= STEP_BYTES:
+            return self._filter.matches(subject)
+        if not self._filter.fits(subject):
+            return False
+        if self._search is None or self._seq != subject.seq:
+            self._search, self._seq = self._filter.search(content.body), subject.seq
+        subject.work += STEP_BYTES // WORK_BYTES
+        try:
+            next(self._search)
+        except StopIteration as found:
+            self._search = None
+            return bool(found.value)
+        return None
 
 
 class Transfer:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from broker.amqp import properties as codec
 from broker.amqp.properties import Properties
-from broker.census.message_filter import BadFilter, Filter, Glob, Subject, parse
+from broker.census import message_filter
+from broker.census.message_filter import STEP_BYTES, BadFilter, Filter, Glob, Subject, finished, parse
 from broker.queues.ring import DEAD, READY, UNACKED
 from journal.record import Message
 
@@ -92,6 +93,31 @@ def test_a_place_needs_no_content() -> None:
 @given(st.text(alphabet="ab*?.", max_size=12), st.text(alphabet="ab.", max_size=12))
 def test_patterns_mean_what_shells_mean(pattern: str, text: str) -> None:
     assert Glob(pattern).matches(text.encode()) == fnmatch.fnmatchcase(text, pattern)
+
+
+@given(st.text(alphabet="ab*", max_size=12), st.text(alphabet="ab", max_size=40), st.booleans(), st.integers(1, 5))
+def test_a_search_in_steps_finds_what_one_look_finds(piece: str, text: str, negated: bool, step: int) -> None:
+    ops = ("!=", "!~") if negated else ("=", "~")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message_filter, "STEP_BYTES", step)
+        matches, contains = (finished(parse(f"payload{op}{piece}").search(text.encode())) for op in ops)
+    assert matches == (fnmatch.fnmatchcase(text, piece) != negated)
+    assert contains == ((piece in text) != negated)
+
+
+def test_no_step_of_a_search_is_long() -> None:
+    body = b"a" * (16 << 20)
+    search = parse("payload=*" + "a" * 2000 + "b* AND payload~" + "ab" * 900).search(body)
+    steps, longest = 0, 0.0
+    while True:
+        began = time.process_time()
+        over = next(search, True)
+        longest = max(longest, time.process_time() - began)
+        if over:
+            break
+        steps += 1
+    assert steps >= len(body) // STEP_BYTES - 1
+    assert longest < 0.05
 
 
 @given(st.text(max_size=60) | st.text(alphabet='ab=~!<>"\\ .*?ANDheader', max_size=60))

@@ -88,6 +88,13 @@ def test_passwords_are_left_to_be_hashed() -> None:
     assert [type(command) for command in commands] == [c.PutUser, c.PutUser]
 
 
+def test_passwords_in_the_clear_are_few() -> None:
+    users = [{"name": str(number), "password": "x", "tags": ""} for number in range(definitions.PASSWORDS_MAX + 1)]
+    assert len(definitions.planned({"users": users[:-1]}, WHEN_MS)[1]) == definitions.PASSWORDS_MAX
+    with pytest.raises(Refused, match="more than 1000 passwords in the clear"):
+        definitions.planned({"users": users}, WHEN_MS)
+
+
 @pytest.mark.parametrize(
     ("document", "reason"),
     [

@@ -10,7 +10,7 @@ import pytest
 from broker.amqp import methods as m
 from broker.amqp import properties as codec
 from broker.census import inspection as i
-from broker.census.message_filter import BadFilter
+from broker.census.message_filter import STEP_BYTES, BadFilter
 from broker.node.inspecting import GONE, UNSAFE, Inspection
 from cluster import commands as c
 from tests.unit.broker.node.node_cluster import Cluster, Site
@@ -147,6 +147,54 @@ def test_a_long_walk_goes_in_slices_and_ends_in_time() -> None:
     one.step(world.now_ms)
     assert one.over
     assert 0 < one.result.next < 2000
+
+
+def long_ones(world: World, *tails: bytes) -> Client:
+    client = world.client()
+    client.declare("q")
+    client.publish("", "q", *(b"x" * (2 << 20) + tail for tail in tails), app_id="mine")
+    return client
+
+
+def test_a_long_payload_is_searched_in_steps() -> None:
+    world = World()
+    long_ones(world, b"first", b"other", b"first")
+    one = inspection(world, filter="payload~first AND payload=x* AND app_id=mine", truncate=10)
+    steps = 1
+    while one.step(world.now_ms) or not one.over:
+        steps += 1
+    assert steps > 3 * (2 << 20) // STEP_BYTES, "a slice looks at no more than it may"
+    assert ([shown.seq for shown in one.result.shown], one.result.looked_at, one.result.next) == ([1, 3], 3, 0)
+    others = inspection(world, filter="payload~first AND app_id=another")
+    steps = 1
+    while others.step(world.now_ms) or not others.over:
+        steps += 1
+    assert (steps < 6, others.result.looked_at) == (True, 3), "whoever is none by its properties is not searched"
+
+
+def test_a_long_search_ends_in_time_and_is_gone_on_with() -> None:
+    world = World()
+    long_ones(world, b"first", b"other", b"first")
+    one = inspection(world, filter="payload~first", truncate=0)
+    assert one.step(world.now_ms)
+    assert one.step(world.now_ms)
+    world.now_ms += i.LOOKED_MS_MAX
+    while not one.over:
+        one.step(world.now_ms)
+    assert (one.result.looked_at, one.result.next) == (1, 2), "one is looked at whatever it takes"
+    rest = run(world, filter="payload~first", first=one.result.next, truncate=0)
+    assert [shown.seq for shown in (*one.result.shown, *rest.shown)] == [1, 3]
+
+
+def test_a_message_that_is_taken_while_it_is_searched_is_not_touched() -> None:
+    world = World()
+    client = long_ones(world, b"first", b"first")
+    one = inspection(world, "delete", filter="payload~first AND state=ready")
+    assert one.step(world.now_ms)
+    assert len(bodies(client.consume("q"))) == 2
+    ended(world, one)
+    assert (one.result.done, one.result.looked_at) == (0, 2)
+    assert world.node.queues[one.queue.entity.queue_id].ring.unacked == 2
 
 
 def test_what_others_may_not_read_is_not_shown() -> None:
