@@ -15,7 +15,7 @@ from .errors import Contended, LimitReached, PreconditionFailed, WiringError
 from .imports import PART_COMMANDS_MAX, PARTS_MAX, Import, Key, binding_key, blamed, key_of, keys_of
 from .membership import Membership
 from .snapshot import StagedImport
-from .topology import Topology
+from .topology import EXPECTED, Topology
 
 if TYPE_CHECKING:
     from .state import ClusterMap
@@ -220,6 +220,7 @@ class Importing(Membership):
         """Carry out the next commands. One whose end is gone is passed over; while no member can hold a queue, it waits
         with all that come after it."""
         start = held.done
+        held.take_turn(True)
         for command in held.commands[start : start + count]:
             if isinstance(command, c.DeclareQueue):
                 try:
@@ -228,7 +229,7 @@ class Importing(Membership):
                     break
             self._nth = held.done - start
             held.done += 1
-            if isinstance(command, (c.DeclareQueue, c.Bind)):
+            if isinstance(command, EXPECTED):
                 held.expected[command.vhost].add(command, -1)
             try:
                 self._carried_out(command, log)
@@ -238,6 +239,7 @@ class Importing(Membership):
             if isinstance(command, c.AddVhost):
                 self._vhosts[command.name].expected = held.expected[command.name]
         self._nth = 0
+        held.take_turn(False)
         if held.done == len(held.commands):
             self._import = None
 
@@ -291,6 +293,12 @@ class Importing(Membership):
                 yield from self._missing_vhost(command.vhost)
                 yield "parameter", command.vhost, command.component, command.name
             case c.DeclareQueue():
+                yield from self._missing_vhost(command.vhost)
+                yield from self._missing("queue", command.vhost, command.name)
+                topology = self._vhosts.get(command.vhost)
+                if topology is not None and topology.expected.limits and command.name not in topology.queues:
+                    yield "vhost", command.vhost
+            case c.PauseQueue():
                 yield from self._missing_vhost(command.vhost)
                 yield from self._missing("queue", command.vhost, command.name)
             case c.DeclareExchange():

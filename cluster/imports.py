@@ -36,7 +36,7 @@ from .commands import Defining
 from .entities import Binding
 from .errors import WiringError
 from .ids import Incarnation, NodeId
-from .topology import Expected
+from .topology import EXPECTED, Expected
 
 if TYPE_CHECKING:
     from .state import ClusterMap
@@ -108,8 +108,13 @@ class Import:
 
     def expect(self, command: Defining) -> None:
         """It is still to be carried out."""
-        if isinstance(command, (c.DeclareQueue, c.Bind)):
+        if isinstance(command, EXPECTED):
             self.expected[command.vhost].add(command, 1)
+
+    def take_turn(self, turn: bool) -> None:
+        """Whether what is carried out now is of the import itself."""
+        for expected in self.expected.values():
+            expected.in_turn = turn
 
     def accept(self) -> None:
         """It is decided."""

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from . import exchange_rules, queue_rules
 from .binding_table import BindingTable
 from .changes import Bound, Change, ExchangeDeclared, ExchangeDeleted, QueueDeclared, QueueDeleted, Unbound
-from .commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, Unbind
+from .commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, SetVhostLimits, Unbind
 from .entities import Binding, Exchange, Queue, Vhost, VhostLimits
 from .errors import InUse, LimitReached, exchange_text, no_exchange, no_queue
 from .ids import Epoch, NodeId, QueueId
@@ -31,24 +32,36 @@ def _as_it_is(queue: Queue, _command: DeclareQueue) -> Queue:
     return queue
 
 
+EXPECTED: Final = (DeclareQueue, Bind, SetVhostLimits)
+"""The commands that `Expected` counts."""
+
+
 class Expected:
     """What an import has decided on for a vhost, and what is not there yet: it counts as if it were."""
 
-    __slots__ = ("queues", "sources")
+    __slots__ = ("in_turn", "limits", "queues", "sources")
 
     def __init__(self) -> None:
         """Nothing."""
+        self.in_turn = False
+        """A command of the import is carried out: whether there is room for it was judged when it was decided, by the
+        limit that shall be, which may be still to come."""
         self.queues = 0
         """For the limit."""
+        self.limits = 0
+        """So many times the limit will be set: until then nobody knows whether there is room for a queue more."""
         self.sources: Counter[str] = Counter()
         """Exchanges from which bindings will lead: who loses its last one keeps an auto-delete exchange."""
 
-    def add(self, command: DeclareQueue | Bind, count: int) -> None:
+    def add(self, command: DeclareQueue | Bind | SetVhostLimits, count: int) -> None:
         """`count`: 1 when it is decided, -1 when it is its turn."""
-        if isinstance(command, DeclareQueue):
-            self.queues += count
-        else:
-            self.sources[command.source] += count
+        match command:
+            case DeclareQueue():
+                self.queues += count
+            case Bind():
+                self.sources[command.source] += count
+            case SetVhostLimits():
+                self.limits += count
 
 
 class Topology:
@@ -207,7 +220,7 @@ class Topology:
         return self._node_sets.setdefault(nodes, nodes)
 
     def _check_queue_limit(self, name: str) -> None:
-        most = self.limits.queues_max if self.limits is not None else None
+        most = self.limits.queues_max if self.limits is not None and not self.expected.in_turn else None
         if most is not None and 0 <= most <= len(self.queues) + self.expected.queues:
             vhost = self.vhost.name
             raise LimitReached(f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({most}) is reached")

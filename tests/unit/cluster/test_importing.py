@@ -188,6 +188,36 @@ def test_limits_count_what_is_still_to_come(world: World) -> None:
     assert isinstance(world.part(queue("too many")).error, LimitReached)
 
 
+def test_a_limit_that_is_still_to_come_is_waited_for(world: World) -> None:
+    world.must(queue("there"))
+    world.part(c.SetVhostLimits(vhost="/", queues_max=1))
+    world.refused(queue("new"))
+    assert world.do(queue("there")).error is None
+    world.go_on()
+    assert isinstance(world.do(queue("new")).error, LimitReached)
+
+
+def test_an_import_is_judged_by_the_limit_that_it_sets(world: World) -> None:
+    limits = [c.SetVhostLimits(vhost="/", queues_max=most) for most in (1, 2)]
+    world.part(limits[0], queue("a"), limits[1], queue("b"))
+    for _ in range(4):
+        world.go_on()
+    assert [q.name for q in world.map.queues()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        c.Unbind(vhost="v", source="", destination="q", destination_kind="queue"),
+        c.DeleteExchange(vhost="v", name="amq.topic"),
+        c.PauseQueue(vhost="v", name="q", paused=True),
+    ],
+)
+def test_nothing_happens_in_a_vhost_that_is_still_to_come(world: World, command: c.AnyCommand) -> None:
+    world.part(c.AddVhost(name="v"))
+    world.refused(command)
+
+
 def test_a_new_vhost_counts_what_is_still_to_come(world: World) -> None:
     world.part(c.AddVhost(name="v"), c.SetVhostLimits(vhost="v", queues_max=1), queue("a", "v"))
     world.go_on(2)
