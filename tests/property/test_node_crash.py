@@ -15,11 +15,12 @@ from tests.property.node_crash import live_for
 pytestmark = pytest.mark.campaign
 
 SECONDS = float(os.environ.get("CLUSTERBROKER_CRASH_SECONDS", "12"))
+SEED = int(os.environ.get("CLUSTERBROKER_CRASH_SEED", random.SystemRandom().randrange(1 << 32)))
 
 
 @pytest.mark.timeout(SECONDS + 120)
 def test_a_node_keeps_its_promises_through_crashes() -> None:
-    counts = live_for(SECONDS, random.SystemRandom().randrange(1 << 32))
+    counts = live_for(SECONDS, SEED)
     assert counts["crashes"], "a life without a crash proves nothing"
     assert counts["confirms"], "a life without a confirm proves nothing"
 
