@@ -17,6 +17,7 @@ else:
         from pyspark.sql.types import StructType
 
         from pipeline.sink import BatchWriter, StreamWriter
+        from pipeline.source import BatchReader, StreamReader
 
     class DefaultSource(DataSource):
         """`format("clusterbroker")`."""
@@ -24,6 +25,21 @@ else:
         @classmethod
         def name(cls) -> str:
             return "clusterbroker"
+
+        def schema(self) -> str:
+            from pipeline.source import schema_of
+
+            return schema_of(self.options)
+
+        def reader(self, schema: StructType) -> BatchReader:
+            from pipeline.source import batch_reader
+
+            return batch_reader(self.options, schema)
+
+        def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+            from pipeline.source import stream_reader
+
+            return stream_reader(self.options, schema)
 
         def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
             from pipeline.sink import batch_writer

@@ -13,7 +13,13 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
-COMPILED = ["journal.record_fast", "journal.walk_fast", "broker.amqp.codec_fast", "broker.queues.ring_fast"]
+COMPILED = [
+    "journal.record_fast",
+    "journal.walk_fast",
+    "broker.amqp.codec_fast",
+    "broker.queues.ring_fast",
+    "pipeline.records_fast",
+]
 
 
 def extension(module: str) -> Extension:

@@ -1,4 +1,4 @@
-"""The sink's columns: their names, the types that they may have, and the property of the message that each becomes.
+"""The columns of sink and sources: names, the types that they may have, and what of the message each of them is.
 
 Types are Spark's simple names ("string", "map<string,string>"), as `StructField.dataType.simpleString()` tells them.
 """
@@ -33,7 +33,29 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "expiration": (*_TEXT, *_WHOLE),
     "timestamp": ("timestamp", "timestamp_ntz", *_WHOLE),
 }
-"""Name to the types that it may have."""
+"""Of the sink: name to the types that it may have."""
+
+SOURCE: Final[Mapping[str, tuple[str, ...]]] = {
+    "value": ("binary", "string"),
+    "queue": _TEXT,
+    "offset": ("bigint",),
+    "enqueued_at": ("timestamp",),
+    "exchange": _TEXT,
+    "routing_key": _TEXT,
+    "headers": ("map<string,string>",),
+    "message_id": _TEXT,
+    "correlation_id": _TEXT,
+    "reply_to": _TEXT,
+    "content_type": _TEXT,
+    "content_encoding": _TEXT,
+    "type": _TEXT,
+    "app_id": _TEXT,
+    "user_id": _TEXT,
+    "priority": ("int",),
+    "expiration": _TEXT,
+    "timestamp": ("timestamp",),
+}
+"""Of the sources: name to the types that it may be read as, the usual one first."""
 
 
 def check(columns: Iterable[tuple[str, str]], ignore_unknown: bool) -> tuple[str, ...]:
@@ -57,6 +79,26 @@ def check(columns: Iterable[tuple[str, str]], ignore_unknown: bool) -> tuple[str
         wanted.append(name)
     if "value" not in wanted:
         raise BadColumns("column 'value' is missing: it is the body of each message (binary or string)")
+    return tuple(wanted)
+
+
+def schema(with_headers: bool) -> str:
+    """All columns of a source, as Spark reads a schema."""
+    return ", ".join(f"{name} {kinds[0]}" for name, kinds in SOURCE.items() if with_headers or name != "headers")
+
+
+def check_source(columns: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The names of the columns to read, in the order of the schema, out of (name, type). Raises BadColumns."""
+    wanted = []
+    for name, kind in columns:
+        allowed = SOURCE.get(name)
+        if allowed is None:
+            near = difflib.get_close_matches(name, SOURCE, 1)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise BadColumns(f"unknown column '{name}': {hint}The source's columns are {', '.join(SOURCE)}")
+        if _plain(kind) not in allowed:
+            raise BadColumns(f"column '{name}' has type {kind} in the schema: it is read as {' or '.join(allowed)}")
+        wanted.append(name)
     return tuple(wanted)
 
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline import wire
-from pipeline.options import BadOption, Endpoint, Options
+from pipeline.option_values import Endpoint
+from pipeline.options import BadOption, Options
 from pipeline.wire import Heard
 
 CHANNEL: Final = 1

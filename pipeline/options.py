@@ -12,8 +12,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
+
+from pipeline.option_values import (
+    Endpoint,
+    Where,
+    duration_s,
+    flag,
+    moment_ms,
+    names,
+    one_of,
+    parse_endpoints,
+    short,
+    text,
+    where,
+    whole,
+)
 
 AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
@@ -23,16 +38,6 @@ FRAME_BYTES_MAX: Final = 1 << 20
 
 class BadOption(ValueError):
     """An option that is unknown or has no legal value; the text says which, and what to write."""
-
-
-class Endpoint(NamedTuple):
-    """Where a node listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,141 +53,131 @@ class Option:
     secret: bool = False
 
 
-def _text(value: str) -> str:
-    return value
-
-
-def _flag(value: str) -> bool:
-    known = {"true": True, "false": False}
-    if value.strip().lower() not in known:
-        raise ValueError("true or false")
-    return known[value.strip().lower()]
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            number = low - 1
-        if not low <= number <= high:
-            raise ValueError(f"a whole number from {low} to {high}")
-        return number
-
-    return parse
-
-
-def _one_of(*allowed: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        for name in allowed:
-            if value.strip().lower() == name.lower():
-                return name
-        raise ValueError(" or ".join(allowed))
-
-    return parse
-
-
-def _short(value: str) -> str:
-    """Names and keys are short strings on the wire."""
-    if len(value.encode()) > 255:
-        raise ValueError("at most 255 bytes of UTF-8")
-    return value
-
-
-def parse_endpoints(value: str) -> tuple[Endpoint, ...]:
-    """`host`, `host:port` or `[address]:port`, separated by commas; without a port, the one that suits TLS: 0."""
-    found = []
-    for word in filter(None, (part.strip() for part in value.split(","))):
-        try:
-            parts = urlsplit(f"//{word}")
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host = port = None
-        if not host or parts.path or parts.username is not None or (port is None and word.endswith(":")):
-            raise ValueError("HOST:PORT, or several separated by commas")
-        found.append(Endpoint(host, port or 0))
-    if not found:
-        raise ValueError("HOST:PORT, or several separated by commas")
-    return tuple(found)
-
-
-GROUPS: Final = ("Where and as whom", "What is written", "Guarantees", "Bad rows", "Speed")
+GROUPS: Final = (
+    "Where and as whom",
+    "What is written",
+    "Guarantees",
+    "Bad rows",
+    "What is read",
+    "How much a batch reads",
+    "Speed",
+)
+OF_SINK: Final = frozenset({"What is written", "Guarantees", "Bad rows"})
+OF_SOURCE: Final = frozenset({"What is read", "How much a batch reads"})
+"""Groups; the others are of both."""
 
 OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
     "Where and as whom": (
         Option("endpoints", "localhost", parse_endpoints, "endpoints",
                "Nodes to connect to, `host:port` separated by commas. When one is lost, the next is tried."),
-        Option("uri", None, _text, "uri",
+        Option("uri", None, text, "uri",
                "`amqp://user:password@host:port/vhost`, or `amqps://...`, in the place of `endpoints`, `username`, "
                "`password`, `vhost` and `tls`.", secret=True),
-        Option("username", "guest", _short, "username", "As whom."),
-        Option("password", "guest", _text, "password",
+        Option("username", "guest", short, "username", "As whom."),
+        Option("password", "guest", text, "password",
                "Its password. Spark shows plans and logs: a file or the environment of the executors is safer.",
                secret=True),
-        Option("passwordFile", None, _text, "password_file",
+        Option("passwordFile", None, text, "password_file",
                "A file on every executor whose first line is the password. Without this and `password`, the variable "
                "`CLUSTERBROKER_PASSWORD` is asked."),
-        Option("vhost", "/", _short, "vhost", "The virtual host."),
-        Option("tls", "false", _flag, "tls", "Whether to use TLS. Certificates and host names are always verified."),
-        Option("tls.caFile", None, _text, "ca_file", "Authorities to trust (PEM), in the place of the system's."),
-        Option("tls.certFile", None, _text, "cert_file", "The client's certificate (PEM)."),
-        Option("tls.keyFile", None, _text, "key_file", "Its key, if it is not in the same file."),
-        Option("connectTimeoutMs", "10000", _whole(1, 600_000), "connect_timeout_ms",
+        Option("vhost", "/", short, "vhost", "The virtual host."),
+        Option("tls", "false", flag, "tls", "Whether to use TLS. Certificates and host names are always verified."),
+        Option("tls.caFile", None, text, "ca_file", "Authorities to trust (PEM), in the place of the system's."),
+        Option("tls.certFile", None, text, "cert_file", "The client's certificate (PEM)."),
+        Option("tls.keyFile", None, text, "key_file", "Its key, if it is not in the same file."),
+        Option("connectTimeoutMs", "10000", whole(1, 600_000), "connect_timeout_ms",
                "How long one endpoint may take until the connection is open."),
+        Option("reconnectAttempts", "10", whole(0, 1000), "reconnects_max",
+               "After a lost connection, so many rounds over all endpoints in a row, without a confirm or a row in "
+               "between."),
     ),
     "What is written": (
-        Option("exchange", "", _short, "exchange",
+        Option("exchange", "", short, "exchange",
                "Where rows go that have no column `exchange`; empty is the default exchange, whose routing keys are "
                "names of queues."),
-        Option("routingKey", "", _short, "routing_key", "The key of rows that have no column `routing_key`."),
-        Option("persistent", "true", _flag, "persistent", "Whether messages survive a restart of their queue's node."),
-        Option("messageId", "auto", _one_of("auto", "none"), "message_id",
+        Option("routingKey", "", short, "routing_key", "The key of rows that have no column `routing_key`."),
+        Option("persistent", "true", flag, "persistent", "Whether messages survive a restart of their queue's node."),
+        Option("messageId", "auto", one_of("auto", "none"), "message_id",
                "What rows without a column `message_id` get: `auto` is query, batch, partition and number of the row, "
                "a hint for people, for Spark may give a row another place when it runs again."),
-        Option("ignoreUnknownColumns", "false", _flag, "ignore_unknown_columns",
+        Option("ignoreUnknownColumns", "false", flag, "ignore_unknown_columns",
                "Leave out columns that are none of the sink's. Otherwise they are an error."),
     ),
     "Guarantees": (
-        Option("deliveryGuarantee", "at-least-once", _one_of("at-least-once", "exactly-once"), "guarantee",
+        Option("deliveryGuarantee", "at-least-once", one_of("at-least-once", "exactly-once"), "guarantee",
                "`exactly-once`: rows are staged at the broker and published when the whole batch is there, once."),
-        Option("txnAppId", None, _short, "producer",
+        Option("txnAppId", None, short, "producer",
                "Exactly-once: who writes. A stream has the id of its query, a batch is written anew each time."),
-        Option("txnVersion", None, _whole(0, 2**62), "epoch",
+        Option("txnVersion", None, whole(0, 2**62), "epoch",
                "Exactly-once: which batch of that writer this is. One that is committed is not written again. A stream "
                "has the number of its micro-batch."),
-        Option("txnExpiresMs", "3600000", _whole(10_000, 86_400_000), "transaction_expires_ms",
+        Option("txnExpiresMs", "3600000", whole(10_000, 86_400_000), "transaction_expires_ms",
                "Exactly-once: what was staged so long ago and not committed is dropped. Longer than a batch may take."),
-        Option("txnTtlMs", "2592000000", _whole(3_600_000, 2**53), "producer_ttl_ms",
+        Option("txnTtlMs", "2592000000", whole(3_600_000, 2**53), "producer_ttl_ms",
                "Exactly-once: so long after its last batch a writer is forgotten."),
-        Option("maxStagedBytes", "1073741824", _whole(1, 2**62), "staged_bytes_max",
+        Option("maxStagedBytes", "1073741824", whole(1, 2**62), "staged_bytes_max",
                "Exactly-once: what one task may stage."),
-        Option("unroutable", "fail", _one_of("fail", "ignore"), "unroutable",
+        Option("unroutable", "fail", one_of("fail", "ignore"), "unroutable",
                "What a row does that no queue takes: fail the task, or get lost silently."),
-        Option("maxInFlight", "10000", _whole(1, 1_000_000), "in_flight_max",
+        Option("maxInFlight", "10000", whole(1, 1_000_000), "in_flight_max",
                "So many rows may be unconfirmed at a time, per task."),
-        Option("publisherConfirmTimeoutMs", "30000", _whole(1, 3_600_000), "confirm_timeout_ms",
+        Option("publisherConfirmTimeoutMs", "30000", whole(1, 3_600_000), "confirm_timeout_ms",
                "A task fails when nothing is confirmed for so long. While the broker blocks publishers the time "
                "stands still."),
-        Option("reconnectAttempts", "10", _whole(0, 1000), "reconnects_max",
-               "After a lost connection, so many rounds over all endpoints in a row, without a confirm in between."),
     ),
     "Bad rows": (
-        Option("onRowError", "fail", _one_of("fail", "skip", "deadLetter"), "on_row_error",
+        Option("onRowError", "fail", one_of("fail", "skip", "deadLetter"), "on_row_error",
                "What a row does that is no message (no value, a routing key beyond 255 bytes, a priority beyond "
                "255, ...): fail the task, be left out and counted, or go to `deadLetterExchange`."),
-        Option("deadLetterExchange", None, _short, "dead_letter_exchange",
+        Option("deadLetterExchange", None, short, "dead_letter_exchange",
                "Where bad rows go, with their value and key as far as they have one, and the reason in the header "
                "`x-row-error`."),
-        Option("maxMessageBytes", "16777216", _whole(1, 1 << 30), "message_bytes_max",
+        Option("maxMessageBytes", "16777216", whole(1, 1 << 30), "message_bytes_max",
                "A longer value is a bad row. Brokers close the channel of who sends more than they take."),
     ),
+    "What is read": (
+        Option("stream", None, names, "streams",
+               "The stream queues to read, separated by commas. A checkpoint is of these and no others."),
+        Option("startingOffsets", None, where, "starting",
+               "Where a batch, or a stream without a checkpoint, begins: `earliest` (the default of batches), `latest` "
+               "(of streams), or JSON with an offset, `earliest` or `latest` for each stream: `{\"readings\": 1200}`."),
+        Option("endingOffsets", None, where, "ending",
+               "Where a batch ends, without the message at that offset; else `latest`."),
+        Option("startingTimestamp", None, moment_ms, "starting_ms",
+               "In the place of `startingOffsets`: with the first message that the broker took at or after this "
+               "moment, as ms since 1970 or ISO 8601 with a zone."),
+        Option("endingTimestamp", None, moment_ms, "ending_ms", "In the place of `endingOffsets`, likewise."),
+        Option("failOnDataLoss", "true", flag, "fail_on_data_loss",
+               "Whether a query fails when retention took what it has not read, or its stream was declared anew. "
+               "Otherwise it goes on with what there is."),
+        Option("includeHeaders", "false", flag, "include_headers",
+               "Whether there is a column `headers`; it costs the most of all."),
+        Option("readTimeoutMs", "60000", whole(1, 3_600_000), "read_timeout_ms",
+               "A task fails when nothing comes for so long."),
+    ),
+    "How much a batch reads": (
+        Option("maxRecordsPerTrigger", None, whole(1, 2**62), "trigger_rows_max",
+               "At most so many messages in a micro-batch, of all streams together."),
+        Option("maxBytesPerTrigger", None, whole(1, 2**62), "trigger_bytes_max",
+               "At most about so many bytes, as stored: it is reckoned with the mean size of what the stream "
+               "holds."),
+        Option("minOffsetsPerTrigger", None, whole(1, 2**62), "trigger_rows_min",
+               "A micro-batch waits until there are so many messages, but at most `maxTriggerDelay`."),
+        Option("maxTriggerDelay", "15m", duration_s, "trigger_delay_max_s", "How long `minOffsetsPerTrigger` waits."),
+        Option("minPartitions", None, whole(1, 100_000), "parts_min",
+               "So many tasks at least read a batch, side by side. Otherwise one for each stream."),
+        Option("maxRecordsPerPartition", None, whole(1, 2**62), "part_rows_max",
+               "No task reads more messages than this."),
+    ),
     "Speed": (
-        Option("amqp.frameMax", "131072", _whole(FRAME_BYTES_MIN, FRAME_BYTES_MAX), "frame_bytes_max",
+        Option("amqp.frameMax", "131072", whole(FRAME_BYTES_MIN, FRAME_BYTES_MAX), "frame_bytes_max",
                "The longest frame to ask for, in bytes."),
     ),
 }  # fmt: skip
 
 _ROWS: Final = {option.name.lower(): option for group in GROUPS for option in OPTIONS[group]}
+_OF_SINK: Final = frozenset(option for group in OF_SINK for option in OPTIONS[group])
+_OF_SOURCE: Final = frozenset(option for group in OF_SOURCE for option in OPTIONS[group])
 _OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
 """What Spark itself leaves among a sink's options."""
 
@@ -220,6 +215,20 @@ class Options:
     on_row_error: str
     dead_letter_exchange: str | None
     message_bytes_max: int
+    streams: tuple[str, ...]
+    starting: Where | None
+    ending: Where | None
+    starting_ms: int | None
+    ending_ms: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+    read_timeout_ms: int
+    trigger_rows_max: int | None
+    trigger_bytes_max: int | None
+    trigger_rows_min: int | None
+    trigger_delay_max_s: float
+    parts_min: int | None
+    part_rows_max: int | None
     frame_bytes_max: int
 
     @property
@@ -233,8 +242,8 @@ class Options:
         return f"Options(endpoints={nodes!r}, username={self.username!r}, vhost={self.vhost!r}, ...)"
 
 
-def parse(given: Mapping[str, str]) -> Options:
-    """Raises BadOption."""
+def parse(given: Mapping[str, str], reads: bool = False) -> Options:
+    """Of the sink, or of a source. Raises BadOption."""
     values: dict[str, Any] = {}
     named: set[str] = set()
     for key, value in given.items():
@@ -243,6 +252,8 @@ def parse(given: Mapping[str, str]) -> Options:
             if key.lower() in _OF_SPARK:
                 continue
             raise BadOption(f"unknown option '{key}'{_nearest(key)}")
+        if option in (_OF_SINK if reads else _OF_SOURCE):
+            raise BadOption(f"option '{option.name}' is one of {'the sink' if reads else 'sources'} only: leave it out")
         values[option.field] = _parsed(option, value)
         named.add(option.field)
     for option in _ROWS.values():
@@ -255,6 +266,8 @@ def parse(given: Mapping[str, str]) -> Options:
     port = AMQPS_PORT if values["tls"] else AMQP_PORT
     values["endpoints"] = tuple(Endpoint(host, given_port or port) for host, given_port in values["endpoints"])
     _check_together(values, named)
+    if reads:
+        _check_reading(values, named)
     return Options(**values)
 
 
@@ -302,8 +315,7 @@ def _check_together(values: Mapping[str, Any], named: set[str]) -> None:
         "producer", "epoch", "transaction_expires_ms", "producer_ttl_ms", "staged_bytes_max"
     })  # fmt: skip
     if values["guarantee"] != "exactly-once" and of_staging:
-        name = next(option.name for option in _ROWS.values() if option.field == of_staging[0])
-        raise BadOption(f"option '{name}' is used with 'deliveryGuarantee' = 'exactly-once' only")
+        raise BadOption(f"option '{_name_of(of_staging[0])}' is used with 'deliveryGuarantee' = 'exactly-once' only")
     if values["guarantee"] == "exactly-once" and not values["persistent"]:
         raise BadOption("option 'persistent' is 'false': exactly-once needs messages that survive")
     if values["epoch"] is not None and values["producer"] is None:
@@ -311,8 +323,25 @@ def _check_together(values: Mapping[str, Any], named: set[str]) -> None:
     if values["key_file"] is not None and values["cert_file"] is None:
         raise BadOption("option 'tls.keyFile' needs option 'tls.certFile'")
     if not values["tls"] and (loose := sorted(named & {"ca_file", "cert_file", "key_file"})):
-        name = next(option.name for option in _ROWS.values() if option.field == loose[0])
-        raise BadOption(f"option '{name}' needs 'tls' = 'true', or a uri amqps://")
+        raise BadOption(f"option '{_name_of(loose[0])}' needs 'tls' = 'true', or a uri amqps://")
+
+
+def _check_reading(values: Mapping[str, Any], named: set[str]) -> None:
+    if values["streams"] is None:
+        raise BadOption("option 'stream' is missing: name the stream queue to read")
+    for one, other in (("starting", "starting_ms"), ("ending", "ending_ms")):
+        if one in named and other in named:
+            raise BadOption(f"options '{_name_of(one)}' and '{_name_of(other)}' exclude each other: give one of them")
+    for field in ("starting", "ending"):
+        said = values[field]
+        if isinstance(said, tuple) and {stream for stream, _ in said} != set(values["streams"]):
+            raise BadOption(f"option '{_name_of(field)}' must name the streams of option 'stream', each once")
+    if "trigger_delay_max_s" in named and values["trigger_rows_min"] is None:
+        raise BadOption("option 'maxTriggerDelay' needs option 'minOffsetsPerTrigger'")
+
+
+def _name_of(field: str) -> str:
+    return next(option.name for option in _ROWS.values() if option.field == field)
 
 
 def table() -> str:

@@ -10,29 +10,23 @@ continued on another connection, for what had arrived over the old one is not kn
 
 from __future__ import annotations
 
-import json
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline import wire
-from pipeline.bulk import Publisher, any_endpoint
-from pipeline.connection import CHANNEL, Connection, ConnectionLost, PublisherError, Refused
+from pipeline.asking import Line
+from pipeline.bulk import Publisher
+from pipeline.connection import PublisherError, Refused
 from pipeline.options import Options
 
 EXCHANGE: Final = "amq.txn"
 STAGING: Final = "x-staging"
-REPLY_TO: Final = "amq.rabbitmq.reply-to"
 SEGMENTS_MAX: Final = 64
 """Target exchanges of one attempt."""
 TRANSACTIONS_MAX: Final = 10_000
-UNAVAILABLE: Final = 503
 FENCED: Final = 409
 _FENCED_TEXT: Final = "fenced:"
-_JSON_WITH_REPLY: Final = 0x8000 | 0x0200
-"""Flags of the properties content_type and reply_to."""
 
 
 class TransactionRefused(PublisherError):
@@ -154,44 +148,8 @@ def status(options: Options, producer: str) -> dict[str, Any]:
 
 def _answered(options: Options, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """The first answer that is one. Raises ConnectionLost, Refused."""
-    deadline_s = time.monotonic() + options.confirm_timeout_ms / 1000
-    lost = ConnectionLost("no time to ask")
-    place = 0
-    while (left_s := deadline_s - time.monotonic()) > 0:
-        try:
-            connection, place = any_endpoint(options, f"clusterbroker {key}", place, options.reconnects_max)
-            try:
-                answer = _ask(connection, key, body, left_s)
-            finally:
-                connection.close()
-        except ConnectionLost as error:
-            lost = error
-        else:
-            if answer.get("code") != UNAVAILABLE:
-                return answer
-            lost = ConnectionLost(f"{connection.endpoint}: {answer.get('reason')}")
-        place += 1
-    raise ConnectionLost(f"{EXCHANGE} '{key}' of producer '{body['producer']}' was not answered: {lost}")
-
-
-def _ask(connection: Connection, key: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-    deadline_s = time.monotonic() + timeout_s
-    connection.call(
-        "basic.consume", 0, REPLY_TO, "", False, True, False, False, {}, answer="basic.consume-ok", timeout_s=timeout_s
-    )
-    properties = wire.properties(_JSON_WITH_REPLY, "application/json", REPLY_TO)
-    raw = json.dumps(body).encode()
-    connection.send(
-        wire.method("basic.publish", CHANNEL, 0, EXCHANGE, key, True, False)
-        + wire.content(CHANNEL, properties, raw, connection.frame_bytes_max)
-    )
-    while (left_s := deadline_s - time.monotonic()) > 0:
-        for heard in connection.receive(left_s):
-            if heard.name == "basic.deliver":
-                answer: dict[str, Any] = json.loads(heard.body)
-                return answer
-            if heard.name == "basic.return":
-                raise Refused(heard.fields[0], f"this broker does not know {EXCHANGE} '{key}'")
-            if heard.name == "basic.nack":
-                raise ConnectionLost(f"{connection.endpoint}: refused without an answer")
-    raise ConnectionLost(f"{connection.endpoint}: no answer in time")
+    line = Line(options, f"clusterbroker {key}")
+    try:
+        return line.ask(EXCHANGE, key, body, f"producer '{body['producer']}'")
+    finally:
+        line.close()

@@ -1,4 +1,4 @@
-"""The part of AMQP 0-9-1 that a publisher says and hears: methods as a table, and frames put together to methods.
+"""The part of AMQP 0-9-1 that sink and sources say and hear: methods as a table, and frames put together to methods.
 
     frame    kind u8 (1 method, 2 content header, 3 body, 8 heartbeat) | channel u16 | size u32 | payload | CE
     method   class u16 | method u16 | fields
@@ -37,6 +37,8 @@ _METHODS: Final[Mapping[str, tuple[int, int, str]]] = {
     "channel.close-ok": (20, 41, ""),
     "exchange.declare": (40, 10, "hssbbbbbt"),
     "exchange.declare-ok": (40, 11, ""),
+    "basic.qos": (60, 10, "lhb"),
+    "basic.qos-ok": (60, 11, ""),
     "basic.consume": (60, 20, "hssbbbbt"),
     "basic.consume-ok": (60, 21, "s"),
     "basic.cancel": (60, 30, "sb"),
@@ -203,7 +205,7 @@ class Decoder:
             key = _ID.unpack_from(payload)
             name = _NAMES.get(key)
             if name is None:
-                raise BadFrame(f"method {key[0]}.{key[1]} is not one that a publisher is told")
+                raise BadFrame(f"method {key[0]}.{key[1]} is not one that is heard here")
             fields = _unpack(_METHODS[name][2], payload)
             if name in WITH_CONTENT:
                 self._open[channel] = (name, fields, -1, [])

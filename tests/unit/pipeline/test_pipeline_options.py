@@ -9,7 +9,8 @@ import pytest
 
 from pipeline import columns
 from pipeline.columns import BadColumns
-from pipeline.options import OPTIONS, BadOption, Endpoint, Options, parse, table
+from pipeline.option_values import Endpoint
+from pipeline.options import OPTIONS, BadOption, Options, parse, table
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -79,6 +80,43 @@ def test_no_secret_is_shown() -> None:
     options = parse({"uri": "amqp://me:hushhush@host"})
     assert "hushhush" not in repr(options)
     assert "host:5672" in repr(options)
+
+
+def test_what_a_source_reads() -> None:
+    options = parse({"stream": "a, b", "startingOffsets": '{"a": 5, "b": "latest"}', "maxTriggerDelay": "90s",
+                     "minOffsetsPerTrigger": "9", "endingTimestamp": "2026-01-31T08:00:00Z"}, reads=True)  # fmt: skip
+    assert (options.streams, options.starting) == (("a", "b"), (("a", 5), ("b", "latest")))
+    assert (options.trigger_delay_max_s, options.ending_ms) == (90, 1_769_846_400_000)
+    assert parse({"stream": "a", "startingTimestamp": "5"}, reads=True).starting_ms == 5
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({}, "option 'stream' is missing: name the stream queue to read"),
+        ({"stream": " ,"}, "option 'stream' is ' ,': expected names of streams separated by commas"),
+        ({"stream": "a,a"}, "expected names of streams separated by commas, each once"),
+        ({"stream": "a", "exchange": "e"}, "option 'exchange' is one of the sink only: leave it out"),
+        ({"stream": "a", "startingOffsets": "first"}, "option 'startingOffsets' is 'first': expected earliest, latest"),
+        ({"stream": "a", "startingOffsets": "[1]"}, "expected earliest, latest, or an offset for each stream as JSON"),
+        ({"stream": "a", "startingOffsets": '{"a": -1}'}, "expected earliest, latest, or an offset for each"),
+        ({"stream": "a", "startingOffsets": '{"b": 1}'}, "option 'startingOffsets' must name the streams of option"),
+        ({"stream": "a", "startingOffsets": "latest", "startingTimestamp": "1"}, "exclude each other"),
+        ({"stream": "a", "startingTimestamp": "yesterday"}, "expected ms since 1970, or a moment with its zone"),
+        ({"stream": "a", "startingTimestamp": "2026-01-31T08:00:00"}, "or a moment with its zone"),
+        ({"stream": "a", "maxTriggerDelay": "5 minutes"}, "expected a whole number and ms, s, m, h or d, such as 15m"),
+        ({"stream": "a", "maxTriggerDelay": "5m"}, "option 'maxTriggerDelay' needs option 'minOffsetsPerTrigger'"),
+    ],
+)  # fmt: skip
+def test_what_a_source_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(BadOption) as error:
+        parse(given, reads=True)
+    assert said in str(error.value)
+
+
+def test_the_sink_is_told_which_options_are_of_sources() -> None:
+    with pytest.raises(BadOption, match="option 'stream' is one of sources only"):
+        parse({"stream": "a"})
 
 
 def test_the_table_has_a_row_for_every_field_and_the_page_has_the_table() -> None:

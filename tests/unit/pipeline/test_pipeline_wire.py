@@ -65,7 +65,7 @@ def test_frames_in_any_pieces(body: bytes, cuts: list[int]) -> None:
         (wire.method("basic.ack", 1, 7, True)[:-1] + b"\0", "does not end with 0xCE"),
         (wire.frame(1, 1, b"\x00\x3c\x00\x50\x00"), "cut short"),
         (wire.frame(1, 1, b"\x00\x0a\x00\x3c\x09abc"), "longer than its frame"),
-        (wire.frame(1, 1, b"\x00\x3c\x00\x0a"), "method 60.10"),
+        (wire.frame(1, 1, b"\x00\x3c\x00\x46"), "method 60.70"),
         (wire.frame(4, 1, b""), "unknown kind 4"),
         (wire.frame(3, 1, b"x"), "content without its method"),
         (wire.method("basic.return", 1, 1, "", "", "") + wire.frame(3, 1, b"x"), "content without its method"),
