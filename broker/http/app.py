@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import json
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -42,7 +42,7 @@ from broker.version import VERSION
 from cluster import passwords
 from cluster.errors import Unavailable
 
-from . import local, metric_pages, web_page
+from . import local, metric_pages, routes, web_page
 from .amqp_line import carried_out
 from .audited import COMMANDS, FACTS, REFUSED, SEER, Audited
 from .auth import REALM, LoginFailed, SignIn
@@ -50,11 +50,10 @@ from .deeds import Deeds, OrderError
 from .entrance import Entrance
 from .hashing import Hashing
 from .reference import page
+from .routes import Endpoint
 
 if TYPE_CHECKING:
     from broker.oauth2.tokens import Tokens
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 FOLDED_S: Final = 2.0
 BODY_S: Final = 120.0
@@ -63,17 +62,6 @@ QUICK_MS: Final = 1000
 BODIES_BYTES_MAX: Final = 256 << 20
 LOGIN_BYTES_MAX: Final = 16 << 10
 LOG: Final = structlog.get_logger("management")
-_QUERY: Final = {
-    "page": "Number of the page, from 1",
-    "page_size": "Items on a page, 1 to 500",
-    "name": "Only items whose name contains this",
-    "use_regex": "`true`: name is a regular expression",
-    "sort": "Dotted path of the field to sort by",
-    "sort_reverse": "`true`: the last one first",
-    "columns": "Dotted paths of the fields to answer, with commas",
-    "cursor": "Instead of a page: where the last answer ended; empty to begin",
-    "limit": "With a cursor: how many items, 1 to 500",
-}
 
 
 def create_app(
@@ -102,17 +90,19 @@ def create_app(
     )
     app.state.room = Room()
     for read in reads.READS:
-        _route(app, "GET", read.path, read.summary, shell.read(read))
+        statuses = (200, 503) if read.is_check else (200,)
+        routes.add(app, "GET", read.path, read.summary, shell.read(read), statuses, read.listed)
     for write in writes.WRITES:
-        _route(app, write.method, write.path, write.summary, shell.write(write))
+        routes.add(app, write.method, write.path, write.summary, shell.write(write), write.statuses)
     for act in amqp_deeds.ACTS:
-        _route(app, act.method, act.path, act.summary, shell.act(act))
+        routes.add(app, act.method, act.path, act.summary, shell.act(act), act.statuses)
     for operation in operations.OPERATIONS:
-        _route(app, operation.method, operation.path, operation.summary, shell.operate(operation))
+        statuses = (operation.status,)
+        routes.add(app, operation.method, operation.path, operation.summary, shell.operate(operation), statuses)
     for question in messages.QUESTIONS:
-        _route(app, question.method, question.path, question.summary, shell.inspect(question))
-    _route(app, "POST", "/api/login", "Begin a session: a cookie, for the web page", shell.login)
-    _route(app, "POST", "/api/logout", "End the session", shell.logout)
+        routes.add(app, question.method, question.path, question.summary, shell.inspect(question))
+    routes.add(app, "POST", "/api/login", "Begin a session: a cookie, for the web page", shell.login)
+    routes.add(app, "POST", "/api/logout", "End the session", shell.logout, (204,))
     web_page.add(app, web_page.PAGE)
     metric_pages.add(app, mirror, now_ms, shell.seer)
     app.add_api_route("/api/auth", _oauth, methods=["GET"], include_in_schema=False)
@@ -376,41 +366,6 @@ async def body_of(request: Request, bytes_max: int) -> bytes:
 def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A document as RabbitMQ sends it."""
     return Response(msgspec.json.encode(document), status, headers, media_type="application/json")
-
-
-def _route(app: FastAPI, method: str, path: str, summary: str, endpoint: Endpoint) -> None:
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for name in _parameters(path)
-    ]
-    extra: dict[str, Any] = {"parameters": parameters}
-    if method == "GET":
-        extra["parameters"] = parameters + [
-            {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
-            for name, text in _QUERY.items()
-        ]
-    else:
-        extra["requestBody"] = {"content": {"application/json": {"schema": {"type": "object"}}}}
-    app.add_api_route(
-        path,
-        endpoint,
-        methods=[method],
-        summary=summary,
-        openapi_extra=extra,
-        response_class=Response,
-        tags=[path.split("/")[2]],
-        operation_id=f"{method} {path}",
-        responses={
-            "default": {
-                "description": "Refused",
-                "content": {"application/json": {"schema": {"type": "object", "required": ["error", "reason"]}}},
-            }
-        },
-    )
-
-
-def _parameters(path: str) -> list[str]:
-    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
 
 
 async def _oauth(_request: Request) -> Response:

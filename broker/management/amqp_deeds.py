@@ -37,12 +37,12 @@ PAYLOAD_BYTES_MAX: Final = 64 << 20
 GET_BYTES_MAX: Final = 64 << 20
 
 AckMode = Literal["ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false"]
-_ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
-_TEXTS: Final = (
+ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
+TEXTS: Final = (
     "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
     "app_id", "cluster_id",
 )  # fmt: skip
-_NUMBERS: Final = {"delivery_mode": 255, "priority": 255, "timestamp": 2**64 - 1}
+NUMBERS: Final = {"delivery_mode": 255, "priority": 255, "timestamp": 2**64 - 1}
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -104,6 +104,15 @@ class Act(msgspec.Struct, frozen=True):
     summary: str
     plan: Callable[[Reading, Path, Body], Deed]
     body_bytes_max: int = 1 << 20
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Of a success, the commonest first."""
+        if self.plan in (_publish, _get) or self.method == "GET":
+            return (200,)
+        if self.path.startswith("/api/bindings") and self.method == "POST":
+            return (201,)
+        return (201, 204) if self.method == "PUT" else (204,)
 
 
 def run(act: Act, reading: Reading, path: Path, fields: dict[str, Any]) -> Deed:
@@ -276,16 +285,16 @@ def properties_of(given: Mapping[str, Any]) -> Properties:
     """Message properties by their names in JSON. Refused (400) for an unknown one, or one of another kind."""
     properties = Properties()
     for name, value in given.items():
-        if name in _TEXTS:
+        if name in TEXTS:
             if isinstance(value, int) and not isinstance(value, bool):
                 value = str(value)
             if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > 255:
                 raise bad_request(f"property '{name}' is a text of at most 255 bytes")
-        elif name in _NUMBERS:
+        elif name in NUMBERS:
             if isinstance(value, str) and value.isascii() and value.isdigit():
                 value = int(value) if len(value) < 21 else -1
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _NUMBERS[name]:
-                raise bad_request(f"property '{name}' is a number from 0 to {_NUMBERS[name]}")
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= NUMBERS[name]:
+                raise bad_request(f"property '{name}' is a number from 0 to {NUMBERS[name]}")
         elif name == "headers":
             if not isinstance(value, dict):
                 raise bad_request("property 'headers' is an object")
@@ -302,8 +311,8 @@ def _get(r: Reading, p: Path, body: Body) -> Deed:
     if missing:
         raise bad_request(f"[{','.join(f'{{key_missing,{name}}}' for name in missing)}]")
     ack_mode, encoding = body.text("ackmode"), body.text("encoding")
-    if ack_mode not in _ACK_MODES:
-        raise bad_request(f"ackmode is one of {', '.join(_ACK_MODES)}")
+    if ack_mode not in ACK_MODES:
+        raise bad_request(f"ackmode is one of {', '.join(ACK_MODES)}")
     if encoding not in ("auto", "base64"):
         raise bad_request("encoding is 'auto' or 'base64'")
     count = body.number("count")

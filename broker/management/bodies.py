@@ -25,7 +25,7 @@ from .sayable import check_arguments
 BODY_BYTES_MAX: Final = 1 << 20
 DEFINITIONS_BYTES_MAX: Final = 64 << 20
 TAGS_MAX: Final = 50
-_APPLY_TO: Final = get_args(ApplyTo)
+APPLY_TO: Final = get_args(ApplyTo)
 _MISSING: Final[Any] = object()
 _HASHES: Final = (SHA256, SHA512, SCRYPT)
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
@@ -228,7 +228,7 @@ def limits_command(vhost: str, limits: Mapping[str, Any], at_ms: int) -> c.SetVh
 def policy_command(vhost: str, name: str, body: Body, *, operator: bool = False) -> c.PutPolicy | c.PutOperatorPolicy:
     """Make or replace a policy."""
     apply_to = body.text("apply-to", body.text("apply_to", "all"))
-    if apply_to not in _APPLY_TO:
+    if apply_to not in APPLY_TO:
         raise bad_request(f"Validation failed\n\napply-to '{apply_to[:80]}' unrecognised\n")
     pattern, definition, priority = body.text("pattern"), body.table("definition"), body.number("priority", 0)
     if operator:

@@ -149,7 +149,7 @@ def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, 
         raise bad_request("not_json")
     plan: Plan = []
     passwords: list[tuple[int, str]] = []
-    for section, planner in _SECTIONS.items():
+    for section, planner in SECTIONS.items():
         if vhost is not None and section in _OF_CLUSTER:
             continue
         for number, entry in enumerate(_entries(document, section)):
@@ -311,7 +311,7 @@ def _plan_operator_policy(body: Body, vhost: str | None) -> c.Defining:
     return policy_command(_vhost_of(body, vhost), _name(body), body, operator=True)
 
 
-_SECTIONS: Final[dict[str, _Planner]] = {
+SECTIONS: Final[dict[str, _Planner]] = {
     "vhosts": _plan_vhost,
     "users": _plan_vhost,
     "permissions": _plan_permission,

@@ -38,6 +38,16 @@ class Read(msgspec.Struct, frozen=True):
     filename: str = ""
     """Offered when it is stored."""
 
+    @property
+    def is_check(self) -> bool:
+        """A health check: 503 is an answer of it."""
+        return self.path.startswith(("/api/health/", "/api/healthchecks/"))
+
+    @property
+    def listed(self) -> bool:
+        """The answer is a list."""
+        return not self.is_check and self.path not in _SINGLE
+
 
 def run(read: Read, reading: Reading, path: Path) -> tuple[int, Document | list[Document]]:
     """(status, document). Refused as the rights and the query demand."""
@@ -123,6 +133,18 @@ _CHECKS: Final[tuple[Read, ...]] = (
     ),
     Read("/api/healthchecks/node", "This node's alarms and lease", _check(lambda r, _: nodes.alarms(r, local=True))),
 )
+
+_SINGLE: Final = frozenset(
+    {
+        "/api/overview", "/api/cluster-name", "/api/whoami", "/api/nodes/{name}", "/api/definitions",
+        "/api/definitions/{vhost}", "/api/connections/{name}", "/api/channels/{name}", "/api/exchanges/{vhost}/{name}",
+        "/api/queues/{vhost}/{name}", "/api/bindings/{vhost}/e/{source}/q/{destination}/{properties_key}",
+        "/api/bindings/{vhost}/e/{source}/e/{destination}/{properties_key}", "/api/vhosts/{vhost}",
+        "/api/users/{user}", "/api/permissions/{vhost}/{user}", "/api/policies/{vhost}/{name}",
+        "/api/operator-policies/{vhost}/{name}", "/api/parameters/{component}/{vhost}/{name}",
+        "/api/global-parameters/{name}",
+    }
+)  # fmt: skip
 
 READS: Final[tuple[Read, ...]] = (
     Read("/api/overview", "The cluster at a glance", lambda r, _: nodes.overview(r)),

@@ -72,6 +72,13 @@ class Write(msgspec.Struct, frozen=True):
     """The vhost of the path must be open to the user."""
     body_bytes_max: int = BODY_BYTES_MAX
 
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Of a success, the commonest first."""
+        if self.plan is _import:
+            return (204, 200)
+        return (201, 204) if self.method == "PUT" else (204,)
+
 
 def run(write: Write, reading: Reading, path: Path, fields: dict[str, Any]) -> Planned:
     """The plan. Refused as rights and body demand."""

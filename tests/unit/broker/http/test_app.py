@@ -180,6 +180,36 @@ async def test_the_schema_has_every_path_and_the_page_lists_them(client: Client)
     assert "https://" not in page.text
 
 
+async def test_lists_say_that_they_are_lists(client: Client) -> None:
+    words = {
+        "vhost": "%2F", "name": "busy", "user": "guest", "source": "events", "destination": "busy",
+        "component": "policy", "port": "5672", "protocol": "amqp", "within": "1", "unit": "days",
+        "properties_key": "order.%23",
+    }  # fmt: skip
+    names = {"nodes": "n1", "attempts": "n1", "exchanges": "events", "policies": "limits", "global-parameters": "mine",
+             "operator-policies": "most", "e": "inner"}  # fmt: skip
+    for read in READS:
+        kind = read.path.split("/")[3 if "/auth/" in read.path else 2]
+        path = read.path.format(**words | {"name": names.get(kind, "busy")})
+        answer = await client.get(f"{path}?page=1")
+        if answer.status_code == 200:
+            assert ("items" in answer.json()) == read.listed, path
+        else:
+            assert answer.status_code == 404 or read.is_check, (path, answer.text)
+
+
+async def test_the_schema_says_what_a_queue_is_declared_with(client: Client) -> None:
+    schema = (await client.http.get("/api/openapi.json")).json()
+    operation = schema["paths"]["/api/queues/{vhost}/{name}"]["put"]
+    body = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["arguments"]["properties"]["x-max-priority"] == {
+        "type": "integer", "minimum": 1, "maximum": 255,
+    }  # fmt: skip
+    assert {"201", "204", "default"} <= set(operation["responses"])
+    page = schema["paths"]["/api/queues"]["get"]["parameters"]
+    assert {each["name"]: each["schema"].get("maximum") for each in page}["page_size"] == 500
+
+
 PARTS = st.sampled_from(
     ("api", "queues", "%2F", "busy", "exchanges", "events", "bindings", "e", "q", "users", "guest", "..", "%00", "%FF",
      "nodes", "n1", "connections", "a%2Fb", "policies", "definitions", "permissions", "x" * 300, "channels", "~")

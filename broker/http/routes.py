@@ -1,0 +1,61 @@
+"""Paths of the tables become routes, with what the OpenAPI document says of them (`broker.management.schemas`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from broker.management import schemas
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+_TOLD: Final = {200: "Done, and told", 201: "Made", 204: "Done", 503: "The check has failed; or not possible now"}
+
+
+def add(
+    app: FastAPI,
+    method: str,
+    path: str,
+    summary: str,
+    endpoint: Endpoint,
+    statuses: tuple[int, ...] = (200,),
+    listed: bool = False,
+) -> None:
+    """One route. `statuses`: of a success, the commonest first; `listed`: it is answered with a list."""
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": schema}
+        for name, schema in schemas.of_path(path).items()
+    ] + [
+        {"name": name, "in": "query", "schema": schema}
+        for name, schema in schemas.of_query(method, path, listed).items()
+    ]
+    extra: dict[str, Any] = {"parameters": parameters}
+    body = schemas.BODIES.get((method, path))
+    if body is not None:
+        extra["requestBody"] = {"required": bool(body.get("required")), **_json(body)}
+    elif method == "POST":
+        extra["requestBody"] = _json(schemas.DOCUMENT)
+    told = schemas.ANSWERS.get((method, path), schemas.DOCUMENTS if listed else schemas.DOCUMENT)
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"description": _TOLD[status], **(_json(told) if status in (200, 503) else {})} for status in statuses
+    }
+    responses["default"] = {"description": "Refused", **_json(schemas.REFUSED)}
+    app.add_api_route(
+        path,
+        endpoint,
+        methods=[method],
+        summary=summary,
+        openapi_extra=extra,
+        response_class=Response,
+        status_code=statuses[0],
+        tags=[path.split("/")[2]],
+        operation_id=f"{method} {path}",
+        responses=responses,
+    )
+
+
+def _json(schema: schemas.Schema) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}

@@ -1,0 +1,174 @@
+"""The OpenAPI document says of requests what is so: no more is asked for, and what it allows is not refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.management import amqp_deeds, messages, operations, schemas, writes
+from broker.management.errors import Refused
+from broker.management.schemas import BODIES, Schema
+from cluster.policies import POLICY_RULES
+from cluster.queue_settings import ARGUMENT_RULES
+from tests.unit.broker.management.set_up import recorded_place
+
+TABLES: dict[tuple[str, str], Any] = {
+    (entry.method, entry.path): entry
+    for entry in (*writes.WRITES, *amqp_deeds.ACTS, *operations.OPERATIONS, *messages.QUESTIONS)
+}
+LOGIN = ("POST", "/api/login")
+OTHERS_SAY = {"apply_to", "metadata"}
+"""What clients also send, in the place of what the schemas name."""
+NO_FORM = ("not_base64", "there is no", "no_such_user", "look again", "is no condition")
+"""Why else something is refused."""
+TEXTS = st.text("ab0", max_size=6)
+PLACE = recorded_place()
+
+
+def values(schema: Schema) -> st.SearchStrategy[Any]:
+    """What a schema allows, as far as the schemas here go."""
+    if "const" in schema:
+        return st.just(schema["const"])
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    if "anyOf" in schema and "type" not in schema:
+        return st.one_of([values(each) for each in schema["anyOf"]])
+    match schema.get("type"):
+        case "string":
+            least = schema.get("minLength", 0)
+            return TEXTS.filter(lambda text: len(text) >= least)
+        case "integer":
+            return st.integers(schema.get("minimum", -9), schema.get("maximum", 9))
+        case "boolean":
+            return st.booleans()
+        case "array":
+            return st.lists(values(schema["items"]), max_size=2)
+        case "object":
+            return objects(schema)
+        case _:
+            return st.none() | st.booleans() | TEXTS
+
+
+@st.composite
+def objects(draw: st.DrawFn, schema: Schema) -> dict[str, Any]:
+    fields = {name: values(each) for name, each in schema.get("properties", {}).items()}
+    chosen = set(schema.get("required", ()))
+    choices = [schema, *schema.get("allOf", ())]
+    alternatives = set[str]()
+    for choice in (each.get("anyOf") or each.get("oneOf") for each in choices):
+        if choice:
+            alternatives |= {name for one in choice for name in one["required"]}
+            one = draw(st.sampled_from(choice))
+            chosen |= set(one["required"])
+            fields |= {name: values(each) for name, each in one.get("properties", {}).items()}
+    free = sorted(set(fields) - chosen - alternatives)
+    chosen |= draw(st.sets(st.sampled_from(free), max_size=4)) if free else set()
+    if not chosen and schema.get("minProperties"):
+        chosen = {draw(st.sampled_from(sorted(fields)))}
+    return {name: draw(fields[name]) for name in sorted(chosen)}
+
+
+class Asked(dict[str, Any]):
+    """A body that remembers what was asked for."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        super().__init__(fields)
+        self.names = set[str]()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        self.names.add(str(name))
+        return super().__contains__(name)
+
+
+def planned(place: tuple[str, str], fields: dict[str, Any]) -> None:
+    entry = TABLES[place]
+    path = {"vhost": "/", "name": "busy", "user": "mon", "source": "events", "destination": "busy", "component": "c",
+            "properties_key": "order.%23", "exchange": "events"}  # fmt: skip
+    if "limits" in place[1]:
+        path["name"] = "max-connections"
+    elif "/exchanges/" in place[1] or "/e/{destination}" in place[1]:
+        path["name"] = path["destination"] = "events"
+    elif "/nodes/" in place[1]:
+        path["name"] = PLACE.mirror.node
+    reading = PLACE.reading(dry_run="")
+    if isinstance(entry, operations.Operation):
+        operations.run(entry, reading, path, fields)
+    elif isinstance(entry, messages.Question):
+        messages.run(entry, reading, path, fields)
+    elif isinstance(entry, amqp_deeds.Act):
+        amqp_deeds.run(entry, reading, path, fields)
+    else:
+        writes.run(entry, reading, path, fields)
+
+
+def refusal(place: tuple[str, str], fields: dict[str, Any]) -> Refused | None:
+    try:
+        planned(place, fields)
+    except Refused as refused:
+        return refused
+    return None
+
+
+def test_every_schema_is_of_a_path_and_every_path_that_asks_for_something_has_one() -> None:
+    assert set(BODIES) - {LOGIN} <= set(TABLES)
+    for place in set(TABLES) - set(BODIES):
+        asked = Asked({})
+        refusal(place, asked)
+        assert not asked.names, f"{place} asks for {asked.names}: say so in BODIES"
+
+
+@pytest.mark.parametrize("place", sorted(set(BODIES) - {LOGIN}), ids=" ".join)
+def test_what_a_schema_allows_is_taken(place: tuple[str, str]) -> None:
+    schema = BODIES[place]
+
+    @settings(max_examples=40)
+    @given(values(schema))
+    def check(fields: dict[str, Any]) -> None:
+        asked = Asked(fields)
+        refused = refusal(place, asked)
+        assert refused is None or refused.status == 401 or any(why in str(refused.reason) for why in NO_FORM), refused
+        assert asked.names <= set(schema["properties"]) | OTHERS_SAY, "it asks for what the schema does not name"
+
+    check()
+
+
+@pytest.mark.parametrize("place", sorted(set(BODIES) - {LOGIN}), ids=" ".join)
+def test_what_a_schema_requires_is_required(place: tuple[str, str]) -> None:
+    required = BODIES[place].get("required", ())
+
+    @settings(max_examples=20)
+    @given(values(BODIES[place]))
+    def check(fields: dict[str, Any]) -> None:
+        for name in required:
+            refused = refusal(place, {each: fields[each] for each in fields if each != name})
+            assert refused is not None
+            assert refused.status == 400
+
+    check()
+
+
+@pytest.mark.parametrize(("properties", "rules"), [
+    (schemas.QUEUE_ARGUMENTS["properties"], ARGUMENT_RULES), (schemas.POLICY_DEFINITION["properties"], POLICY_RULES),
+])  # fmt: skip
+def test_arguments_have_the_bounds_that_the_wiring_knows(properties: dict[str, Schema], rules: dict[str, Any]) -> None:
+    assert set(rules) <= set(properties)
+    for name, rule in rules.items():
+        schema = properties[name]
+        match schema.get("type"):
+            case None:
+                continue
+            case "integer":
+                good, bad = {schema["minimum"], schema["maximum"]}, {schema["minimum"] - 1, schema["maximum"] + 1, "1"}
+            case "boolean":
+                good, bad = {True, False}, {"true"}
+            case _:
+                good, bad = set(schema.get("enum", ("a", "x" * 255))), {7}
+        assert [rule.check(value) for value in good] == [None] * len(good), name
+        assert all(rule.check(value) is not None for value in bad), name
