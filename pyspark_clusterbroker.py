@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 try:
-    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.datasource import DataSource, DataSourceReader
 except ImportError:  # no Spark, or one of the time before Python data sources
     pass
 else:
@@ -17,7 +17,7 @@ else:
         from pyspark.sql.types import StructType
 
         from pipeline.sink import BatchWriter, StreamWriter
-        from pipeline.source import BatchReader, StreamReader
+        from pipeline.source import StreamReader
 
     class DefaultSource(DataSource):
         """`format("clusterbroker")`."""
@@ -31,7 +31,7 @@ else:
 
             return schema_of(self.options)
 
-        def reader(self, schema: StructType) -> BatchReader:
+        def reader(self, schema: StructType) -> DataSourceReader:
             from pipeline.source import batch_reader
 
             return batch_reader(self.options, schema)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from journal.index import Index
+from journal.index import LAST, Index
 from journal.layout import REDELIVERED, RUN_ENTRY, RUN_LENGTH
 from journal.queue_state import QueueState
 from journal.record import Record
@@ -73,12 +73,18 @@ class Fold:
             state = self._states[queue_id] = QueueState.of_meta(self.meta_of(queue_id))
         return state
 
-    def entries(self, queue_id: int) -> Iterator[Entry]:
-        """The live messages of a queue, in the order of their seqs."""
+    def entries(self, queue_id: int, first: int = 0, last: int = LAST) -> Iterator[Entry]:
+        """The live messages of a queue from seq `first` to `last`, in the order of their seqs."""
+        for entry in self._entries(queue_id, first // RUN_LENGTH * RUN_LENGTH, last):
+            if first <= entry.seq <= last:
+                yield entry
+
+    def _entries(self, queue_id: int, first_block: int, last: int) -> Iterator[Entry]:
+        """Those of whole blocks."""
         blocks = self.touched.get(queue_id, {})
-        waiting = sorted(blocks)
+        waiting = sorted(block for block in blocks if first_block <= block <= last)
         upto = self.reserved_upto(queue_id)
-        for first_seq, entries in self.index.runs(queue_id):
+        for first_seq, entries in self.index.runs(queue_id, first_block, last):
             block = first_seq // RUN_LENGTH * RUN_LENGTH
             while waiting and waiting[0] < block:
                 yield from _entries(blocks[waiting.pop(0)], upto)

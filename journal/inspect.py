@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from journal.errors import DamagedJournal
 from journal.fold import Entry, Fold
-from journal.index import Index
+from journal.index import LAST, Index
 from journal.options import JournalOptions
 from journal.reader import Reader
 from journal.record import DamagedRecord, Message, read_message
@@ -25,6 +25,7 @@ from journal.replay import Tail
 from journal.segments import Segments
 
 BATCH = 256
+RECORDS = 4096
 LOOKS = 8
 PAUSE_S = 0.02
 
@@ -137,9 +138,24 @@ class JournalView:
         message = None if entry is None else self._read(queue_id, entry)
         return None if message is None else message.time_ms
 
-    def entries(self, queue_id: int) -> Iterator[Entry]:
-        """The live messages of a queue without their contents, in the order of their seqs."""
-        return self._fold.entries(queue_id)
+    def entries(self, queue_id: int, first: int = 0, last: int = LAST) -> Iterator[Entry]:
+        """The live messages of a queue without their contents, in the order of their seqs, of these seqs only."""
+        return self._fold.entries(queue_id, first, last)
+
+    def next_seq(self, queue_id: int) -> int:
+        """The lowest seq that no message has had."""
+        return self._fold.next_seq(queue_id)
+
+    def records(self, queue_id: int, first: int = 0, last: int = LAST) -> Iterator[bytes]:
+        """The same messages as their records (layout.py), some thousand at a time. Raises DamagedJournal."""
+        entries = self._fold.entries(queue_id, first, last)
+        while batch := list(islice(entries, RECORDS)):
+            wanted = [(entry.seq, entry.segment, entry.offset, entry.length) for entry in batch]
+            try:
+                yield self._reader.records(queue_id, wanted)
+            except (DamagedRecord, OSError):  # one of them is gone, or damaged: the careful way tells which
+                parts = [self._record(queue_id, entry) for entry in batch]
+                yield b"".join(part for part in parts if part is not None)
 
     def messages(self, queue_id: int) -> Iterator[StoredMessage]:
         """The live messages of a queue, in the order of their seqs. Raises DamagedJournal."""
@@ -156,6 +172,11 @@ class JournalView:
                     yield StoredMessage(entry, message)
 
     def _read(self, queue_id: int, entry: Entry) -> Message | None:
+        data = self._record(queue_id, entry)
+        return None if data is None else read_message(data, 0, queue_id, entry.seq, entry.offset)
+
+    def _record(self, queue_id: int, entry: Entry) -> bytes | None:
+        """Padded; None when it is gone."""
         try:
             fd = os.open(self._segments.path(entry.segment), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -164,7 +185,8 @@ class JournalView:
             raise self._segments.damaged(entry.segment, None, "the file is gone", queue_id) from None
         try:
             data = os.pread(fd, entry.length, entry.offset)
-            return read_message(data, 0, queue_id, entry.seq, entry.offset)
+            read_message(data, 0, queue_id, entry.seq, entry.offset)
+            return data + bytes(-entry.length % 8)
         except DamagedRecord as damage:
             raise self._segments.damaged(entry.segment, damage.offset, damage.args[1], queue_id) from damage
         finally:

@@ -11,10 +11,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from journal.options import JournalOptions
-from journal.record import DamagedRecord, Message, read_messages, read_span
+from journal.record import DamagedRecord, Message, read_messages, read_span, verify_records
 from journal.segments import Segments
 
 OPEN_FILES_MAX = 64
+EPOCH_MAX = 2**32 - 1
+_PADDING = tuple(bytes(count) for count in range(8))
 
 Wanted = tuple[int, int, int, int]
 """seq, segment, offset of the record, its length"""
@@ -33,6 +35,20 @@ class Reader:
         if together is not None:
             return self._read_together(queue_id, wanted, *together)
         return self._read_apart(queue_id, wanted)
+
+    def records(self, queue_id: int, wanted: Sequence[Wanted]) -> bytes:
+        """The records themselves, padded, one behind the other. Raises DamagedRecord, OSError."""
+        lengths = {(segment, offset): length for _, segment, offset, length in wanted}
+        parts: list[bytes] = []
+        for segment, start, end, places in self._spans(wanted):
+            data = os.pread(self._file(segment), end - start, start)
+            for _, offset in places:
+                length = lengths[segment, offset]
+                parts += data[offset - start : offset - start + length], _PADDING[-length % 8]
+        whole = b"".join(parts)
+        if verify_records(whole, queue_id, EPOCH_MAX) != len(wanted):
+            raise DamagedRecord(0, "records of another size than the index has")
+        return whole
 
     def _read_apart(self, queue_id: int, wanted: Sequence[Wanted]) -> list[Message] | DamagedRecord:
         messages: list[Message] = []

@@ -103,7 +103,7 @@ def moment_ms(value: str) -> int:
 def names(value: str) -> tuple[str, ...]:
     names = tuple(filter(None, (part.strip() for part in value.split(","))))
     if not names or len(set(names)) < len(names) or any(len(name.encode()) > 255 for name in names):
-        raise ValueError("names of streams separated by commas, each once")
+        raise ValueError("names separated by commas, each once")
     return names
 
 

@@ -59,11 +59,12 @@ GROUPS: Final = (
     "Guarantees",
     "Bad rows",
     "What is read",
+    "What is read of a journal",
     "How much a batch reads",
     "Speed",
 )
 OF_SINK: Final = frozenset({"What is written", "Guarantees", "Bad rows"})
-OF_SOURCE: Final = frozenset({"What is read", "How much a batch reads"})
+OF_SOURCE: Final = frozenset({"What is read", "What is read of a journal", "How much a batch reads"})
 """Groups; the others are of both."""
 
 OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
@@ -155,6 +156,13 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("readTimeoutMs", "60000", whole(1, 3_600_000), "read_timeout_ms",
                "A task fails when nothing comes for so long."),
     ),
+    "What is read of a journal": (
+        Option("journal", None, text, "journal",
+               "In the place of `stream`, for batches: a node's data directory, or a copy of it, which every executor "
+               "must see. What is on its disk is read, beside the node or without it."),
+        Option("queues", None, names, "queues",
+               "The queues to read of it, by name and separated by commas. Otherwise all of the vhost `vhost`."),
+    ),
     "How much a batch reads": (
         Option("maxRecordsPerTrigger", None, whole(1, 2**62), "trigger_rows_max",
                "At most so many messages in a micro-batch, of all streams together."),
@@ -223,6 +231,8 @@ class Options:
     fail_on_data_loss: bool
     include_headers: bool
     read_timeout_ms: int
+    journal: str | None
+    queues: tuple[str, ...] | None
     trigger_rows_max: int | None
     trigger_bytes_max: int | None
     trigger_rows_min: int | None
@@ -326,7 +336,19 @@ def _check_together(values: Mapping[str, Any], named: set[str]) -> None:
         raise BadOption(f"option '{_name_of(loose[0])}' needs 'tls' = 'true', or a uri amqps://")
 
 
+_NOT_OF_JOURNALS: Final = frozenset({
+    "streams", "starting", "starting_ms", "ending", "ending_ms", "trigger_rows_max", "trigger_bytes_max",
+    "trigger_rows_min", "trigger_delay_max_s", "fail_on_data_loss",
+})  # fmt: skip
+
+
 def _check_reading(values: Mapping[str, Any], named: set[str]) -> None:
+    if values["journal"] is not None:
+        if others := named & _NOT_OF_JOURNALS:
+            raise BadOption(f"option '{_name_of(min(others))}' is not for a journal: leave it out")
+        return
+    if values["queues"] is not None:
+        raise BadOption("option 'queues' is used with 'journal' only")
     if values["streams"] is None:
         raise BadOption("option 'stream' is missing: name the stream queue to read")
     for one, other in (("starting", "starting_ms"), ("ending", "ending_ms")):

@@ -41,7 +41,7 @@ _STREAMING_ONLY: Final = {
     "maxBytesPerTrigger": "trigger_bytes_max",
     "minOffsetsPerTrigger": "trigger_rows_min",
 }
-_BATCH_ONLY: Final = {"endingOffsets": "ending", "endingTimestamp": "ending_ms"}
+_BATCH_ONLY: Final = {"journal": "journal", "endingOffsets": "ending", "endingTimestamp": "ending_ms"}
 
 
 @dataclass
@@ -194,9 +194,14 @@ def schema_of(given: Mapping[str, str]) -> str:
     return columns.schema(parse(given, reads=True).include_headers)
 
 
-def batch_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
+def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Raises BadOption, BadColumns."""
-    return BatchReader(*_checked(given, schema, _STREAMING_ONLY, "streams, which have triggers"))
+    options, names, arrow = _checked(given, schema, _STREAMING_ONLY, "streams, which have triggers")
+    if options.journal is not None:
+        from pipeline.journal import JournalReader
+
+        return JournalReader(options, names, arrow)
+    return BatchReader(options, names, arrow)
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:

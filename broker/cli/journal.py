@@ -24,9 +24,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from broker.cli.data_directory import DataDirectory, NotThere
 from broker.cli.export import Export, ExportImpossible
 from broker.cli.readable import body_text, plain, properties_of, visible
+from cluster.data_directory import DataDirectory, NotThere
 from cluster.errors import ClusterError
 from journal.check import Broken, CheckReport
 from journal.check import check as check_journal

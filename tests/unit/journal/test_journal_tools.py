@@ -15,6 +15,7 @@ from journal.check import check
 from journal.compact import compact
 from journal.errors import DamagedJournal, LockedJournal
 from journal.inspect import JournalView
+from journal.record import enqueued, verify_records
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
@@ -58,6 +59,24 @@ def test_a_whole_journal_is_proved_and_left_alone(used: Node) -> None:
     assert report.records["RSV"] == report.records["REQ"] == 1
     assert steps[-1][0] == steps[-1][1]
     assert files_of(used.directory) == before
+
+
+def test_messages_come_as_their_records_in_any_range(used: Node) -> None:
+    with JournalView(used.directory) as view:
+        for first, last in ((0, 2**62), (701, 701), (500, 720), (250, 255), (256, 790), (801, 900)):
+            wanted = [entry.seq for entry in view.entries(2) if first <= entry.seq <= last]
+            assert [entry.seq for entry in view.entries(2, first, last)] == wanted
+            data = b"".join(view.records(2, first, last))
+            assert enqueued(data)[1] == verify_records(data, 2, 1) == len(wanted)
+        assert view.next_seq(2) == 801
+    with JournalView(used.directory) as view:
+        damaged = next(iter(view.entries(2)))
+        path = used.directory / "segments" / f"{damaged.segment:08d}.seg"
+        data = bytearray(path.read_bytes())
+        data[damaged.offset + damaged.length - 1] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(DamagedJournal):
+            list(view.records(2))
 
 
 def test_an_empty_and_a_missing_journal(tmp_path: Path) -> None:
@@ -155,6 +174,7 @@ BESIDE = """
 import json, sys
 from journal.check import check
 from journal.inspect import JournalView
+from journal.record import enqueued, verify_records
 report = check(sys.argv[1])
 with JournalView(sys.argv[1]) as view:
     ready = {q.queue_id: q.ready for q in view.queues()}

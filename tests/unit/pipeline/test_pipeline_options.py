@@ -94,8 +94,8 @@ def test_what_a_source_reads() -> None:
     "given, said",
     [
         ({}, "option 'stream' is missing: name the stream queue to read"),
-        ({"stream": " ,"}, "option 'stream' is ' ,': expected names of streams separated by commas"),
-        ({"stream": "a,a"}, "expected names of streams separated by commas, each once"),
+        ({"stream": " ,"}, "option 'stream' is ' ,': expected names separated by commas"),
+        ({"stream": "a,a"}, "expected names separated by commas, each once"),
         ({"stream": "a", "exchange": "e"}, "option 'exchange' is one of the sink only: leave it out"),
         ({"stream": "a", "startingOffsets": "first"}, "option 'startingOffsets' is 'first': expected earliest, latest"),
         ({"stream": "a", "startingOffsets": "[1]"}, "expected earliest, latest, or an offset for each stream as JSON"),
