@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ import msgspec
 import structlog
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match
 
@@ -38,6 +39,7 @@ from broker.management.mirror import Mirror
 from broker.management.reading import Reading
 from broker.management.rights import MANAGEMENT, Seer
 from broker.server.audit import Audit
+from broker.server.log import Bucket
 from broker.version import VERSION
 from cluster import passwords
 from cluster.errors import Unavailable
@@ -89,6 +91,7 @@ def create_app(
         lifespan=shell.lifespan,
     )
     app.state.room = Room()
+    app.state.failures = Bucket(time.monotonic())
     for read in reads.READS:
         statuses = (200, 503) if read.is_check else (200,)
         routes.add(app, "GET", read.path, read.summary, shell.read(read), statuses, read.listed)
@@ -340,7 +343,8 @@ class Room:
 
 
 async def body_of(request: Request, bytes_max: int) -> bytes:
-    """The body. Refused: 408 when it takes too long, 413 when it is too long, 415 when it is not JSON."""
+    """The body. Refused: 400 when who sends it is gone, 408 when it takes too long, 413 when it is too long, 415 when
+    it is not JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and int(declared[:20]) > bytes_max:
@@ -355,6 +359,8 @@ async def body_of(request: Request, bytes_max: int) -> bytes:
                 received += chunk
     except TimeoutError:
         raise Refused(408, "request_timeout", f"the body was not there within {BODY_S:g} s") from None
+    except ClientDisconnect:
+        raise Refused(400, "bad_request", "the client went away before its body was there") from None
     finally:
         room.give(len(received))
     # another site's page may POST without asking first, but not as JSON
@@ -406,7 +412,9 @@ async def _not_routed(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    # as text: a renderer of exceptions may show local variables, and these are what the client sent
-    trace = "".join(traceback.format_exception(error))
-    LOG.error("request failed", path=request.url.path, method=request.method, trace=trace)
+    bucket: Bucket = request.app.state.failures
+    if bucket.passes(time.monotonic()):  # a client may find what fails, and do it again
+        # as text: a renderer of exceptions may show local variables, and these are what the client sent
+        trace = "".join(traceback.format_exception(error))
+        LOG.error("request failed", path=request.url.path, method=request.method, trace=trace)
     return error_response(500, "internal_error", "the request failed; the node's log says more")

@@ -17,6 +17,7 @@ from broker.management.messages import QUESTIONS
 from broker.management.operations import OPERATIONS
 from broker.management.reads import READS
 from broker.management.writes import WRITES
+from broker.server.log import BURST
 from cluster import commands as c
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import NOW_MS, everything, queue, recorded_place
@@ -163,6 +164,45 @@ async def test_what_goes_wrong_here_is_told_to_nobody_else(
     assert "ZeroDivision" in logged
     assert "Z3Vlc3Q6Z3Vlc3Q=" not in logged
     assert "authorization" not in logged
+
+
+async def test_what_fails_again_and_again_is_not_told_each_time(
+    client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("broker.management.queues.document", lambda *_: 1 / 0)
+    for _ in range(BURST + 20):
+        assert (await client.get("/api/queues")).status_code == 500
+    assert BURST <= capsys.readouterr().out.count("request failed") < BURST + 20
+
+
+async def test_who_goes_away_in_a_body_is_no_failure_of_ours(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = iter(({"type": "http.request", "body": b'{"na', "more_body": True}, {"type": "http.disconnect"}))
+    answered: list[Any] = []
+
+    async def receive() -> Any:
+        return next(events)
+
+    async def send(message: Any) -> None:
+        answered.append(message)
+
+    head = [(b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q="), (b"content-type", b"application/json")]
+    await client.http._transport.app(  # type: ignore[attr-defined]
+        {
+            "type": "http",
+            "method": "PUT",
+            "path": "/api/cluster-name",
+            "query_string": b"",
+            "headers": head,
+            "client": ("127.0.0.1", 1),
+        },
+        receive,
+        send,
+    )
+    assert answered[0]["status"] == 400
+    assert not client.deeds.ordered
+    assert not capsys.readouterr().out
 
 
 async def test_the_schema_has_every_path_and_the_page_lists_them(client: Client) -> None:
