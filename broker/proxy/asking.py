@@ -13,8 +13,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.proxy.attachment import Attachment
-from broker.proxy.messages import ASK_COUNTS, ASK_DELETE, ASK_GET, ASK_PURGE, ASK_TOUCH, Answer, Ask
+from broker.proxy.messages import ASK_COUNTS, ASK_DELETE, ASK_GET, ASK_LEASE, ASK_PURGE, ASK_TOUCH, Answer, Ask
 from broker.queues.face import IN_USE, NOT_EMPTY
+from broker.queues.lease import LeaseAnswer, Take
 from broker.queues.ring import RemoteConsumer
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Asking:
             if not self._serving.open:
                 break  # perhaps the one before was a deletion
             asked = self._asked.popleft()
-            counts = asked.ask.what in (ASK_COUNTS, ASK_TOUCH, ASK_DELETE)
+            counts = asked.ask.what in (ASK_COUNTS, ASK_TOUCH, ASK_DELETE) or isinstance(asked.ask.word, Take)
             if counts and queue.ring.advance() < asked.seq and now_ms < asked.due_ms:
                 self._asked.append(asked)
                 queue.host.wake(queue, asked.due_ms)
@@ -89,6 +90,9 @@ class Asking:
         queue = self._serving.queue
         if ask.what == ASK_GET:
             self._get(attachment, ask, now_ms)
+            return
+        if ask.what == ASK_LEASE:
+            self._tend(attachment, ask, now_ms)
             return
         if ask.what == ASK_PURGE:
             count = queue.ring.purge()
@@ -112,6 +116,16 @@ class Asking:
         if ask.what == ASK_DELETE and not refused:
             self._serving.doom(now_ms)
 
+    def _tend(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
+        queue, gen = self._serving.queue, attachment.gen
+
+        def heard(told: LeaseAnswer, records: bytes) -> None:
+            if attachment.attached and attachment.gen == gen:  # otherwise it is asked again
+                self._say(attachment, Answer(queue.entity.queue_id, gen, ask.request, lease=told), records)
+
+        assert ask.word is not None, "a question about a lease says what"
+        queue.tend(ask.word, heard, now_ms)
+
     @property
     def _ready(self) -> int:
         """Ready and committed: what is not committed yet is not in the queue for anybody but its publisher."""
@@ -125,7 +139,7 @@ class Asking:
         self._gets[credit] = attachment
         gen = attachment.gen
 
-        def taken(_: object) -> None:
+        def taken(refused: object) -> None:
             self._gets.pop(credit, None)
             queue.ring.handed -= credit.delivered  # it is no consumer's
             if ask.no_ack:
@@ -134,9 +148,10 @@ class Asking:
             else:
                 queue.ring.got += credit.delivered
             queue.ring.got_empty += not credit.delivered
+            why = refused if isinstance(refused, str) else ""
             if not attachment.attached or attachment.gen != gen:
                 return  # it is asked again; what was taken returns, for the next attach does not list it
-            answer = Answer(queue.entity.queue_id, gen, ask.request, self._ready, len(queue.subscriptions))
+            answer = Answer(queue.entity.queue_id, gen, ask.request, self._ready, len(queue.subscriptions), why)
             self._say(attachment, answer, credit.out.take())
 
         queue.get(now_ms, taken, credit)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from broker.queues.lease import LeaseAnswer, Word
 from cluster.link.fields import Producer, Short, Signed, Term, Whole, check_ranges
 from cluster.link.fields import Range as Range
 
@@ -154,17 +155,20 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     epoch: Term
     gen: Whole
     request: Whole
-    what: Annotated[int, msgspec.Meta(ge=0, le=4)]
+    what: Annotated[int, msgspec.Meta(ge=0, le=5)]
     if_unused: bool = False
     if_empty: bool = False
     no_ack: bool = False
     """Of ASK_GET: the client will not acknowledge, its node does; for the totals."""
+    word: Word | None = None
+    """Of ASK_LEASE, and there it is."""
 
 
 ASK_GET = 0
 ASK_COUNTS = 1
 ASK_PURGE = 2
 ASK_DELETE = 3  # may it be deleted? the owner takes nothing more until it is
+ASK_LEASE = 5  # something is said about the lease on it
 ASK_TOUCH = 4  # it was declared again: x-expires begins anew; answered like ASK_COUNTS
 
 
@@ -273,7 +277,8 @@ class Settled(ProxyMessage, frozen=True, tag=45):
 
 
 class Answer(ProxyMessage, frozen=True, tag=46):
-    """Answer to Ask. ASK_GET: payload is one ENQ record, or nothing when the queue is empty."""
+    """Answer to Ask. ASK_GET: payload is one ENQ record, or nothing when the queue is empty. ASK_LEASE: what was read,
+    as ENQ records."""
 
     queue_id: Whole
     gen: Whole
@@ -282,7 +287,9 @@ class Answer(ProxyMessage, frozen=True, tag=46):
     """Messages ready, or purged."""
     consumers: Whole = 0
     refused: str = ""
-    """ASK_DELETE: "" or "in use" or "not empty"."""
+    """ASK_DELETE: "" or "in use" or "not empty". ASK_GET: "" or who leases the queue."""
+    lease: LeaseAnswer | None = None
+    """Of ASK_LEASE, and there it is."""
 
 
 class Detach(ProxyMessage, frozen=True, tag=47):

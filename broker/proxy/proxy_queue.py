@@ -28,6 +28,7 @@ from broker.proxy.messages import (
     ASK_COUNTS,
     ASK_DELETE,
     ASK_GET,
+    ASK_LEASE,
     ASK_PURGE,
     ASK_TOUCH,
     SETTLE_ACK,
@@ -49,7 +50,9 @@ from broker.proxy.messages import (
 from broker.proxy.outbox import Outbox
 from broker.proxy.questions import Question, Questions, Then
 from broker.proxy.settlements import Settlements, joined
-from broker.queues.face import EXCLUSIVE, GONE, CommitPart, Taken
+from broker.queues.face import GONE, CommitPart, Taken
+from broker.queues.lease import GONE as LOST
+from broker.queues.lease import LeaseAnswer, Word
 from broker.queues.ring import Ring
 from broker.queues.ticket import Ticket
 from broker.queues.watch import Watch, show
@@ -171,10 +174,10 @@ class ProxyQueue:
         line.surplus.clear()
         self.ring.mark()
 
-    def get(self, now_ms: int, then: Callable[[Taken | None], None], *, no_ack: bool = False) -> None:
+    def get(self, now_ms: int, then: Callable[[Taken | str | None], None], *, no_ack: bool = False) -> None:
         def answered(answer: Answer, payload: memoryview) -> None:
             self.ready = answer.count
-            taken: Taken | None = None
+            taken: Taken | str | None = answer.refused or None
             if payload:
                 seq, message, delivery_count, redelivered = read_records(payload)[0]
                 self._settlements.came_again((seq,))
@@ -183,6 +186,9 @@ class ProxyQueue:
             then(taken)
 
         self._ask(ASK_GET, answered, no_ack=no_ack)
+
+    def tend(self, word: Word, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
+        self._ask(ASK_LEASE, lambda answer, records: then(answer.lease or LOST, bytes(records)), word=word)
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         return message  # the owner has changed in it what a consumer shall see
@@ -282,14 +288,15 @@ class ProxyQueue:
             question.then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
 
     def _ask(
-        self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False
-    ) -> None:
+        self, what: int, then: Then, if_unused: bool = False, if_empty: bool = False, no_ack: bool = False,
+        word: Word | None = None,
+    ) -> None:  # fmt: skip
         if self.deleted:
             then(Answer(self.entity.queue_id, self.gen, 0), memoryview(b""))
             return
         now_ms = self.node.host.now_ms
         after = self._backlog.next_number
-        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then))
+        self._questions.ask(Question(what, if_unused, if_empty, no_ack, after, now_ms, then, word))
         self.ring.mark()
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -430,7 +437,7 @@ class ProxyQueue:
             if then is None:
                 line.subscription.holder.cancelled(line.subscription)
         if then is not None:
-            then(EXCLUSIVE if message.refused else "")
+            then(message.refused)
 
     def on_cancelled(self, message: Cancelled) -> None:
         line = self._lines.get(message.consumer)
@@ -507,7 +514,8 @@ class ProxyQueue:
     def on_answer(self, message: Answer, payload: memoryview) -> None:
         """Of an older attachment: dropped; it was asked again."""
         if message.gen == self.gen and self.attached:
-            read_records(payload)  # what cannot be read must not take the question with it
+            # what cannot be read must not take the question with it
+            verify_records(payload, self.entity.queue_id, self.entity.epoch)
             then = self._questions.answered(message.request)
             if then is not None:
                 then(message, payload)

@@ -17,6 +17,7 @@ from itertools import takewhile
 
 from broker.proxy.messages import ASK_DELETE, Answer, Ask
 from broker.queues.face import UNANSWERED_MS
+from broker.queues.lease import Word
 
 Then = Callable[[Answer, memoryview], None]
 
@@ -31,6 +32,7 @@ class Question:
     """Number of the publish before which it must not be asked: who publishes and then counts, counts his own."""
     since_ms: int
     then: Then
+    word: Word | None = None
     told: bool = False
 
 
@@ -62,8 +64,9 @@ class Questions:
             if not question.told:
                 question.told = True
                 yield Ask(
-                    queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty, question.no_ack
-                )
+                    queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
+                    question.no_ack, question.word,
+                )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:
         question = self._open.pop(request, None)

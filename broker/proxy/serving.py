@@ -341,11 +341,12 @@ class Serving:
         subscriptions = self.queue.subscriptions
         head = message.head
         refused = head.consumer not in attachment.members and (
-            subscriptions.exclusive or (head.exclusive and len(subscriptions) > 0)
+            subscriptions.exclusive or (head.exclusive and len(subscriptions) > 0) or self.queue.leased != ""
         )
         if not refused and head.consumer not in attachment.members:
             self._enlist(attachment, head)
-        answer = Consuming(self.queue_id, attachment.gen, head.consumer, EXCLUSIVE if refused else "")
+        why = self.queue.leased or EXCLUSIVE
+        answer = Consuming(self.queue_id, attachment.gen, head.consumer, why if refused else "")
         self.host.send(attachment.node, answer)
 
     def _enlist(self, attachment: Attachment, head: ConsumerHead) -> None:

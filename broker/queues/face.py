@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from broker.queues.lease import LeaseAnswer, Word
 from broker.queues.ring import Ring
 from broker.queues.ticket import Ticket
 from cluster.entities import Queue as QueueEntity
@@ -96,7 +97,7 @@ class QueueFace(Protocol):
     # -- consuming
 
     def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
-        """`then("")`: the consumer stands in line, deliveries follow; otherwise EXCLUSIVE or GONE."""
+        """`then("")`: the consumer stands in line, deliveries follow; otherwise EXCLUSIVE, GONE, or who leases it."""
 
     def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
         """The consumer is gone; what it holds stays with its channel."""
@@ -104,9 +105,12 @@ class QueueFace(Protocol):
     def limits_changed(self, subscription: Subscription) -> None:
         """basic.qos: it may hold more or fewer messages from now on."""
 
-    def get(self, now_ms: int, then: Callable[[Taken | None], None], *, no_ack: bool = False) -> None:
+    def get(self, now_ms: int, then: Callable[[Taken | str | None], None], *, no_ack: bool = False) -> None:
         """The head, unacknowledged (`no_ack`: the caller settles it at once), or None; `ready` counts what is left when
-        `then` is called."""
+        `then` is called. A text says why nobody gets anything: the queue is leased."""
+
+    def tend(self, word: Word, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
+        """Something is said about the lease on the queue (`leasing`); `then` hears what came of it, and ENQ records."""
 
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         """The message of a `get` as its client shall see it."""

@@ -16,13 +16,13 @@ from broker.queues.ring import HEAD_NONE, HEAD_NOT_COMMITTED, HEAD_NOT_RESERVED,
 if TYPE_CHECKING:
     from broker.queues.queue import Queue
 
-Getter = tuple[Any, Callable[[Taken | None], None]]
+Getter = tuple[Any, Callable[[Taken | str | None], None]]
 """A RemoteConsumer or None, and who hears of it."""
 
 
-def get(queue: Queue, now_ms: int, then: Callable[[Taken | None], None], credit: Any) -> None:
-    """Calls `then` with the head, UNACKED, or None; later when the head must be loaded first. With `credit` the head is
-    delivered to it instead, and `then` is called with None."""
+def get(queue: Queue, now_ms: int, then: Callable[[Taken | str | None], None], credit: Any) -> None:
+    """Calls `then` with the head, UNACKED, or None, or with why there is none for anybody; later when the head must be
+    loaded first. With `credit` the head is delivered to it instead, and `then` is called with None."""
     if not queue.getters:
         answer, known = _take(queue, credit, now_ms)
         if known:
@@ -45,10 +45,12 @@ def serve(queue: Queue, now_ms: int) -> None:
         then(answer)
 
 
-def _take(queue: Queue, credit: Any, now_ms: int) -> tuple[Taken | None, bool]:
+def _take(queue: Queue, credit: Any, now_ms: int) -> tuple[Taken | str | None, bool]:
     """The answer, and whether it is known."""
     if queue.paused:
         return None, False
+    if queue.leased:
+        return queue.leased, True
     queue.make_current(now_ms)
     ring = queue.ring
     head = HEAD_NONE if queue.halted else ring.head(now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker.queues.deadletter import Reason
@@ -29,6 +30,9 @@ class Host(Protocol):
 
     def load(self, queue: Queue, locations: list[Location]) -> None:
         """Read messages from the journal; the answer comes to `queue.loaded`."""
+
+    def fetch(self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
+        """Read messages from the journal for `then`; the ring does not change. Not called when the queue went away."""
 
     def write(self, queue: Queue) -> None:
         """The ring has something for the next group commit."""

@@ -18,6 +18,7 @@ to the other replicas. The names that share that table are told apart by their f
                               order (one may be tried again later), so the value is a set: bit i stands for number
                               63 * bucket + i. Bits are only added, so values only rise. A queue that lost what was
                               committed has lost its numbers too, so its next letters have another name
+    b"l" + name, b"a" + name  a lease, its end and what of it has left (`broker.queues.leasing`)
     b"c"                      1: the queue has had a consumer (auto-delete survives a failover)
 
 A value of 0 takes a name out of the table.

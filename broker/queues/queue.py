@@ -26,6 +26,8 @@ from broker.queues.deadletter import Reason
 from broker.queues.dying import Dying
 from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
 from broker.queues.host import Host
+from broker.queues.lease import LeaseAnswer, Word
+from broker.queues.leasing import Leasing, resumed
 from broker.queues.limits import awaits_commit, exceeds, refuse
 from broker.queues.patience import Patience
 from broker.queues.producers import HAD_CONSUMERS, Producers
@@ -53,7 +55,8 @@ class Queue:
     __slots__ = (
         "_ahead", "_annotation", "_brought", "_came_ms", "_clean", "_dead", "_delayed", "_ended", "_patience",
         "_producers", "_waiting", "aside", "burial", "commits", "deleted", "entity", "getters", "had_consumers",
-        "halted", "host", "last_used_ms", "listener", "paused", "ring", "settings", "subscriptions", "wake_ms",
+        "halted", "host", "last_used_ms", "leasing", "listener", "paused", "ring", "settings", "subscriptions",
+        "wake_ms",
     )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
@@ -82,6 +85,9 @@ class Queue:
         self.halted = entity.paused  # an operator has paused it: nothing is handed out, all else goes on
         self.aside = 0  # messages that are on their way to another queue, and none of a consumer's
         self.listener: Callable[[], None] | None = None  # told after each turn and commit (proxy.serving)
+        self.leasing: Leasing | None = None  # for who reads the queue by a lease
+        if ring.next_seq > 1 and not ring.replica:
+            self.leasing = resumed(self, ring, now_ms)
         ring.owner = self
         ring.annotate = self._annotation.annotate
         self.adopt(settings)
@@ -281,8 +287,8 @@ class Queue:
     # -- consuming --------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
-        if self.deleted:
-            then(GONE)
+        if self.deleted or self.leased:
+            then(GONE if self.deleted else self.leased)
             return
         if self.subscriptions.exclusive or (subscription.exclusive and self.subscriptions):
             then(EXCLUSIVE)
@@ -316,7 +322,19 @@ class Queue:
     def limits_changed(self, subscription: Subscription) -> None:
         subscription.credit.ring.mark()
 
-    def get(self, now_ms: int, then: Callable[[Taken | None], None], credit: Any = None, no_ack: bool = False) -> None:  # noqa: ARG002
+    @property
+    def leased(self) -> str:
+        """Why nobody may consume: one reader has all of it. Empty: that is not so."""
+        return "" if self.leasing is None else self.leasing.of_others
+
+    def tend(self, word: Word, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
+        self.leasing = self.leasing or Leasing(self)
+        self.leasing.hear(word, then, now_ms)
+
+    def get(
+        self, now_ms: int, then: Callable[[Taken | str | None], None], credit: Any = None, *,
+        no_ack: bool = False,  # noqa: ARG002
+    ) -> None:  # fmt: skip
         self.last_used_ms = now_ms
         getting.get(self, now_ms, then, credit)
 
@@ -367,6 +385,8 @@ class Queue:
             self.burial.turn(now_ms)
             if ring.needs_write:
                 self.host.write(self)
+        if self.leasing is not None:
+            self.leasing.turn(now_ms)
         self._schedule(now_ms)
         if self.listener is not None:
             self.listener()
@@ -461,6 +481,8 @@ class Queue:
         self.commits += 1
         if not ring.needs_write:
             self._clean = self.commits
+        if self.leasing is not None:
+            ring.mark()  # somebody may wait for it
         if self._waiting:
             self._answer()
         if self.burial is not None and len(self.burial):
@@ -482,7 +504,7 @@ class Queue:
         time that is over would keep the node turning for nothing; the end of the pause brings a turn."""
         expired = 0 if self.paused or awaits_commit(self) else self.ring.head_expiry_ms() + 1
         unused, expires = 0, self.settings.expires_ms
-        if expires is not None and not self.subscriptions and not self._ended and not self.paused:
+        if expires is not None and not self.subscriptions and not (self._ended or self.paused or self.leased):
             # amqp-rules 5.6: queue TTL counts disuse (no consumers, no redeclare, no get)
             unused = self.last_used_ms + expires
             if unused <= now_ms:
@@ -490,7 +512,8 @@ class Queue:
                 self.host.end(self)
         delayed = self._delayed[0][0] if self._delayed else 0
         again = self.burial.wake_ms(now_ms) if self.burial is not None and not self.paused else 0
-        if wake := min((at_ms for at_ms in (expired, unused, delayed, again) if at_ms), default=0):
+        leased = self.leasing.due_ms if self.leasing is not None and not self.paused else 0
+        if wake := min((at_ms for at_ms in (expired, unused, delayed, again, leased) if at_ms), default=0):
             self.host.wake(self, wake)
 
     def survived(self) -> None:
@@ -518,6 +541,7 @@ class Queue:
         self.burial = Burial(self)
         self.burial.resume()
         self.had_consumers = HAD_CONSUMERS in self.ring.producers
+        self.leasing = resumed(self, self.ring, now_ms)
         self.last_used_ms = now_ms
         self.adopt(self.settings)
 
@@ -526,6 +550,7 @@ class Queue:
         if self.burial is not None:
             self.burial.ended = True
         self.burial = self._producers = self._waiting = self.getters = self._dead = self._delayed = self._ahead = None
+        self.leasing = None
         self._ended = False
         self.paused = True
         self.ring.loading = False
@@ -542,6 +567,8 @@ class Queue:
             subscription.ended()
         if self.burial is not None:
             self.burial.ended = True
+        if self.leasing is not None:
+            self.leasing.drop()
         for _, ticket in self._waiting or ():
             ticket.pass_()
         self._waiting = None

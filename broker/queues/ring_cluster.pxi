@@ -1,7 +1,7 @@
 # Part of ring_fast.pyx: what a cluster needs of a ring; ring_cluster_pure.py is the specification.
 
 @cython.final
-cdef class Ring(LocalRing):
+cdef class Ring(LeasedRing):
     """The messages of one queue; see ring_pure."""
 
     # -- owner: epochs, producers, the dead --------------------------------------------------------------------------

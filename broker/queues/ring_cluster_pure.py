@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.queues.ring_leases_pure import LeasedRing
 from broker.queues.ring_local_pure import (
     DEAD,
     LIVE,
@@ -26,7 +27,6 @@ from broker.queues.ring_local_pure import (
     RESERVE_FIRST,
     SETTLED,
     UNACKED,
-    LocalRing,
     Location,
     _joined,
     _Slot,
@@ -63,7 +63,7 @@ def _ranges(seqs: Iterable[int]) -> list[Range]:
     return [(first, last) for first, last in _joined([[seq, seq] for seq in seqs])]
 
 
-class Ring(LocalRing):
+class Ring(LeasedRing):
     """A queue's messages; see ring_pure."""
 
     __slots__ = ()

@@ -68,6 +68,7 @@ cdef enum:
     SEQ_BITS = 56
     BUCKET_SEQS = 4096
     HOLDER_MAX = 254
+    LEASED = 255
     REDELIVERED_BIT = 0x80
     # record kinds
     ENQ = 1
@@ -1778,5 +1779,6 @@ cdef class LocalRing:
         return low < self.inflight.n // 2 and self.inflight.at[2 * low] <= seq
 
 
+include "ring_leases.pxi"
 include "ring_cluster.pxi"
 include "ledger.pxi"

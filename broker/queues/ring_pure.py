@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from broker.queues.ledger_pure import Consumer, Ledger, RemoteConsumer, dispatch
 from broker.queues.ring_cluster_pure import BUCKET_SEQS, HOLDER_MAX, Ring, digest_of
+from broker.queues.ring_leases_pure import LEASED
 from broker.queues.ring_local_pure import (
     DEAD,
     HEAD_EXPIRED,
@@ -63,6 +64,7 @@ __all__ = [
     "HEAD_NOT_RESERVED",
     "HEAD_OK",
     "HOLDER_MAX",
+    "LEASED",
     "LIMIT",
     "LOAD_AHEAD",
     "LOAD_BYTES",

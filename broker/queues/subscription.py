@@ -101,6 +101,11 @@ class Subscription:
     def held(self) -> int:
         return self.credit.unacked
 
+    @property
+    def reads_to_an_end(self) -> bool:
+        """The broker cancels it when it has had everything: so whatever else ends it must be told otherwise."""
+        return "x-stream-end" in self.arguments
+
     def flush(self) -> None:
         if self.credit.ledger.out.size:
             self.holder.want_send()

@@ -58,8 +58,9 @@ class Channel:
     """A channel's state. `last_queue` is what an empty queue name means (amqp-rules 5.3)."""
 
     __slots__ = (
-        "asked", "closing", "confirms", "connection", "consumers", "counts", "last_queue", "ledger", "number", "opened",
-        "parked", "prefetch", "reply_key", "reply_tag", "requests", "routes", "traced", "transaction",
+        "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines", "last_queue", "ledger",
+        "number", "opened", "parked", "prefetch", "reply_key", "reply_tag", "requests", "routes", "traced",
+        "transaction",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -67,6 +68,8 @@ class Channel:
         self.number = number
         self.ledger = Ledger(number, connection.out)
         self.counts = ChannelCounts()
+        self.deadlines: list[Callable[[int], bool]] = []
+        """Who waits for others: asked about twice a second whether it has waited for too long; True: it is over."""
         self.opened = False
         self.closing = False
         self.parked: deque[Any] | None = None
@@ -292,6 +295,9 @@ class Channel:
         for subscription in tuple(self.consumers.values()):
             queue = subscription.queue
             if not connection.rights.allowed(self.vhost_name, "read", queue.name):
+                if subscription.reads_to_an_end:
+                    self.fail(access_refused(f"read access to queue '{queue.name}' in vhost '{self.vhost_name}' ended"))
+                    return
                 queue.unsubscribe(subscription, connection.node.now_ms)
                 self.cancelled(subscription)
 
@@ -350,6 +356,8 @@ class Channel:
         """amqp-rules, last section: who holds a message, or waits, for too long is stopped. Raises ConnectionFault."""
         if self.asked is not None:
             review(self, self.asked, now_ms)
+        if self.deadlines:
+            self.deadlines = [overdue for overdue in self.deadlines if not overdue(now_ms)]
         if self.ledger.unacked and not self.closing:
             consuming.check_timeouts(self, now_ms)
 

@@ -18,6 +18,7 @@ from broker.queues.ring import Consumer
 from broker.queues.subscription import Subscription
 from broker.queues.watch import Delivery
 from broker.session.declaring import REPLY_TO, clean
+from broker.session.leases import reader
 
 if TYPE_CHECKING:
     from broker.session.channel import Channel
@@ -128,7 +129,9 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     limit = node.options.consumers_per_channel_max
     if len(channel.consumers) >= limit:
         raise not_allowed(f"reached maximum ({limit}) of consumers per channel")
-    queue = channel.queue(name)
+    queue: Any = channel.queue(name)
+    if "x-lease" in method.arguments:
+        queue = reader(channel, method, tag, queue)
     priority = method.arguments.get("x-priority", 0)
     if not isinstance(priority, int) or isinstance(priority, bool):
         raise precondition_failed(f"invalid arg 'x-priority' for consumer '{tag}': expected an integer")
@@ -143,7 +146,7 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         priority=max(-(2**31), min(2**31 - 1, int(priority))),
         arguments=method.arguments,
     )
-    if _boolean(method, tag, "x-queue-seq"):
+    if _boolean(method, tag, "x-queue-seq") or "x-lease" in method.arguments:
         subscription.credit.numbered = QUEUE_SEQ
 
     def subscribed(refused: str) -> None:
@@ -219,10 +222,13 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
     node = channel.connection.node
     channel.ask(queue, method)
 
-    def taken(answer: Taken | None) -> None:
+    def taken(answer: Taken | str | None) -> None:
         if not channel.awaits():
-            if answer is not None:
+            if isinstance(answer, tuple):
                 queue.requeue(answer[0], False)
+            return
+        if isinstance(answer, str):
+            channel.refuse(access_refused(f"queue '{name}' in vhost '{channel.vhost_name}' {answer}"), method)
             return
         if answer is None:
             channel.counts.get_empty += 1
@@ -273,7 +279,7 @@ def _time_out(channel: Channel, consumer: Consumer, limit: int, now_ms: int) -> 
     queue = consumer.ring.owner
     subscription = consumer.owner
     able = channel.connection.capabilities.get("consumer_cancel_notify") is True
-    if subscription is None or not able:
+    if subscription is None or not able or subscription.reads_to_an_end:
         channel.fail(
             precondition_failed(
                 f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: {limit} ms"

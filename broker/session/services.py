@@ -38,7 +38,7 @@ OPEN_MAX: Final = 256
 class Request:
     """One request. `body` is the object; the handler looks into it by `text` and the like, or by itself."""
 
-    __slots__ = ("_properties", "_ticket", "body", "channel", "exchange", "key")
+    __slots__ = ("_answered", "_properties", "_ticket", "body", "channel", "exchange", "key")
 
     def __init__(
         self, channel: Channel, exchange: str, key: str, body: dict[str, Any], properties: codec.Properties,
@@ -50,6 +50,17 @@ class Request:
         self.body = body
         self._properties = properties
         self._ticket = ticket
+        self._answered = False
+
+    def patient(self, due_ms: int) -> None:
+        """Without an answer by then it is refused; one that comes later is dropped."""
+
+        def overdue(now_ms: int) -> bool:
+            if not self._answered and now_ms >= due_ms:
+                self.refuse(503, "unavailable, may be repeated")
+            return self._answered
+
+        self.channel.deadlines.append(overdue)
 
     def invalid(self, why: str) -> AmqpError:
         """The error of a body that is not as it must be."""
@@ -79,6 +90,9 @@ class Request:
 
     def answer(self, outcome: Mapping[str, Any], refused: bool = False) -> None:
         """Says it to who asked, then confirms; `refused`: with a nack."""
+        if self._answered:
+            return
+        self._answered = True
         self.channel.requests -= 1
         ticket = self._ticket
         if ticket is not None and refused:

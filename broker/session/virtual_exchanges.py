@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.session.leases import AMQ_LEASE
 from broker.session.services import Service
 
-VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {}
+VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {"amq.lease": AMQ_LEASE}
 """By name."""

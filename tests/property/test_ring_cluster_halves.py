@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.amqp import codec_pure
 from broker.queues import ring_pure
-from broker.queues.ring_pure import HEAD_NOT_LOADED
+from broker.queues.ring_pure import HEAD_NOT_LOADED, LEASED
 from broker.server.recovery import Recovery
 from journal import record_pure
 from journal.recovery import tell
@@ -268,6 +268,37 @@ class RingCluster(RuleBasedStateMachine):
                 assert self.owners(lambda ring: ring.living(1, ring.next_seq, 1 << 20)) == before
             else:
                 self.loose.append(seq)
+
+    @rule(
+        pick=st.integers(0, 400), count=st.sampled_from([1, 3, 1000]), size=st.sampled_from([1, 20, 1 << 20]),
+        settled=st.integers(0, 9),
+    )  # fmt: skip
+    def a_reader_leases_some(self, pick: int, count: int, size: int, settled: int) -> None:
+        """It reads them twice, settles the first of them and gives the others back."""
+        before = self.owners(lambda ring: ring.living(1, ring.committed - 1, 1 << 20))
+        if not before:
+            return
+        first = before[pick % len(before)][0]
+        upto, got, _ = self.owners(lambda ring: ring.lease(first, ring.committed, count, size, settled % 3))
+        mine = [seq for seq, state, *_ in before if first <= seq < upto and state == ring_pure.READY]
+        assert got == len(mine) == self.owners(lambda ring: ring.held_by(LEASED))
+        self.seen.update(mine)
+
+        def read(half: Half) -> Any:
+            node = half.nodes[self.owner]
+            _, _, absent = node.ring.read_leased(first, upto, 1000, 1 << 20, {})
+            found = {place[0]: node.message(place) for place in absent}
+            data, end, absent = node.ring.read_leased(first, upto, 1000, 1 << 20, found)
+            records = half.record.read_records(data)
+            return end, absent, [(seq, m.payload, count, again) for seq, m, count, again in records]
+
+        for _ in range(2):
+            end, absent, records = self.both(read)
+            assert (end, absent, [seq for seq, *_ in records]) == (upto, [], mine)
+        last = mine[min(settled, len(mine)) - 1] if mine and settled else 0
+        kept = [seq for seq in mine if seq > last]
+        assert self.owners(lambda ring: ring.settle_held(1, last, LEASED)) == len(mine) - len(kept)
+        assert self.owners(lambda ring: ring.requeue_all_held(LEASED)) == len(kept)
 
     @rule(holder=st.sampled_from([1, 254]))
     def a_node_goes(self, holder: int) -> None:

@@ -1,0 +1,319 @@
+"""The lease on a queue that is taken from, at the queue's owner: one reader may ask for the same messages again.
+
+Theory. Deliveries belong to a connection: who loses it loses them, and whoever asks next gets them in another grouping.
+A reader that works in batches (Spark: a process that plans, others that fetch, a replay after any of them died) needs
+the opposite. Its lease is a range of seqs with a name:
+
+    acknowledged          end                     committed
+    |  leased: UNACKED    |  ready: what the next |  not yet in the queue for anybody
+    |  at holder LEASED   |  `take` may add       |
+
+    take      settles what is below `from`, then adds the next ready messages until the range holds as much as it may:
+              rows and bytes count for the whole range, so who asks again without settling gets the same range
+    settle    what is below `upto` leaves the queue
+    release   what is left returns, flagged as redelivered; so does a lease of which nothing was heard for `ttl_ms`
+    read      any part of the range, any number of times, from anywhere; changes nothing
+
+*Alone.* The first `take` needs a queue without consumers and unacknowledged messages, and from then on nobody else is
+handed anything: so what is ready stands behind the range, and every live message below `end` is leased.
+
+*In the log.* PRD with the keys LEASE + name (upto = end) and ACKNOWLEDGED + name; an end of 0 ends the lease. What is
+settled is a SET as ever, what was shown is covered by a reservation. The next owner folds that and has the lease again,
+whole; it does not know the run, nor when anything was heard last: the first word of any run takes it, and the time
+begins anew. An answer waits until all that it says is committed.
+
+*Runs.* A reader that starts again takes its lease over under another run; the one before is refused from then on.
+REPLACED_MAX of them are remembered, by this owner.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from broker.census.inspection import life_of
+from broker.queues.lease import GONE, READ_BYTES_MAX, TTL_MS_DEFAULT, LeaseAnswer, Read, Release, Settle, Take, Word
+from broker.queues.ring import LEASED, Ring
+from broker.queues.ticket import Ticket
+from journal.record import Message
+
+if TYPE_CHECKING:
+    from broker.queues.queue import Queue
+
+LEASE: Final = b"l"
+ACKNOWLEDGED: Final = b"a"
+"""First bytes of names in `ring.producers` (`broker.queues.producers`)."""
+REPLACED_MAX: Final = 16
+ALL: Final = 2**62
+SAFE: Final = -2
+"""A mark that is always durable."""
+
+Then = Callable[[LeaseAnswer, bytes], None]
+
+
+class Lease:
+    """acknowledged   all of it below this seq has left
+    end            all that lives below it is leased, and nothing from it on
+    run            who has it; empty: nobody has said anything to this owner
+    taken          (end, bytes) of each piece of the range, as it was added
+    """
+
+    __slots__ = ("acknowledged", "end", "heard_ms", "name", "replaced", "run", "taken", "ttl_ms")
+
+    def __init__(self, name: str, acknowledged: int, end: int, now_ms: int) -> None:
+        self.name = name
+        self.acknowledged = acknowledged
+        self.end = end
+        self.run = ""
+        self.replaced: deque[str] = deque(maxlen=REPLACED_MAX)
+        self.taken: deque[tuple[int, int]] = deque()
+        self.heard_ms = now_ms
+        self.ttl_ms = TTL_MS_DEFAULT
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of the pieces of which something is left."""
+        return sum(size for _, size in self.taken)
+
+
+class Leasing:
+    """Of one queue. `lease`: None while there is none."""
+
+    __slots__ = ("_mark", "_queue", "_waiting", "lease")
+
+    def __init__(self, queue: Queue) -> None:
+        self.lease: Lease | None = None
+        self._queue = queue
+        self._mark = SAFE  # of the commit that the last change waits for
+        self._waiting: deque[tuple[int, Callable[[], None], Then]] = deque()
+
+    # -- words ------------------------------------------------------------------------------------------------
+
+    def hear(self, word: Word, then: Then, now_ms: int) -> None:
+        """Carries the word out; `then` hears of it when what it is told is committed. A take sees all that was
+        published before it to a queue of this node."""
+        queue, ring = self._queue, self._queue.ring
+        if isinstance(word, Take) and ring.journaled and not ring.replicated and ring.advance() < ring.next_seq:
+            ticket = Ticket(0, 0, lambda _: self._carry_out(word, then, now_ms))
+            queue.promise(ticket)
+            ticket.pass_()
+        else:
+            self._carry_out(word, then, now_ms)
+
+    def _carry_out(self, word: Word, then: Then, now_ms: int) -> None:
+        queue = self._queue
+        if queue.deleted:
+            then(GONE, b"")
+            return
+        queue.last_used_ms = now_ms
+        if isinstance(word, Read):
+            self._when_safe(lambda: self._read(word, then, now_ms, {}), then)
+            return
+        answer = self._judge(word) or self._obey(word, now_ms)
+        self._when_safe(lambda: then(answer, b""), then)
+        queue.ring.mark()
+
+    def _when_safe(self, act: Callable[[], None], then: Then) -> None:
+        if not self._waiting and self._queue.durable(self._mark):
+            act()
+        else:
+            self._waiting.append((self._mark, act, then))
+
+    def turn(self, now_ms: int) -> None:
+        """Answers what has become durable, and ends a lease of which nothing is heard any more."""
+        while self._waiting and self._queue.durable(self._waiting[0][0]):
+            self._waiting.popleft()[1]()
+        lease = self.lease
+        if lease is not None and not self._queue.paused and now_ms >= lease.heard_ms + lease.ttl_ms:
+            self._end(lease)
+
+    @property
+    def due_ms(self) -> int:
+        """When the lease ends if nothing is heard; 0: there is none."""
+        return 0 if self.lease is None else self.lease.heard_ms + self.lease.ttl_ms
+
+    @property
+    def of_others(self) -> str:
+        """Why nobody else is served: what a refusal says of the queue. Empty: there is no lease."""
+        return "" if self.lease is None else f"is leased by '{self.lease.name}'"
+
+    # -- what is refused --------------------------------------------------------------------------------------
+
+    @property
+    def _place(self) -> str:
+        entity = self._queue.entity
+        return f"queue '{entity.name}' in vhost '{entity.vhost}'"
+
+    def _judge(self, word: Take | Settle | Release) -> LeaseAnswer | None:
+        lease = self.lease
+        if word.life and word.life != life_of(self._queue.entity):
+            return LeaseAnswer(410, f"{self._place} is not the one that the offsets are of")
+        if lease is None:
+            return self._unfit() if isinstance(word, Take) else None
+        if lease.name != word.name:
+            return LeaseAnswer(403, f"{self._place} {self.of_others}")
+        replaced = word.run in lease.replaced or (lease.run not in ("", word.run) and not isinstance(word, Take))
+        if replaced:
+            return LeaseAnswer(409, f"lease '{lease.name}' of {self._place} was taken over by run '{lease.run}'")
+        return None
+
+    def _unfit(self) -> LeaseAnswer | None:
+        """Why the queue cannot be leased now."""
+        queue = self._queue
+        settings, why = queue.settings, ""
+        if settings.max_priority:
+            why = "has priorities, and a lease follows the order of the seqs"
+        elif queue.subscriptions:
+            why = f"has {len(queue.subscriptions)} consumers, and a lease needs it alone"
+        elif queue.ring.unacked:
+            why = f"has {queue.ring.unacked} unacknowledged messages, and a lease needs all of it"
+        return LeaseAnswer(406, f"{self._place} {why}") if why else None
+
+    # -- what is done -----------------------------------------------------------------------------------------
+
+    def _obey(self, word: Take | Settle | Release, now_ms: int) -> LeaseAnswer:
+        lease = self.lease
+        if lease is None and not isinstance(word, Take):
+            if isinstance(word, Release):
+                return self._answer(None)  # it is over, as was asked for
+            return LeaseAnswer(404, f"{self._place} is not leased by '{word.name}'")
+        if isinstance(word, Take):
+            return self._take(lease, word, now_ms)
+        assert lease is not None, "there is a lease"
+        self._heard(lease, word.run, now_ms)
+        if isinstance(word, Release):
+            self._end(lease)
+            return self._answer(None)
+        if word.upto > lease.end:
+            return LeaseAnswer(406, f"{word.upto} is beyond the lease of {self._place}, which ends at {lease.end}")
+        self._settle(lease, word.upto)
+        return self._answer(lease)
+
+    def _take(self, lease: Lease | None, word: Take, now_ms: int) -> LeaseAnswer:
+        queue, ring = self._queue, self._queue.ring
+        top = ring.advance()
+        end = lease.end if lease is not None else 0
+        if word.start > max(top, end):
+            return LeaseAnswer(406, f"{word.start} is beyond {self._place}, which ends at {top}")
+        if queue.aside and word.start > end:
+            return LeaseAnswer(503, f"unavailable, may be repeated: an operator moves messages of {self._place}")
+        if lease is None:
+            first = min((seq for seq, *_ in ring.living(1, top - 1, 1)), default=top)
+            lease = self.lease = Lease(word.name, first, first, now_ms)
+            self._tell(lease)
+        if lease.run != word.run:
+            if lease.run:
+                lease.replaced.append(lease.run)
+            lease.run = word.run
+        self._heard(lease, word.run, now_ms)
+        lease.ttl_ms = word.ttl_ms
+        if word.start > lease.end:
+            self._add(lease, word.start, ALL, ALL)
+            lease.end = word.start
+        self._settle(lease, word.start)
+        if not queue.halted:
+            held, size = ring.held_by(LEASED), lease.taken_bytes
+            if held < word.rows_max and size < word.bytes_max:
+                self._add(lease, top, word.rows_max - held, word.bytes_max - size, 0 if held else 1)
+        return self._answer(lease)
+
+    def _heard(self, lease: Lease, run: str, now_ms: int) -> None:
+        lease.heard_ms = now_ms
+        lease.run = lease.run or run
+
+    def _add(self, lease: Lease, top: int, rows_max: int, bytes_max: int, least: int = 0) -> None:
+        end, count, size = self._queue.ring.lease(lease.end, top, rows_max, bytes_max, least)
+        if count:
+            lease.end = end
+            lease.taken.append((end, size))
+            self._tell(lease)
+
+    def _settle(self, lease: Lease, upto: int) -> None:
+        if upto <= lease.acknowledged:
+            return
+        self._queue.ring.settle_held(1, upto - 1, LEASED)
+        lease.acknowledged = upto
+        while lease.taken and lease.taken[0][0] <= upto:
+            lease.taken.popleft()
+        self._tell(lease)
+
+    def _end(self, lease: Lease) -> None:
+        ring = self._queue.ring
+        ring.requeue_all_held(LEASED)
+        ring.produced(LEASE + lease.name.encode(), 0)
+        ring.produced(ACKNOWLEDGED + lease.name.encode(), 0)
+        self.lease = None
+        self._changed()
+
+    def _tell(self, lease: Lease) -> None:
+        """The log has to know where the lease stands."""
+        ring, name = self._queue.ring, lease.name.encode()
+        ring.produced(LEASE + name, lease.end)
+        ring.produced(ACKNOWLEDGED + name, lease.acknowledged)
+        self._changed()
+
+    def _changed(self) -> None:
+        ring = self._queue.ring
+        self._mark = self._queue.commits if ring.needs_write else SAFE
+        ring.mark()
+
+    def _answer(self, lease: Lease | None) -> LeaseAnswer:
+        life = life_of(self._queue.entity)
+        if lease is None:
+            return LeaseAnswer(life=life)
+        return LeaseAnswer(0, "", life, lease.acknowledged, lease.end, self._queue.ring.held_by(LEASED))
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def _read(self, word: Read, then: Then, now_ms: int, found: Mapping[int, Message]) -> None:
+        lease = self.lease
+        if lease is None or lease.name != word.name:
+            then(LeaseAnswer(404, f"{self._place} is not leased by '{word.name}'"), b"")
+            return
+        if word.first < lease.acknowledged:
+            first = lease.acknowledged
+            then(LeaseAnswer(410, f"{word.first} of {self._place} is gone, the lease begins at {first}"), b"")
+            return
+        if word.end > lease.end:
+            end = lease.end
+            then(LeaseAnswer(406, f"{word.end} is beyond the lease of {self._place}, which ends at {end}"), b"")
+            return
+        lease.heard_ms = max(lease.heard_ms, now_ms)
+        ring = self._queue.ring
+        data, end, absent = ring.read_leased(word.first, word.end, word.rows_max, READ_BYTES_MAX, dict(found))
+        if not absent:
+            then(LeaseAnswer(0, "", life_of(self._queue.entity), word.first, end), data)
+            return
+
+        def loaded(messages: Sequence[Message]) -> None:
+            if self._queue.leasing is self:
+                self._read(word, then, now_ms, dict(zip([seq for seq, *_ in absent], messages, strict=True)))
+
+        self._queue.host.fetch(self._queue, absent, loaded)
+
+    # -- the queue's life -------------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """The queue was deleted."""
+        waiting, self._waiting, self.lease = self._waiting, deque(), None
+        for _, _, then in waiting:
+            then(GONE, b"")
+
+    def resume(self, name: str, acknowledged: int, end: int, now_ms: int) -> None:
+        """The log knows of a lease: this owner has it, whatever it was told of messages that are gone since."""
+        self.lease = lease = Lease(name, acknowledged, end, now_ms)
+        _, _, size = self._queue.ring.lease(1, end, ALL, ALL)
+        lease.taken.append((end, size))
+
+
+def resumed(queue: Queue, ring: Ring, now_ms: int) -> Leasing | None:
+    """What the log knows of a lease, for an owner that begins."""
+    ends = {name[1:]: end for name, end in ring.producers.items() if name[:1] == LEASE}
+    if not ends:
+        return None
+    assert len(ends) == 1, f"a queue has one lease, {queue.name} has {len(ends)}"
+    ((name, end),) = ends.items()
+    leasing = Leasing(queue)
+    leasing.resume(name.decode(), ring.producers.get(ACKNOWLEDGED + name, 1), end, now_ms)
+    return leasing

@@ -1,0 +1,145 @@
+"""amq.lease: take, settle and release of leases, and consumers that read by one (x-lease).
+
+The bodies and answers are in docs/leases.md, the lease itself in `broker.queues.leasing`. Who may read the queue may
+lease it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp import methods
+from broker.amqp.errors import AmqpError, access_refused, not_found, not_implemented, precondition_failed
+from broker.queues.lease import (
+    BYTES_MAX,
+    LIFE_BYTES_MAX,
+    NAME_BYTES_MAX,
+    ROWS_MAX,
+    RUN_BYTES_MAX,
+    TTL_MS_DEFAULT,
+    TTL_MS_MAX,
+    TTL_MS_MIN,
+    LeaseAnswer,
+    Release,
+    Settle,
+    Take,
+)
+from broker.queues.lease_reader import LeaseReader
+from broker.session.services import Request, Service
+
+if TYPE_CHECKING:
+    from broker.queues.face import QueueFace
+    from broker.session.channel import Channel
+
+SEQ_MAX: Final = 2**56
+ROWS_DEFAULT: Final = 10_000
+BYTES_DEFAULT: Final = 64 << 20
+ANSWER_MS: Final = 20_000
+"""So long the queue's owner may take to answer, or to be replaced; then the word may be repeated."""
+
+
+def _take(request: Request) -> None:
+    request.only("queue", "name", "run", "life", "from", "rows_max", "bytes_max", "ttl_ms")
+    start = 0 if request.body.get("from") is None else request.integer("from", 0, SEQ_MAX)
+    word = Take(
+        *_who(request),
+        start,
+        request.integer("rows_max", 1, ROWS_MAX, ROWS_DEFAULT),
+        request.integer("bytes_max", 1, BYTES_MAX, BYTES_DEFAULT),
+        request.integer("ttl_ms", TTL_MS_MIN, TTL_MS_MAX, TTL_MS_DEFAULT),
+    )
+    _say(request, word, "leased")
+
+
+def _settle(request: Request) -> None:
+    request.only("queue", "name", "run", "life", "upto")
+    _say(request, Settle(*_who(request), request.integer("upto", 0, SEQ_MAX)), "settled")
+
+
+def _release(request: Request) -> None:
+    request.only("queue", "name", "run", "life")
+    _say(request, Release(*_who(request)), "released")
+
+
+def _who(request: Request) -> tuple[str, str, str]:
+    """Name, run and life."""
+    life = "" if request.body.get("life") is None else request.text("life", LIFE_BYTES_MAX)
+    return request.text("name", NAME_BYTES_MAX), request.text("run", RUN_BYTES_MAX), life
+
+
+def _say(request: Request, word: Take | Settle | Release, outcome: str) -> None:
+    channel, name = request.channel, request.text("queue")
+    vhost, now_ms = channel.connection.vhost, channel.connection.node.now_ms
+    assert vhost is not None, "a channel is opened after its connection"
+    channel.check("read", "queue", name)
+    queue = vhost.queues.get(name)
+    if queue is None:
+        request.refuse(404, f"no queue '{name}' in vhost '{vhost.name}'")
+        return
+    channel.check_exclusive(queue)
+
+    def told(answer: LeaseAnswer, _: bytes) -> None:
+        if answer.code:
+            request.refuse(answer.code, answer.reason)
+        else:
+            request.answer({"outcome": outcome, "life": answer.life, **_range(answer, outcome)})
+
+    request.patient(now_ms + ANSWER_MS)
+    queue.tend(word, told, now_ms)
+
+
+def _range(answer: LeaseAnswer, outcome: str) -> dict[str, Any]:
+    if outcome == "released":
+        return {}
+    found = {"acknowledged": answer.start}
+    if outcome == "leased":
+        found.update(start=answer.start, end=answer.end, rows=answer.rows)
+    return found
+
+
+AMQ_LEASE: Final = Service(needs_write=False, handlers={"take": _take, "settle": _settle, "release": _release})
+
+
+# -- consumers --------------------------------------------------------------------------------------------------
+
+
+def reader(channel: Channel, method: methods.BasicConsume, tag: str, queue: QueueFace) -> LeaseReader:
+    """What a consumer with x-lease consumes from."""
+    name = method.arguments["x-lease"]
+    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX:
+        raise _invalid("x-lease", tag, f"expected a text of 1 to {NAME_BYTES_MAX} bytes")
+    first, end = (_seq(method, tag, argument) for argument in ("x-stream-offset", "x-stream-end"))
+    if method.no_ack:
+        raise not_implemented(f"no_ack of a lease on queue '{queue.name}' in vhost '{channel.vhost_name}'")
+    if not channel.prefetch:
+        raise precondition_failed(
+            f"consumer prefetch count is not set for the lease on queue '{queue.name}' in vhost '{channel.vhost_name}'"
+        )
+    if method.exclusive:
+        raise access_refused(f"a lease on queue '{queue.name}' in vhost '{channel.vhost_name}' is exclusive by itself")
+
+    def failed(answer: LeaseAnswer) -> None:
+        error = _error(answer)
+        if made.accepted:
+            channel.fail(error.at(method.CLASS_ID, method.METHOD_ID))
+        elif channel.awaits():
+            channel.refuse(error, method)
+
+    made = LeaseReader(queue, name, first, end, channel.connection.node.agenda, failed)
+    channel.deadlines.append(made.overdue)
+    return made
+
+
+def _seq(method: methods.BasicConsume, tag: str, name: str) -> int:
+    value = method.arguments.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= SEQ_MAX:
+        raise _invalid(name, tag, "expected an integer, a seq")
+    return int(value)
+
+
+def _invalid(name: str, tag: str, why: str) -> AmqpError:
+    return precondition_failed(f"invalid arg '{name}' for consumer '{tag}': {why}")
+
+
+def _error(answer: LeaseAnswer) -> AmqpError:
+    return (not_found if answer.code in (404, 503) else precondition_failed)(answer.reason)
