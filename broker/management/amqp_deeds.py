@@ -20,6 +20,7 @@ from urllib.parse import quote
 import msgspec
 
 from broker.amqp import methods as m
+from broker.amqp.errors import ReplyCode
 from broker.amqp.properties import Properties
 from cluster.view import ClusterView
 
@@ -123,12 +124,18 @@ def run(act: Act, reading: Reading, path: Path, fields: dict[str, Any]) -> Deed:
     return act.plan(reading, path, Body(fields, reading.now_ms))
 
 
+_LATER: Final = (ReplyCode.CONNECTION_FORCED, ReplyCode.RESOURCE_ERROR)
+"""The node is going, or what is named is being changed: the same may be done in a while."""
+
+
 def refused(code: int, text: str, deed: Deed) -> Refused:
     """What an AMQP error is over HTTP. `text` is its reply text."""
-    if isinstance(deed, Publish):
-        return bad_request(f"{code} {text}")
     name, _, reason = text.partition(" - ")
     reason = reason if name.isupper() else text
+    if code in _LATER:
+        return Refused(503, "unavailable", reason)
+    if isinstance(deed, Publish):
+        return bad_request(f"{code} {text}")
     if code == 404:
         return Refused(404, "not_found", reason)
     return not_authorised(reason) if code == 403 else bad_request(reason)

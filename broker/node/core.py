@@ -84,7 +84,7 @@ class Node:
         self.cluster_name = f"clusterbroker@{options.name}"
         self.offers_external = False
         self.turns_away = False
-        """It drains: no client may stay, nor open a connection."""
+        """It drains: no client may stay, nor open a connection, but for its own management process."""
         self.now_ms = 0
         self.churn = Churn()
         self.occupancy = Occupancy()

@@ -267,10 +267,11 @@ class NodeShell:
                 client.flush(connection, self.clock.now_ms())
 
     def turn_clients_away(self) -> None:
-        """This node drains: those who are here are asked to go, others may not come in."""
+        """This node drains: those who are here are asked to go, others may not come in. The management API's are none
+        of them: any member answers for all."""
         self.node.turns_away = True
         for connection in tuple(self.node.connections.values()):
-            if connection.state is State.OPEN:
+            if connection.state is State.OPEN and not connection.trusted:
                 connection.force_close(self._elsewhere(DRAINED))
         self.schedule()
 

@@ -264,7 +264,7 @@ class Connection:
         self.state = State.VHOST
 
     def _open(self, method: methods.ConnectionOpen) -> None:
-        if self.node.turns_away:
+        if self.node.turns_away and not self.trusted:
             raise connection_forced(moving_text(DRAINED, self.node.map, self.node.options.name))
         name = method.virtual_host
         vhost = self.node.vhosts.get(name)

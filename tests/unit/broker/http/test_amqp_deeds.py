@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from broker.amqp import methods as m
 from broker.http.app import create_app
-from broker.management.amqp_deeds import ACTS, properties_of
+from broker.management.amqp_deeds import ACTS, Call, properties_of, refused
 from broker.management.errors import Refused
 from broker.management.mirror import Mirror
 from broker.server.alarms import AlarmOptions
@@ -224,6 +225,18 @@ async def test_the_users_own_permissions_hold(served: Served) -> None:
 async def test_what_cannot_be_done(served: Served, method: str, path: str, body: Any, status: int) -> None:
     answer = await served.ask(method, path, body)
     assert (answer.status_code, set(answer.json())) == (status, {"error", "reason"}), answer.text
+
+
+async def test_a_drained_node_answers_for_the_others(served: Served) -> None:
+    served.shell.turn_clients_away()
+    assert (await served.ask("PUT", "/api/queues/%2F/q", {})).status_code == 201
+    assert (await served.publish("q")).json() == {"routed": True}
+
+
+@pytest.mark.parametrize("code", [320, 506])
+def test_what_can_be_done_later_is_no_fault_of_who_asks(code: int) -> None:
+    refusal = refused(code, "RESOURCE_ERROR - an import is making it", Call(m.QueuePurge(queue="q")))
+    assert (refusal.status, refusal.error, refusal.reason) == (503, "unavailable", "an import is making it")
 
 
 @pytest.mark.parametrize(
