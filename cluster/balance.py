@@ -38,7 +38,7 @@ def reconfigurations(view: ClusterView, at_most: int = MOVES_AT_ONCE) -> list[c.
     moves: list[c.MoveReplica] = []
     copying = 0
     idle: list[Queue] = []
-    for queue in _by_id(view):
+    for queue in view.lasting_queues():
         if queue.owner is None:
             continue
         wanted = view.wanted_replicas(queue)
@@ -70,17 +70,11 @@ def reconfigurations(view: ClusterView, at_most: int = MOVES_AT_ONCE) -> list[c.
 def waits_for(view: ClusterView) -> dict[str, int]:
     """Members without whom so many queues have no owner, by name: each of them may have all that is committed."""
     awaited: dict[str, int] = {}
-    for queue in view.queues():
+    for queue in view.lasting_queues():
         if queue.owner is None:
             for name in (*queue.in_sync, *queue.eligible):
                 awaited[name] = awaited.get(name, 0) + 1
     return dict(sorted(awaited.items()))
-
-
-def _by_id(view: ClusterView) -> Iterator[Queue]:
-    lasting = [queue for queue in view.queues() if not queue.transient]
-    lasting.sort(key=lambda queue: queue.queue_id)
-    yield from lasting
 
 
 class Load:
@@ -192,7 +186,7 @@ class _Ways:
         self._ways: dict[tuple[NodeId, NodeId], _Way] = {}
         if not view.is_cluster:
             return
-        for queue in _by_id(view):
+        for queue in view.lasting_queues():
             if queue.owner is not None:
                 self._queues[queue.queue_id] = queue
                 self._list(queue, queue.owner)

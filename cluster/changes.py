@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .entities import Binding, Exchange, Member, Queue
+from .entities import Binding, Exchange, Member, Queue, Segment
 from .ids import Epoch, NodeId
 
 
@@ -142,6 +142,31 @@ class ImportChanged(msgspec.Struct, frozen=True, tag=True):
     import_id: str
 
 
+class SegmentOpened(msgspec.Struct, frozen=True, tag=True):
+    """A staging exchange takes rows; its queue, if it has one, was told before."""
+
+    segment: Segment
+
+
+class SegmentCommitted(msgspec.Struct, frozen=True, tag=True):
+    """The owner of its queue moves the rows of a segment from now on, and it takes no more."""
+
+    segment: Segment
+
+
+class SegmentEnded(msgspec.Struct, frozen=True, tag=True):
+    """A segment was dropped, or its last row was moved; the end of its queue was told before."""
+
+    segment: Segment
+
+
+class ProducerChanged(msgspec.Struct, frozen=True, tag=True):
+    """A producer came, committed, was fenced or went."""
+
+    vhost: str
+    name: str
+
+
 Change = (
     QueueDeclared
     | QueueDeleted
@@ -163,4 +188,8 @@ Change = (
     | InSyncChanged
     | ReplicasChanged
     | ImportChanged
+    | SegmentOpened
+    | SegmentCommitted
+    | SegmentEnded
+    | ProducerChanged
 )

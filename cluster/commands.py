@@ -26,7 +26,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_fi
     """Root of all commands."""
 
     at_ms: int = 0
-    """When it was proposed, wall clock of the proposer, ms since 1970; for display only."""
+    """When it was proposed, wall clock of the proposer, ms since 1970; for display, and for what expires."""
 
 
 class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
@@ -57,6 +57,13 @@ class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"
     auto_delete: bool = False
     internal: bool = False
     arguments: dict[str, Any] = {}
+    owner: NodeId = LOCAL_NODE
+    """The node that proposes it, whose the queue of a staging exchange shall be."""
+    incarnation: Incarnation = Incarnation(1)
+    """The proposer's."""
+    user: str = ""
+    """Who declares it; of a staging exchange."""
+    is_administrator: bool = False
 
 
 class DeleteExchange(Command, frozen=True, kw_only=True, tag="delete_exchange"):
@@ -438,6 +445,59 @@ class DropImport(Command, frozen=True, kw_only=True, tag="drop_import"):
     import_id: str
 
 
+class CommitTransaction(Command, frozen=True, kw_only=True, tag="commit_transaction"):
+    """The epoch of a producer is over, and the rows of these segments shall be seen. Result: an Outcome.
+
+    A refusal is a result and no error: it is the answer, and changes nothing.
+    """
+
+    vhost: str
+    producer: str
+    epoch: int
+    run: str
+    transactions: tuple[str, ...]
+    """Names of segments, in the order in which their rows reach a queue."""
+    rows: int = 0
+    """As the client says; for people."""
+    ttl_ms: int | None = None
+    """So long after it the producer is remembered; None: the default."""
+    user: str = ""
+    is_administrator: bool = False
+
+
+class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transaction"):
+    """Drop those of these segments that are not committed, and are of this producer, epoch and run."""
+
+    vhost: str
+    producer: str
+    epoch: int
+    run: str
+    transactions: tuple[str, ...]
+
+
+class ExpireTransactions(Command, frozen=True, kw_only=True, tag="expire_transactions"):
+    """Drop those of these segments that are not committed and whose time is over at `at_ms`."""
+
+    vhost: str
+    names: tuple[str, ...]
+
+
+class ForgetProducers(Command, frozen=True, kw_only=True, tag="forget_producers"):
+    """Forget those of these producers that have no segment and whose time is over at `at_ms`."""
+
+    vhost: str
+    names: tuple[str, ...]
+
+
+class FinishSegments(Command, frozen=True, kw_only=True, tag="finish_segments"):
+    """The owner has moved all rows of these committed segments. Those whose epoch is another by now are passed over."""
+
+    node: NodeId
+    incarnation: Incarnation
+    segments: tuple[tuple[QueueId, Epoch, int], ...]
+    """The queue, the epoch in which it was found empty, and how many of its rows found no queue."""
+
+
 AnyCommand = (
     AddVhost
     | DeleteVhost
@@ -477,6 +537,11 @@ AnyCommand = (
     | ImportDefinitions
     | ApplyImport
     | DropImport
+    | CommitTransaction
+    | AbortTransaction
+    | ExpireTransactions
+    | ForgetProducers
+    | FinishSegments
 )
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

@@ -3,7 +3,7 @@
 Field order is the stored order (array-like msgpack): new fields go to the end and carry a default, then older
 bytes still decode. The keys of the maps that hold them: vhosts, users, by name; exchanges and queues by
 (vhost, name); bindings by all their fields; permissions by (user, vhost); policies by (vhost, name); members by
-name, forgotten disks by disk_id.
+name, forgotten disks by disk_id; producers and segments by (vhost, name).
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     """The loss of all that was before `gap_epoch` was accepted: what such a copy holds is nothing."""
     paused: bool = False
     """An operator has paused it: its owner hands nothing out."""
+    staging: bool = False
+    """It holds the rows of a segment: nobody meets it by its name, which another queue may have, and no policy."""
 
     @property
     def transient(self) -> bool:
@@ -207,3 +209,52 @@ class ForgottenDisk(msgspec.Struct, frozen=True, array_like=True):
     """The member that had it."""
     incarnation: Incarnation
     """Its last one: should the name come back, its incarnations go on from here."""
+
+
+class Producer(msgspec.Struct, frozen=True, array_like=True):
+    """Who commits epochs, one after another: an entry of the ledger."""
+
+    vhost: str
+    name: str
+    user: str
+    """Who was the first to use the name; nobody else may."""
+    epoch: int | None = None
+    """The last one that was committed; None: none was."""
+    run: str = ""
+    """The one that may commit now."""
+    fenced_runs: tuple[str, ...] = ()
+    """Those that were replaced, the oldest first."""
+    rows: int = 0
+    """Of the last commit, as its client said."""
+    at_ms: int = 0
+    """Of the last commit; before the first one of the last declaration."""
+    ttl_ms: int = 30 * 24 * 3_600_000
+    unroutable: int = 0
+    """Rows that found no queue when they were moved, of all its epochs."""
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """What one attempt stages, under the name of its exchange."""
+
+    vhost: str
+    name: str
+    queue_id: QueueId
+    """Where its rows are; 0: nowhere, for its epoch had been committed when it was declared."""
+    producer: str
+    epoch: int
+    run: str
+    partition: int | None
+    attempt: int | None
+    target: str
+    """The exchange that its rows are for; empty: the default exchange."""
+    user: str
+    opened_at_ms: int
+    expires_ms: int
+    bytes_max: int
+    place: int | None = None
+    """In the order of its commit, from 0; None: it is not committed."""
+
+    @property
+    def discards(self) -> bool:
+        """Whether what is published to it goes nowhere: it is a replay."""
+        return self.queue_id == 0

@@ -12,6 +12,8 @@ from .errors import AccessRefused, PreconditionFailed, exchange_text
 from .queue_rules import RESERVED_PREFIX
 
 TYPES: Final = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
+STAGING: Final = "x-staging"
+"""The type of an exchange that keeps what is published to it back until its producer commits (`transactions`)."""
 DEFAULT_EXCHANGE: Final = ""
 TOPIC_HASHES_MAX: Final = 2
 HASH_WEIGHT_MAX: Final = 10_000
@@ -43,6 +45,12 @@ def refuse_system_deletion(vhost: str, name: str) -> None:
     """403 for deleting an exchange of the server's own."""
     if name.startswith(RESERVED_PREFIX):
         raise AccessRefused(f"deletion of system {exchange_text(vhost, name)} not allowed")
+
+
+def refuse_staging_exchange(exchange: Exchange | None) -> None:
+    """403 for a binding from or to one that stages."""
+    if exchange is not None and exchange.type == STAGING:
+        raise AccessRefused(f"{exchange_text(exchange.vhost, exchange.name)} stages a transaction: it has no bindings")
 
 
 def check_type(type_: str) -> None:

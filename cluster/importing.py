@@ -12,10 +12,11 @@ from . import commands as c
 from .changes import Change
 from .commands import Defining
 from .errors import Contended, LimitReached, PreconditionFailed, WiringError
+from .exchange_rules import STAGING
 from .imports import PART_COMMANDS_MAX, PARTS_MAX, Import, Key, binding_key, blamed, key_of, keys_of
-from .membership import Membership
 from .snapshot import StagedImport
 from .topology import EXPECTED, Topology
+from .transactions import Transactions
 
 if TYPE_CHECKING:
     from .state import ClusterMap
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 AGAIN = "try again in a moment"
 
 
-class Importing(Membership):
+class Importing(Transactions):
     """Handlers of the commands of an import, and what it means for those of others."""
 
     __slots__ = ("_nth",)
@@ -107,6 +108,8 @@ class Importing(Membership):
             try:
                 if isinstance(command, c.DeclareQueue) and command.exclusive:
                     raise PreconditionFailed("an exclusive queue belongs to a connection")
+                if isinstance(command, c.DeclareExchange) and command.type == STAGING:
+                    raise PreconditionFailed("a staging exchange belongs to a transaction")
                 scratch._carried_out(command, changes)
             except WiringError as error:
                 raise blamed(command, error) from None

@@ -297,7 +297,7 @@ class Membership(ClusterView):
             after = ownership.elected(after, terms, self._members.get, self._members.owned)
         return self._replace(queue, after, terms, log)
 
-    def _placed(self, queue: Queue, proposer: c.DeclareQueue) -> Queue:
+    def _placed(self, queue: Queue, proposer: c.DeclareQueue | c.DeclareExchange) -> Queue:
         """A new queue at its place: as the proposer says on a single node, else as the members' load says."""
         if not self._members:
             return queue

@@ -129,8 +129,8 @@ class PolicyTable:
 
     def _resolved(self, queue: Queue) -> QueueSettings:
         kinds = _APPLIES_TO_QUEUES[queue.arguments.get("x-queue-type", "classic")]
-        policy = _first(self._ordered, kinds, queue.name)
-        operator = _first(self._ordered_operator, kinds, queue.name)
+        policy = None if queue.staging else _first(self._ordered, kinds, queue.name)
+        operator = None if queue.staging else _first(self._ordered_operator, kinds, queue.name)
         key = (
             frozen(queue.arguments) if queue.arguments else (),
             queue.transient,

@@ -2,8 +2,8 @@
 
     chunk    u8 version (1) | msgpack [kind, [entity, entity, ...]]       at most CHUNK_ENTITIES entities
     kinds    vhost, limits, exchange, queue, binding, policy, operator_policy, user, permission, topic_permission,
-             parameter, member, forgotten_disk, import, import_command; in this order, within a kind in the map's
-             order, so that order survives too
+             parameter, member, forgotten_disk, import, import_command, producer, segment; in this order, within a
+             kind in the map's order, so that order survives too
 
 A snapshot holds transient things as well: what a later command of the log answered may have depended on them,
 and replay must give that answer again. A restart ends them by a command of its own (ForgetTransient).
@@ -27,7 +27,9 @@ from .entities import (
     Parameter,
     Permission,
     Policy,
+    Producer,
     Queue,
+    Segment,
     TopicPermission,
     User,
     Vhost,
@@ -65,6 +67,8 @@ _KINDS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("forgotten_disk", "forgotten_disks", ForgottenDisk),
     ("import", "imports", StagedImport),
     ("import_command", "import_commands", Defining),
+    ("producer", "producers", Producer),
+    ("segment", "segments", Segment),
 )
 _FIELDS: Final = {kind: field for kind, field, _ in _KINDS}
 _LISTS: Final[dict[str, Any]] = {
@@ -94,6 +98,8 @@ class Snapshot(msgspec.Struct):
     imports: list[StagedImport] = []
     """One at most."""
     import_commands: list[Defining] = []
+    producers: list[Producer] = []
+    segments: list[Segment] = []
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order."""

@@ -21,6 +21,7 @@ from . import commands as c
 from .arguments import same
 from .changes import Change
 from .entities import (
+    Exchange,
     OperatorPolicy,
     Parameter,
     Permission,
@@ -32,6 +33,7 @@ from .entities import (
     VhostLimits,
 )
 from .errors import PreconditionFailed, Unavailable, WiringError, no_queue, no_vhost
+from .exchange_rules import STAGING
 from .ids import NTH_BITS, LogIndex, QueueId
 from .importing import Importing
 from .policies import check_policy
@@ -54,7 +56,7 @@ class Applied(msgspec.Struct, frozen=True):
     existed, or was still the one that was meant; AddMember and RegisterNode the Member, FailNode whether
     it was alive; ChangeInSync the queue_ids that were changed, TransferOwner, ForceOwner and MoveReplica
     the Queue as it is now; ImportDefinitions whether all is carried out, ApplyImport and DropImport whether there
-    was something to do; all else None.
+    was something to do; CommitTransaction an Outcome; all else None.
     """
 
     index: LogIndex
@@ -85,7 +87,7 @@ class ClusterMap(Importing):
         self._handlers: dict[type, Callable[[Any, list[Change]], Any]] = {
             c.AddVhost: self._add_vhost,
             c.DeleteVhost: self._delete_vhost,
-            c.DeclareExchange: lambda command, log: self._topology(command).declare_exchange(command, log),
+            c.DeclareExchange: self._declare_exchange,
             c.DeleteExchange: self._delete_exchange,
             c.DeclareQueue: self._declare_queue,
             c.DeleteQueue: self._delete_queue,
@@ -110,6 +112,7 @@ class ClusterMap(Importing):
             c.ClearVhostLimits: self._clear_vhost_limits,
             **self._membership_handlers(),
             **self._importing_handlers(),
+            **self._transaction_handlers(),
         }
         self._add_vhost(c.AddVhost(name=DEFAULT_VHOST), [])
 
@@ -167,6 +170,10 @@ class ClusterMap(Importing):
             self._members.put(member)
         for disk in snapshot.forgotten_disks:
             self._members.forbid(disk)
+        for producer in snapshot.producers:
+            self._vhosts[producer.vhost].ledger.producers[producer.name] = producer
+        for segment in snapshot.segments:
+            self._vhosts[segment.vhost].ledger.put(segment)
         for header in snapshot.imports:
             self._taken_up(header, list(snapshot.import_commands))
         return self
@@ -232,8 +239,15 @@ class ClusterMap(Importing):
         log.append(told.VhostDeleted(command.name))
         return True
 
+    def _declare_exchange(self, command: c.DeclareExchange, log: list[Change]) -> Exchange:
+        if command.type == STAGING:
+            return self._open_segment(command, log)
+        return self._topology(command).declare_exchange(command, log)
+
     def _delete_exchange(self, command: c.DeleteExchange, log: list[Change]) -> bool:
         topology = self._vhosts.get(command.vhost)
+        if topology is not None and command.name in topology.ledger.segments:
+            return self._delete_segment(topology, command.name, log)
         return topology is not None and topology.delete_exchange(command, log)
 
     def _declare_queue(self, command: c.DeclareQueue, log: list[Change]) -> Queue:
@@ -242,7 +256,7 @@ class ClusterMap(Importing):
 
     def _delete_queue(self, command: c.DeleteQueue, log: list[Change]) -> bool:
         queue = self._by_id.get(command.queue_id)
-        if queue is None or command.epoch not in (0, queue.epoch):
+        if queue is None or queue.staging or command.epoch not in (0, queue.epoch):
             return False
         self._vhosts[queue.vhost].end_queue(queue, log)
         return True

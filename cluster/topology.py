@@ -17,11 +17,22 @@ from typing import Final
 
 from . import exchange_rules, queue_rules
 from .binding_table import BindingTable
-from .changes import Bound, Change, ExchangeDeclared, ExchangeDeleted, QueueDeclared, QueueDeleted, Unbound
+from .changes import (
+    Bound,
+    Change,
+    ExchangeDeclared,
+    ExchangeDeleted,
+    ProducerChanged,
+    QueueDeclared,
+    QueueDeleted,
+    SegmentEnded,
+    Unbound,
+)
 from .commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, SetVhostLimits, Unbind
 from .entities import Binding, Exchange, Queue, Vhost, VhostLimits
 from .errors import InUse, LimitReached, exchange_text, no_exchange, no_queue
 from .ids import Epoch, NodeId, QueueId
+from .ledger import Ledger
 from .policies import PolicyTable
 
 Place = Callable[[Queue, DeclareQueue], Queue]
@@ -65,19 +76,23 @@ class Expected:
 
 
 class Topology:
-    """One vhost and all in it.
+    """One vhost and all in it; queues that hold staged rows stand apart (`staged`), and are no others' affair.
 
     Invariants: (1) both ends of every binding exist; (2) no two queues share a name; (3) the default exchange
     is not stored; (4) no auto-delete exchange lost its last binding and still exists.
     """
 
-    __slots__ = ("_node_sets", "bindings", "exchanges", "expected", "limits", "policies", "queues", "vhost")
+    __slots__ = (
+        "_node_sets", "bindings", "exchanges", "expected", "ledger", "limits", "policies", "queues", "staged", "vhost",
+    )  # fmt: skip
 
     def __init__(self, vhost: Vhost) -> None:
         self.vhost = vhost
         self.limits: VhostLimits | None = None
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
+        self.staged: dict[str, Queue] = {}
+        self.ledger = Ledger()
         self.bindings = BindingTable()
         self.policies = PolicyTable()
         self.expected = Expected()
@@ -208,8 +223,9 @@ class Topology:
             gap_epoch=queue.gap_epoch,
             begins_empty=queue.begins_empty,
             paused=queue.paused,
+            staging=queue.staging,
         )
-        self.queues[held.name] = held
+        (self.staged if held.staging else self.queues)[held.name] = held
         return held
 
     def adopt_binding(self, binding: Binding) -> None:
@@ -260,6 +276,10 @@ class Topology:
 
     def end_queue(self, queue: Queue, changes: list[Change]) -> None:
         """End a queue with all that hangs on it."""
+        if queue.staging:
+            del self.staged[queue.name]
+            changes.append(QueueDeleted(queue))
+            return
         del self.queues[queue.name]
         bindings = self.bindings.to_destination("queue", queue.name)
         self._end_bindings(bindings, changes)
@@ -286,9 +306,14 @@ class Topology:
             self.bindings.remove(binding)
             changes.append(Unbound(binding))
         changes.extend(QueueDeleted(queue) for queue in self.queues.values())
+        changes.extend(QueueDeleted(queue) for queue in self.staged.values())
         changes.extend(ExchangeDeleted(exchange) for exchange in self.exchanges.values())
+        changes.extend(SegmentEnded(segment) for segment in self.ledger.segments.values())
+        changes.extend(ProducerChanged(self.vhost.name, name) for name in self.ledger.producers)
         self.queues.clear()
+        self.staged.clear()
         self.exchanges.clear()
+        self.ledger = Ledger()
 
     def is_durable(self, binding: Binding) -> bool:
         """A binding is durable only when both its ends are."""
@@ -335,7 +360,10 @@ class Topology:
         exchange_rules.refuse_default_exchange(command.source)
         if command.destination_kind == "exchange":
             exchange_rules.refuse_default_exchange(command.destination)
-        return self.exchanges.get(command.source)
+            exchange_rules.refuse_staging_exchange(self.exchanges.get(command.destination))
+        source = self.exchanges.get(command.source)
+        exchange_rules.refuse_staging_exchange(source)
+        return source
 
     def _has_destination(self, command: Bind | Unbind) -> bool:
         ends = self.queues if command.destination_kind == "queue" else self.exchanges

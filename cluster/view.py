@@ -20,7 +20,9 @@ from .entities import (
     Parameter,
     Permission,
     Policy,
+    Producer,
     Queue,
+    Segment,
     TopicPermission,
     User,
     Vhost,
@@ -64,7 +66,10 @@ class ClusterView:
     @property
     def entities(self) -> int:
         """About how many entities there are: what a snapshot costs."""
-        wiring = sum(len(t.exchanges) + len(t.queues) + len(t.bindings) for t in self._vhosts.values())
+        wiring = sum(
+            len(t.exchanges) + len(t.queues) + len(t.bindings) + 2 * len(t.ledger.segments) + len(t.ledger.producers)
+            for t in self._vhosts.values()
+        )
         staged = len(self._import.commands) if self._import is not None else 0
         return wiring + len(self._parameters) + len(self._members.all()) + staged
 
@@ -86,7 +91,7 @@ class ClusterView:
             vhosts=[t.vhost for t in vhosts],
             limits=[t.limits for t in vhosts if t.limits is not None],
             exchanges=[x for t in vhosts for x in t.exchanges.values()],
-            queues=[q for t in vhosts for q in t.queues.values()],
+            queues=[q for t in vhosts for q in (*t.queues.values(), *t.staged.values())],
             bindings=[b for t in vhosts for b in t.bindings],
             policies=[p for t in vhosts for p in t.policies.policies()],
             operator_policies=[p for t in vhosts for p in t.policies.operator_policies()],
@@ -98,6 +103,8 @@ class ClusterView:
             forgotten_disks=list(self._members.forgotten_disks()),
             imports=[] if held is None else [StagedImport(held.import_id, held.parts, held.accepted, held.done)],
             import_commands=[] if held is None else list(held.commands),
+            producers=[p for t in vhosts for p in t.ledger.producers.values()],
+            segments=[s for t in vhosts for s in t.ledger.segments.values()],
         )
 
     @property
@@ -147,6 +154,16 @@ class ClusterView:
         topology = self._vhosts.get(vhost)
         return tuple(topology.queues.values()) if topology else ()
 
+    def lasting_queues(self) -> tuple[Queue, ...]:
+        """All queues that a restart does not end, those that hold staged rows with them, by queue_id."""
+        lasting = (queue for queue in self._by_id.values() if not queue.transient)
+        return tuple(sorted(lasting, key=lambda queue: queue.queue_id))
+
+    def staging_queues(self, vhost: str) -> tuple[Queue, ...]:
+        """The queues of a vhost that hold staged rows, oldest first."""
+        topology = self._vhosts.get(vhost)
+        return tuple(topology.staged.values()) if topology else ()
+
     def exclusive_queues(self, connection: str) -> tuple[Queue, ...]:
         """The queues that are exclusive to a connection, oldest first."""
         owned = self._exclusive.get(connection, {})
@@ -176,6 +193,42 @@ class ClusterView:
         """The stored binding that is the same as this one."""
         topology = self._vhosts.get(binding.vhost)
         return topology.bindings.find(binding) if topology else None
+
+    # ---- questions: transactions ----
+
+    def producer(self, vhost: str, name: str) -> Producer | None:
+        """The producer of this name."""
+        topology = self._vhosts.get(vhost)
+        return topology.ledger.producers.get(name) if topology else None
+
+    def producers(self, vhost: str) -> tuple[Producer, ...]:
+        """All producers of a vhost, oldest first."""
+        topology = self._vhosts.get(vhost)
+        return tuple(topology.ledger.producers.values()) if topology else ()
+
+    def segment(self, vhost: str, name: str) -> Segment | None:
+        """The segment of a staging exchange."""
+        topology = self._vhosts.get(vhost)
+        return topology.ledger.segments.get(name) if topology else None
+
+    def segments(self, vhost: str) -> tuple[Segment, ...]:
+        """All segments of a vhost, oldest first."""
+        topology = self._vhosts.get(vhost)
+        return tuple(topology.ledger.segments.values()) if topology else ()
+
+    def segments_of(self, vhost: str, producer: str) -> tuple[Segment, ...]:
+        """The segments of a producer, oldest first."""
+        topology = self._vhosts.get(vhost)
+        return topology.ledger.of(producer) if topology else ()
+
+    def moves_before(self, segment: Segment) -> bool:
+        """Whether rows of an earlier epoch of the same producer are still to be moved."""
+        return self._vhosts[segment.vhost].ledger.moves_before(segment.producer, segment.epoch)
+
+    def segment_of_queue(self, queue_id: QueueId) -> Segment | None:
+        """The segment whose rows a queue holds."""
+        queue = self._by_id.get(queue_id)
+        return self.segment(queue.vhost, queue.name) if queue is not None and queue.staging else None
 
     # ---- questions: members and what they own and hold ----
 

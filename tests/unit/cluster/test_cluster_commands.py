@@ -89,6 +89,14 @@ EVERY = [
     ),
     c.ApplyImport(import_id="i", start=100, count=50),
     c.DropImport(import_id="i"),
+    c.DeclareExchange(
+        vhost="v", name="txn.a", type="x-staging", durable=True, owner=NodeId("n1"), user="u", is_administrator=True
+    ),
+    c.CommitTransaction(vhost="v", producer="p", epoch=2**62, run="r", transactions=("txn.a",), rows=3, user="u"),
+    c.AbortTransaction(vhost="v", producer="p", epoch=0, run="r", transactions=("txn.a", "txn.b")),
+    c.ExpireTransactions(at_ms=5, vhost="v", names=("txn.a",)),
+    c.ForgetProducers(at_ms=5, vhost="v", names=("p",)),
+    c.FinishSegments(node=NodeId("n1"), incarnation=Incarnation(3), segments=((QueueId(7), Epoch(2), 1),)),
 ]
 
 
