@@ -19,7 +19,7 @@ from broker.version import VERSION
 from cluster import commands as c
 from cluster.entities import Binding, Exchange, Queue, VhostLimits
 from cluster.errors import WiringError
-from cluster.exchange_rules import FAILOVER, PREDECLARED
+from cluster.exchange_rules import FAILOVER, PREDECLARED, STAGING
 from cluster.state import ClusterMap
 from cluster.view import ClusterView
 
@@ -105,7 +105,7 @@ def _wiring(reading: Reading, vhosts: list[str], *, named: bool) -> Document:
                     }
                 )
         for exchange in sorted(reading.map.exchanges(vhost), key=lambda exchange: exchange.name):
-            if exchange.name not in _BY_ITSELF:
+            if exchange.name not in _BY_ITSELF and exchange.type != STAGING:
                 answer["exchanges"].append(
                     {
                         "arguments": plain_table(exchange.arguments),

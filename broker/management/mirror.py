@@ -175,6 +175,8 @@ class Mirror:
         self.timeline.applied(outcome, now_ms)
         for change in outcome.changes:
             match change:
+                case told.QueueDeclared(queue=queue) | told.QueueDeleted(queue=queue) if queue.staging:
+                    pass  # no list has it
                 case told.QueueDeclared(queue=queue):
                     insort(self.queue_names, (queue.vhost, queue.name))
                     self._count(queue.queue_id)
@@ -378,7 +380,7 @@ class Mirror:
             running.ready -= ready
             running.unacknowledged -= unacknowledged
         queue = self.map.queue_by_id(QueueId(queue_id))
-        track = self.queue_track(queue) if queue is not None else None
+        track = self.queue_track(queue) if queue is not None and not queue.staging else None
         if queue is not None and track is not None:
             running = self._running_of(queue.vhost)
             running.ready += track.row.ready

@@ -135,7 +135,7 @@ class Timeline:
             self.since = Since(now_ms)  # of a node that has folded nothing yet there is no snapshot
         for change in outcome.changes:
             match change:
-                case told.OwnerChanged(queue=queue, previous=previous):
+                case told.OwnerChanged(queue=queue, previous=previous) if not queue.staging:
                     self._move(queue, previous, self._why(outcome.command, previous), outcome.index, now_ms)
                 case told.MemberChanged(member=member):
                     self._member(member, outcome.index, now_ms)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec.structs import replace
 
 from broker.amqp.errors import AmqpError
+from broker.node import reactions
 from broker.node.churn import Churn
 from broker.node.dead_letters import DeadLetters
 from broker.node.flows import Flows
@@ -41,8 +42,9 @@ from broker.queues.face import QueueFace
 from broker.queues.queue import Queue
 from broker.queues.ring import Location, Ring
 from broker.queues.ticket import Ticket
+from broker.transactions.moving import Moving
 from cluster import changes
-from cluster.commands import AnyCommand, DeclareQueue, DeleteQueue, RemoveConnection
+from cluster.commands import AnyCommand, DeclareExchange, DeclareQueue, DeleteQueue, RemoveConnection
 from cluster.entities import Queue as QueueEntity
 from cluster.errors import Unavailable
 from cluster.ids import Incarnation, NodeId
@@ -89,7 +91,7 @@ class Node:
         self.churn = Churn()
         self.occupancy = Occupancy()
         self.flows = Flows()
-        self.watching = Watching(self)
+        self.watching: Watching = Watching(self)
         self.watches = self.watching.watches
         self.vhosts: dict[str, VirtualHost] = {}
         self.queues: dict[int, Queue] = {}
@@ -123,6 +125,7 @@ class Node:
         self._group_count = 0
         self._undivided = False
         self._dead_letters = DeadLetters(self)
+        self.moving = Moving(self)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
         self._rate_bytes = 0
@@ -178,7 +181,7 @@ class Node:
         self.log.cut(connection.peer, connection.user, why)
 
     def propose(self, command: AnyCommand, done: Done) -> None:
-        if self.part is not None and isinstance(command, DeclareQueue):
+        if self.part is not None and isinstance(command, (DeclareQueue, DeclareExchange)):
             me = NodeId(self.options.name)
             command = replace(command, owner=me, incarnation=Incarnation(self.options.incarnation))
         self.proposals.append((command, done))
@@ -212,23 +215,25 @@ class Node:
     def apply(self, happened: Sequence[changes.Change]) -> None:
         """What a command changed, in log order, before its proposer hears of it."""
         for change in happened:
-            _REACTIONS[type(change)](self, change)
+            reactions.REACTIONS[type(change)](self, change)
         if self.part is not None:
             self.part.changed()
 
     def adopt(self, rings: dict[int, Ring]) -> None:
         """Builds the node from the map at start; `rings` are those with recovered messages, by queue id."""
         for vhost in self.map.vhosts():
-            self._vhost_added(changes.VhostAdded(vhost.name))
+            reactions.vhost_added(self, changes.VhostAdded(vhost.name))
             for exchange in self.map.exchanges(vhost.name):
-                self._exchange_declared(changes.ExchangeDeclared(exchange))
-            for queue in self.map.queues(vhost.name):
+                reactions.exchange_declared(self, changes.ExchangeDeclared(exchange))
+            for queue in (*self.map.queues(vhost.name), *self.map.staging_queues(vhost.name)):
                 if self.part is not None:
                     self.part.declared(queue, rings.get(queue.queue_id))
                 else:
                     self.add_queue(queue, rings.get(queue.queue_id))
             for binding in self.map.bindings(vhost.name):
-                self._bound(changes.Bound(binding))
+                reactions.bound(self, changes.Bound(binding))
+            for segment in self.map.segments(vhost.name):
+                reactions.segment_known(self, changes.SegmentOpened(segment))
 
     def new_ring(self, entity: QueueEntity, replica: bool = False) -> Ring:
         settings = self.map.effective(entity)
@@ -241,42 +246,17 @@ class Node:
         queue = Queue(entity, self.map.effective(entity), ring or self.new_ring(entity), self, self.now_ms)
         self.queues[entity.queue_id] = queue
         self.add_face(entity, queue)
+        self.moving.own(queue)
 
     def add_face(self, entity: QueueEntity, face: QueueFace) -> None:
         """What sessions and routes of this node hold instead of the queue."""
         vhost = self.vhosts[entity.vhost]
+        if entity.staging:
+            vhost.staging[entity.name] = face
+            return
         vhost.queues[entity.name] = face
         self.watching.began(entity.vhost, face)
         vhost.router.add_queue(entity.name)
-
-    def _queue_declared(self, change: changes.QueueDeclared) -> None:
-        self.churn.queues_created += self.part is None or change.queue.owner == self.options.name
-        if self.part is not None:
-            self.part.declared(change.queue)
-        else:
-            self.add_queue(change.queue)
-
-    def _queue_deleted(self, change: changes.QueueDeleted) -> None:
-        entity = change.queue
-        vhost = self.vhosts[entity.vhost]
-        if vhost.queues.pop(entity.name, None) is None:
-            return
-        vhost.router.remove_queue(entity.name)
-        if self.part is not None:
-            self.part.deleted(entity)
-        queue = self.queues.pop(entity.queue_id, None)
-        if queue is not None:
-            self.churn.queues_deleted += 1
-            queue.drop()
-            self.writes.pop(queue, None)
-            self.forget_ring(queue.ring)
-
-    def _queue_paused(self, change: changes.QueuePaused) -> None:
-        queue = self.queues.get(change.queue.queue_id)
-        if queue is not None:
-            queue.halt(change.queue)
-        if self.part is not None:
-            self.part.proxies.paused(change.queue)
 
     def forget_ring(self, ring: Ring) -> None:
         """What the journal has of it is not wanted any more."""
@@ -285,58 +265,6 @@ class Node:
         self.touched.pop(ring, None)
         if ring.journaled:
             self.forgotten.append(ring.queue_id)
-
-    def _exchange_declared(self, change: changes.ExchangeDeclared) -> None:
-        exchange = change.exchange
-        self.exchange_count += 1
-        if exchange.name:
-            self.vhosts[exchange.vhost].router.add_exchange(
-                exchange.name,
-                exchange.type,
-                exchange.arguments,
-                self.map.exchange_settings(exchange).alternate_exchange,
-                exchange.internal,
-            )
-
-    def _exchange_deleted(self, change: changes.ExchangeDeleted) -> None:
-        self.exchange_count -= 1
-        self.vhosts[change.exchange.vhost].remove_exchange(change.exchange.name)
-
-    def _bound(self, change: changes.Bound) -> None:
-        self.vhosts[change.binding.vhost].bind(change.binding)
-
-    def _unbound(self, change: changes.Unbound) -> None:
-        self.vhosts[change.binding.vhost].unbind(change.binding)
-
-    def _vhost_added(self, change: changes.VhostAdded) -> None:
-        self.vhosts[change.vhost] = VirtualHost(change.vhost)
-        self.watching.review(change.vhost)
-
-    def _vhost_deleted(self, change: changes.VhostDeleted) -> None:
-        del self.vhosts[change.vhost]
-        self.watching.review(change.vhost)
-        for connection in tuple(self.connections.values()):
-            connection.vhost_deleted(change.vhost)
-
-    def _policy_changed(self, change: changes.PolicyChanged) -> None:
-        vhost = self.vhosts[change.vhost]
-        if self.part is not None:
-            self.part.settings_changed(change.vhost)
-        for queue in vhost.queues.values():
-            queue.adopt(self.map.effective(queue.entity))
-        for exchange in self.map.exchanges(change.vhost):
-            # one that the same command has declared is told later, and begins with what the policy says
-            if exchange.name and vhost.router.exchange_type(exchange.name) is not None:
-                vhost.router.set_alternate(exchange.name, self.map.exchange_settings(exchange).alternate_exchange)
-
-    def _authorization_changed(self, change: changes.UserChanged | changes.PermissionChanged) -> None:
-        self.authorization_generation += 1
-        for connection in tuple(self.connections.values()):
-            if connection.user == change.user:
-                connection.review_rights()
-
-    def _nothing(self, _: changes.Change) -> None:
-        pass
 
     # -- what queues ask (broker.queues.queue.Host) -----------------------------------------------------------
 
@@ -375,6 +303,12 @@ class Node:
 
     def wake(self, queue: Queue, at_ms: int) -> None:
         self._wakes.wish(queue, at_ms)
+
+    def moves(self, segment_id: int) -> bool:
+        return self.moving.moves(segment_id)
+
+    def keeps(self, queue: Queue, segment_id: int) -> None:
+        self.moving.keeps(queue, segment_id)
 
     def end(self, queue: Queue) -> None:
         entity = queue.entity
@@ -422,6 +356,8 @@ class Node:
             moved = self.part is not None and self.part.turn(now_ms)
             if self.watches:
                 moved = self.watching.turn() or moved
+            if self.moving.due or self.moving.is_late(now_ms):
+                self.moving.turn(now_ms)
 
     @property
     def busy(self) -> bool:
@@ -438,9 +374,9 @@ class Node:
 
     @property
     def next_wake_ms(self) -> int | None:
-        own = self._wakes.next_ms
         others = self.part.next_wake_ms if self.part is not None else None
-        return own if others is None or (own is not None and own < others) else others
+        wishes = (self._wakes.next_ms, others, self.moving.next_wake_ms)
+        return min((at_ms for at_ms in wishes if at_ms is not None), default=None)
 
     @property
     def newest_group(self) -> int:
@@ -560,36 +496,6 @@ class Node:
         self.touched.clear()
         forgotten, self.forgotten = self.forgotten, []
         return runs, metas, forgotten
-
-
-def _part(name: str, node: Node, change: changes.Change) -> None:
-    """What concerns nodes in a cluster."""
-    if node.part is not None:
-        getattr(node.part, name)(change)
-
-
-_REACTIONS: dict[type, Callable[[Node, Any], None]] = {
-    changes.QueueDeclared: Node._queue_declared,
-    changes.QueueDeleted: Node._queue_deleted,
-    changes.QueuePaused: Node._queue_paused,
-    changes.ExchangeDeclared: Node._exchange_declared,
-    changes.ExchangeDeleted: Node._exchange_deleted,
-    changes.Bound: Node._bound,
-    changes.Unbound: Node._unbound,
-    changes.VhostAdded: Node._vhost_added,
-    changes.VhostChanged: lambda node, change: node.watching.review(change.vhost),
-    changes.VhostDeleted: Node._vhost_deleted,
-    changes.PolicyChanged: Node._policy_changed,
-    changes.UserChanged: Node._authorization_changed,
-    changes.PermissionChanged: Node._authorization_changed,
-    changes.ParameterChanged: Node._nothing,
-    changes.ImportChanged: Node._nothing,
-    changes.MemberChanged: partial(_part, "member_changed"),
-    changes.MemberForgotten: partial(_part, "member_forgotten"),
-    changes.OwnerChanged: partial(_part, "owner_changed"),
-    changes.InSyncChanged: partial(_part, "in_sync_changed"),
-    changes.ReplicasChanged: partial(_part, "replicas_changed"),
-}
 
 
 def _priorities(settings: QueueSettings) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker.amqp.errors import AmqpError
+from cluster.entities import Segment
 
 
 class Log(Protocol):
@@ -19,6 +20,9 @@ class Log(Protocol):
     def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
         """A login was refused."""
 
+    def unroutable(self, segment: Segment, rows: int) -> None:
+        """So many committed rows of a segment found no queue when they were moved."""
+
 
 class Silence:
     """A Log that says nothing."""
@@ -30,4 +34,7 @@ class Silence:
         pass
 
     def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
+        pass
+
+    def unroutable(self, segment: Segment, rows: int) -> None:
         pass

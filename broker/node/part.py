@@ -269,12 +269,14 @@ class Part:
         ring.take_over(entity.epoch, of_before)
         node.queues[entity.queue_id] = queue
         alive: dict[str, int] = {} if declared else {m.name: m.incarnation for m in node.map.alive_members()}
+        node.moving.own(queue)
         self.servings.begin(queue, entity.epoch, node.map.applied, alive, synced=False)
         self.copying.take_over(queue, node.map.min_in_sync(entity), node.newest_group)
         self._told("owner.began", entity)
 
     def _step_down(self, queue: Queue) -> None:
         node, entity = self.node, queue.entity
+        node.moving.lose(queue)
         self.servings.end(entity.queue_id)
         self.copying.give_up(entity.queue_id)
         queue.end_epoch()

@@ -7,12 +7,13 @@ from broker.routing.binding import Binding, Destination
 from broker.routing.router import Router
 from broker.session.counts import ExchangeCounts
 from cluster.entities import Binding as BindingEntity
+from cluster.entities import Segment
 
 
 class VirtualHost:
     """What a channel needs of its virtual host."""
 
-    __slots__ = ("exchanges", "name", "queues", "router")
+    __slots__ = ("exchanges", "name", "queues", "router", "segments", "staging")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -20,6 +21,20 @@ class VirtualHost:
         self.router: Router[QueueFace] = Router(self.queues.get)
         self.exchanges: dict[str, ExchangeCounts] = {}
         """Of those that something was published to."""
+        self.segments: dict[str, Segment] = {}
+        """What staging exchanges stand for, by their names; the router does not know them."""
+        self.staging: dict[str, QueueFace] = {}
+        """The queues of those that keep what is published, by the same names."""
+
+    def stage(self, segment: Segment) -> None:
+        """A staging exchange was declared, or committed."""
+        self.segments[segment.name] = segment
+        self.router.forget()
+
+    def unstage(self, segment: Segment) -> None:
+        """It has ended."""
+        del self.segments[segment.name]
+        self.router.forget()
 
     def bind(self, entity: BindingEntity) -> None:
         """A binding began."""

@@ -112,7 +112,9 @@ class Asking:
             # operator moves elsewhere, for it may come back
             filled = ask.if_empty and (queue.ring.ready or queue.aside)
             refused = IN_USE if ask.if_unused and consumers else NOT_EMPTY if filled else ""
-        self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, count, consumers, refused))
+        size = queue.ring.ready_bytes if queue.entity.staging else 0
+        answer = Answer(queue.entity.queue_id, attachment.gen, ask.request, count, consumers, refused, bytes=size)
+        self._say(attachment, answer)
         if ask.what == ASK_DELETE and not refused:
             self._serving.doom(now_ms)
 

@@ -25,6 +25,7 @@ from typing import Final
 
 from broker.proxy.messages import Commit, NamedPublish, Range
 from broker.proxy.outbox import Outbox
+from broker.queues.face import Moved
 from broker.queues.ticket import Ticket
 from journal.record import Message, RecordBuffer, size_of
 
@@ -39,14 +40,15 @@ Named = tuple[bytes, int]  # producer, its number of the message
 
 class Committing:
     """What belongs to a transaction's messages: settlements by outcome, those of them whose producers number their own
-    by their place, and who must hear whether it was refused."""
+    by their place, and who must hear whether it was refused; whose rows they are, if they are rows of a segment."""
 
-    __slots__ = ("answered", "named", "settlements")
+    __slots__ = ("answered", "moved", "named", "settlements")
 
     def __init__(
         self, settlements: Sequence[tuple[int, Sequence[Range]]], named: dict[int, Named],
-        answered: Callable[[bool], None],
+        answered: Callable[[bool], None], moved: Moved | None = None,
     ) -> None:  # fmt: skip
+        self.moved = moved
         self.settlements = tuple((outcome, tuple(ranges)) for outcome, ranges in settlements)
         self.named = named
         self.answered = answered
@@ -175,11 +177,11 @@ class Backlog:
         commit = entry.commit
         assert commit is not None, "only a transaction goes this way"
         buffer = RecordBuffer()
-        for number, message in enumerate(entry.messages, entry.first):
-            buffer.enqueue(queue_id, epoch, number, message, 0, False)
+        buffer.enqueue_all(queue_id, epoch, entry.first, entry.messages, 0)
         named = tuple((entry.first + place, *name) for place, name in commit.named.items())
         count = len(entry.messages)
-        head = Commit(queue_id, epoch, gen, entry.first, count, commit.settlements, named)
+        moved = None if commit.moved is None else (commit.moved.segment, tuple(commit.moved.seqs))
+        head = Commit(queue_id, epoch, gen, entry.first, count, commit.settlements, named, moved)
         outbox.publish_apart(head, buffer.take())
         self._departed(outbox)
 

@@ -11,6 +11,7 @@ ready, and would take the room of what is published. What comes meanwhile is pas
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from broker.proxy.attachment import Attachment
@@ -23,10 +24,13 @@ from broker.proxy.messages import (
     Range,
     Settlement,
 )
+from broker.queues.face import CommitPart, Moved
 from broker.queues.limits import kill, kills
+from broker.queues.moved import Row, known_rows, new_rows, note_moved, put_rows
 from broker.queues.producers import is_dead_letter
 from broker.queues.ticket import Ticket
 from journal.record import Message, read_records
+from replication.errors import BadMessage
 
 if TYPE_CHECKING:
     from broker.proxy.serving import Serving
@@ -48,7 +52,12 @@ class Intake:
         queue = self._serving.queue
         last = first + count - 1
         self._serving.host.published(len(records))
-        if queue.rejects or first <= attachment.died:
+        if queue.entity.staging and not queue.has_room(self._serving.host.now_ms, count, len(records)):
+            for number in range(first, last + 1):
+                attachment.refuse(number)
+            self._serving.touch()
+            return
+        if (queue.rejects and not queue.entity.staging) or first <= attachment.died:
             for number, message in enumerate(self._came(records), first):
                 if not self._take_one(attachment, number, message):
                     return
@@ -96,6 +105,9 @@ class Intake:
             return
         queue, now_ms = self._serving.queue, self._serving.host.now_ms
         self._serving.host.published(len(records))
+        if commit.moved is not None:
+            self._take_rows(attachment, commit, Moved(*commit.moved), records)
+            return
         named = {number: (producer, sequence) for number, producer, sequence in commit.named}
         numbered = list(enumerate(self._came(records), commit.first))
         known = {name for name in named.values() if queue.producers.knows(*name)}
@@ -122,6 +134,42 @@ class Intake:
         changed = sum([self._carry_out(attachment, outcome, ranges, 0) for outcome, ranges in commit.settlements])
         if changed and queue.ring.needs_write:
             attachment.until_durable(ticket)
+        self._accepted(attachment, last, ticket)
+        queue.ring.mark()
+
+    def _take_rows(self, attachment: Attachment, commit: Commit, moved: Moved, records: memoryview) -> None:
+        """Rows of a committed segment: those that are not here, or none if there is no room for them."""
+        if len(moved.seqs) != commit.count or any(a >= b for a, b in pairwise(moved.seqs)):
+            raise BadMessage(
+                f"{commit.count} rows of segment {moved.segment} with seqs that are not as many and rising"
+            )
+        queue, now_ms = self._serving.queue, self._serving.host.now_ms
+        last = commit.first + commit.count - 1
+        rows: list[Row] = []
+        whole = not commit.named and not known_rows(queue, moved)
+        if not whole:
+            named = {number: (producer, sequence) for number, producer, sequence in commit.named}
+            part = CommitPart()
+            part.moved = moved
+            part.publishes = [((m,), named.get(number)) for number, m in enumerate(self._came(records), commit.first)]
+            rows = new_rows(queue, part)
+        count = commit.count if whole else len(rows)
+        fits = not count or not queue.rejects or queue.has_room(now_ms, count, len(records))
+        if last <= attachment.died or not fits:
+            for number in range(commit.first, last + 1):
+                attachment.refuse(number)
+            self._serving.touch()
+            return
+        if attachment.refused is not None:
+            return
+        ticket = attachment.ticket(last)
+        seq = queue.ring.next_seq
+        if whole:
+            note_moved(queue, moved)
+            queue.publish_records(records, ticket, now_ms)
+        else:
+            put_rows(queue, moved, rows, ticket, now_ms)
+        self._came_before(attachment, last + 1 - count, seq)
         self._accepted(attachment, last, ticket)
         queue.ring.mark()
 

@@ -193,6 +193,8 @@ class Commit(ProxyMessage, frozen=True, tag=29):
     transaction returns goes in a `Settle`."""
     named: tuple[tuple[Whole, Producer, Whole], ...] = ()
     """(number, producer, its number) of messages whose producer numbers them itself."""
+    moved: tuple[Whole, tuple[Whole, ...]] | None = None
+    """All of them are rows of a committed segment: the id of its queue, and their seqs there."""
 
     def __post_init__(self) -> None:
         for _, ranges in self.settlements:
@@ -290,6 +292,8 @@ class Answer(ProxyMessage, frozen=True, tag=46):
     """ASK_DELETE: "" or "in use" or "not empty". ASK_GET: "" or who leases the queue."""
     lease: LeaseAnswer | None = None
     """Of ASK_LEASE, and there it is."""
+    bytes: Whole = 0
+    """ASK_COUNTS, of a queue that holds staged rows: of their bodies."""
 
 
 class Detach(ProxyMessage, frozen=True, tag=47):

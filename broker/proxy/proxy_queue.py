@@ -123,6 +123,9 @@ class ProxyQueue:
     def accepts(self, message: Message, now_ms: int, named: Named | None = None) -> bool:
         return True
 
+    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
+        return True
+
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         if messages and not self.deleted:
             self.node.took(self, self._backlog.publish(messages, ticket))
@@ -259,7 +262,8 @@ class ProxyQueue:
             self.ring.mark()
 
         settlements = [(outcome, joined((seq, seq) for seq in some)) for outcome, some in seqs.items()]
-        self.node.took(self, self._backlog.publish(messages, ticket, commit=Committing(settlements, named, answered)))
+        commit = Committing(settlements, named, answered, part.moved)
+        self.node.took(self, self._backlog.publish(messages, ticket, commit=commit))
 
     # -- the queue as a whole ---------------------------------------------------------------------------------
 
@@ -272,6 +276,9 @@ class ProxyQueue:
     def _counted(self, answer: Answer, then: Callable[[int, int], None]) -> None:
         self.ready = answer.count
         then(answer.count, answer.consumers)
+
+    def staged(self, now_ms: int, then: Callable[[int, int], None]) -> None:
+        self._ask(ASK_COUNTS, lambda answer, _: then(answer.count, answer.bytes))
 
     def purge(self, then: Callable[[int], None]) -> None:
         self._ask(ASK_PURGE, lambda answer, _: then(answer.count))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.queues.face import CommitPart
+from broker.queues.moved import take_rows
 from broker.queues.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ def carry_out(queue: Queue, part: CommitPart, ticket: Ticket, now_ms: int) -> No
     What is returned takes its old place before anything is published behind it: a queue with a length hands out and
     drops in the middle of this, and its oldest come first.
     """
+    if part.moved is not None:
+        take_rows(queue, part, ticket, now_ms)
+        return
     known = queue.producers.knows
     new = [(m, named) for messages, named in part.publishes if named is None or not known(*named) for m in messages]
     if not queue.takes([message for message, _ in new], now_ms):

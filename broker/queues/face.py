@@ -12,7 +12,7 @@ ledgers into the ring, and a publish is answered through its ticket.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from broker.queues.lease import LeaseAnswer, Word
 from broker.queues.ring import Ring
@@ -36,12 +36,23 @@ UNANSWERED_MS: Final = 60_000
 """So long somebody waits for an answer of a queue's owner."""
 
 
-class CommitPart:
-    """What a transaction publishes into one queue, and settles there, in order."""
+class Moved(NamedTuple):
+    """Whose rows a part is made of, so that a queue has each of them once (`producers`)."""
 
-    __slots__ = ("publishes", "settles")
+    segment: int
+    """Its queue's id."""
+    seqs: Sequence[int]
+    """Of all messages of the part, in their order, rising."""
+
+
+class CommitPart:
+    """What a transaction publishes into one queue, and settles there, in order. Or rows of a segment: with `moved`, and
+    without settlements."""
+
+    __slots__ = ("moved", "publishes", "settles")
 
     def __init__(self) -> None:
+        self.moved: Moved | None = None
         self.publishes: list[tuple[Sequence[Message], tuple[bytes, int] | None]] = []
         """Messages, or one message with its producer and number."""
         self.settles: list[tuple[int, str]] = []
@@ -82,6 +93,9 @@ class QueueFace(Protocol):
     def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
         """Whether there is room for one more, or it is here already: `named` are its producer and number, if that gave
         it one. Elsewhere the owner decides, and refuses through the ticket."""
+
+    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
+        """As `accepts`, for all of these messages or none; what is refused is no dead letter."""
 
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         """Takes the messages; the ticket, if any, is held until they are committed."""
@@ -142,6 +156,9 @@ class QueueFace(Protocol):
 
     def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         """(messages ready, consumers)."""
+
+    def staged(self, now_ms: int, then: Callable[[int, int], None]) -> None:
+        """Of one that holds staged rows: (rows, bytes of their bodies)."""
 
     def purge(self, then: Callable[[int], None]) -> None:
         """Drops what is ready; `then(how many)`."""

@@ -43,5 +43,11 @@ class Host(Protocol):
     def wake(self, queue: Queue, at_ms: int) -> None:
         """Mark the queue's ring at this time; replaces an earlier wish."""
 
+    def moves(self, segment_id: int) -> bool:
+        """Whether the rows of this committed segment may be on their way."""
+
+    def keeps(self, queue: Queue, segment_id: int) -> None:
+        """The queue remembers what it has of a segment, and wants to hear of its end."""
+
     def end(self, queue: Queue) -> None:
         """Propose the queue's deletion: it is auto-delete or expired and unused."""

@@ -18,6 +18,8 @@ def exceeds(queue: Queue, more: int, more_bytes: int) -> bool:
     What a replicated queue cannot hand out yet, though a consumer waits for it, is not counted: in a queue of one node
     it would be gone by now.
     """
+    if queue.sealed is not None:
+        return True
     ring, length, size = queue.ring, queue.settings.max_length, queue.settings.max_length_bytes
     ready, ready_bytes = ring.ready, ring.ready_bytes
     if queue.burial is not None and ready and not queue.halted and (delayed := _delayed(queue)):

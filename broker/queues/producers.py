@@ -19,6 +19,7 @@ to the other replicas. The names that share that table are told apart by their f
                               63 * bucket + i. Bits are only added, so values only rise. A queue that lost what was
                               committed has lost its numbers too, so its next letters have another name
     b"l" + name, b"a" + name  a lease, its end and what of it has left (`broker.queues.leasing`)
+    b"t" + queue id           rows of a committed segment (`moved`): the highest seq that came, and one
     b"c"                      1: the queue has had a consumer (auto-delete survives a failover)
 
 A value of 0 takes a name out of the table.

@@ -55,7 +55,8 @@ class Queue:
     __slots__ = (
         "_ahead", "_annotation", "_brought", "_came_ms", "_clean", "_dead", "_delayed", "_ended", "_patience",
         "_producers", "_waiting", "aside", "burial", "commits", "deleted", "entity", "getters", "had_consumers",
-        "halted", "host", "last_used_ms", "leasing", "listener", "paused", "ring", "settings", "subscriptions",
+        "halted", "host", "last_used_ms", "leasing", "listener", "paused", "ring", "sealed", "settings",
+        "subscriptions",
         "wake_ms",
     )  # fmt: skip
 
@@ -88,6 +89,7 @@ class Queue:
         self.leasing: Leasing | None = None  # for who reads the queue by a lease
         if ring.next_seq > 1 and not ring.replica:
             self.leasing = resumed(self, ring, now_ms)
+        self.sealed: Callable[[], Any] | None = None  # its rows are committed: it takes no more; told after each turn
         ring.owner = self
         ring.annotate = self._annotation.annotate
         self.adopt(settings)
@@ -275,7 +277,7 @@ class Queue:
     def _expire(self, now_ms: int) -> bool:
         """Whether something was given up."""
         expired = False
-        if self.paused:
+        if self.paused or self.entity.staging:
             return False
         # a message with TTL 0 may still be handed out in the ms that brought it (amqp-rules 5.6): hence "- 1"
         while self.ring.head(now_ms - 1) == HEAD_EXPIRED and not awaits_commit(self):
@@ -349,6 +351,9 @@ class Queue:
     def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         then(self.message_count(now_ms), len(self.subscriptions))
 
+    def staged(self, now_ms: int, then: Callable[[int, int], None]) -> None:  # noqa: ARG002
+        then(self.ring.ready, self.ring.ready_bytes)
+
     def purge(self, then: Callable[[int], None]) -> None:
         then(self.ring.purge())
 
@@ -390,6 +395,8 @@ class Queue:
         self._schedule(now_ms)
         if self.listener is not None:
             self.listener()
+        if self.sealed is not None:
+            self.sealed()
 
     def _serve_all(self, now_ms: int) -> None:
         """Hands out, expires, trims, and reads ahead."""
@@ -502,7 +509,7 @@ class Queue:
     def _schedule(self, now_ms: int) -> None:
         """Asks for the turn that is due next. While the queue is paused most of it cannot be done, and to ask for a
         time that is over would keep the node turning for nothing; the end of the pause brings a turn."""
-        expired = 0 if self.paused or awaits_commit(self) else self.ring.head_expiry_ms() + 1
+        expired = 0 if self.paused or self.entity.staging or awaits_commit(self) else self.ring.head_expiry_ms() + 1
         unused, expires = 0, self.settings.expires_ms
         if expires is not None and not self.subscriptions and not (self._ended or self.paused or self.leased):
             # amqp-rules 5.6: queue TTL counts disuse (no consumers, no redeclare, no get)

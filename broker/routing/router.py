@@ -50,7 +50,7 @@ _ENTRY_BYTES = 400
 class Route(Generic[Q]):
     """Where a message goes. Shared between callers: do not change it."""
 
-    __slots__ = ("counts", "found_exchange", "internal", "queues", "targets", "uncacheable")
+    __slots__ = ("counts", "found_exchange", "internal", "onward", "queues", "targets", "uncacheable")
 
     def __init__(
         self,
@@ -74,6 +74,9 @@ class Route(Generic[Q]):
 
         self.uncacheable = uncacheable
         """The answer may differ for the next message with the same key."""
+
+        self.onward: Route[Q] | None = None
+        """Of a staging exchange: where its target leads now. Its own targets keep what comes until it is committed."""
 
         self.counts: Any = None
         """Of its exchange, for whoever counts what takes this way."""

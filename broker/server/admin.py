@@ -102,7 +102,7 @@ async def _status(shell: NodeShell, _: Facts) -> Facts:
     if not shell.started:
         return {"name": shell.options.node.name, "state": "waits", "waits_for": [shell.waits_for]}
     node = shell.node
-    queues = list(node.queues.values())
+    queues = [queue for queue in node.queues.values() if not queue.entity.staging]
     member = cluster_facts(shell) if shell.cluster is not None else {}
     return {
         "name": node.options.name,

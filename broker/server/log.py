@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.amqp.errors import AmqpError
+from cluster.entities import Segment
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 BURST: Final = 50
@@ -148,6 +149,13 @@ class NodeLog:
     def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
         facts = {"peer": peer, "user": user, "mechanism": mechanism, "why": why}
         self._caused("warning", "client.refused", facts)
+
+    def unroutable(self, segment: Segment, rows: int) -> None:
+        facts = {
+            "vhost": segment.vhost, "producer": segment.producer, "epoch": segment.epoch, "transaction": segment.name,
+            "target": segment.target, "rows": rows,
+        }  # fmt: skip
+        self._caused("warning", "txn.unroutable", facts)
 
     def turned_away(self, peer: str, why: str) -> None:
         """A socket was closed before a word was said."""

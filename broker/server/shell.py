@@ -42,6 +42,7 @@ from broker.server.logins import Logins
 from broker.server.options import ServerOptions
 from broker.server.storage import Storage
 from broker.server.tracing import begin_spans
+from broker.server.upkeep import Upkeep
 from broker.session.connection import Connection, TrustedConnection
 from broker.session.state import State
 from cluster.state import Applied
@@ -146,6 +147,7 @@ class NodeShell:
             self._end_spans = begin_spans(options.spans, self.node)
             self.storage.wiring.listen(self._applied)
             Imports(self)
+            Upkeep(self)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
             if (definitions := options.definitions) is not None:

@@ -18,6 +18,7 @@ from broker.amqp.layout import Method
 from broker.session.unanswered import Asked, ownerless
 from cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
 from cluster.entities import DestinationKind
+from cluster.exchange_rules import STAGING
 from cluster.ids import Epoch
 from cluster.state import Applied
 
@@ -66,13 +67,17 @@ def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None
         return
     channel.check("configure", "exchange", name)
     arguments = plain(method.arguments)
+    staging = method.type == STAGING
+    target = arguments.get("x-target")
+    if staging and isinstance(target, str):
+        channel.check("write", "exchange", target)
     alternate = arguments.get("alternate-exchange")
     if isinstance(alternate, str):
         channel.check("read", "exchange", name)
         channel.check("write", "exchange", alternate)
     node = channel.connection.node
     limit = node.options.exchanges_max
-    if node.exchange_count >= limit and node.map.exchange(vhost, name) is None:
+    if not staging and node.exchange_count >= limit and node.map.exchange(vhost, name) is None:
         raise precondition_failed(f"cannot declare exchange '{name}': exchange limit ({limit}) is reached")
     command = DeclareExchange(
         vhost=vhost,
@@ -82,8 +87,19 @@ def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None
         auto_delete=method.auto_delete,
         internal=method.internal,
         arguments=arguments,
+        **_stager(channel) if staging else {},
     )
     channel.order(command, method, _answered(method, methods.ExchangeDeclareOk()))
+
+
+def _stager(channel: Channel) -> dict[str, Any]:
+    """What the wiring must know of who opens a segment, and when."""
+    connection = channel.connection
+    return {
+        "at_ms": connection.node.now_ms,
+        "user": connection.user,
+        "is_administrator": "administrator" in connection.rights.tags,
+    }
 
 
 def _exchange_delete(channel: Channel, method: methods.ExchangeDelete) -> None:

@@ -34,7 +34,9 @@ from broker.session.counts import ExchangeCounts
 from broker.session.declaring import REPLY_TO
 from broker.session.services import requested
 from broker.session.virtual_exchanges import VIRTUAL_EXCHANGES
-from journal.layout import HAS_BCC, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID
+from broker.transactions.onward import route_of
+from cluster.entities import Segment
+from journal.layout import HAS_BCC, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
 from journal.record import Message
 
 if TYPE_CHECKING:
@@ -77,7 +79,9 @@ def publish(channel: Channel, event: Published) -> None:
             channel.routes[event.address] = (vhost.router.generation, node.authorization_generation, route)
     else:
         route = known[2]
-    if route.uncacheable or (event.flags & LOOKED_INTO and _looks_into(event)):
+    if route.onward is not None:
+        _stage_rows(channel, event, route, route.onward)
+    elif route.uncacheable or (event.flags & LOOKED_INTO and _looks_into(event)):
         for message in event.messages:
             own, own_route, named = _one(channel, event, message)
             _stage_or_send(channel, own_route, (own,), event.mandatory, named)
@@ -92,6 +96,9 @@ def _permitted(channel: Channel, event: Published) -> Route[QueueFace]:
     exchange, key = event.exchange, event.routing_key
     if exchange in VIRTUAL_EXCHANGES:
         return Route(uncacheable=True)  # a key that it does not know
+    segment = vhost.segments.get(exchange)
+    if segment is not None:
+        return _staging_route(channel, segment, key)
     channel.check("write", "exchange", exchange)
     if not exchange and key.startswith(REPLY_TO + "."):
         return Route(uncacheable=True)
@@ -102,6 +109,55 @@ def _permitted(channel: Channel, event: Published) -> Route[QueueFace]:
         raise access_refused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
     channel.check_topic("write", exchange, key)
     return route
+
+
+def _staging_route(channel: Channel, segment: Segment, key: str) -> Route[QueueFace]:
+    """To the queue that keeps rows until they are committed, if their target may be published to; or nowhere."""
+    vhost = channel.connection.vhost
+    assert vhost is not None, "a channel is opened after its connection"
+    channel.check("write", "exchange", segment.target)
+    channel.check_topic("write", segment.target, key)
+    if segment.place is not None:
+        raise access_refused(f"exchange '{segment.name}' in vhost '{vhost.name}' is committed")
+    targets = () if segment.discards else (vhost.staging[segment.name],)
+    route = Route(tuple(target.name for target in targets), targets)
+    route.onward = vhost.router.route(segment.target, key, lambda: None)
+    return route
+
+
+def _stage_rows(channel: Channel, event: Published, route: Route[QueueFace], onward: Route[QueueFace]) -> None:
+    """Rows of a segment. Those that are mandatory are returned when their target leads nowhere at this moment; a replay
+    returns nothing."""
+    if channel.transaction is not None:
+        raise precondition_failed(f"exchange '{event.exchange}' takes nothing on a transactional channel")
+    messages: Sequence[Message] = event.messages
+    looked_into = bool(event.flags & LOOKED_INTO) and _looks_into(event)
+    if looked_into:
+        messages = [_one(channel, event, message)[0] for message in messages]
+    messages = [message if message.persistent else _lasting(message) for message in messages]
+    mandatory = event.mandatory and bool(route.targets)
+    if mandatory and (looked_into or onward.uncacheable):
+        vhost = channel.connection.vhost
+        assert vhost is not None, "a channel is opened after its connection"
+        target = vhost.segments[event.exchange].target
+        for message in messages:
+            found = route_of(vhost.router, target, message)
+            _stage(channel, route if found.targets else Route(), (message,), mandatory)
+    else:
+        _stage(channel, Route() if mandatory and not onward.targets else route, messages, mandatory)
+
+
+def _stage(channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool) -> None:
+    ticket = None if channel.confirms is None else channel.confirms.ticket(len(messages))
+    send(channel, route, messages, mandatory, ticket)
+
+
+def _lasting(message: Message) -> Message:
+    """What is staged outlives its node, whatever the row's delivery mode says: a commit means all rows."""
+    return Message(
+        message.address, message.payload, message.header_length, message.flags | PERSISTENT, message.priority,
+        message.time_ms, message.ttl_ms,
+    )  # fmt: skip
 
 
 def _looks_into(event: Published) -> bool:
@@ -203,6 +259,11 @@ def send(
             continue
         if named is not None:
             _send_named(queue, messages[0], ticket, named, node.now_ms)
+        elif route.onward is not None:
+            if queue.takes(messages, node.now_ms):
+                queue.publish(messages, ticket, node.now_ms)
+            elif ticket is not None:
+                ticket.rejected = True
         elif queue.rejects:
             accepted = [message for message in messages if _accepted(queue, message, ticket, node.now_ms)]
             if ticket is not None and len(accepted) < len(messages):
@@ -237,7 +298,7 @@ def depart(
         else:
             own.drop_unroutable += count
             exchange.drop_unroutable += count
-    if node.flows.counting:
+    if node.flows.counting and route.onward is None:
         node.flows.published(channel.vhost_name, messages[0].exchange, route.targets, count, node.now_ms)
     if node.watches and (watch := node.watches.get(channel.vhost_name)) is not None:
         messages = watch.published(channel, route, messages, ticket)

@@ -6,6 +6,7 @@ from typing import Final
 
 from broker.session.leases import AMQ_LEASE
 from broker.session.services import Service
+from broker.transactions import requests
 
-VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {"amq.lease": AMQ_LEASE}
+VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {"amq.lease": AMQ_LEASE, "amq.txn": requests.SERVICE}
 """By name."""

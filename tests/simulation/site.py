@@ -48,6 +48,9 @@ class Silent:
     def fault(self, peer: str, user: str, channel: int, error: Any) -> None:
         self.faults.append(str(error))
 
+    def unroutable(self, segment: Any, rows: int) -> None:
+        pass
+
     def cut(self, peer: str, user: str, why: str) -> None:
         pass
 

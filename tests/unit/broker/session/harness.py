@@ -31,6 +31,7 @@ from broker.queues.queue import Queue
 from broker.server.recovery import recovered
 from broker.session.connection import Connection
 from cluster import commands as c
+from cluster.entities import Segment
 from cluster.ids import LOCAL_NODE
 from cluster.wiring_log import MemoryWiringLog
 from journal.record import Message
@@ -55,6 +56,7 @@ class Story:
         self.faults: list[tuple[int, AmqpError]] = []
         self.cuts: list[str] = []
         self.refusals: list[tuple[str, str, str]] = []
+        self.lost_rows: list[tuple[str, int]] = []
 
     def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
         self.faults.append((channel, error))
@@ -64,6 +66,9 @@ class Story:
 
     def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
         self.refusals.append((user, mechanism, why))
+
+    def unroutable(self, segment: Segment, rows: int) -> None:
+        self.lost_rows.append((segment.name, rows))
 
 
 class World:

@@ -1,0 +1,157 @@
+"""What a node does about each change of the wiring, in log order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.node.vhost import VirtualHost
+from cluster import changes
+from cluster.exchange_rules import STAGING
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+
+def queue_declared(node: Node, change: changes.QueueDeclared) -> None:
+    node.churn.queues_created += node.part is None or change.queue.owner == node.options.name
+    if node.part is not None:
+        node.part.declared(change.queue)
+    else:
+        node.add_queue(change.queue)
+
+
+def queue_deleted(node: Node, change: changes.QueueDeleted) -> None:
+    entity = change.queue
+    vhost = node.vhosts[entity.vhost]
+    if (vhost.staging if entity.staging else vhost.queues).pop(entity.name, None) is None:
+        return
+    if not entity.staging:
+        vhost.router.remove_queue(entity.name)
+    if node.part is not None:
+        node.part.deleted(entity)
+    queue = node.queues.pop(entity.queue_id, None)
+    if queue is not None:
+        node.churn.queues_deleted += 1
+        node.moving.lose(queue)
+        queue.drop()
+        node.writes.pop(queue, None)
+        node.forget_ring(queue.ring)
+
+
+def queue_paused(node: Node, change: changes.QueuePaused) -> None:
+    queue = node.queues.get(change.queue.queue_id)
+    if queue is not None:
+        queue.halt(change.queue)
+    if node.part is not None:
+        node.part.proxies.paused(change.queue)
+
+
+def exchange_declared(node: Node, change: changes.ExchangeDeclared) -> None:
+    exchange = change.exchange
+    if exchange.type == STAGING:
+        return
+    node.exchange_count += 1
+    if exchange.name:
+        node.vhosts[exchange.vhost].router.add_exchange(
+            exchange.name,
+            exchange.type,
+            exchange.arguments,
+            node.map.exchange_settings(exchange).alternate_exchange,
+            exchange.internal,
+        )
+
+
+def exchange_deleted(node: Node, change: changes.ExchangeDeleted) -> None:
+    if change.exchange.type == STAGING:
+        return
+    node.exchange_count -= 1
+    node.vhosts[change.exchange.vhost].remove_exchange(change.exchange.name)
+
+
+def segment_known(node: Node, change: changes.SegmentOpened | changes.SegmentCommitted) -> None:
+    node.vhosts[change.segment.vhost].stage(change.segment)
+    node.moving.known(change.segment)
+
+
+def segment_ended(node: Node, change: changes.SegmentEnded) -> None:
+    node.vhosts[change.segment.vhost].unstage(change.segment)
+    node.moving.ended(change.segment)
+
+
+def bound(node: Node, change: changes.Bound) -> None:
+    node.vhosts[change.binding.vhost].bind(change.binding)
+
+
+def unbound(node: Node, change: changes.Unbound) -> None:
+    node.vhosts[change.binding.vhost].unbind(change.binding)
+
+
+def vhost_added(node: Node, change: changes.VhostAdded) -> None:
+    node.vhosts[change.vhost] = VirtualHost(change.vhost)
+    node.watching.review(change.vhost)
+
+
+def vhost_deleted(node: Node, change: changes.VhostDeleted) -> None:
+    del node.vhosts[change.vhost]
+    node.watching.review(change.vhost)
+    for connection in tuple(node.connections.values()):
+        connection.vhost_deleted(change.vhost)
+
+
+def policy_changed(node: Node, change: changes.PolicyChanged) -> None:
+    vhost = node.vhosts[change.vhost]
+    if node.part is not None:
+        node.part.settings_changed(change.vhost)
+    for queue in vhost.queues.values():
+        queue.adopt(node.map.effective(queue.entity))
+    for exchange in node.map.exchanges(change.vhost):
+        # one that the same command has declared is told later, and begins with what the policy says
+        if exchange.name and vhost.router.exchange_type(exchange.name) is not None:
+            vhost.router.set_alternate(exchange.name, node.map.exchange_settings(exchange).alternate_exchange)
+
+
+def authorization_changed(node: Node, change: changes.UserChanged | changes.PermissionChanged) -> None:
+    node.authorization_generation += 1
+    for connection in tuple(node.connections.values()):
+        if connection.user == change.user:
+            connection.review_rights()
+
+
+def nothing(node: Node, _: changes.Change) -> None:
+    pass
+
+
+def _part(name: str, node: Node, change: changes.Change) -> None:
+    """What concerns nodes in a cluster."""
+    if node.part is not None:
+        getattr(node.part, name)(change)
+
+
+REACTIONS: Final[dict[type, Callable[[Node, Any], None]]] = {
+    changes.QueueDeclared: queue_declared,
+    changes.QueueDeleted: queue_deleted,
+    changes.QueuePaused: queue_paused,
+    changes.ExchangeDeclared: exchange_declared,
+    changes.ExchangeDeleted: exchange_deleted,
+    changes.Bound: bound,
+    changes.Unbound: unbound,
+    changes.VhostAdded: vhost_added,
+    changes.VhostChanged: lambda node, change: node.watching.review(change.vhost),
+    changes.VhostDeleted: vhost_deleted,
+    changes.PolicyChanged: policy_changed,
+    changes.UserChanged: authorization_changed,
+    changes.PermissionChanged: authorization_changed,
+    changes.ParameterChanged: nothing,
+    changes.ImportChanged: nothing,
+    changes.MemberChanged: partial(_part, "member_changed"),
+    changes.MemberForgotten: partial(_part, "member_forgotten"),
+    changes.OwnerChanged: partial(_part, "owner_changed"),
+    changes.InSyncChanged: partial(_part, "in_sync_changed"),
+    changes.ReplicasChanged: partial(_part, "replicas_changed"),
+    changes.SegmentOpened: segment_known,
+    changes.SegmentCommitted: segment_known,
+    changes.SegmentEnded: segment_ended,
+    changes.ProducerChanged: nothing,
+}

@@ -1,0 +1,265 @@
+"""The rows of one committed segment, on their way to its target: pure, at the owner of the segment's queue.
+
+    look at the next group      up to ROWS_MAX rows or BYTES_MAX of what is committed in the segment, in order of seqs
+    give each target its part   one publish per queue, all of it or nothing, that says which seqs it holds
+    all of them are answered    the group is settled, and the next one is looked at
+    nothing is left             the segment is finished
+
+Nothing of this is remembered by an owner: the next one begins at the lowest seq that is not settled, and targets pass
+over what they have (`broker.queues.moved`). That is right because of three things. A segment that is committed takes
+no rows; parts of one segment reach a queue in ascending order of seqs, one after the other, since a group is begun when
+the one before is answered; and a part is taken as a whole, so what a queue knows of a segment is always a beginning.
+
+*A target that refuses* (overflow reject-publish) gets the same rows again: half as many until there is room for them,
+and a single one after 1 s, 2 s, 4 s ... 60 s. The rest of the segment waits. One that was deleted is none any more.
+A row without a route goes to the target's alternate exchange, as any publish; without that it is counted, and gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from broker.amqp import properties as codec
+from broker.queues.face import CommitPart, Moved, QueueFace
+from broker.queues.queue import Queue
+from broker.queues.ring import Location
+from broker.queues.ticket import Ticket
+from broker.routing.router import Route, Router
+from broker.transactions.onward import looks_alone, route_of
+from cluster.entities import Segment
+from journal.record import Message
+
+ROWS_MAX: Final = 4096
+BYTES_MAX: Final = 1 << 20
+"""Of a group; one row may be longer."""
+RETRY_FIRST_MS: Final = 1000
+RETRY_MAX_MS: Final = 60_000
+ROUTES_MAX: Final = 4096
+"""Addresses whose routes are remembered."""
+Named = tuple[bytes, int]
+
+
+class Host(Protocol):
+    """The node, as a mover sees it."""
+
+    @property
+    def now_ms(self) -> int: ...
+
+    def fetch(self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
+        """Reads messages; `then` is called unless the queue goes away."""
+
+    def wake(self, queue: Queue, at_ms: int) -> None:
+        """Gives the queue a turn at this time."""
+
+    def published(self, size: int) -> None:
+        """So many bytes were put into journaled queues."""
+
+
+class Part:
+    """What one target gets of a group: rows with their seqs, and their producers' numbers of those that have them."""
+
+    __slots__ = ("again_ms", "at", "limit", "messages", "named", "seqs", "target", "tries", "waits")
+
+    def __init__(self, target: QueueFace) -> None:
+        self.target = target
+        self.messages: list[Message] = []
+        self.seqs: list[int] = []
+        self.named: dict[int, Named] = {}
+        self.at = 0  # so many are taken
+        self.limit = ROWS_MAX
+        self.tries = 0
+        self.again_ms = 0
+        self.waits = False  # for the target's answer
+
+    def next(self, segment: int) -> CommitPart:
+        """The next rows, at most as many as the target may have room for."""
+        end = min(self.at + self.limit, len(self.messages))
+        part = CommitPart()
+        part.moved = Moved(segment, self.seqs[self.at : end])
+        first = self.at
+        for place in sorted(place for place in self.named if self.at <= place < end):
+            if first < place:
+                part.publishes.append((self.messages[first:place], None))
+            part.publishes.append((self.messages[place : place + 1], self.named[place]))
+            first = place + 1
+        if first < end:
+            part.publishes.append((self.messages[first:end], None))
+        return part
+
+    def answered(self, count: int, refused: bool, now_ms: int) -> None:
+        """The target has taken the next `count` rows, or none of them."""
+        self.waits = False
+        if not refused:
+            self.at += count
+            self.limit = min(ROWS_MAX, 2 * self.limit)
+            self.tries = self.again_ms = 0
+        elif count > 1:
+            self.limit = count // 2
+        else:
+            self.again_ms = now_ms + min(RETRY_FIRST_MS << min(self.tries, 16), RETRY_MAX_MS)
+            self.tries += 1
+
+    @property
+    def is_over(self) -> bool:
+        return self.at == len(self.messages) or self.target.deleted
+
+
+class Mover:
+    """Of one segment, in one epoch of its owner.
+
+    unroutable   rows that found no queue
+    finished     nothing is left
+    """
+
+    __slots__ = ("_at", "_group", "_loading", "_parts", "_prefix", "_routes", "_routes_of", "ended", "finished",
+                 "host", "queue", "router", "segment", "unroutable")  # fmt: skip
+
+    def __init__(self, queue: Queue, segment: Segment, router: Router[QueueFace], host: Host) -> None:
+        assert segment.place is not None, "rows are moved when they are committed"
+        self.queue = queue
+        self.segment = segment
+        self.router = router
+        self.host = host
+        self.unroutable = 0
+        self.finished = False
+        self.ended = False
+        target = segment.target.encode()
+        self._prefix = bytes((len(target),)) + target
+        self._at = 1
+        self._group: list[int] = []
+        self._parts: list[Part] = []
+        self._loading = False
+        self._routes: dict[bytes, tuple[bytes, Route[QueueFace]]] = {}
+        self._routes_of = -1  # the wiring that they are of
+
+    def turn(self, now_ms: int) -> bool:
+        """Does what can be done now; whatever it waits for gives its queue a turn. Whether nothing is left."""
+        while not (self.ended or self._loading or self.queue.paused or self.queue.deleted):
+            if not self._group and not self._look():
+                return self.finished
+            if not self._give(now_ms):
+                return False
+            self._settle()
+        return False
+
+    # -- a group --------------------------------------------------------------------------------------------------
+
+    def _look(self) -> bool:
+        """Finds the next group. False: there is none, or its content is on its way from the disk."""
+        ring = self.queue.ring
+        top = (ring.committed if ring.replicated else ring.next_seq) - 1
+        seqs: list[int] = []
+        absent: list[Location] = []
+        size = 0
+        for seq, *_ in ring.living(self._at, top, ROWS_MAX):
+            message = ring.message(seq)
+            location = None if message is not None else ring.location(seq)
+            size += message.size if message is not None else location[3] if location is not None else 0
+            if seqs and size > BYTES_MAX:
+                break
+            seqs.append(seq)
+            if location is not None:
+                absent.append(location)
+        if not seqs:
+            self.finished = top == ring.next_seq - 1
+            return False
+        if not absent:
+            self._begin(seqs, {})
+            return True
+
+        def loaded(messages: Sequence[Message]) -> None:
+            self._loading = False
+            if not self.ended:
+                found = {location[0]: message for location, message in zip(absent, messages, strict=True)}
+                self._begin(seqs, found)
+                self.queue.ring.mark()
+
+        self._loading = True
+        self.host.fetch(self.queue, absent, loaded)
+        return False
+
+    def _begin(self, seqs: list[int], found: dict[int, Message]) -> None:
+        """Routes the rows of a group."""
+        now_ms, ring = self.host.now_ms, self.queue.ring
+        parts: dict[QueueFace, Part] = {}
+        for seq in seqs:
+            message = found.get(seq) or ring.message(seq)
+            assert message is not None, "a row is in memory when it is moved"
+            address, targets, named = self._route(message)
+            if not targets:
+                self.unroutable += 1
+                continue
+            row = Message(
+                address, message.payload, message.header_length, message.flags, message.priority, now_ms,
+                message.ttl_ms,
+            )  # fmt: skip
+            for target in targets:
+                part = parts.get(target)
+                if part is None:
+                    part = parts[target] = Part(target)
+                if named is not None:
+                    part.named[len(part.seqs)] = named
+                part.messages.append(row)
+                part.seqs.append(seq)
+        self._group = seqs
+        self._parts = list(parts.values())
+
+    def _route(self, message: Message) -> tuple[bytes, Sequence[QueueFace], Named | None]:
+        """The row's address from now on, its queues, and its number if its producer gave one."""
+        if self._routes_of != self.router.generation or len(self._routes) > ROUTES_MAX:
+            self._routes.clear()
+            self._routes_of = self.router.generation
+        alone = looks_alone(message)
+        known = None if alone else self._routes.get(message.address)
+        if known is not None:
+            return known[0], known[1].targets, None
+        key = message.routing_key
+        address = self._prefix + bytes((len(key),)) + key
+        if not alone:
+            route = self.router.route(self.segment.target, key.decode("utf-8", "surrogateescape"), lambda: None)
+            if not route.uncacheable:
+                self._routes[message.address] = address, route
+                return address, route.targets, None
+        properties = codec.decode(message.header)
+        route = route_of(self.router, self.segment.target, message, properties)
+        headers = properties.headers or {}
+        producer, number = headers.get("x-producer"), headers.get("x-seq")
+        if isinstance(producer, str) and isinstance(number, int):
+            return address, route.targets, (producer.encode(), int(number))
+        return address, route.targets, None
+
+    # -- its targets ----------------------------------------------------------------------------------------------
+
+    def _give(self, now_ms: int) -> bool:
+        """Gives targets what they are due; whether all have everything."""
+        for part in self._parts:
+            while not (part.is_over or part.waits or part.again_ms > now_ms):
+                self._give_part(part)
+            if part.again_ms > now_ms and not part.is_over:
+                self.host.wake(self.queue, part.again_ms)
+        return all(part.is_over and not part.waits for part in self._parts)
+
+    def _give_part(self, part: Part) -> None:
+        some = part.next(self.segment.queue_id)
+        assert some.moved is not None, "a part is rows of the segment"
+        count = len(some.moved.seqs)
+
+        def answered(ticket: Ticket) -> None:
+            part.answered(count, ticket.rejected and not part.target.deleted, self.host.now_ms)
+            if not self.ended:
+                self.queue.ring.mark()
+
+        ticket = Ticket(0, 0, answered)
+        part.waits = True
+        if part.target.ring.journaled:
+            self.host.published(sum(message.size for messages, _ in some.publishes for message in messages))
+        part.target.commit(some, ticket, self.host.now_ms)
+        ticket.pass_()
+
+    def _settle(self) -> None:
+        for seq in self._group:
+            self.queue.ring.settle(seq)
+        self.queue.ring.mark()
+        self._at = self._group[-1] + 1
+        self._group, self._parts = [], []

@@ -1,0 +1,223 @@
+"""Committed segments whose queues this node owns, and who has their rows.
+
+Rows of one producer reach a queue in the order of its epochs, and within an epoch in the order of the commit. So its
+segments stand in a line here and one of them is moved at a time; the first of an epoch waits until the map has no
+committed segment of an earlier one, whoever owns that. What owners of one epoch move at the same time has no order.
+
+    line      (vhost, producer) -> movers by epoch and place
+    keepers   segment -> queues of this node that remember which of its rows they have, for as long as there is the
+              segment: what comes of one that is not in the map any more has come before
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker.queues.moved import forget_moved, moved_segments
+from broker.queues.queue import Queue
+from broker.transactions.mover import Mover
+from cluster.commands import FinishSegments
+from cluster.entities import Segment
+from cluster.ids import Epoch, QueueId
+from cluster.state import Applied
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+AGAIN_MS: Final = 1000
+COUNT_MS: Final = 1000
+"""So long somebody waits to hear how many rows there are."""
+FINISHED_AT_ONCE: Final = 1000
+Key = tuple[str, str]
+
+
+class Counting:
+    """Somebody waits for the rows of some segments."""
+
+    def __init__(self, waits: int, then: Callable[[dict[str, tuple[int, int]]], None]) -> None:
+        self.waits = waits
+        self.then: Callable[[dict[str, tuple[int, int]]], None] | None = then
+        self._rows: dict[str, tuple[int, int]] = {}
+
+    def counted(self, name: str, rows: int, size: int) -> None:
+        self.answered(name, (rows, size))
+
+    def answered(self, name: str, rows: tuple[int, int] | None) -> None:
+        self.waits -= 1
+        if rows is not None:
+            self._rows[name] = rows
+        if not self.waits:
+            self.over()
+
+    def over(self) -> None:
+        """Enough is known."""
+        then, self.then = self.then, None
+        if then is not None:
+            then(self._rows)
+
+
+class Moving:
+    """Of one node.
+
+    due     lines whose first mover is to be looked at
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.due: dict[Key, None] = {}
+        self._node = node
+        self._lines: dict[Key, list[Mover]] = {}
+        self._movers: dict[int, Mover] = {}  # by queue id
+        self._keepers: dict[int, dict[Queue, None]] = {}
+        self._finished: list[Mover] = []
+        self._counting: deque[tuple[int, Counting]] = deque()
+
+    # -- what the node tells --------------------------------------------------------------------------------------
+
+    def own(self, queue: Queue) -> None:
+        """This node owns the queue from now on."""
+        for segment_id in moved_segments(queue):
+            if self.moves(segment_id):
+                self.keeps(queue, segment_id)
+            else:
+                forget_moved(queue, segment_id)
+        if queue.entity.staging:
+            segment = self._node.map.segment_of_queue(queue.entity.queue_id)
+            if segment is not None:
+                self.known(segment)
+
+    def lose(self, queue: Queue) -> None:
+        """It owns it no longer."""
+        for keepers in self._keepers.values():
+            keepers.pop(queue, None)
+        self._take_out(queue.entity.queue_id)
+
+    def known(self, segment: Segment) -> None:
+        """There is a segment: its rows are to be moved if it is committed and its queue is here."""
+        queue = self._node.queues.get(segment.queue_id)
+        if queue is None or segment.place is None or segment.queue_id in self._movers:
+            return
+        mover = Mover(queue, segment, self._node.vhosts[segment.vhost].router, self._node)
+        self._movers[segment.queue_id] = mover
+        key = segment.vhost, segment.producer
+        insort(self._lines.setdefault(key, []), mover, key=lambda mover: (mover.segment.epoch, mover.segment.place))
+        queue.sealed = lambda: self.due.setdefault(key)
+        queue.ring.mark()
+
+    def ended(self, segment: Segment) -> None:
+        """It is gone: nobody asks for its rows again, and who waited for its epoch may go on."""
+        for queue in self._keepers.pop(segment.queue_id, ()):
+            forget_moved(queue, segment.queue_id)
+        self._take_out(segment.queue_id)
+        line = self._lines.get((segment.vhost, segment.producer))
+        if line:
+            line[0].queue.ring.mark()
+
+    def _take_out(self, queue_id: int) -> None:
+        mover = self._movers.pop(queue_id, None)
+        if mover is None:
+            return
+        mover.ended = True
+        mover.queue.sealed = None
+        key = mover.segment.vhost, mover.segment.producer
+        line = self._lines[key]
+        if mover in line:
+            line.remove(mover)
+        if line:
+            line[0].queue.ring.mark()
+        else:
+            del self._lines[key]
+            self.due.pop(key, None)
+
+    # -- what queues ask ------------------------------------------------------------------------------------------
+
+    def moves(self, segment_id: int) -> bool:
+        """Whether the rows of this segment may be on their way."""
+        segment = self._node.map.segment_of_queue(QueueId(segment_id))
+        return segment is not None and segment.place is not None
+
+    def keeps(self, queue: Queue, segment_id: int) -> None:
+        """The queue remembers what it has of the segment."""
+        self._keepers.setdefault(segment_id, {})[queue] = None
+
+    def count(
+        self, vhost: str, segments: Sequence[Segment], then: Callable[[dict[str, tuple[int, int]]], None]
+    ) -> None:
+        """Calls `then` with rows and bytes of segments by their names, when all are known or COUNT_MS are over."""
+        counting = Counting(len(segments), then)
+        faces = [(segment.name, self._node.vhosts[vhost].staging.get(segment.name)) for segment in segments]
+        for name, face in faces:
+            if face is None or face.entity.owner is None:
+                counting.answered(name, None)
+            else:
+                face.staged(self._node.now_ms, partial(counting.counted, name))
+        if counting.waits:
+            self._counting.append((self._node.now_ms + COUNT_MS, counting))
+        else:
+            counting.over()
+
+    def is_late(self, now_ms: int) -> bool:
+        """Whether somebody has waited for long enough."""
+        return bool(self._counting) and self._counting[0][0] <= now_ms
+
+    @property
+    def next_wake_ms(self) -> int | None:
+        """When that will be."""
+        while self._counting and self._counting[0][1].then is None:
+            self._counting.popleft()
+        return self._counting[0][0] if self._counting else None
+
+    # -- the turn -------------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> None:
+        """Moves what is due."""
+        while self._counting and self._counting[0][0] <= now_ms:
+            self._counting.popleft()[1].over()
+        due, self.due = self.due, {}
+        for key in due:
+            self._move(key, now_ms)
+        if self._finished:
+            finished, self._finished = self._finished, []
+            self._finish(finished)
+
+    def _move(self, key: Key, now_ms: int) -> None:
+        for mover in self._lines.get(key, ()):
+            if mover.finished:
+                continue  # and waits for the wiring to say so
+            if self._node.map.moves_before(mover.segment):
+                return
+            if self._node.alarms:
+                self._node.wake(mover.queue, now_ms + AGAIN_MS)
+                return
+            if not mover.turn(now_ms):
+                return
+            if mover.unroutable:
+                self._node.log.unroutable(mover.segment, mover.unroutable)
+            self._finished.append(mover)
+
+    def _finish(self, finished: list[Mover]) -> None:
+        """Orders the end of segments, those of one owner's life together."""
+        for first in range(0, len(finished), FINISHED_AT_ONCE):
+            some = finished[first : first + FINISHED_AT_ONCE]
+            entity = some[0].queue.entity
+            assert entity.owner is not None, "an owner moves"
+            command = FinishSegments(
+                node=entity.owner,
+                incarnation=entity.incarnation,
+                segments=tuple(
+                    (mover.queue.entity.queue_id, Epoch(mover.queue.entity.epoch), mover.unroutable) for mover in some
+                ),
+            )
+
+            def done(applied: Applied, some: list[Mover] = some) -> None:
+                if applied.error is None:
+                    return
+                for mover in some:  # nobody could order it: it is empty all the same, and looked at again
+                    if not mover.ended:
+                        mover.finished = False
+                        self._node.wake(mover.queue, self._node.now_ms + AGAIN_MS)
+
+            self._node.propose(command, done)

@@ -1,0 +1,155 @@
+"""amq.txn: commit, abort and status of transactions (docs/design/005-spark.md has the contract).
+
+Each is answered from the wiring log or the map, so any node can be asked, and asked again. What holds the rows of a
+segment says how many they are; who does not answer in time is not waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from broker.session.services import Request, Service
+from cluster.commands import AbortTransaction, CommitTransaction
+from cluster.entities import Producer, Segment
+from cluster.errors import NotFound
+from cluster.state import Applied
+from cluster.transactions import (
+    EPOCH_MAX,
+    EXPIRES_TTL_MS,
+    PRODUCER_BYTES_MAX,
+    RUN_BYTES_MAX,
+    TRANSACTIONS_MAX,
+    Outcome,
+)
+
+UNAVAILABLE: Final = "unavailable, may be repeated"
+ROWS_MAX: Final = 2**53
+
+
+def _who(request: Request) -> dict[str, Any]:
+    """Vhost, producer, epoch, run and names of a request."""
+    return {
+        "vhost": request.channel.vhost_name,
+        "producer": _producer(request),
+        "epoch": request.integer("epoch", 0, EPOCH_MAX),
+        "run": request.text("run", RUN_BYTES_MAX),
+        "transactions": _names(request),
+    }
+
+
+def _producer(request: Request) -> str:
+    name = request.text("producer", PRODUCER_BYTES_MAX)
+    if name[0] == "\0":
+        raise request.invalid("'producer' must not begin with NUL")
+    return name
+
+
+def _names(request: Request) -> tuple[str, ...]:
+    names = request.body.get("transactions")
+    if not isinstance(names, list) or not all(isinstance(name, str) and 0 < len(name) <= 255 for name in names):
+        raise request.invalid("'transactions' must be a list of names")
+    if len(names) > TRANSACTIONS_MAX:
+        raise request.invalid(
+            f"'transactions' has {len(names)} names, at most {TRANSACTIONS_MAX} are committed at once"
+        )
+    if len(set(names)) < len(names):
+        raise request.invalid("'transactions' names one twice")
+    if any(not name.isascii() for name in names):
+        raise request.invalid("'transactions' has a name that no staging exchange can have")
+    return tuple(names)
+
+
+def commit(request: Request) -> None:
+    request.only("producer", "epoch", "run", "transactions", "rows", "ttl_ms")
+    connection = request.channel.connection
+    who = _who(request)
+    command = CommitTransaction(
+        at_ms=connection.node.now_ms,
+        rows=request.integer("rows", 0, ROWS_MAX, 0),
+        ttl_ms=request.integer("ttl_ms", *EXPIRES_TTL_MS) if "ttl_ms" in request.body else None,
+        user=connection.user,
+        is_administrator="administrator" in connection.rights.tags,
+        **who,
+    )
+
+    def done(applied: Applied) -> None:
+        if not _refused(request, applied):
+            outcome: Outcome = applied.result
+            request.answer(
+                {"outcome": outcome.outcome, "code": outcome.code, "reason": outcome.reason},
+                refused=outcome.outcome == "refused",
+            )
+
+    connection.node.propose(command, done)
+
+
+def abort(request: Request) -> None:
+    request.only("producer", "epoch", "run", "transactions")
+    node = request.channel.connection.node
+
+    def done(applied: Applied) -> None:
+        if not _refused(request, applied):
+            request.answer({"outcome": "aborted", "code": 0, "reason": ""})
+
+    node.propose(AbortTransaction(at_ms=node.now_ms, **_who(request)), done)
+
+
+def _refused(request: Request, applied: Applied) -> bool:
+    """Whether it could not be ordered, and so was answered."""
+    if applied.error is None:
+        return False
+    if isinstance(applied.error, NotFound):  # the vhost is gone, and its clients are about to be
+        request.refuse(404, applied.error.text)
+    else:
+        request.refuse(503, UNAVAILABLE)
+    return True
+
+
+def status(request: Request) -> None:
+    request.only("producer")
+    name, vhost, node = _producer(request), request.channel.vhost_name, request.channel.connection.node
+    producer = node.map.producer(vhost, name)
+    segments = [segment for segment in node.map.segments_of(vhost, name) if not segment.discards]
+
+    def counted(rows: dict[str, tuple[int, int]]) -> None:
+        request.answer(status_of(name, producer, segments, rows))
+
+    node.moving.count(vhost, segments, counted)
+
+
+def status_of(
+    name: str, producer: Producer | None, segments: Sequence[Segment], rows: dict[str, tuple[int, int]]
+) -> dict[str, Any]:
+    """What is told of a producer; `rows` and bytes of segments by their names, of those that are known."""
+    committed = producer is not None and producer.epoch is not None
+    moving = [segment.name for segment in segments if segment.place is not None]
+    return {
+        "outcome": "status",
+        "code": 0,
+        "reason": "",
+        "producer": name,
+        "epoch": producer.epoch if producer is not None else None,
+        "run": producer.run if producer is not None else None,
+        "rows": producer.rows if producer is not None and committed else None,
+        "committed_at_ms": producer.at_ms if producer is not None and committed else None,
+        "expires_at_ms": producer.at_ms + producer.ttl_ms if producer is not None else None,
+        "open": [
+            {
+                "transaction": segment.name,
+                "epoch": segment.epoch,
+                "run": segment.run,
+                "partition": segment.partition,
+                "attempt": segment.attempt,
+                "rows": rows[segment.name][0] if segment.name in rows else None,
+                "bytes": rows[segment.name][1] if segment.name in rows else None,
+            }
+            for segment in segments
+            if segment.place is None
+        ],
+        "moving": sum(rows[name][0] for name in moving) if all(name in rows for name in moving) else None,
+        "unroutable": producer.unroutable if producer is not None else 0,
+    }
+
+
+SERVICE: Final = Service(True, {"commit": commit, "abort": abort, "status": status})
