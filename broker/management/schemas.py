@@ -346,12 +346,13 @@ _PATHS: Final[dict[str, dict[str, Schema]]] = {
     },
 }  # fmt: skip
 """What may stand in a path, where that is not any name."""
+_IN_PATH: Final = {"vhost": {**NAME, "example": "/"}, "user": NAME}
 
 
 def of_path(path: str) -> dict[str, Schema]:
     """The parameters in a path."""
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    return {name: _PATHS.get(path, {}).get(name, text(minLength=1)) for name in names}
+    return {name: _PATHS.get(path, {}).get(name, _IN_PATH.get(name, text(minLength=1))) for name in names}
 
 
 def of_query(method: str, path: str, listed: bool) -> dict[str, Schema]:
