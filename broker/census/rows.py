@@ -253,6 +253,8 @@ class ChannelRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only
     acks_uncommitted: int = 0
     """Settlements in the transaction that is open."""
     messages: MessageTotals = MessageTotals()
+    publishes: tuple[tuple[str, int], ...] = ()
+    """(exchange, total of messages that were published to it), counted only while somebody asks for rows."""
 
     @property
     def key(self) -> Key:

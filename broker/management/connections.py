@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, Final
 
 from broker.census.rows import ChannelRow, ConnectionRow, ConsumerRow
@@ -13,6 +14,7 @@ from .paging import Listing
 from .reading import CHANNEL_FIELDS, Document, Reading, moment, plain, plain_table
 from .rights import MONITORING
 
+PUBLISHERS_MAX: Final = 500
 _BYTES: Final[dict[str, Get]] = {
     "recv_oct": lambda row: row.received_bytes,
     "send_oct": lambda row: row.sent_bytes,
@@ -219,8 +221,30 @@ def channel_full(reading: Reading, name: str) -> Document:
     consumers = reading.mirror.consumers_of_channel.get((track.row.connection_id, track.row.number), {})
     answer["consumer_details"] = [consumer_document(reading, consumers[tag]) for tag in sorted(consumers)]
     answer["deliveries"] = deliveries(reading, consumers.values(), by_queue=True)
-    answer["publishes"] = []
+    vhost = connection.row.vhost
+    answer["publishes"] = [
+        {"exchange": {"name": exchange, "vhost": vhost}, "stats": published(reading, track, exchange)}
+        for exchange, _ in sorted(track.row.publishes)
+    ]
     return answer
+
+
+def published(reading: Reading, track: Track[ChannelRow], exchange: str) -> Document:
+    """What a channel published to an exchange."""
+    return reading.counted("msg_rates", (track,), {"publish": lambda row: dict(row.publishes).get(exchange, 0)})
+
+
+def publishers(reading: Reading, vhost: str, exchange: str) -> list[Document]:
+    """Channels that published to an exchange, of those that the user may hear of; the first PUBLISHERS_MAX."""
+    channels = (track for _, track in channel_listing(reading, vhost).items)
+    found = (track for track in channels if any(name == exchange for name, _ in track.row.publishes))
+    return [
+        {
+            "channel_details": _channel_details(reading, track, track.row.connection_id, track.row.number),
+            "stats": published(reading, track, exchange),
+        }
+        for track in islice(found, PUBLISHERS_MAX)
+    ]
 
 
 def deliveries(reading: Reading, consumers: Iterable[Track[ConsumerRow]], *, by_queue: bool) -> list[Document]:
@@ -270,27 +294,31 @@ def _consumer_place(row: ConsumerRow) -> tuple[str, ...]:
     return (row.tag, row.connection_id, f"{row.channel:05}")
 
 
-def consumer_document(reading: Reading, track: Track[ConsumerRow]) -> Document:
-    """One consumer."""
-    row = track.row
-    queue = reading.map.queue_by_id(row.queue_id)  # type: ignore[arg-type]
-    connection = reading.mirror.connections.get(row.connection_id)
-    about: Document = {"number": row.channel, "node": reading.mirror.node_of(track)}
+def _channel_details(reading: Reading, track: Track[Any], connection_id: str, number: int) -> Document:
+    connection = reading.mirror.connections.get(connection_id)
+    about: Document = {"number": number, "node": reading.mirror.node_of(track)}
     if connection is not None:
         told = connection.row
         about |= {
             "connection_name": told.name,
-            "name": channel_name(told, row.channel),
+            "name": channel_name(told, number),
             "peer_host": told.peer_host,
             "peer_port": told.peer_port,
             "user": told.user,
         }
+    return about
+
+
+def consumer_document(reading: Reading, track: Track[ConsumerRow]) -> Document:
+    """One consumer."""
+    row = track.row
+    queue = reading.map.queue_by_id(row.queue_id)  # type: ignore[arg-type]
     return {
         "ack_required": row.ack_required,
         "active": row.active,
         "activity_status": "up" if row.active else "waiting",
         "arguments": plain_table(row.arguments),
-        "channel_details": about,
+        "channel_details": _channel_details(reading, track, row.connection_id, row.channel),
         "consumer_tag": row.tag,
         "exclusive": row.exclusive,
         "prefetch_count": row.prefetch_count,

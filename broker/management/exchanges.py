@@ -19,6 +19,7 @@ from urllib.parse import quote_plus, unquote
 from cluster.arguments import CANONICAL
 from cluster.entities import Binding, DestinationKind, Exchange
 
+from .connections import publishers
 from .errors import object_not_found
 from .history import Get
 from .paging import Listing
@@ -106,10 +107,10 @@ def document(reading: Reading, exchange: Exchange) -> Document:
 
 
 def full(reading: Reading, vhost: str, name: str) -> Document:
-    """One exchange, and into which queues it publishes."""
+    """One exchange, which channels publish to it, and into which queues it publishes."""
     exchange = find(reading, vhost, name)
     answer = document(reading, exchange)
-    answer["incoming"] = []
+    answer["incoming"] = publishers(reading, vhost, exchange.name)
     answer["outgoing"] = []
     flows = reading.mirror.flows_of_exchange.get((vhost, exchange.name), {})
     for _, told in sorted(flows.items()):

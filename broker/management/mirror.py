@@ -466,7 +466,7 @@ def _empty(row: AnyRow) -> AnyRow:
         case QueueRow():
             return msgspec.structs.replace(row, messages=MessageTotals(), ready=0, unacknowledged=0)
         case ChannelRow():
-            return msgspec.structs.replace(row, messages=MessageTotals())
+            return msgspec.structs.replace(row, messages=MessageTotals(), publishes=())
         case ConsumerRow():
             return msgspec.structs.replace(row, delivered=0)
         case ExchangeRow():

@@ -1,7 +1,7 @@
-"""What is published from which exchange into which queue at this node, counted while somebody asks.
+"""What is published to which exchange, and from there into which queue, at this node, counted while somebody asks.
 
-A batch adds one number for each of its queues. Nobody counts while the node's census is not asked for: who asks says so
-(`asked`), and WANTED_MS after the last one did, counting ends and what was counted is forgotten.
+A batch adds one number to its channel, and one for each of its queues. Nobody counts while the node's census is not
+asked for: who asks says so (`asked`), and WANTED_MS after the last one did, counting ends and flows are forgotten.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.queues.face import QueueFace
+from broker.session.counts import ChannelCounts
 
 WANTED_MS: Final = 60_000
 FLOWS_MAX: Final = 20_000
 """So many pairs of exchange and queue are told apart; what flows between others is not counted."""
+EXCHANGES_MAX: Final = 100
+"""Of a channel."""
 
 Flow = tuple[str, bytes, int]
 """Vhost, exchange, queue id."""
@@ -35,12 +38,24 @@ class Flows:
         self.counting = True
         self._wanted_until_ms = now_ms + WANTED_MS
 
-    def published(self, vhost: str, exchange: bytes, targets: Sequence[QueueFace], count: int, now_ms: int) -> None:
-        """So many messages go from an exchange to these queues. To be called while it is `counting`."""
+    def published(
+        self,
+        channel: ChannelCounts,
+        vhost: str,
+        exchange: bytes,
+        targets: Sequence[QueueFace],
+        count: int,
+        now_ms: int,
+    ) -> None:
+        """So many messages go from a channel to an exchange, and to these queues. To be called while it is `counting`.
+        What a channel published before is counted on when somebody asks again."""
         if now_ms >= self._wanted_until_ms:
             self.counting = False
             self.totals.clear()
             return
+        publishes = channel.publishes
+        if exchange in publishes or len(publishes) < EXCHANGES_MAX:
+            publishes[exchange] = publishes.get(exchange, 0) + count
         totals = self.totals
         for queue in targets:
             flow = vhost, exchange, queue.entity.queue_id

@@ -238,6 +238,9 @@ def channel_row(connection_id: str, channel: Channel) -> ChannelRow:
         uncommitted=0 if staged is None else sum(len(messages) for _, messages, _, _ in staged.publishes),
         acks_uncommitted=0 if staged is None else sum(len(entries) for entries, _ in staged.settles),
         messages=totals(channel.counts, channel.ledger),
+        publishes=tuple(
+            (exchange.decode("utf-8", "replace"), count) for exchange, count in channel.counts.publishes.items()
+        ),
     )
 
 

@@ -18,12 +18,14 @@ class ChannelCounts:
     """Of one channel. `got`: what basic.get found, to be acknowledged; other names as in `MessageTotals`."""
 
     __slots__ = (
-        "ack", "confirm", "drop_unroutable", "get_empty", "get_no_ack", "got", "publish", "redelivered",
+        "ack", "confirm", "drop_unroutable", "get_empty", "get_no_ack", "got", "publish", "publishes", "redelivered",
         "return_unroutable",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.publish = 0
+        self.publishes: dict[bytes, int] = {}
+        """By exchange, counted while somebody asks (`broker.node.flows`)."""
         self.confirm = 0
         self.return_unroutable = 0
         self.drop_unroutable = 0

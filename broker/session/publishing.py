@@ -299,7 +299,7 @@ def depart(
             own.drop_unroutable += count
             exchange.drop_unroutable += count
     if node.flows.counting and route.onward is None:
-        node.flows.published(channel.vhost_name, messages[0].exchange, route.targets, count, node.now_ms)
+        node.flows.published(own, channel.vhost_name, messages[0].exchange, route.targets, count, node.now_ms)
     if node.watches and (watch := node.watches.get(channel.vhost_name)) is not None:
         messages = watch.published(channel, route, messages, ticket)
     if node.alarms_elsewhere:

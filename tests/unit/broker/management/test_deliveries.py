@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.census import rows
-from broker.management import connections, queues
+from broker.management import connections, exchanges, queues
 from broker.management.reading import Reading
 from tests.unit.broker.management.set_up import NOW_MS, recorded_place
 
@@ -25,3 +25,26 @@ def test_deliveries_are_told_by_channel_and_by_queue() -> None:
     (of_channel,) = connections.channel_full(reading, name)["deliveries"]
     assert of_channel["queue"] == {"name": "busy", "vhost": "/"}
     assert of_channel["stats"] == of_queue["stats"]
+
+
+def test_publishes_are_told_by_channel_and_by_exchange() -> None:
+    place = recorded_place()
+    for times in (1, 2):
+        publishes = (("events", 4 * times), ("", 3))
+        place.tell(
+            rows.ChannelRow(connection_id="c1", number=1, publishes=publishes),
+            rows.ChannelRow(connection_id="c1", number=2, publishes=(("events", 1),)),
+            at_ms=NOW_MS + 1000 * times,
+        )
+    reading = place.reading(now_ms=NOW_MS + 2000)
+    of_exchange = exchanges.full(reading, "/", "events")["incoming"]
+    assert [(one["channel_details"]["number"], one["stats"]["publish"]) for one in of_exchange] == [(1, 8), (2, 1)]
+    assert of_exchange[0]["stats"]["publish_details"]["rate"] == 4.0
+    name = of_exchange[0]["channel_details"]["name"]
+    of_default, of_events = connections.channel_full(reading, name)["publishes"]
+    assert of_default == {
+        "exchange": {"name": "", "vhost": "/"}, "stats": {"publish": 3, "publish_details": {"rate": 0.0}},
+    }  # fmt: skip
+    assert (of_events["exchange"]["name"], of_events["stats"]) == ("events", of_exchange[0]["stats"])
+    assert exchanges.full(reading, "a/b", "amq.topic")["incoming"] == []
+    assert exchanges.full(place.reading("man", NOW_MS + 2000), "/", "events")["incoming"] == [], "others' channels"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.amqp import methods as m
 from broker.node import flows
 from broker.server import counting
+from broker.session.counts import ChannelCounts
 from tests.unit.broker.session.harness import World
 
 
@@ -41,11 +42,26 @@ def test_each_queue_of_a_route_is_a_flow_of_its_own() -> None:
 def test_flows_are_bounded() -> None:
     counted = flows.Flows()
     counted.asked(0)
+    counts = ChannelCounts()
     world = World()
     world.client().declare("q")
     for number in range(flows.FLOWS_MAX + 5):
-        counted.published("/", b"%d" % number, [world.queue("q")], 1, 1)
+        counted.published(counts, "/", b"%d" % number, [world.queue("q")], 1, 1)
     assert len(counted.totals) == flows.FLOWS_MAX
+    assert len(counts.publishes) == flows.EXCHANGES_MAX
+
+
+def test_a_channel_tells_what_it_published_to_which_exchange() -> None:
+    world = World()
+    alice = world.client()
+    alice.declare("q")
+    alice.publish("", "q", b"0")
+    world.node.flows.asked(world.now_ms)
+    alice.publish("", "q", b"1", b"2")
+    alice.publish("amq.fanout", "nobody", b"3")
+    row = counting.channel_row("c", alice.connection.channels[1])
+    assert dict(row.publishes) == {"": 2, "amq.fanout": 1}
+    assert row.messages.publish == 4
 
 
 def test_a_consumer_tells_what_it_was_handed() -> None:
