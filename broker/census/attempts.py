@@ -18,17 +18,20 @@ SOURCES_MAX: Final = 1_000
 class Attempts:
     """Belongs to one process."""
 
-    __slots__ = ("_by_source", "failed", "protocol", "succeeded")
+    __slots__ = ("_by_source", "changes", "failed", "protocol", "succeeded")
 
     def __init__(self, protocol: str) -> None:
         """`protocol`: "amqp" or "http"."""
         self.protocol = protocol
+        self.changes = 0
+        """How often something here changed."""
         self.succeeded = 0
         self.failed = 0
         self._by_source: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
 
     def count(self, address: str, user: str, ok: bool) -> None:
         """One attempt. `user` is empty when there is none of that name."""
+        self.changes += 1
         source = (address[:64], user)
         succeeded, failed = self._by_source.pop(source, (0, 0))
         self._by_source[source] = (succeeded + ok, failed + (not ok))
@@ -39,6 +42,7 @@ class Attempts:
 
     def reset(self) -> None:
         """Begins anew."""
+        self.changes += 1
         self.succeeded = self.failed = 0
         self._by_source.clear()
 

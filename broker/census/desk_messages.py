@@ -10,6 +10,8 @@ from a Tail comes unasked. Either side ends the line when it reads what is none 
     Order     -> Ordered
     Do        -> Done
 
+What it counts itself, attempts to sign in, it tells unasked (Logins), and has no answer.
+
 A Snapshot's chunks are those of `cluster.snapshot`, commands those of `cluster.commands`, batches those of
 `broker.census.rows`: each in its own stored form, with its own version.
 """
@@ -70,6 +72,15 @@ class Do(Question, frozen=True, tag="do"):
 
     what: str
     arguments: dict[str, Any]
+
+
+class Logins(DeskMessage, frozen=True, tag="logins"):
+    """Attempts to sign in at the process: in the place of what it told before. They are the node's to tell others."""
+
+    succeeded: int = 0
+    failed: int = 0
+    sources: tuple[tuple[str, str, int, int], ...] = ()
+    """(address, user, succeeded, failed), who was quiet for the longest first."""
 
 
 class Answer(DeskMessage, frozen=True):
@@ -133,7 +144,7 @@ class Reload(DeskMessage, frozen=True, tag="reload"):
     """Told unasked: the process reads its certificates anew."""
 
 
-AnyAsked = Hello | Tail | AskRows | Order | Do
+AnyAsked = Hello | Tail | AskRows | Order | Do | Logins
 """What the process says."""
 AnyTold = Hello | Snapshot | Following | Followed | Rows | RowsEnd | Ordered | Done | Leased | Reload
 """What the desk says."""

@@ -115,19 +115,19 @@ class DeskClient:
         reader, writer = await asyncio.open_unix_connection(sock=connected(self._directory, NAME))
         frames = m.Frames(m.AnyTold)
         self._writer = writer
-        asking: asyncio.Task[None] | None = None
+        beside: list[asyncio.Task[None]] = []
         try:
             self._say(m.Hello(m.VERSION))
             self._say(m.Tail(self._next(), 0 if self._afresh else self._mirror.map.applied))
-            asking = asyncio.create_task(self._ask_rows())
+            beside = [asyncio.create_task(self._ask_rows()), asyncio.create_task(self._tell_logins())]
             while data := await reader.read(READ_BYTES):
                 for message in frames.feed(data):
                     self._told(message)
         finally:
             self._writer = None
             writer.close()
-            if asking is not None:
-                asking.cancel()
+            for task in beside:
+                task.cancel()
             self._lost()
 
     def _lost(self) -> None:
@@ -256,6 +256,15 @@ class DeskClient:
             if loop.time() - self._touched_s > INTEREST_S:
                 self._interest.clear()
                 await self._interest.wait()
+
+    async def _tell_logins(self) -> None:
+        """Attempts to sign in here are for other members as well, whoever is interested."""
+        attempts, told = self._mirror.attempts, -1
+        while True:
+            if attempts.changes != told:
+                told = attempts.changes
+                self._say(m.Logins(attempts.succeeded, attempts.failed, tuple(attempts.sources())))
+            await asyncio.sleep(self._interval_s)
 
     async def touched(self) -> None:
         """Somebody is interested; back when the rows are not of long ago."""

@@ -373,12 +373,12 @@ def quorum_critical(reading: Reading) -> Health:
 
 
 def login_attempts(reading: Reading, name: str) -> list[Document]:
-    """By protocol, since the node started; of the management API those at this node only. Refused (404) when no member
-    has this name."""
+    """By protocol, since the node started. Refused (404) when no member has this name."""
     _member(reading, name)
-    track = reading.mirror.node_track(name)
-    counted: list[_Counted] = [*(track.row.logins if track is not None else ())]
-    if name == reading.mirror.node:
+    track, here = reading.mirror.node_track(name), name == reading.mirror.node
+    told = track.row.logins if track is not None else ()
+    counted: list[_Counted] = [one for one in told if not here or one.protocol != "http"]
+    if here:  # what is known of it here is newer
         counted.append(reading.mirror.attempts)
     return [_attempts(logins) for logins in counted]
 
@@ -402,12 +402,12 @@ def _attempts(counted: _Counted) -> Document:
 
 
 def login_sources(reading: Reading, name: str) -> list[Document]:
-    """Attempts by address and user, the last one of each protocol first; at the management API those of this node only.
-    Refused (404) when no member has this name."""
+    """Attempts by address and user, the last one of each protocol first. Refused (404) when no member has this name."""
     _member(reading, name)
-    amqp = [track.row for track in reading.mirror.login_sources.get(name, {}).values()]
-    http = reading.mirror.attempts.sources() if name == reading.mirror.node else ()
-    rows = [*amqp, *(LoginSourceRow("http", *source) for source in http)]
+    rows = [track.row for track in reading.mirror.login_sources.get(name, {}).values()]
+    if name == reading.mirror.node:  # what is known of it here is newer
+        http = (LoginSourceRow("http", *source) for source in reading.mirror.attempts.sources())
+        rows = [*(row for row in rows if row.protocol != "http"), *http]
     return [{"remote_address": row.address, "username": row.user, **_attempts(row)} for row in reversed(rows)]
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from cluster.entities import DestinationKind
 
-from . import accounts, connections, definitions, exchanges, moves, nodes, queues, settings
+from . import accounts, connections, definitions, exchanges, memory, moves, nodes, queues, settings
 from .nodes import Health
 from .paging import Document, Listing, answer, of_documents, reduced, wish
 from .reading import Reading
@@ -136,7 +136,8 @@ _CHECKS: Final[tuple[Read, ...]] = (
 
 _SINGLE: Final = frozenset(
     {
-        "/api/overview", "/api/cluster-name", "/api/whoami", "/api/nodes/{name}", "/api/definitions",
+        "/api/overview", "/api/cluster-name", "/api/whoami", "/api/nodes/{name}", "/api/nodes/{name}/memory",
+        "/api/nodes/{name}/memory/relative", "/api/definitions",
         "/api/definitions/{vhost}", "/api/connections/{name}", "/api/channels/{name}", "/api/exchanges/{vhost}/{name}",
         "/api/queues/{vhost}/{name}", "/api/bindings/{vhost}/e/{source}/q/{destination}/{properties_key}",
         "/api/bindings/{vhost}/e/{source}/e/{destination}/{properties_key}", "/api/vhosts/{vhost}",
@@ -151,6 +152,15 @@ READS: Final[tuple[Read, ...]] = (
     Read("/api/cluster-name", "Name of the cluster", lambda r, _: {"name": nodes.cluster_name(r)}),
     Read("/api/nodes", "All nodes", lambda r, _: nodes.all_nodes(r), MONITORING),
     Read("/api/nodes/{name}", "One node", lambda r, p: nodes.node_named(r, p["name"]), MONITORING),
+    Read(
+        "/api/nodes/{name}/memory", "What a node's memory holds", lambda r, p: memory.of_node(r, p["name"]), MONITORING
+    ),
+    Read(
+        "/api/nodes/{name}/memory/relative",
+        "What a node's memory holds, in percent",
+        lambda r, p: memory.shares_of_node(r, p["name"]),
+        MONITORING,
+    ),
     Read("/api/extensions", "Extensions of the page; none", lambda _r, _p: []),
     Read("/api/whoami", "Who signed in", lambda r, _: accounts.whoami(r)),
     Read("/api/feature-flags", "Feature flags", lambda _r, _p: settings.feature_flags(), ADMINISTRATOR),

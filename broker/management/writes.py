@@ -119,6 +119,15 @@ def _delete_vhost(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> P
     return _deleted(c.DeleteVhost(at_ms=body.at_ms, name=p["vhost"]), r.map.vhost(p["vhost"]) is not None)
 
 
+def _start_vhost(r: Reading, p: Path, _body: Body, _fields: dict[str, Any]) -> Planned:
+    """Nothing is to be done: a vhost runs wherever a node does."""
+    if r.map.vhost(p["vhost"]) is None:
+        raise object_not_found()
+    if not r.mirror.running(p["node"], r.now_ms):
+        raise bad_request(f"Request to node {p['node']} failed with nodedown")
+    return Planned([])
+
+
 def _put_user(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
     existing = r.map.user(p["user"])
     command, password = user_command(p["user"], body, existing.limits if existing else None)
@@ -291,6 +300,7 @@ WRITES: Final[tuple[Write, ...]] = (
     Write("PUT", "/api/queues/{vhost}/{name}/resume", "Hand out again", _pause_queue(False), MANAGEMENT, enter=True),
     Write("PUT", "/api/vhosts/{vhost}", "Make or change a vhost", _put_vhost),
     Write("DELETE", "/api/vhosts/{vhost}", "Delete a vhost and all in it", _delete_vhost),
+    Write("POST", "/api/vhosts/{vhost}/start/{node}", "Start a vhost at a node; it runs there already", _start_vhost),
     Write("POST", "/api/users/bulk-delete", "Delete users", _delete_users),
     Write("PUT", "/api/users/{user}", "Make or change a user", _put_user),
     Write("DELETE", "/api/users/{user}", "Delete a user", _delete_user),

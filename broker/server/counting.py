@@ -92,6 +92,15 @@ def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow
                 yield copy_row(entity, ring)
     for source in node.churn.logins.sources():
         yield LoginSourceRow("amqp", *source)
+    if shell.desk is not None:
+        for source in shell.desk.desk.logins.sources:
+            yield LoginSourceRow("http", *source)
+
+
+def _logins_at_desk(shell: NodeShell) -> Iterator[LoginTotals]:
+    if shell.desk is not None:
+        told = shell.desk.desk.logins
+        yield LoginTotals("http", told.succeeded, told.failed)
 
 
 def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
@@ -151,7 +160,7 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         queues_declared=node.churn.queues_declared,
         queues_created=node.churn.queues_created,
         queues_deleted=node.churn.queues_deleted,
-        logins=(LoginTotals("amqp", node.churn.logins.succeeded, node.churn.logins.failed),),
+        logins=(LoginTotals("amqp", node.churn.logins.succeeded, node.churn.logins.failed), *_logins_at_desk(shell)),
         messages=node.churn.messages(
             channel for connection in node.connections.values() for channel in connection.channels.values()
         ),

@@ -62,6 +62,8 @@ class Desk:
         self._peers = None if cluster is None else cluster.census
         self._sampling = Sampling(shell) if self._peers is None else self._peers.sampling
         self._inspector = Inspector(shell, None) if self._peers is None else self._peers.inspector
+        self.logins = m.Logins()
+        """At the management process, as it told last."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._looks: set[asyncio.Task[None]] = set()  # of these
 

@@ -177,6 +177,8 @@ class DeskLine(asyncio.Protocol):
                 desk.order(message, self.send)
             case m.Do():
                 desk.do(message, self.send)
+            case m.Logins():
+                desk.logins = message
             case _:
                 raise ValueError(f"{type(message).__name__} is no question")
 

@@ -234,6 +234,8 @@ NOT_ASKED = {
     "GET /api/extensions": "plug-ins of RabbitMQ's page; there are none",
     "GET /api/connections/username/{}": "connections list --of",
     "GET /api/bindings/{}/e/{}/q/{}/{}": "bindings list", "GET /api/bindings/{}/e/{}/e/{}/{}": "bindings list",
+    "POST /api/vhosts/{}/start/{}": "a vhost runs wherever a node does",
+    "GET /api/nodes/{}/memory": "nodes show tells the total", "GET /api/nodes/{}/memory/relative": "the same",
     "POST /api/queues/{}/{}/actions": "RabbitMQ's mirrors are synchronised by it; copies here catch up by themselves",
 }  # fmt: skip
 

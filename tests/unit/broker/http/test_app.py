@@ -356,3 +356,27 @@ async def test_a_map_that_changes_while_a_password_is_checked(client: Client) ->
         if client.place.mirror.map.user("lonely") is not None:
             client.place.must(c.DeleteUser(name="lonely"))
     assert (await asked).status_code == 401
+
+
+async def test_what_memory_holds(client: Client) -> None:
+    told = (await client.get("/api/nodes/n1/memory")).json()["memory"]
+    assert told == {
+        "queue_procs": 25_888, "quorum_queue_procs": 0, "other_system": (163 << 20) - 25_888,
+        "total": dict.fromkeys(("rss", "erlang", "allocated"), 163 << 20), "strategy": "rss",
+    }  # fmt: skip
+    shares = (await client.get("/api/nodes/n1/memory/relative")).json()["memory"]
+    assert shares == {"total": 100, "queue_procs": 1, "quorum_queue_procs": 0, "other_system": 100}
+    assert (await client.get("/api/nodes/none/memory")).status_code == 404
+    assert (await client.get("/api/nodes/n1/memory", "man")).status_code == 401
+    client.now_ms += 3_600_000
+    assert (await client.get("/api/nodes/n1/memory")).json() == {"memory": "not_available"}
+
+
+async def test_a_vhost_runs_wherever_a_node_does(client: Client) -> None:
+    statuses = {
+        path: (await client.ask("POST", f"/api/vhosts/{path}", body="")).status_code
+        for path in ("a%2Fb/start/n1", "none/start/n1", "a%2Fb/start/none")
+    }
+    assert list(statuses.values()) == [204, 404, 400]
+    assert (await client.ask("POST", "/api/vhosts/a%2Fb/start/n1", "mon", body="")).status_code == 401
+    assert not client.deeds.ordered

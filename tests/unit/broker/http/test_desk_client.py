@@ -17,7 +17,7 @@ from broker.census import rows
 from broker.http import desk_client
 from broker.http.desk_client import DeskClient, NotDone
 from broker.management.mirror import Mirror
-from broker.server import imports
+from broker.server import counting, imports
 from broker.server.alarms import AlarmOptions
 from broker.server.listener import Address
 from broker.server.log import NodeLog
@@ -89,6 +89,27 @@ async def test_the_mirror_has_what_the_node_has(beside: Beside) -> None:
     assert track.row.ready == 0
     row = next(beside.mirror.node_rows())
     assert row.name == "node"
+
+
+async def test_attempts_to_sign_in_at_the_process_are_its_nodes_to_tell(beside: Beside) -> None:
+    await asyncio.wait_for(beside.client.ready.wait(), 10)
+
+    def told() -> list[rows.LoginSourceRow]:
+        found = counting.rows(beside.shell, 0, 0)
+        return [row for row in found if isinstance(row, rows.LoginSourceRow)]
+
+    beside.mirror.attempts.count("10.0.0.9", "bob", False)
+    beside.mirror.attempts.count("10.0.0.9", "bob", True)
+    await until(lambda: told() == [rows.LoginSourceRow("http", "10.0.0.9", "bob", 1, 1)])
+    node = next(counting.rows(beside.shell, 0, 0))
+    assert isinstance(node, rows.NodeRow)
+    assert rows.LoginTotals("http", 1, 1) in node.logins
+    beside.mirror.attempts.reset()
+    await until(lambda: told() == [])
+    beside.mirror.attempts.count("10.0.0.9", "", False)
+    await beside.shell.stop()
+    await beside.start_node()
+    await until(lambda: [row.user for row in told()] == [""])
 
 
 async def test_who_ordered_finds_it_at_once(beside: Beside) -> None:

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from broker.census import rows
 from broker.http.auth import is_own_name
 from broker.server.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
 from cluster import commands as c
+from cluster.ids import NodeId
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place, user
 
@@ -85,6 +87,23 @@ async def test_attempts_are_counted_by_address_and_user(client: Client) -> None:
     by_protocol = (await client.get(f"/api/auth/attempts/{node}", "mon")).json()
     assert by_protocol[-1]["protocol"] == "http"
     assert (by_protocol[-1]["auth_attempts"], by_protocol[-1]["auth_attempts_failed"]) == (5, 2)
+
+
+async def test_every_member_tells_the_attempts_at_all_others(client: Client) -> None:
+    place = client.place
+    place.must(*(c.AddMember(name=NodeId(name), address="") for name in (place.mirror.node, "n2")))
+    attempts = rows.LoginTotals("http", 3, 4), rows.LoginTotals("amqp", 1, 2)
+    for node in (place.mirror.node, "n2"):
+        mine = rows.LoginSourceRow("http", "10.0.0.9", "mon", 3, 4)
+        place.tell(rows.NodeRow(name=node, logins=attempts), mine, node=node, whole=node == "n2")
+    there = (await client.get("/api/auth/attempts/n2/source")).json()
+    assert [(one["remote_address"], one["username"], one["auth_attempts"]) for one in there] == [("10.0.0.9", "mon", 7)]
+    by_protocol = (await client.get("/api/auth/attempts/n2")).json()
+    assert {one["protocol"]: one["auth_attempts"] for one in by_protocol} == {"http": 7, "amqp091": 3}
+    here = (await client.get(f"/api/auth/attempts/{place.mirror.node}/source")).json()
+    assert [one["remote_address"] for one in here] == ["127.0.0.1"], "what it knows itself is newer"
+    by_protocol = (await client.get(f"/api/auth/attempts/{place.mirror.node}")).json()
+    assert {one["protocol"]: one["auth_attempts"] for one in by_protocol} == {"http": 4, "amqp091": 3}
 
 
 async def test_they_are_counted_anew_by_an_administrator(client: Client) -> None:

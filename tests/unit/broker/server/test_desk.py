@@ -143,7 +143,7 @@ async def test_rows_of_what_there_is(desked: Any, connect: Any, tmp_path: Path) 
     assert (node.connections_created, node.connections_closed) == (1, 0)
     assert (node.channels_created, node.channels_closed) == (1, 0)
     assert (node.queues_declared, node.queues_created, node.queues_deleted) == (1, 1, 0)
-    assert node.logins == (LoginTotals("amqp", 1, 0),)
+    assert node.logins == (LoginTotals("amqp", 1, 0), LoginTotals("http", 0, 0))
     assert node.journal_flushes > 0
     assert node.journal_flush_us > 0
     assert node.journal_written_bytes > 15
