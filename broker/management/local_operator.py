@@ -13,7 +13,7 @@ from cluster.authorization import PermissionKind
 from cluster.view import ClusterView
 
 from .errors import Refused, bad_request
-from .rights import ADMINISTRATOR, Seer
+from .rights import ADMINISTRATOR, KINDS, Seer
 
 NAME: Final = "(operator)"
 """Where a user's name is shown. Who signs in over TCP is never called so because of this: it is no account."""
@@ -36,6 +36,10 @@ class LocalOperator(Seer):
     def allowed(self, vhost: str, kind: PermissionKind, resource: str) -> bool:  # noqa: ARG002
         """Everything: it acts as a user with all permissions."""
         return True
+
+    def may_some(self, vhost: str) -> list[str]:
+        """All of it."""
+        return list(KINDS) if self.enters(vhost) else []
 
     def may_route(self, vhost: str, exchange: str, routing_key: str | None) -> bool:  # noqa: ARG002
         """With any key."""

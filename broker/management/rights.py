@@ -26,6 +26,8 @@ POLICYMAKER: Final = "policymaker"
 MONITORING: Final = "monitoring"
 ADMINISTRATOR: Final = "administrator"
 KINDS: Final[tuple[PermissionKind, ...]] = ("configure", "write", "read")
+_NOTHING: Final = ("", "^$")
+"""Patterns that no name matches."""
 
 _REFUSALS: Final = {
     MANAGEMENT: "Not management user",
@@ -80,6 +82,11 @@ class Seer:
     def may(self, vhost: str, resource: str) -> list[str]:
         """All that it may do with it: what a page offers. The node checks each deed again."""
         return [kind for kind in KINDS if self.allowed(vhost, kind, resource)]
+
+    def may_some(self, vhost: str) -> list[str]:
+        """What it may do in the vhost with things of some name at least."""
+        permission = self._map.permission(self.name, vhost)
+        return [kind for kind in KINDS if permission is not None and getattr(permission, kind) not in _NOTHING]
 
     def enter(self, vhost: str) -> None:
         """Refused: 404 when there is no such vhost, 401 when it is closed to the user."""

@@ -64,6 +64,7 @@ def vhost_document(reading: Reading, vhost: Vhost) -> Document:
         "default_queue_type": vhost.default_queue_type or "undefined",
         "description": vhost.description,
         "metadata": {"description": vhost.description, "tags": list(vhost.tags)},
+        "may": reading.seer.may_some(vhost.name),
         "name": vhost.name,
         "tags": list(vhost.tags),
         "tracing": vhost.tracing,

@@ -9,7 +9,7 @@ from broker.oauth2.scopes import Grants
 from cluster.authorization import PermissionKind
 from cluster.view import ClusterView
 
-from .rights import Seer
+from .rights import KINDS, Seer
 
 
 class TokenSeer(Seer):
@@ -28,6 +28,10 @@ class TokenSeer(Seer):
     def allowed(self, vhost: str, kind: PermissionKind, resource: str) -> bool:
         """Whether a scope names it."""
         return self._grants.allowed(vhost, kind, resource)
+
+    def may_some(self, vhost: str) -> list[str]:
+        """What some scope is about."""
+        return [kind for kind in KINDS if self._grants.some(vhost, kind)]
 
     def may_route(self, vhost: str, exchange: str, routing_key: str | None) -> bool:
         """Whether a scope allows the key; one has to be said."""

@@ -55,6 +55,10 @@ class Grants:
             for grant in self._grants
         )
 
+    def some(self, vhost: str, kind: Kind) -> bool:
+        """Whether something of some name may be configured, written or read there."""
+        return any(grant.kind == kind and matches(grant.vhost, vhost) for grant in self._grants)
+
     def topic_allowed(self, vhost: str, kind: Literal["write", "read"], exchange: str, routing_key: str) -> bool:
         """Whether this routing key may be used at a topic exchange."""
         return any(

@@ -224,6 +224,18 @@ def test_who_only_monitors_is_offered_no_deed(visit: Visit) -> None:
     expect(page.get_by_role("form")).to_have_count(0)
 
 
+def test_who_may_configure_nothing_is_offered_no_declaration(visit: Visit, api: httpx.Client) -> None:
+    api.put("users/nora", json={"password": "secret-pass", "tags": "management"})
+    api.put("permissions/%2F/nora", json={"configure": "", "write": ".*", "read": ".*"})
+    page = visit.sign_in("nora", "secret-pass", at="#/queues")
+    expect(page.get_by_role("table", name="Queues")).to_be_visible()
+    expect(page.get_by_role("form", name="Declare a queue")).to_have_count(0)
+    api.put("permissions/%2F/nora", json={"configure": "^mine", "write": ".*", "read": ".*"})
+    page.reload()
+    expect(page.get_by_role("form", name="Declare a queue")).to_be_visible()
+    assert api.delete("users/nora").status_code == 204
+
+
 def test_what_permissions_would_refuse_is_greyed_out(visit: Visit, api: httpx.Client) -> None:
     api.put("users/rita", json={"password": "secret-pass", "tags": "management"})
     api.put("permissions/%2F/rita", json={"configure": "^mine", "write": "^mine", "read": "^orders$"})

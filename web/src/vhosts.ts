@@ -2,9 +2,22 @@
 import type { Kind, Me } from "./api";
 import { useLive } from "./live";
 
+const ASKED = "vhosts?columns=name,may";
+
+interface Known {
+  name: string;
+  may: Kind[];
+}
+
 export function useVhosts(): string[] {
-  const live = useLive<{ name: string }[]>("vhosts?columns=name", 30_000);
+  const live = useLive<Known[]>(ASKED, 30_000);
   return live.value?.map((vhost) => vhost.name) ?? ["/"];
+}
+
+/** Those in which this user may declare something, of whatever name; none before the node has said so. */
+export function useVhostsToDeclareIn(me: Me): string[] {
+  const live = useLive<Known[]>(changer(me) ? ASKED : "", 30_000);
+  return live.value?.filter((vhost) => vhost.may.includes("configure")).map((vhost) => vhost.name) ?? [];
 }
 
 /** Whether deeds on queues, exchanges and connections are offered at all: who only monitors reads. */

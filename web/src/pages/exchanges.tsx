@@ -5,7 +5,7 @@ import { number, perSecond } from "../format";
 import { link, useLive, usePlace } from "../live";
 import { Picture } from "../picture";
 import { Empty, Facts, Filter, Form, Head, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
-import { changer, lacking, useVhosts } from "../vhosts";
+import { changer, lacking, useVhosts, useVhostsToDeclareIn } from "../vhosts";
 import { Publish } from "./queues";
 
 const SIZE = 50;
@@ -19,6 +19,7 @@ export function Exchanges({ me }: { me: Me }) {
   const reverse = query.get("reverse") === "1";
   const page = Number(query.get("page") ?? 1);
   const vhosts = useVhosts();
+  const declarable = useVhostsToDeclareIn(me);
   const asked = new URLSearchParams({ page: String(page), page_size: String(SIZE), name, sort, sort_reverse: String(reverse) });
   const live = useLive<Page<Exchange>>(`exchanges?${asked}`);
   const types = useLive<Overview>(changer(me) ? "overview?columns=exchange_types" : "", 600_000);
@@ -62,13 +63,13 @@ export function Exchanges({ me }: { me: Me }) {
           <Pager page={page} pages={found.page_count} found={found.filtered_count} total={found.total_count} what="exchanges" />
         </Panel>
       )}
-      {changer(me) && (
+      {declarable.length > 0 && (
         <Panel title="Declare an exchange">
           <Form
             label="Declare an exchange"
             button="Declare"
             fields={[
-              { name: "vhost", label: "Vhost", options: vhosts },
+              { name: "vhost", label: "Vhost", options: declarable },
               { name: "name", label: "Name", required: true },
               { name: "type", label: "Type", options: types.value?.exchange_types.map((type) => type.name) ?? ["direct", "fanout", "topic", "headers"] },
               { name: "arguments", label: "Arguments", kind: "area", placeholder: '{"alternate-exchange": "unrouted"}', hint: "JSON; empty for none" },

@@ -9,7 +9,7 @@ import { link, useLive, usePlace } from "../live";
 import type { Entry } from "../moves";
 import { TimelinePanel } from "../timeline";
 import { Copies, Empty, Facts, Filter, Form, Head, Json, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
-import { changer, lacking, useVhosts } from "../vhosts";
+import { changer, lacking, useVhosts, useVhostsToDeclareIn } from "../vhosts";
 import { ChannelLink } from "./connection";
 import { CURVES, DEPTHS, RATES } from "./overview";
 
@@ -41,7 +41,8 @@ export function Queues({ me }: { me: Me }) {
   const vhosts = useVhosts();
   const asked = new URLSearchParams({ page: String(page), page_size: String(SIZE), columns: COLUMNS, name, sort, sort_reverse: String(reverse) });
   const live = useLive<Page<Queue>>(`queues?${asked}`);
-  const changes = changer(me);
+  const declarable = useVhostsToDeclareIn(me);
+  const changes = declarable.length > 0;
   const found = live.value;
   return (
     <>
@@ -96,7 +97,7 @@ export function Queues({ me }: { me: Me }) {
             label="Declare a queue"
             button="Declare"
             fields={[
-              { name: "vhost", label: "Vhost", options: vhosts },
+              { name: "vhost", label: "Vhost", options: declarable },
               { name: "name", label: "Name", required: true },
               { name: "durable", label: "Keeps its messages", options: [["yes", "on disk (durable)"], ["no", "in memory (transient)"]] },
               { name: "arguments", label: "Arguments", kind: "area", placeholder: '{"x-max-length": 1000}', hint: "JSON; empty for none" },

@@ -380,3 +380,12 @@ async def test_a_vhost_runs_wherever_a_node_does(client: Client) -> None:
     assert list(statuses.values()) == [204, 404, 400]
     assert (await client.ask("POST", "/api/vhosts/a%2Fb/start/n1", "mon", body="")).status_code == 401
     assert not client.deeds.ordered
+
+
+async def test_a_vhost_tells_what_its_user_may_do_there_at_all(client: Client) -> None:
+    rights = {"configure": "^$", "write": "^a", "read": ""}
+    client.place.must(c.SetPermission(user="man", vhost="/", **rights))
+    assert {one["name"]: one["may"] for one in (await client.get("/api/vhosts", "man")).json()} == {"/": ["write"]}
+    assert {one["name"]: one["may"] for one in (await client.get("/api/vhosts", "mon")).json()} == {
+        "/": ["configure", "write", "read"], "a/b": [],
+    }  # fmt: skip
