@@ -27,7 +27,7 @@ import msgspec
 import structlog
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
@@ -51,6 +51,7 @@ from .auth import REALM, LoginFailed, SignIn
 from .deeds import Deeds, OrderError
 from .entrance import Entrance
 from .hashing import Hashing
+from .receiving import Room, fields_of
 from .reference import page
 from .routes import Endpoint
 
@@ -58,10 +59,8 @@ if TYPE_CHECKING:
     from broker.oauth2.tokens import Tokens
 
 FOLDED_S: Final = 2.0
-BODY_S: Final = 120.0
 QUICK_MS: Final = 1000
 """Who asks is asked for once when the body is there so soon, and nothing was changed meanwhile."""
-BODIES_BYTES_MAX: Final = 256 << 20
 LOGIN_BYTES_MAX: Final = 16 << 10
 LOG: Final = structlog.get_logger("management")
 
@@ -167,7 +166,7 @@ class _Shell:
         return self._sign_in
 
     async def login(self, request: Request) -> Response:
-        body = bodies.Body(bodies.parsed(await body_of(request, LOGIN_BYTES_MAX)), self._now_ms())
+        body = bodies.Body(await fields_of(request, LOGIN_BYTES_MAX), self._now_ms())
         name, password = body.text("username"), body.text("password")
         seer, cookie = await self._signing_in.begin(request, name, password.encode("utf-8", "replace"))
         return json_response({"name": seer.name, "tags": list(seer.tags)}, headers={"set-cookie": cookie})
@@ -212,7 +211,7 @@ class _Shell:
 
     def act(self, act: amqp_deeds.Act) -> Endpoint:
         async def endpoint(request: Request) -> Response:
-            reading, fields = await self._reading_with_body(request, act.body_bytes_max)
+            reading, fields = await self._reading_with_body(request, act.body_bytes_max, may_be_long=act.may_be_long)
             path = decoded(request.path_params)
             deed = amqp_deeds.run(act, reading, path, fields)
             self._not_cut_off()
@@ -274,14 +273,18 @@ class _Shell:
         return endpoint
 
     async def _reading_with_body(
-        self, request: Request, bytes_max: int = bodies.BODY_BYTES_MAX, right: str = MANAGEMENT
+        self,
+        request: Request,
+        bytes_max: int = bodies.BODY_BYTES_MAX,
+        right: str = MANAGEMENT,
+        may_be_long: tuple[str, ...] = (),
     ) -> tuple[Reading, dict[str, Any]]:
-        """Who asks for a deed, with what. A body may take minutes: who was deleted, lost a tag or has a token that is
-        over by then does nothing any more."""
+        """Who asks for a deed, with what (`receiving.fields_of`). A body may take minutes: who was deleted, lost a
+        tag or has a token that is over by then does nothing any more."""
         reading = await self._reading_to_write(request)
         reading.seer.require(right)
         index, began_ms = self._mirror.map.applied, self._now_ms()
-        fields = bodies.parsed(await body_of(request, bytes_max))
+        fields = await fields_of(request, bytes_max, may_be_long)
         if self._mirror.map.applied != index or not 0 <= self._now_ms() - began_ms < QUICK_MS:
             reading = await self._reading_to_write(request)
         return reading, fields
@@ -323,50 +326,6 @@ def decoded(parameters: Mapping[str, Any]) -> dict[str, str]:
         return {name: unquote(str(value), errors="strict") for name, value in parameters.items()}
     except UnicodeDecodeError:
         raise bad_request("the path is not UTF-8") from None
-
-
-class Room:
-    """For all bodies that are on their way: who sends many slowly, or long ones, is not waited for at any price."""
-
-    def __init__(self) -> None:
-        self.taken_bytes = 0
-
-    def take(self, count: int) -> None:
-        """Refused (503) when there is none."""
-        if self.taken_bytes + count > BODIES_BYTES_MAX:
-            raise Refused(503, "unavailable", "too many long bodies are on their way: try again")
-        self.taken_bytes += count
-
-    def give(self, count: int) -> None:
-        """The body is there, or will not be."""
-        self.taken_bytes -= count
-
-
-async def body_of(request: Request, bytes_max: int) -> bytes:
-    """The body. Refused: 400 when who sends it is gone, 408 when it takes too long, 413 when it is too long, 415 when
-    it is not JSON."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared[:20]) > bytes_max:
-        raise Refused(413, "bad_request", f"a body has {bytes_max} bytes at most")
-    received, room = bytearray(), request.app.state.room
-    try:
-        async with asyncio.timeout(BODY_S):
-            async for chunk in request.stream():
-                if len(received) + len(chunk) > bytes_max:
-                    raise Refused(413, "bad_request", f"a body has {bytes_max} bytes at most")
-                room.take(len(chunk))
-                received += chunk
-    except TimeoutError:
-        raise Refused(408, "request_timeout", f"the body was not there within {BODY_S:g} s") from None
-    except ClientDisconnect:
-        raise Refused(400, "bad_request", "the client went away before its body was there") from None
-    finally:
-        room.give(len(received))
-    # another site's page may POST without asking first, but not as JSON
-    if (received or request.method == "POST") and kind != "application/json" and (kind or request.method == "POST"):
-        raise Refused(415, "unsupported_media_type", "the body is application/json")
-    return bytes(received)
 
 
 def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

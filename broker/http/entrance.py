@@ -11,6 +11,8 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .receiving import ANSWERED
+
 _ALWAYS: Final = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -54,4 +56,9 @@ class Entrance:
                 message = {**message, "body": b""}
             await send(message)
 
-        await self._app({**scope, "path": path, "method": method}, receive, answer)
+        inner = {**scope, "path": path, "method": method}
+        try:
+            await self._app(inner, receive, answer)
+        finally:
+            if ANSWERED in inner:
+                inner[ANSWERED]()

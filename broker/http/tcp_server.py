@@ -4,9 +4,12 @@
     head of a request      HEAD_S from its first octet, or from the beginning of the connection
     between two requests   IDLE_S
     connections            CONNECTIONS_MAX; more are closed at once
+    an answer              TAKEN_BYTES of it, or all that is left, every TAKING_S
+    answers                UNREAD_BYTES_MAX of them that clients have not taken; then who has left the most is cut
 
-Who sends a request a byte at a time, or nothing at all, holds a socket for no longer than that. Bodies have their own
-limits of size and time (`broker.http.app`).
+Who sends a request a byte at a time, or nothing at all, holds a socket for no longer than that; who asks for long lists
+and does not read them holds little memory, and not for long. Bodies have their own limits of size and time
+(`broker.http.app`).
 """
 
 from __future__ import annotations
@@ -28,12 +31,16 @@ HEAD_S: Final = 15.0
 IDLE_S: Final = 30
 HEAD_BYTES_MAX: Final = 32 << 10
 CONNECTIONS_MAX: Final = 2_000
+TAKING_S: Final = 15.0
+TAKEN_BYTES: Final = 256 << 10
+UNREAD_BYTES_MAX: Final = 256 << 20
 
 
 class Impatient(H11Protocol):
-    """One connection: cut when the head of a request takes too long."""
+    """One connection: cut when the head of a request takes too long, or the client does not take its answer."""
 
     _head: asyncio.TimerHandle | None = None
+    _taking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -51,7 +58,40 @@ class Impatient(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_head()
+        self._taken()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """More is to be sent than the client takes at once."""
+        super().pause_writing()
+        if self._taking is None:
+            self._wait_for_taking()
+        slow = [one for one in self.connections if isinstance(one, Impatient) and one._taking is not None]
+        if sum(one._unread_bytes for one in slow) > UNREAD_BYTES_MAX:
+            max(slow, key=lambda one: one._unread_bytes).transport.abort()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._taken()
+
+    @property
+    def _unread_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def _wait_for_taking(self) -> None:
+        self._taking = self.loop.call_later(TAKING_S, self._look, self._unread_bytes)
+
+    def _look(self, before_bytes: int) -> None:
+        if self._unread_bytes > before_bytes - TAKEN_BYTES:
+            self._taking = None
+            self.transport.abort()
+        else:
+            self._wait_for_taking()
+
+    def _taken(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
 
     def send_400_response(self, msg: str) -> None:
         """What came is no HTTP. If a request is being answered, that answer has nobody to go to any more."""

@@ -29,7 +29,7 @@ from .bodies import Body
 from .errors import Refused, bad_request, not_authorised, object_not_found
 from .reading import Document, Reading, plain
 from .reads import Path
-from .rights import MANAGEMENT
+from .rights import ADMINISTRATOR, MANAGEMENT
 from .sayable import check_new_name
 
 MESSAGES_MAX: Final = 10_000
@@ -105,6 +105,8 @@ class Act(msgspec.Struct, frozen=True):
     summary: str
     plan: Callable[[Reading, Path, Body], Deed]
     body_bytes_max: int = 1 << 20
+    may_be_long: tuple[str, ...] = ()
+    """What is read of a body that is longer than others may be."""
 
     @property
     def statuses(self) -> tuple[int, ...]:
@@ -363,12 +365,21 @@ def properties_document(properties: Properties) -> Document:
 
 
 def _close_connection(r: Reading, p: Path, _body: Body) -> Deed:
-    return CloseConnections((connections.connection_named(r, p["name"]).row.connection_id,))
+    row = connections.connection_named(r, p["name"]).row
+    _own_or_administrator(r, row.user)
+    return CloseConnections((row.connection_id,))
 
 
 def _close_connections(r: Reading, p: Path, _body: Body) -> Deed:
+    _own_or_administrator(r, p["user"])
     ids = tuple(row.connection_id for row in connections.rows_of_user(r, p["user"]))
     return CloseConnections(ids, each=True)
+
+
+def _own_or_administrator(r: Reading, user: str) -> None:
+    """Who monitors sees other users' connections, and closes its own alone."""
+    if user != r.seer.name:
+        r.seer.require(ADMINISTRATOR)
 
 
 _BINDINGS: Final = "/api/bindings/{vhost}/e/{source}"
@@ -380,7 +391,14 @@ ACTS: Final[tuple[Act, ...]] = (
     Act("POST", "/api/queues/{vhost}/{name}/actions", "Synchronise a queue", _queue_action),
     Act("PUT", "/api/exchanges/{vhost}/{name}", "Declare an exchange", _declare_exchange),
     Act("DELETE", "/api/exchanges/{vhost}/{name}", "Delete an exchange", _delete_exchange),
-    Act("POST", "/api/exchanges/{vhost}/{name}/publish", "Publish a message", _publish, PAYLOAD_BYTES_MAX),
+    Act(
+        "POST",
+        "/api/exchanges/{vhost}/{name}/publish",
+        "Publish a message",
+        _publish,
+        PAYLOAD_BYTES_MAX,
+        ("payload", "payload_encoding", "properties", "routing_key"),
+    ),
     Act("POST", _BINDINGS + "/q/{destination}", "Bind a queue", _bind("q")),
     Act("POST", _BINDINGS + "/e/{destination}", "Bind an exchange", _bind("e")),
     Act("DELETE", _BINDINGS + "/q/{destination}/{properties_key}", "Unbind a queue", _unbind("q")),

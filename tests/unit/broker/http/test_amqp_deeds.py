@@ -272,9 +272,11 @@ async def test_connections_are_closed_by_their_name() -> None:
     answer = await client.http.delete(path, auth=("guest", "guest"), headers={"x-reason": "enough"})
     assert answer.status_code == 204
     assert client.deeds.closed == [("c1", "enough")]
-    assert (await client.ask("DELETE", path, "man")).status_code == 401
+    for who in ("man", "mon"):  # who monitors sees it, and that is all
+        assert (await client.ask("DELETE", path, who)).status_code == 401
+        assert (await client.ask("DELETE", "/api/connections/username/guest", who)).status_code == 401
+    assert (await client.ask("GET", path, "mon")).status_code == 200
     assert (await client.ask("DELETE", "/api/connections/none")).status_code == 404
-    assert (await client.ask("DELETE", "/api/connections/username/guest", "man")).status_code == 401
     assert (await client.ask("DELETE", "/api/connections/username/guest")).status_code == 204
     assert (await client.ask("DELETE", "/api/connections/username/man")).status_code == 204
     assert client.deeds.closed == [("c1", "enough"), ("c1", "closed by operator")]

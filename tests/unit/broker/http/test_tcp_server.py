@@ -48,9 +48,9 @@ async def serve() -> AsyncIterator[Serve]:
     """Starts one; it is ended in the end."""
     running: list[tuple[TcpServer, asyncio.Task[None]]] = []
 
-    async def served(tls: Chain | None = None, proxies: tuple[str, ...] = ()) -> Ports:
+    async def served(tls: Chain | None = None, proxies: tuple[str, ...] = (), answers: Any = app) -> Ports:
         plain, inside = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
-        server = TcpServer(app, proxies, tls, [inside] if tls is not None else [])
+        server = TcpServer(answers, proxies, tls, [inside] if tls is not None else [])
         task = asyncio.create_task(server._serve([plain]))
         running.append((server, task))
         await until(lambda: server.started)
@@ -68,6 +68,16 @@ async def asked(port: int, octets: bytes, **how: Any) -> bytes:
     answer = await asyncio.wait_for(reader.read(), 10)
     writer.close()
     return answer
+
+
+LONG = 8 << 20
+
+
+async def long_answers(scope: Any, receive: Any, send: Any) -> None:
+    """More than sockets hold."""
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LONG)]})
+        await send({"type": "http.response.body", "body": b"x" * LONG})
 
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
@@ -110,6 +120,46 @@ async def test_so_many_connections(serve: Serve, monkeypatch: pytest.MonkeyPatch
         writer.close()
     await until(lambda: not there)
     assert b"http 127.0.0.1" in await asked(port, GET)
+
+
+async def test_who_does_not_take_an_answer_is_cut(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_server, "TAKING_S", 0.2)
+    port, _, server = await serve(answers=long_answers)
+    there = server.server_state.connections
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GET)
+    await until(lambda: len(there) == 1)
+    await until(lambda: not there)
+    writer.close()
+
+
+async def test_who_takes_an_answer_slowly_gets_all_of_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_server, "TAKING_S", 0.3)
+    monkeypatch.setattr(tcp_server, "TAKEN_BYTES", 1)
+    port, _, _ = await serve(answers=long_answers)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
+    writer.write(GET)
+    taken = 0
+    while chunk := await reader.read(1 << 20):
+        taken += len(chunk)
+        await asyncio.sleep(0.02)  # a second in all, and more: several looks
+    assert taken > LONG
+    writer.close()
+
+
+async def test_answers_that_nobody_takes_are_bounded(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_server, "UNREAD_BYTES_MAX", 3 * LONG)
+    port, _, server = await serve(answers=long_answers)
+    there = server.server_state.connections
+    held = []
+    for _ in range(12):
+        held.append(await asyncio.open_connection("127.0.0.1", port))
+        held[-1][1].write(GET)
+    await until(lambda: 0 < sum(one._unread_bytes for one in there) <= 3 * LONG and len(there) < 12)
+    for _, writer in held:
+        writer.close()
+    await until(lambda: not there)
+    assert (await asked(port, GET)).startswith(b"HTTP/1.1 200")
 
 
 async def test_a_head_that_is_too_long(serve: Serve) -> None:
