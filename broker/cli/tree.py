@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "queues": Entry("queues", singular="queue"),
     "exchanges": Entry("exchanges", singular="exchange"),
     "bindings": Entry("exchanges", "bindings", singular="binding"),
+    "producers": Entry("producers", singular="producer"),
     "connections": Entry("connections", singular="connection"),
     "channels": Entry("connections", "channels", singular="channel"),
     "consumers": Entry("connections", "consumers", singular="consumer"),

@@ -97,7 +97,7 @@ class Present:
         for track in tracks.get(QueueRow, ()):
             if track.row.owned:
                 entity = mirror.map.queue_by_id(QueueId(track.row.queue_id))
-                if entity is not None and mirror.queue_track(entity) is track:
+                if entity is not None and not entity.staging and mirror.queue_track(entity) is track:
                     self.queues.append(Owned(entity, track.row))
         self._names = {row.connection_id: row.name for row in self.connections}
 
@@ -319,6 +319,7 @@ def _cluster(present: Present, now_ms: int) -> Iterator[str]:
     members = list(view.members())
     lags = [copy for one in present.queues for copy in one.row.copies]
     stale_s = mirror.stale_s(now_ms)
+    segments = [segment for vhost in view.vhosts() for segment in view.segments(vhost.name)]
     for name, help_text, number in (
         ("stale_seconds", "For how long the node has been cut off; 0: it is not", stale_s or 0),
         ("members", "Members of the cluster", len(members) or 1),
@@ -334,6 +335,12 @@ def _cluster(present: Present, now_ms: int) -> Iterator[str]:
         ("copies_behind", "Copies of queues owned here that are not in sync", sum(not copy.in_sync for copy in lags)),
         ("copy_messages_behind", "Messages that these copies may lack at most",
          sum(copy.records_behind for copy in lags)),
+        ("transactions_open", "Segments that are staged and not committed",
+         sum(segment.place is None and not segment.discards for segment in segments)),
+        ("transactions_moving", "Committed segments whose rows are on their way to their queues",
+         sum(segment.place is not None for segment in segments)),
+        ("transaction_producers", "Producers that the ledger knows",
+         sum(len(view.producers(vhost.name)) for vhost in view.vhosts())),
         ("queue_epochs", "Sum of the epochs of the cluster's queues: it rises when a queue has another owner",
          sum(queue.epoch for queue in view.queues())),
     ):  # fmt: skip

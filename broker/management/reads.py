@@ -14,7 +14,7 @@ import msgspec
 
 from cluster.entities import DestinationKind
 
-from . import accounts, connections, definitions, exchanges, memory, moves, nodes, queues, settings
+from . import accounts, connections, definitions, exchanges, memory, moves, nodes, producers, queues, settings
 from .nodes import Health
 from .paging import Document, Listing, answer, of_documents, reduced, wish
 from .reading import Reading
@@ -139,7 +139,8 @@ _SINGLE: Final = frozenset(
         "/api/overview", "/api/cluster-name", "/api/whoami", "/api/nodes/{name}", "/api/nodes/{name}/memory",
         "/api/nodes/{name}/memory/relative", "/api/definitions",
         "/api/definitions/{vhost}", "/api/connections/{name}", "/api/channels/{name}", "/api/exchanges/{vhost}/{name}",
-        "/api/queues/{vhost}/{name}", "/api/bindings/{vhost}/e/{source}/q/{destination}/{properties_key}",
+        "/api/queues/{vhost}/{name}", "/api/producers/{vhost}/{name}",
+        "/api/bindings/{vhost}/e/{source}/q/{destination}/{properties_key}",
         "/api/bindings/{vhost}/e/{source}/e/{destination}/{properties_key}", "/api/vhosts/{vhost}",
         "/api/users/{user}", "/api/permissions/{vhost}/{user}", "/api/policies/{vhost}/{name}",
         "/api/operator-policies/{vhost}/{name}", "/api/parameters/{component}/{vhost}/{name}",
@@ -227,6 +228,17 @@ READS: Final[tuple[Read, ...]] = (
         lambda r, p: moves.of_queue(r, p["vhost"], p["name"]),
     ),
     Read("/api/moves", "Changes of owners and of members", lambda r, _: moves.listing(r)),
+    Read("/api/producers", "Producers of transactions", lambda r, _: producers.listing(r)),
+    Read(
+        "/api/producers/{vhost}",
+        "Producers of transactions of a vhost",
+        lambda r, p: producers.listing(r, p["vhost"]),
+    ),
+    Read(
+        "/api/producers/{vhost}/{name}",
+        "One producer: its last epoch, and what is staged and on its way",
+        lambda r, p: producers.named(r, p["vhost"], p["name"]),
+    ),
     Read("/api/bindings", "Bindings", lambda r, _: exchanges.binding_listing(exchanges.all_bindings(r))),
     Read(
         "/api/bindings/{vhost}",

@@ -6,12 +6,11 @@ segment says how many they are; who does not answer in time is not waited for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.session.services import Request, Service
+from broker.transactions.status import status_of
 from cluster.commands import AbortTransaction, CommitTransaction
-from cluster.entities import Producer, Segment
 from cluster.errors import NotFound
 from cluster.state import Applied
 from cluster.transactions import (
@@ -113,43 +112,9 @@ def status(request: Request) -> None:
     segments = [segment for segment in node.map.segments_of(vhost, name) if not segment.discards]
 
     def counted(rows: dict[str, tuple[int, int]]) -> None:
-        request.answer(status_of(name, producer, segments, rows))
+        request.answer({"outcome": "status", "code": 0, "reason": "", **status_of(name, producer, segments, rows)})
 
     node.moving.count(vhost, segments, counted)
-
-
-def status_of(
-    name: str, producer: Producer | None, segments: Sequence[Segment], rows: dict[str, tuple[int, int]]
-) -> dict[str, Any]:
-    """What is told of a producer; `rows` and bytes of segments by their names, of those that are known."""
-    committed = producer is not None and producer.epoch is not None
-    moving = [segment.name for segment in segments if segment.place is not None]
-    return {
-        "outcome": "status",
-        "code": 0,
-        "reason": "",
-        "producer": name,
-        "epoch": producer.epoch if producer is not None else None,
-        "run": producer.run if producer is not None else None,
-        "rows": producer.rows if producer is not None and committed else None,
-        "committed_at_ms": producer.at_ms if producer is not None and committed else None,
-        "expires_at_ms": producer.at_ms + producer.ttl_ms if producer is not None else None,
-        "open": [
-            {
-                "transaction": segment.name,
-                "epoch": segment.epoch,
-                "run": segment.run,
-                "partition": segment.partition,
-                "attempt": segment.attempt,
-                "rows": rows[segment.name][0] if segment.name in rows else None,
-                "bytes": rows[segment.name][1] if segment.name in rows else None,
-            }
-            for segment in segments
-            if segment.place is None
-        ],
-        "moving": sum(rows[name][0] for name in moving) if all(name in rows for name in moving) else None,
-        "unroutable": producer.unroutable if producer is not None else 0,
-    }
 
 
 SERVICE: Final = Service(True, {"commit": commit, "abort": abort, "status": status})

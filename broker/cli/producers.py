@@ -1,0 +1,45 @@
+"""`clusterbroker producers`: who publishes in transactions, and how far they are (waits)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from broker.cli.commands import listing, showing
+from broker.cli.given import OfVhost, Vhost
+from broker.cli.reach import Reach
+from broker.cli.tables import Column, Document, Table, moment, number
+
+app = typer.Typer(no_args_is_help=True, help="Producers of transactions: committed epochs, what is staged and moving.")
+
+PRODUCERS = Table(
+    (
+        Column("vhost"),
+        Column("producer"),
+        Column("epoch", show=number),
+        Column("rows", show=number),
+        Column("committed", "committed_at_ms", moment),
+        Column("moving", show=number),
+        Column("unroutable", show=number),
+        Column("open"),
+        Column("run", wide=True),
+        Column("user", wide=True),
+        Column("expires", "expires_at_ms", moment, wide=True),
+    ),
+    name="producer",
+)
+
+
+@listing(app, "list", PRODUCERS)
+def producer_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+    """All producers: the last epoch of each, and what of it is still on its way to its queues."""
+    return reach.api.documents("/api/producers", of=vhost)
+
+
+@showing(app, "show", PRODUCERS)
+def producer_show(
+    reach: Reach, producer: Annotated[str, typer.Argument(metavar="PRODUCER")], vhost: Vhost = "/"
+) -> Document:
+    """One producer."""
+    return reach.api.document("/api/producers/{}/{}", vhost, producer)
