@@ -29,6 +29,7 @@ _P = TypeVar("_P", Policy, OperatorPolicy)
 _APPLIES_TO_QUEUES: Final = {
     "classic": ("all", "queues", "classic_queues"),
     "quorum": ("all", "queues", "quorum_queues"),
+    "stream": ("all", "queues", "streams"),
 }
 _APPLIES_TO_EXCHANGES: Final = ("all", "exchanges")
 

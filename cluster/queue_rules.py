@@ -12,7 +12,8 @@ from typing import Any, Final
 from .arguments import difference_text, equivalent
 from .entities import Queue
 from .errors import AccessRefused, PreconditionFailed, queue_locked, queue_text
-from .queue_settings import ARGUMENT_RULES, STREAM_ONLY
+from .queue_settings import ARGUMENT_RULES
+from .stream_settings import STREAM, STREAM_ARGUMENTS, unfit
 
 NAME_BYTES_MAX: Final = 255
 RESERVED_PREFIX: Final = "amq."
@@ -40,12 +41,16 @@ def check_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None
     Unknown arguments are stored and ignored (amqp-rules.md 5.3).
     """
 
-    def invalid(argument: str, problem: str) -> PreconditionFailed:
-        of_type = f" of queue type {arguments.get('x-queue-type', 'classic')}" if problem == STREAM_ONLY else ""
+    def invalid(argument: str, problem: str, of_type: str = "") -> PreconditionFailed:
         return PreconditionFailed(f"invalid arg '{argument}' for {queue_text(vhost, name)}{of_type}: {problem}")
 
+    kind = arguments.get("x-queue-type", "classic")
     for argument, rule in ARGUMENT_RULES.items():
         if argument in arguments:
+            if rule.of_streams and kind != STREAM:
+                raise invalid(argument, "only streams have it", f" of queue type {str(kind)[:255]}")
+            if kind == STREAM and argument not in STREAM_ARGUMENTS:
+                raise invalid(argument, "streams do not have it", f" of queue type {STREAM}")
             problem = rule.check(arguments[argument])
             if problem is not None:
                 raise invalid(argument, problem)
@@ -57,6 +62,17 @@ def check_arguments(vhost: str, name: str, arguments: Mapping[str, Any]) -> None
     retry_min, retry_max = arguments.get("x-delayed-retry-min"), arguments.get("x-delayed-retry-max")
     if retry_min is not None and retry_max is not None and retry_max < retry_min:
         raise invalid("x-delayed-retry-max", f"{retry_max} is less than 'x-delayed-retry-min' {retry_min}")
+
+
+def check_kind(
+    vhost: str, name: str, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool,
+    server_named: bool,
+) -> None:  # fmt: skip
+    """Raise 406 `invalid property 'non-durable' for queue 'q' in vhost '/'` for what a stream cannot be."""
+    if arguments.get("x-queue-type") == STREAM:
+        problem = unfit(durable, exclusive, auto_delete, server_named)
+        if problem is not None:
+            raise PreconditionFailed(f"invalid property '{problem}' for {queue_text(vhost, name)}")
 
 
 def check_access(queue: Queue, connection: str | None, *, exclusive: bool | None = None) -> None:

@@ -7,8 +7,8 @@ A setting has up to three sources, and amqp-rules.md 5.3 orders them:
 *minimum* holds for limits (TTL, lengths, timeouts, delivery limit), where the stricter one is always the safe
 one. All else (names, modes, replica counts) takes the first source that says something; a dead letter
 exchange in the argument beats the policy's. A row of `RULES` is the only place that knows a setting. There is
-one queue type: it carries the whole matrix, and `x-queue-type` chooses defaults only, so no row belongs to a
-type; rows of streams are refused.
+one queue type but for streams: it carries the whole matrix, and `x-queue-type` chooses defaults only. A stream has
+few of the rows, and some of its own (`stream_settings`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,15 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from .arguments import is_integer, type_name
+from .stream_settings import (
+    SEGMENT_BYTES,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
+    STREAM,
+    STREAM_ARGUMENTS,
+    age_ms,
+    check_age,
+)
 
 MILLISECONDS_MAX: Final = 2**32 - 1
 """RabbitMQ's longest timer, 49.7 days."""
@@ -61,11 +70,20 @@ class QueueSettings(msgspec.Struct, frozen=True):
     """Who owns a new queue: the node of the client that declares it, or the one that owns fewest."""
     ownership: Literal["shared", "rotating"] = "shared"
     ownership_hold_ms: int = 1000
+    max_age: str | None = None
+    """Of a stream's messages, as in `7D`; see `max_age_ms`."""
+    segment_bytes: int = SEGMENT_BYTES
+    """Of a stream: a new file begins when one has so many."""
     policy: str | None = None
     """Name of the policy that applies."""
     operator_policy: str | None = None
     sources: tuple[tuple[str, str], ...] = ()
     """(field, what set it) for each field that something set."""
+
+    @property
+    def max_age_ms(self) -> int | None:
+        """None: a stream's messages do not grow too old."""
+        return None if self.max_age is None else age_ms(self.max_age)
 
     def explain(self) -> dict[str, str]:
         """Which rule set which value: `{"max_length": "10, the minimum of argument ... and policy ..."}`."""
@@ -82,6 +100,8 @@ class Rule(NamedTuple):
     """Field of QueueSettings; None: accepted and without effect here."""
     check: Check
     merge: Literal["minimum", "first"] = "first"
+    of_streams: bool = False
+    """Only streams have it."""
 
 
 def _of_type(value: object, wanted: str) -> str:
@@ -128,16 +148,7 @@ def _one_of(*allowed: str) -> Check:
 def _queue_type(value: Any) -> str | None:
     if not isinstance(value, str):
         return _of_type(value, "a string")
-    if value == "stream":
-        return "streams are not supported; use 'classic' or 'quorum'"
-    return None if value in {"classic", "quorum"} else f"unknown queue type '{value[:255]}'"
-
-
-STREAM_ONLY: Final = "only streams have it, and streams are not supported"
-
-
-def _stream_only(_value: Any) -> str | None:
-    return STREAM_ONLY
+    return None if value in {"classic", "quorum", STREAM} else f"unknown queue type '{value[:255]}'"
 
 
 _count = _integer(0, 2**63 - 1)
@@ -184,12 +195,20 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("x-durability", "durability", "durability", _one_of("memory", "disk", "fsync")),
     Rule("x-ownership", "ownership", "ownership", _one_of("shared", "rotating")),
     Rule("x-ownership-hold-ms", "ownership-hold-ms", "ownership_hold_ms", _integer(1, MILLISECONDS_MAX)),
-    Rule("x-max-age", "max-age", None, _stream_only),
-    Rule("x-stream-max-segment-size-bytes", "stream-max-segment-size-bytes", None, _stream_only),
-    Rule("x-stream-filter-size-bytes", "stream-filter-size-bytes", None, _stream_only),
-    Rule("x-initial-cluster-size", "initial-cluster-size", None, _stream_only),
+    Rule("x-max-age", "max-age", "max_age", check_age, of_streams=True),
+    Rule(
+        "x-stream-max-segment-size-bytes",
+        "stream-max-segment-size-bytes",
+        "segment_bytes",
+        _integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
+        of_streams=True,
+    ),
+    Rule("x-stream-filter-size-bytes", "stream-filter-size-bytes", None, _integer(16, 255), of_streams=True),
+    Rule("x-initial-cluster-size", "initial-cluster-size", None, _integer(1, 255), of_streams=True),
 )
 
+_SIZES: Final = {"quorum": "x-quorum-initial-group-size", STREAM: "x-initial-cluster-size"}
+"""How many copies, as RabbitMQ's clients say it."""
 ARGUMENT_RULES: Final = {rule.argument: rule for rule in RULES if rule.argument is not None}
 POLICY_RULES: Final = {rule.key: rule for rule in RULES if rule.key is not None}
 
@@ -212,8 +231,9 @@ def resolve(
         "operator_policy": operator_policy[0] if operator_policy else None,
     }
     sources: list[tuple[str, str]] = []
+    stream = values["queue_type"] == STREAM
     for rule in RULES:
-        if rule.field is None:
+        if rule.field is None or (rule.argument not in STREAM_ARGUMENTS if stream else rule.of_streams):
             continue
         found: list[tuple[Any, str]] = []
         if operator_policy and rule.key is not None and rule.key in operator_policy[1]:
@@ -234,9 +254,10 @@ def resolve(
     if "delivery_limit" not in values and values["queue_type"] == "quorum":
         values["delivery_limit"] = QUORUM_DELIVERY_LIMIT
         sources.append(("delivery_limit", "default of queue type 'quorum'"))
-    if "replicas" not in values and "x-quorum-initial-group-size" in arguments:
-        values["replicas"] = arguments["x-quorum-initial-group-size"]
-        sources.append(("replicas", "argument 'x-quorum-initial-group-size'"))
+    size = _SIZES[STREAM if stream else "quorum"]
+    if "replicas" not in values and size in arguments:
+        values["replicas"] = arguments[size]
+        sources.append(("replicas", f"argument '{size}'"))
     if transient:
         values["durability"] = "memory"
         sources = [entry for entry in sources if entry[0] != "durability"]

@@ -176,6 +176,15 @@ class Topology:
         else:
             queue_rules.check_name("queue", command.name)
         queue_rules.check_arguments(self.vhost.name, command.name, command.arguments)
+        queue_rules.check_kind(
+            self.vhost.name,
+            command.name,
+            command.arguments,
+            durable=command.durable,
+            exclusive=command.exclusive,
+            auto_delete=command.auto_delete,
+            server_named=command.server_named,
+        )
         self._check_queue_limit(command.name)
         # "Exclusive => durable flag ignored" (amqp-rules.md 5.3)
         durable = command.durable and not command.exclusive

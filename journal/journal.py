@@ -36,6 +36,8 @@ from journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
 from journal.recovery import RecoverySink, load_index, replay_tail, settle_end, start_of_tail
 from journal.replay import Tail
 from journal.segments import START, Position, Segments
+from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
+from journal.stream_files import StreamFiles
 from journal.survivors import Survivor, survivors_of
 from journal.worker import Worker
 from journal.writer import Group, Soon, Watch, Writer
@@ -77,6 +79,7 @@ class Journal:
         self._segments.folder.mkdir(mode=0o750, exist_ok=True)
         self._state = DiskState(notify, on_state)
         self._reader = Reader(self._segments, options)
+        self._streams = StreamFiles(directory, self._segments)
         self._reading = Worker("journal-reader", self._state)
         self._checkpointing = Worker("journal-checkpoint", self._state)
         self._closing = threading.Event()
@@ -132,7 +135,7 @@ class Journal:
         """
         assert self._writer is None, "a journal is recovered once"
         start = start_of_tail(self.index, self._segments)
-        load_index(self.index, self._segments, sink)
+        load_index(self.index, self._segments, sink, self._streams)
         tail = replay_tail(self._segments, start, sink)
         settle_end(self._segments, start, tail)
         self._end = tail.position
@@ -158,6 +161,7 @@ class Journal:
             self._checkpointing.close()
             self._reading.close()
         self._reader.close()
+        self._streams.close()
         self.index.close()
         os.close(self._lock)
 
@@ -238,9 +242,12 @@ class Journal:
         forgotten: Sequence[int],
         position: Position,
         done: Callable[[], object],
+        filings: Sequence[Filing] = (),
     ) -> None:
         """Writes what the queues hold at `position` (take both in the same breath; groups under way are waited
         for). Runs and metas of queues that did not change since the last checkpoint may be left out.
+
+        `filings` are the streams among them: what they moved out is copied to their files first.
 
         `done()` runs on the loop when it is durable and the segments that nobody needs any more are on their way
         out. No space: it is tried again.
@@ -258,8 +265,10 @@ class Journal:
 
         def commit() -> None:
             durable.wait()
+            filed: list[tuple[StreamFile, ...]] = []
             while not self._state.failed:
                 try:
+                    filed = [self._streams.file(filing) for filing in filings]
                     self.index.commit(runs, metas, forgotten, position)
                     break
                 except JournalFull as error:
@@ -270,17 +279,34 @@ class Journal:
             else:
                 return
             self._state.has_space("index")
-            self._state.tell(partial(self._checkpoint_done, position, unused, done))
+            kept = {filing.queue_id: files for filing, files in zip(filings, filed, strict=True)}
+            for queue_id in forgotten:
+                self._streams.forget(queue_id, kept.get(queue_id, ()))
+            self._state.tell(partial(self._checkpoint_done, position, unused, forgotten, filings, filed, done))
 
         self._checkpointing.put(commit)
 
-    def _checkpoint_done(self, position: Position, unused: list[int], done: Callable[[], object]) -> None:
+    def _checkpoint_done(
+        self,
+        position: Position,
+        unused: list[int],
+        forgotten: Sequence[int],
+        filings: Sequence[Filing],
+        filed: Sequence[tuple[StreamFile, ...]],
+        done: Callable[[], object],
+    ) -> None:
         self._checkpoint = position
         self._checkpoint_runs = False
         for segment in unused:
             self._older.discard(segment)
             self.use.forget(segment)
             self._reading.put(partial(self._reader.unlink, segment))
+        for queue_id in forgotten:
+            self._reading.put(partial(self._streams.forget_open, queue_id))
+        for filing, files in zip(filings, filed, strict=True):
+            filing.done(files)
+            if filing.gone:
+                self._reading.put(partial(self._streams.remove, filing.queue_id, filing.gone))
         self._reading.put(self._keep_reserve)
         done()
 
@@ -371,6 +397,12 @@ class Journal:
 
         self.reads += 1
         self._reading.put(bring)
+
+    def read_stream(
+        self, queue_id: int, part: StreamFile | Moved, wish: Wish, done: Callable[[Taken | DamagedRecord], object]
+    ) -> None:
+        """Reads a part of a stream; `done` gets it on the loop, or the damage."""
+        self._reading.put(lambda: self._state.tell(partial(done, self._streams.take(queue_id, part, wish))))
 
     def free_bytes(self) -> int:
         """What the file system has left for this process."""

@@ -5,7 +5,8 @@ the log says after the checkpoint, in the order in which it happened, whatever t
 there already is a message that was copied forward: it moves, it does not come twice.
 
 A queue's meta is a map: next_seq, reserved, epoch, and of a replicated queue (absent before there was one) also
-epochs [[epoch, first seq]], producers [[name, upto]] and dead [[seq, mark]], as journal/queue_state.py folds them.
+epochs [[epoch, first seq]], producers [[name, upto]] and dead [[seq, mark]], as journal/queue_state.py folds them. A
+stream's has first and files, as journal/stream_files.py says.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from journal.layout import CUT, DEAD, ENQ, EPO, PRD, REQ, RSV, RUN_ENTRY, SET
 from journal.record import Record
 from journal.replay import Tail, first_head, replay
 from journal.segments import START, Position, Segments, sync_directory
+from journal.stream_catalogue import StreamFile
+from journal.stream_files import StreamFiles
 
 RUN_WORDS = RUN_ENTRY.size // 4
 RUNS_MAPPED_MAX = 1024
@@ -51,8 +54,9 @@ class RecoverySink(Protocol):
     def began(self, queue_id: int, epoch: int, first_seq: int) -> object: ...
 
 
-def load_index(index: Index, segments: Segments, sink: RecoverySink) -> None:
-    """Raises DamagedJournal also for a run that points into a segment that is not there."""
+def load_index(index: Index, segments: Segments, sink: RecoverySink, streams: StreamFiles | None = None) -> None:
+    """Raises DamagedJournal also for a run that points into a segment that is not there, and for a stream's file."""
+    catalogues: dict[int, list[StreamFile]] = {}
     present = set(segments.numbers())
     runs = 0
     for key, payload in index.scan():
@@ -68,8 +72,13 @@ def load_index(index: Index, segments: Segments, sink: RecoverySink) -> None:
                 )
             sink.run(queue_id, first_seq, payload)
         else:
-            sink.meta(META_KEY.unpack(key)[0], msgspec.msgpack.decode(payload))
+            queue_id, meta = META_KEY.unpack(key)[0], msgspec.msgpack.decode(payload)
+            if meta.get("files"):
+                catalogues[queue_id] = [StreamFile.of_entry(entry) for entry in meta["files"]]
+            sink.meta(queue_id, meta)
     index.reopen()
+    if streams is not None:
+        streams.sweep(catalogues)
 
 
 def replay_tail(segments: Segments, start: Position, sink: RecoverySink) -> Tail:

@@ -3,7 +3,7 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, qsort, realloc
-from libc.string cimport memcmp, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from journal.record_fast cimport group_view, prove_group, prove_record, record_view
 
@@ -135,3 +135,94 @@ def walk_groups(data, int64_t at, int64_t base=0) -> tuple:
     finally:
         free(found.ranges)
         PyBuffer_Release(&view)
+
+
+# -- streams; see stream_records_pure ----------------------------------------------------------------------------
+
+cdef packed struct enq_start:
+    uint32_t length
+    uint32_t crc
+    uint8_t kind
+    uint8_t flags
+    uint8_t priority
+    uint8_t zero
+    uint32_t epoch
+    uint64_t queue_id
+    uint64_t seq
+    int64_t time_ms
+
+
+def prove_run(data, uint64_t queue_id, uint64_t first) -> tuple:
+    """(next seq, time of the first message in ms, time of the latest); see stream_records_pure."""
+    cdef Py_buffer view
+    cdef record_view record
+    cdef enq_start head
+    cdef int64_t at = 0, first_ms = 0, last_ms = 0
+    cdef uint64_t seq = first
+    cdef bint sound = True
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            while at < view.len:
+                sound = (prove_record(<const uint8_t *>view.buf, at, view.len, &record) and record.kind == ENQ
+                         and record.queue_id == queue_id and record.seq == seq and record.next <= view.len)
+                if not sound:
+                    break
+                memcpy(&head, <const uint8_t *>view.buf + at, sizeof(enq_start))
+                if seq == first:
+                    first_ms = last_ms = head.time_ms
+                last_ms = max(last_ms, head.time_ms)
+                seq += 1
+                at = record.next
+    finally:
+        PyBuffer_Release(&view)
+    if not sound:
+        raise DamagedRecord(at, f"not message {seq} of queue {queue_id}")
+    if seq == first:
+        raise DamagedRecord(0, f"no message {first} of queue {queue_id}")
+    return seq, first_ms, last_ms
+
+
+def take_records(data, uint64_t queue_id, uint64_t first, uint64_t end, uint64_t count_max, int64_t bytes_max,
+                 int64_t since_ms=-1) -> tuple:
+    """(offset, end, first seq, next seq) of a part of a run; see stream_records_pure."""
+    cdef Py_buffer view
+    cdef record_view record
+    cdef enq_start head
+    cdef const uint8_t *start
+    cdef int64_t at = 0, begin = 0, stop = 0, after
+    cdef uint64_t first_seq = 0, next_seq = 0
+    cdef bint sound = True
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        start = <const uint8_t *>view.buf
+        with nogil:
+            while view.len - at >= 32:
+                memset(&head, 0, sizeof(enq_start))
+                memcpy(&head, start + at, <size_t>min(<int64_t>sizeof(enq_start), <int64_t>view.len - at))
+                after = at + ((<int64_t>head.length + 7) & ~<int64_t>7)
+                if head.length < 32 or head.kind != ENQ or head.queue_id != queue_id:
+                    sound = False
+                    break
+                if after > view.len or head.seq >= end:
+                    break
+                if not next_seq and (head.seq < first or (since_ms >= 0 and head.time_ms < since_ms)):
+                    at = after
+                    continue
+                if next_seq and (head.seq != next_seq or head.seq - first_seq >= count_max
+                                 or after - begin > bytes_max):
+                    break
+                if not prove_record(start, at, after, &record):
+                    sound = False
+                    break
+                if not next_seq:
+                    begin, first_seq = at, head.seq
+                at = stop = after
+                next_seq = head.seq + 1
+    finally:
+        PyBuffer_Release(&view)
+    if not sound:
+        raise DamagedRecord(at, f"not a message of queue {queue_id}")
+    if not next_seq:
+        return at, at, 0, 0
+    return begin, stop, first_seq, next_seq

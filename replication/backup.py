@@ -10,7 +10,7 @@ A queue here either *follows* (its owner's offer came over the present link, at 
 parts for a queue that does not follow are refused, and once refused it does not follow until the next offer.
 
     offer     1. cut what is foreign, take foreign seqs out, lower producers' numbers to the owner's; take its epochs
-              2. compare bucket digests, ask for those that differ, newest first
+              2. compare bucket digests, ask for those that differ, newest first (a stream's: oldest first)
     bucket    add what is missing, set counts and dead; what must go is remembered
     end       3. take out what must go, raise producers' numbers; when that is durable: SyncDone
 
@@ -285,7 +285,7 @@ class Backup:
         if out or tuple(store.epochs) != offer.epochs:
             self._put(following, b"".join(out), offer.epochs)
         wanted, ended = compare(own, offer.buckets, following.alien)
-        following.wanted = deque(reversed(wanted))
+        following.wanted = deque(wanted if store.oldest_first else reversed(wanted))
         for bucket in ended:
             following.remove[bucket] = subtract(list(store.emitted_live(bucket)), following.alien)
         following.producers = producers

@@ -45,6 +45,10 @@ class ReplicaStore(OwnerStore, Protocol):
     """The same questions to a replica; "emitted" is here what was folded."""
 
     @property
+    def oldest_first(self) -> bool:
+        """Whether a sync brings the oldest buckets first: what is added at their end is kept in files."""
+
+    @property
     def next_seq(self) -> int:
         """One past the highest seq it has heard of."""
 

@@ -94,6 +94,7 @@ SHELLS = {
     "journal/reader.py": "page-in from segments",
     "journal/recovery.py": "puts an end to the log's files",
     "journal/segments.py": "the segment files",
+    "journal/stream_files.py": "the files of streams",
     "journal/worker.py": "a thread and its jobs",
     "journal/writer.py": "the group commit's thread",
 }

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.queues.queue import Queue
 from broker.queues.ring import BUCKET_SEQS, Ring
+from broker.streams.store import store_of
+from broker.streams.stream import Stream
 from cluster.commands import ChangeInSync, InSyncProposal, TransferOwner
 from cluster.ids import Epoch, Incarnation, NodeId, QueueId
 from cluster.state import Applied
@@ -97,9 +99,12 @@ class Copying:
             after_group = self._node.newest_group + 1
         self.backup.stop(entity.queue_id)
         self._flights.pop(entity.queue_id, None)
-        shorten(queue.ring.epochs, queue.ring.committed)  # nothing is committed yet: that is the first that lives
+        first = queue.ring.committed  # nothing is committed yet: that is the first that lives
+        if queue.ring.past is not None:
+            first = min(first, queue.ring.past.lowest or first)
+        shorten(queue.ring.epochs, first)
         self.primary.take_over(
-            entity, queue.ring, min_in_sync, self._node.now_ms, after_group, volatile=queue.ring.volatile
+            entity, store_of(queue.ring), min_in_sync, self._node.now_ms, after_group, volatile=queue.ring.volatile
         )
 
     def give_up(self, queue_id: int) -> None:
@@ -199,8 +204,8 @@ class Copying:
         written after its SET would live again.
         """
         ring = self.replicas.get(queue_id)
-        if ring is None or ring.volatile or queue_id in self._unfolded:
-            return
+        if ring is None or ring.volatile or queue_id in self._unfolded or ring.past is not None:
+            return  # a stream's is on its way into a file
         bucket = seq // BUCKET_SEQS
         if self._live[:3] != (ring, bucket, self._node.newest_group):
             self._live = ring, bucket, self._node.newest_group, ring.emitted_live(bucket)
@@ -277,6 +282,9 @@ class Copying:
     def load(self, queue_id: int, seqs: Sequence[Range], bytes_max: int, then: Callable[[bytes], None]) -> None:
         queue = self._node.queues[queue_id]
         ring = queue.ring
+        if isinstance(queue, Stream):
+            queue.copy(seqs, bytes_max, then)
+            return
         wanted, absent = ring.copies_of(seqs, bytes_max)
 
         def loaded(messages: Sequence[Message]) -> None:
@@ -295,7 +303,8 @@ class Copying:
         if entity is None or not self._registered():
             return None
         electable = self._name in entity.in_sync or self._name in entity.eligible
-        return Replica(entity.owner, entity.epoch, self.replicas.get(queue_id), electable)
+        ring = self.replicas.get(queue_id)
+        return Replica(entity.owner, entity.epoch, None if ring is None else store_of(ring), electable)
 
     def spare(self, queue_id: int) -> bool:
         entity = self._node.map.queue_by_id(QueueId(queue_id))

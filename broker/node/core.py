@@ -18,13 +18,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
 from broker.amqp.errors import AmqpError
-from broker.node import reactions
+from broker.node import loading, making, reactions
 from broker.node.churn import Churn
 from broker.node.dead_letters import DeadLetters
 from broker.node.flows import Flows
@@ -33,7 +32,7 @@ from broker.node.occupancy import Occupancy
 from broker.node.options import NodeOptions
 from broker.node.vhost import VirtualHost
 from broker.node.wakes import Wakes
-from broker.node.wants import Check
+from broker.node.wants import Check, StreamLoad
 from broker.node.wants import Group as Group
 from broker.node.wants import Load as Load
 from broker.node.watching import Watching
@@ -42,16 +41,17 @@ from broker.queues.face import QueueFace
 from broker.queues.queue import Queue
 from broker.queues.ring import Location, Ring
 from broker.queues.ticket import Ticket
+from broker.streams.streams import Streams
 from broker.transactions.moving import Moving
 from cluster import changes
 from cluster.commands import AnyCommand, DeclareExchange, DeclareQueue, DeleteQueue, RemoveConnection
 from cluster.entities import Queue as QueueEntity
 from cluster.errors import Unavailable
 from cluster.ids import Incarnation, NodeId
-from cluster.queue_settings import QueueSettings
 from cluster.state import Applied
 from cluster.view import ClusterView
 from journal.record import GroupWriter, Message, SegmentUse
+from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
 
 if TYPE_CHECKING:
     from broker.node.part import Part
@@ -111,11 +111,13 @@ class Node:
         self.throttled = False
         # what the shell takes out
         self.proposals: list[tuple[AnyCommand, Done]] = []
-        self.loads: list[Load] = []
+        self.loads: list[Load | StreamLoad] = []
         self.checks: list[Check] = []
         self.writes: dict[Queue, None] = {}
         self.touched: dict[Ring, None] = {}  # for the next checkpoint
         self.forgotten: list[int] = []  # queue ids whose journal is to be dropped
+        self.filings: list[Filing] = []  # of streams, for the checkpoint that was just taken
+        self.files_streams = False  # the journal has files for them: else they stay in their rings
         self.sending: dict[Connection, None] = {}
         self.confirming: dict[Any, None] = {}  # channels with confirms to say
         self._removals: deque[tuple[int, str]] = deque()  # connections whose removal was refused, when to try again
@@ -131,6 +133,7 @@ class Node:
         self._rate_bytes = 0
         self._patient = False
         self.agenda: list[Queue] = []
+        self.streams = Streams(self)
         self._wakes = Wakes()
         self._serial = 0
 
@@ -236,14 +239,11 @@ class Node:
                 reactions.segment_known(self, changes.SegmentOpened(segment))
 
     def new_ring(self, entity: QueueEntity, replica: bool = False) -> Ring:
-        settings = self.map.effective(entity)
-        journaled = self.use is not None and not entity.transient
-        use = self.use if journaled else None
-        return Ring(entity.queue_id, journaled, _priorities(settings), use, self.agenda, replica=replica)
+        return making.new_ring(self, entity, replica)
 
     def add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None:
         """A queue that lives here and nowhere else."""
-        queue = Queue(entity, self.map.effective(entity), ring or self.new_ring(entity), self, self.now_ms)
+        queue = making.new_queue(self, entity, ring or self.new_ring(entity))
         self.queues[entity.queue_id] = queue
         self.add_face(entity, queue)
         self.moving.own(queue)
@@ -269,23 +269,17 @@ class Node:
     # -- what queues ask (broker.queues.queue.Host) -----------------------------------------------------------
 
     def load(self, queue: Queue, locations: list[Location]) -> None:
-        loaded = partial(queue.loaded, locations)
-        self.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, lambda: not queue.deleted))
+        loading.load(self, queue, locations)
 
     def fetch(self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
-        """As `load`, for somebody else: `then` gets the messages, unless the queue goes away."""
+        loading.fetch(self, queue, locations, then)
 
-        def loaded(messages: Sequence[Message]) -> None:
-            if wanted():
-                then(messages)
+    def read_stream(self, queue: Queue, part: StreamFile | Moved, wish: Wish, then: Callable[[Taken], None]) -> None:
+        loading.read_stream(self, queue, part, wish, then)
 
-        def wanted() -> bool:
-            return self.queues.get(queue.entity.queue_id) is queue
-
-        self.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, wanted))
-
-    def loaded(self, load: Load, messages: Sequence[Message]) -> None:
-        load.then(messages)
+    def loaded(self, load: Any, content: Sequence[Message] | Taken) -> None:
+        """What a Load or StreamLoad asked for."""
+        load.then(content)
 
     def write(self, queue: Queue) -> None:
         if self.part is not None and self.part.replicates(queue) and not self.part.may_write(queue):
@@ -486,20 +480,6 @@ class Node:
             for connection in self.connections.values():
                 connection.review_reading()
 
-    def checkpoint(self) -> tuple[list[tuple[int, int, bytes]], list[tuple[int, dict[str, Any]]], list[int]]:
-        """(queue id, first seq, run bytes) that changed, (queue id, meta) of the same queues, ids to forget."""
-        runs: list[tuple[int, int, bytes]] = []
-        metas: list[tuple[int, dict[str, Any]]] = []
-        for ring in self.touched:
-            runs.extend((ring.queue_id, first, run) for first, run in ring.dirty_runs())
-            metas.append((ring.queue_id, ring.checkpoint_meta()))
-        self.touched.clear()
-        forgotten, self.forgotten = self.forgotten, []
-        return runs, metas, forgotten
-
-
-def _priorities(settings: QueueSettings) -> int:
-    """docs/decisions/004: 32 priorities without declaration, unless the queue is classic."""
-    if settings.max_priority is not None:
-        return settings.max_priority
-    return 31 if settings.queue_type == "quorum" else 0
+    def checkpoint(self) -> making.Written:
+        """What the next checkpoint writes down; with it go the `filings`."""
+        return making.checkpoint(self)

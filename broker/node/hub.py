@@ -46,6 +46,7 @@ from broker.node.long_frames import PIECE_BYTES, Joining, More, pieces
 from broker.node.relay_messages import AnyRelay, RelayMessage
 from broker.node.requests import AnyRequest
 from broker.proxy.messages import AnyProxy
+from broker.streams.messages import AnyStream
 from cluster.link.frames import decoder, encode
 from journal.record import DamagedRecord
 from replication.errors import BadMessage
@@ -54,7 +55,7 @@ from replication.messages import AnyReplication
 Payload = bytes | bytearray | memoryview
 Handler = Callable[[str, Any, memoryview], None]
 
-HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest, AnyRelay, AnyCensus, More)
+HEADS: Final = decoder(AnyReplication, AnyProxy, AnyRequest, AnyRelay, AnyCensus, AnyStream, More)
 ROUNDS_MAX: Final = 10_000
 """So often may an answer to itself lead to another one. Frames do not count: a failover has one for each queue."""
 HELD_FRAMES_MAX: Final = 10_000

@@ -22,6 +22,7 @@ from broker.node.alarms import AlarmsOfNodes
 from broker.node.copying import Copying
 from broker.node.failover import Failover
 from broker.node.hub import Handler, Hub, Payload
+from broker.node.making import new_queue
 from broker.node.occupancy import OccupancyOfNodes, Occupied
 from broker.node.records import Records
 from broker.node.relaying import Relaying
@@ -34,6 +35,7 @@ from broker.proxy.servings import Servings
 from broker.queues.queue import Queue
 from broker.queues.ring import Ring
 from broker.session.connection import MINORITY
+from broker.streams.messages import StreamAsk, StreamTold
 from cluster.changes import InSyncChanged, MemberChanged, MemberForgotten, OwnerChanged, ReplicasChanged
 from cluster.entities import Member
 from cluster.entities import Queue as QueueEntity
@@ -105,6 +107,8 @@ class Part:
         self._handle((HandOver,), self._asked_to_hand_over)
         self.occupancy = OccupancyOfNodes(node, self.hub)
         self._handle((Occupied,), self.occupancy.received)
+        self._handle((StreamAsk,), node.streams.asked)
+        self._handle((StreamTold,), node.streams.answered)
 
     def _handle(self, heads: Iterable[type], handler: Handler) -> None:
         self.hub.handlers.update(dict.fromkeys(heads, handler))
@@ -154,6 +158,7 @@ class Part:
     def owner_changed(self, change: OwnerChanged) -> None:
         self._assume(change.queue)
         self.proxies.owner_changed(change.queue)
+        self.node.streams.owner_changed(change.queue)
 
     def in_sync_changed(self, change: InSyncChanged) -> None:
         self._renew(change.queue)
@@ -265,7 +270,7 @@ class Part:
             copy, ring = None, self._new_replica(entity)
         if copy is None and not declared and not ring.volatile:
             self.copying.begin(entity.queue_id, entity.epoch)
-        queue = Queue(entity, node.map.effective(entity), ring, node, node.now_ms)
+        queue = new_queue(node, entity, ring)
         ring.take_over(entity.epoch, of_before)
         node.queues[entity.queue_id] = queue
         alive: dict[str, int] = {} if declared else {m.name: m.incarnation for m in node.map.alive_members()}
@@ -338,6 +343,7 @@ class Part:
         self.proxies.linked(peer)
         self.alarms.linked(peer)
         self.occupancy.linked(peer)
+        self.node.streams.linked(peer)
 
     def _link_ends(self, peer: str) -> None:
         self.hub.unlink(peer)
@@ -348,6 +354,7 @@ class Part:
         self.replies.unlinked(peer)
         self.alarms.unlinked(peer)
         self.occupancy.unlinked(peer)
+        self.node.streams.unlinked(peer)
 
     def lease(self, leased: bool) -> None:
         """Whether this node may speak to clients."""
@@ -391,6 +398,7 @@ class Part:
         self.relay.tick(now_ms)
         self.copying.primary.tick(now_ms)
         self.occupancy.tick()
+        self.node.streams.tick(now_ms)
         self.hub.tick(now_ms)
 
     @property

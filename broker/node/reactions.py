@@ -29,6 +29,7 @@ def queue_deleted(node: Node, change: changes.QueueDeleted) -> None:
         return
     if not entity.staging:
         vhost.router.remove_queue(entity.name)
+    node.streams.deleted(entity.queue_id)
     if node.part is not None:
         node.part.deleted(entity)
     queue = node.queues.pop(entity.queue_id, None)

@@ -9,6 +9,7 @@ from broker.queues.queue import Queue
 from broker.queues.ring import Location
 from cluster.entities import User
 from journal.record import Message
+from journal.stream_catalogue import Moved, StreamFile, Taken, Wish
 
 if TYPE_CHECKING:
     from broker.oauth2.verifier import Token
@@ -23,6 +24,18 @@ class Load(NamedTuple):
     then: Callable[[Sequence[Message]], None]
     wanted: Callable[[], bool]
     """Whether the queue still lives here: damage that nobody reads does not matter."""
+
+
+class StreamLoad(NamedTuple):
+    """Records that a stream wants of its files, or of what is on its way there."""
+
+    queue_id: int
+    name: str
+    part: StreamFile | Moved
+    wish: Wish
+    then: Callable[[Taken], None]
+    wanted: Callable[[], bool]
+    """Whether the queue still lives here."""
 
 
 class Group(NamedTuple):

@@ -110,7 +110,7 @@ class Asking:
         if ask.what == ASK_DELETE:
             # what is not committed yet, however long that takes, will be confirmed: it counts here; and so does what an
             # operator moves elsewhere, for it may come back
-            filled = ask.if_empty and (queue.ring.ready or queue.aside)
+            filled = ask.if_empty and (queue.ready or queue.aside)
             refused = IN_USE if ask.if_unused and consumers else NOT_EMPTY if filled else ""
         size = queue.ring.ready_bytes if queue.entity.staging else 0
         answer = Answer(queue.entity.queue_id, attachment.gen, ask.request, count, consumers, refused, bytes=size)
@@ -131,8 +131,8 @@ class Asking:
     @property
     def _ready(self) -> int:
         """Ready and committed: what is not committed yet is not in the queue for anybody but its publisher."""
-        ring = self._serving.queue.ring
-        return max(0, ring.ready - (ring.next_seq - ring.committed)) if ring.replicated else ring.ready
+        ready, ring = self._serving.queue.ready, self._serving.queue.ring
+        return max(0, ready - (ring.next_seq - ring.committed)) if ring.replicated else ready
 
     def _get(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
         queue = self._serving.queue

@@ -56,8 +56,10 @@ from broker.queues.lease import LeaseAnswer, Word
 from broker.queues.ring import Ring
 from broker.queues.ticket import Ticket
 from broker.queues.watch import Watch, show
+from broker.streams.unblinded import unblinded
 from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
+from cluster.stream_settings import STREAM
 from journal.record import Message, read_records, verify_records
 from replication.errors import BadMessage
 
@@ -128,6 +130,8 @@ class ProxyQueue:
 
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         if messages and not self.deleted:
+            if self.settings.queue_type == STREAM:
+                messages = unblinded(messages)
             self.node.took(self, self._backlog.publish(messages, ticket))
             if not (self.attached and self._backlog.holds_back):
                 self.ring.mark()
@@ -136,6 +140,8 @@ class ProxyQueue:
         self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
     ) -> None:
         if not self.deleted:
+            if self.settings.queue_type == STREAM:
+                (message,) = unblinded((message,))
             self.node.took(self, self._backlog.publish((message,), ticket, (producer, sequence)))
             self.ring.mark()
 

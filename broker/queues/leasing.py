@@ -36,6 +36,7 @@ from broker.census.inspection import life_of
 from broker.queues.lease import GONE, READ_BYTES_MAX, TTL_MS_DEFAULT, LeaseAnswer, Read, Release, Settle, Take, Word
 from broker.queues.ring import LEASED, Ring
 from broker.queues.ticket import Ticket
+from cluster.stream_settings import STREAM
 from journal.record import Message
 
 if TYPE_CHECKING:
@@ -162,7 +163,9 @@ class Leasing:
         """Why the queue cannot be leased now."""
         queue = self._queue
         settings, why = queue.settings, ""
-        if settings.max_priority:
+        if settings.queue_type == STREAM:
+            why = "is a stream, which is read without a lease"
+        elif settings.max_priority:
             why = "has priorities, and a lease follows the order of the seqs"
         elif queue.subscriptions:
             why = f"has {len(queue.subscriptions)} consumers, and a lease needs it alone"

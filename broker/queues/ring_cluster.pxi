@@ -4,6 +4,8 @@
 cdef class Ring(LeasedRing):
     """The messages of one queue; see ring_pure."""
 
+    oldest_first = False
+
     # -- owner: epochs, producers, the dead --------------------------------------------------------------------------
 
     def begin_epoch(self, uint32_t epoch) -> None:
@@ -515,6 +517,7 @@ cdef class Ring(LeasedRing):
         free(self.held_counts)
         self.held_counts = NULL
         self.epochs_before = None
+        self.trimmed = 0
         self.next_seq = self.unwritten
         self.reserved = self.reserved_durable = self.reserved_written
         self.paused = False
@@ -610,6 +613,8 @@ cdef class Ring(LeasedRing):
                     self.account(segment, &added)
                     for k in range(r.body_length):
                         memcpy(pair, r.body + 16 * k, 16)
+                        if self.past is not None:
+                            self.past.drop(pair[0], pair[1])
                         self.drop_range(pair[0], pair[1])
                 elif r.kind == RSV:
                     self.reserved_written = max(self.reserved_written, r.seq)
@@ -730,11 +735,15 @@ cdef class Ring(LeasedRing):
         if not self.replica:
             raise AssertionError(f"queue {self.queue_id} is not a replica here")
         for first, last in ranges:
+            if self.past is not None:
+                self.past.drop(first, last)
             self.drop_range(first, last)
 
     def cut(self, uint64_t from_seq) -> None:
         """Everything from there on is gone, and the seqs will be used anew; see ring_cluster_pure."""
         cdef size_t i, n = 0
+        if self.past is not None:
+            self.past.cut(from_seq)
         self.drop_range(from_seq, NONE)
         for i in range(0, self.moves.n, 3):
             if self.moves.at[i] < from_seq:

@@ -354,7 +354,7 @@ class Ring(LeasedRing):
         self._heap, self._settled, self._inflight = [], [], []
         self._requeued, self._counted_from, self._rewrites = {}, {}, {}
         self._dying, self._buried, self._produced, self._held = {}, {}, {}, {}
-        self._epochs_before = None
+        self._epochs_before, self._trimmed = None, 0
         self.next_seq = self._unwritten
         self.reserved = self.reserved_durable = self._reserved_written
         self.unacked = 0
@@ -440,9 +440,8 @@ class Ring(LeasedRing):
         """These are gone; the caller has the SET record written."""
         assert self.replica, f"queue {self.queue_id} is not a replica here"
         ranges = list(ranges)
-        for first, last in ranges:
-            for seq in range(first, min(last + 1, self.next_seq)):
-                self._uncount(seq)
+        for seq in [seq for first, last in ranges for seq in self._seqs(first, last)]:
+            self._uncount(seq)
         self.restore_settled(ranges)
 
     def _uncount(self, seq: int) -> None:
@@ -460,6 +459,7 @@ class Ring(LeasedRing):
     def cut(self, from_seq: int) -> None:
         """Everything from there on is gone, and the seqs will be used anew; the caller has the CUT record written.
         Also while the log is folded at the start (before `restore_end`)."""
+        self._cut_past(from_seq)
         for seq in [seq for seq in self._slots if seq >= from_seq]:
             self._uncount(seq)
             slot = self._slots.pop(seq)

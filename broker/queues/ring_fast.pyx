@@ -450,6 +450,9 @@ cdef class LocalRing:
     cdef readonly uint64_t disk_reads
     cdef readonly uint64_t disk_writes
 
+    cdef public object past  # of a stream
+    cdef uint64_t trimmed  # a stream: all up to it is gone, SET unlogged
+
     cdef uint64_t absent  # ready messages that are on disk only
     cdef uint64_t loaded_to  # from the cursor to here none of them is absent
     cdef uint64_t held  # slots in that state
@@ -688,7 +691,7 @@ cdef class LocalRing:
         s.message = <uint64_t><PyObject *>message
         s.priority = min(message.priority, self.max_priority)
         s.bits = READY
-        if (message.flags & PERSISTENT and self.journaled and self.keeps) or self.replicated:
+        if ((message.flags & PERSISTENT or self.past is not None) and self.journaled and self.keeps) or self.replicated:
             s.bits |= PERSIST
         else:
             self.fleeting += 1
@@ -1025,7 +1028,7 @@ cdef class LocalRing:
 
     @property
     def needs_write(self) -> bool:
-        return self.logged() and (self.settled.n != 0 or self.counted != 0 or self.presses())
+        return self.logged() and (self.settled.n != 0 or self.counted != 0 or self.trimmed != 0 or self.presses())
 
     @property
     def urgent(self) -> bool:
@@ -1069,7 +1072,7 @@ cdef class LocalRing:
             records += 48 + len(producer)
         if self.epochs_before is not None:
             records += 32 * len(self.known_state.epochs)
-        return 128 + records + 56 * (self.settled.n // 2 + self.counted + len(self.dying))
+        return 192 + records + 56 * (self.settled.n // 2 + self.counted + len(self.dying))
 
     def write(self, GroupWriter writer not None, uint64_t upto=0) -> int:
         """Puts what the journal has not heard into the group, messages below `upto`; see ring_pure.Ring.write."""
@@ -1125,6 +1128,10 @@ cdef class LocalRing:
                 reset(&self.settled)
             else:
                 self.settled, self.inflight = self.inflight, self.settled
+        if self.trimmed:
+            writer.settle(self.queue_id, self.epoch, [(1, self.trimmed)])
+            self.past.drop(1, self.trimmed)
+            self.trimmed = 0
         for i in range(0, self.counts.n, 2):
             seq = self.counts.at[i]
             s = self.find(seq)
@@ -1302,7 +1309,7 @@ cdef class LocalRing:
         """Copy forward: writes the message again if it still lives at (segment, offset); False when it does not."""
         cdef slot *s = self.find(seq)
         cdef uint8_t state = s.bits & STATE
-        if (state != READY and state != UNACKED and state != DEAD) or not s.bits & WRITTEN:
+        if (state != READY and state != UNACKED and state != DEAD) or not s.bits & WRITTEN or self.past is not None:
             return False
         if s.segment != segment or s.offset != offset:
             return False
@@ -1473,6 +1480,68 @@ cdef class LocalRing:
             if state == READY or state == UNACKED or state == DEAD:
                 self.page_in(s, <Message>message)
 
+    # -- streams ----------------------------------------------------------------------------------------------
+
+    def trim(self, uint64_t last) -> None:
+        """All of the past up to `last` is gone; the next group says so."""
+        if self.past is None:
+            raise AssertionError("only a stream has a past")
+        self.trimmed = max(self.trimmed, last)
+        self.set_mark()
+
+    def move_out(self) -> list:
+        """What is written leaves the ring, and is the past from now on; see ring_local_pure."""
+        cdef list parts = [], places = None
+        cdef uint64_t first = 0, next_seq = 0, seq, at = 0, size = 0, number
+        cdef uint32_t segment = 0
+        cdef size_t i = self.shelf_first, k
+        cdef block *place
+        cdef slot *s
+        while i < self.shelf_end:
+            place = self.shelves[i].place
+            if place == NULL:
+                i += 1
+                continue
+            number = self.shelves[i].number
+            self.hot_number = number
+            self.hot = place
+            for k in range(256):
+                s = &place.slots[k]
+                seq = number << 8 | k
+                if s.bits & STATE != READY or not s.bits & WRITTEN or not (self.replica or seq < self.committed):
+                    continue
+                if places is None or seq != next_seq:
+                    if places is not None:
+                        places.append((segment, at, size))
+                        parts.append((first, next_seq, places))
+                    first, places, size = seq, [], 0
+                    segment, at = s.segment, s.offset
+                elif s.segment != segment or s.offset != at + size:
+                    places.append((segment, at, size))
+                    segment, at, size = s.segment, s.offset, 0
+                size += (s.length + 7) & ~<uint64_t>7
+                next_seq = seq + 1
+                if s.bits & COPIED:
+                    self.copied -= 1
+                self.ready -= 1
+                self.ready_bytes -= body_bytes(s)
+                if in_memory(s):
+                    self.resident_bytes -= payload_bytes(s)
+                    self.resident -= 1
+                    Py_DECREF(<object><PyObject *>s.message)
+                else:
+                    self.absent -= 1
+                if self.use is not None:
+                    self.use.release_bytes(s.segment, s.length)
+                self.mark_dirty()
+                if self.clear(s):
+                    break
+            i = max(i + 1, self.shelf_first)
+        if places is not None:
+            places.append((segment, at, size))
+            parts.append((first, next_seq, places))
+        return parts
+
     # -- checkpoint and recovery ------------------------------------------------------------------------------
 
     def dirty_runs(self) -> list:
@@ -1592,6 +1661,8 @@ cdef class LocalRing:
         cdef block *place
         cdef slot *s
         for first, last in ranges:
+            if self.past is not None:
+                self.past.drop(first, last)
             if self.known_state is not None and self.known_state.dead:
                 self.known_state.settled(first, last)
             seq = first
@@ -1672,6 +1743,7 @@ cdef class LocalRing:
         self.resident = self.fleeting = 0
         self.unwritten = self.next_seq
         self.reserved_written = self.reserved
+        self.trimmed = 0
         self.known_state = self.epochs_before = None
         self.unsaid.clear()
         self.dying.clear()

@@ -78,6 +78,9 @@ class LocalRing:
     `replicated`: every message is written, and nothing is handed out before all replicas have it. `replica`: the ring
     follows another node's. `paused`: nothing is handed out.
 
+    `past`: of a stream, its older part, which has left the ring for files of its own (`broker.streams.past`): it hears
+    what is dropped and cut. Nobody takes a stream's messages, so all of them are READY, and all are written.
+
     Totals, for operators; they begin anew when a node takes the queue over:
 
     published      appended, by whatever way
@@ -112,6 +115,7 @@ class LocalRing:
         "_settled",
         "_slots",
         "_state",
+        "_trimmed",
         "_unwritten",
         "_volatile",
         "acked",
@@ -139,6 +143,7 @@ class LocalRing:
         "max_priority",
         "next_seq",
         "owner",
+        "past",
         "paused",
         "proxy",
         "published",
@@ -158,6 +163,7 @@ class LocalRing:
         "unacked",
         "use",
     )  # fmt: skip
+    oldest_first = False
 
     def __init__(
         self,
@@ -173,6 +179,8 @@ class LocalRing:
         self.queue_id = queue_id
         self.proxy = proxy
         self.replica = self.replicated = replica
+        self.past: Any = None
+        self._trimmed = 0  # a stream: all up to it is gone, SET unlogged
         self.paused = False
         self.journaled = journaled
         self.max_priority = max_priority
@@ -230,7 +238,8 @@ class LocalRing:
     def append(self, messages: Sequence[Message]) -> int:
         """Gives the messages the next seqs; returns `next_seq` after them."""
         for message in messages:
-            persist = self.replicated or (self.journaled and self.keeps and bool(message.flags & PERSISTENT))
+            lasts = bool(message.flags & PERSISTENT) or self.past is not None
+            persist = self.replicated or (self.journaled and self.keeps and lasts)
             priority = min(message.priority, self.max_priority)
             slot = _Slot(message, priority, message.body_length, persist)
             self._slots[self.next_seq] = slot
@@ -521,7 +530,7 @@ class LocalRing:
 
     @property
     def needs_write(self) -> bool:
-        return self.logged and bool(self._settled or self._requeued or self.urgent)
+        return self.logged and bool(self._settled or self._requeued or self._trimmed or self.urgent)
 
     @property
     def urgent(self) -> bool:
@@ -547,7 +556,7 @@ class LocalRing:
                 records += slot.message.size
         names = sum(48 + len(producer) for producer in self._produced)
         epochs = 0 if self._epochs_before is None else 32 * len(self.epochs)
-        return 128 + records + 56 * (len(self._settled) + len(self._requeued) + len(self._dying)) + names + epochs
+        return 192 + records + 56 * (len(self._settled) + len(self._requeued) + len(self._dying)) + names + epochs
 
     def write(self, writer: GroupWriter, upto: int = 0) -> int:
         """Puts what the journal has not heard into the group; returns the `committed` that it will reach.
@@ -585,6 +594,10 @@ class LocalRing:
                 for first, last in self._settled:
                     self._dirty_runs.update(dict.fromkeys(range(first // RUN_LENGTH, last // RUN_LENGTH + 1)))
             self._settled = []
+        if self._trimmed:
+            writer.settle(self.queue_id, self.epoch, [(1, self._trimmed)])
+            self.past.drop(1, self._trimmed)
+            self._trimmed = 0
         for seq, count in self._requeued.items():
             writer.count_delivery(self.queue_id, self.epoch, seq, count)
         self._requeued = {}
@@ -687,7 +700,7 @@ class LocalRing:
     def rewrite(self, seq: int, segment: int, offset: int, message: Message) -> bool:
         """Copy forward: writes the message again if it still lives at (segment, offset); False when it does not."""
         slot = self._slots.get(seq)
-        if slot is None or slot.state not in LIVE or not slot.written:
+        if slot is None or slot.state not in LIVE or not slot.written or self.past is not None:
             return False
         if (slot.segment, slot.offset) != (segment, offset):
             return False
@@ -763,6 +776,58 @@ class LocalRing:
             slot = self._slots.get(seq)
             if slot is not None and slot.state in LIVE:
                 self._page_in(slot, message)
+
+    # -- streams ----------------------------------------------------------------------------------------------
+
+    def trim(self, last: int) -> None:
+        """All of the past up to `last` is gone; the next group says so."""
+        assert self.past is not None, "only a stream has a past"
+        self._trimmed = max(self._trimmed, last)
+        self.mark()
+
+    def move_out(self) -> list[tuple[int, int, list[tuple[int, int, int]]]]:
+        """What is written leaves the ring, and is the past from now on: (first seq, end, places) of each part without
+        a gap; a place is (segment, offset, bytes with padding) of records of neighbouring seqs that stand together.
+
+        To be called when no group is under way. Of an owner's messages those that are committed.
+        """
+        parts: list[tuple[int, int, list[tuple[int, int, int]]]] = []
+        for seq in sorted(self._slots):
+            slot = self._slots[seq]
+            if slot.state != READY or not slot.written or not (self.replica or seq < self.committed):
+                continue
+            padded = slot.length + 7 & ~7
+            if not parts or parts[-1][1] != seq:
+                parts.append((seq, seq, []))
+            first, _, places = parts[-1]
+            segment, offset, size = places[-1] if places else (-1, 0, 0)
+            if (segment, offset + size) == (slot.segment, slot.offset):
+                places[-1] = segment, offset, size + padded
+            else:
+                places.append((slot.segment, slot.offset, padded))
+            parts[-1] = first, seq + 1, places
+            self._move_out(seq, slot)
+        return parts
+
+    def _seqs(self, first: int, last: int) -> range:
+        """Of first to last those that the ring may have: a stream's past may be long."""
+        lowest = 0 if self.past is None else min(self._slots, default=self.next_seq)
+        return range(max(first, lowest), min(last + 1, self.next_seq))
+
+    def _cut_past(self, from_seq: int) -> None:
+        if self.past is not None:
+            self.past.cut(from_seq)
+
+    def _move_out(self, seq: int, slot: _Slot) -> None:
+        self._rewrites.pop(seq, None)
+        if slot.message is not None:
+            self._went(slot.message)
+        if self.use is not None:
+            self.use.release(slot.segment, slot.length)
+        self.ready -= 1
+        self.ready_bytes -= slot.body_length
+        self._dirty_runs[seq // RUN_LENGTH] = None
+        self._forget(seq)
 
     # -- checkpoint and recovery ------------------------------------------------------------------------------
 
@@ -840,6 +905,9 @@ class LocalRing:
 
     def restore_settled(self, ranges: Iterable[tuple[int, int]]) -> None:
         for first, last in ranges:
+            if self.past is not None:
+                self.past.drop(first, last)
+                first = max(first, min(self._slots, default=self.next_seq))
             if self._state is not None and self._state.dead:
                 self._state.settled(first, last)
             for seq in range(first, min(last + 1, self.next_seq)):
@@ -890,6 +958,7 @@ class LocalRing:
         self._counted_from, self._dying, self._buried, self._produced, self._held = {}, {}, {}, {}, {}
         self._state = self._epochs_before = None
         self._unwritten, self._reserved_written = self.next_seq, self.reserved
+        self._trimmed = 0
         self.destroyed = True
         self.ready = self.unacked = self.ready_bytes = self.resident_bytes = self.resident = self.fleeting = 0
 

@@ -56,6 +56,8 @@ class Recovery:
         if ring is not None:
             ring.epoch = meta.get("epoch", ring.epoch)
             ring.restore_state(QueueState.of_meta(meta))
+            if ring.past is not None:
+                ring.past.restore(meta)
             self._ends[queue_id] = meta["next_seq"], meta["reserved"]
 
     def run(self, queue_id: int, first_seq: int, entries: bytes) -> None:

@@ -48,6 +48,7 @@ from broker.session.state import State
 from cluster.state import Applied
 from journal.errors import DamagedJournal, JournalFailed
 from journal.record import DamagedRecord, Message
+from journal.stream_catalogue import Taken
 
 if TYPE_CHECKING:
     from broker.server.cluster_shell import ClusterShell
@@ -433,9 +434,12 @@ class NodeShell:
         journal = self.storage.journal
         assert journal is not None, "only a journaled queue loads"
         for load in loads:
-            journal.read(load.queue_id, load.locations, partial(self._loaded, load))
+            if isinstance(load, Load):
+                journal.read(load.queue_id, load.locations, partial(self._loaded, load))
+            else:
+                journal.read_stream(load.queue_id, load.part, load.wish, partial(self._loaded, load))
 
-    def _loaded(self, load: Load, messages: list[Message] | DamagedRecord) -> None:
+    def _loaded(self, load: Any, messages: list[Message] | Taken | DamagedRecord) -> None:
         if isinstance(messages, DamagedRecord):
             if load.wanted():
                 self._damaged(messages, load.name, load.queue_id)

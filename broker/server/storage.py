@@ -128,6 +128,7 @@ class Storage:
         if journal is None:
             node.adopt({})
             return node
+        node.files_streams = True
         if self._options.cluster is not None:
             from broker.node.part import Part  # its imports would slow down every start
 
@@ -147,7 +148,8 @@ class Storage:
             then()
 
         runs, metas, forgotten = node.checkpoint()
-        journal.checkpoint(runs, metas, forgotten, journal.position, done)
+        filings, node.filings = node.filings, []
+        journal.checkpoint(runs, metas, forgotten, journal.position, done, filings)
 
     async def settle(self, node: Node, run_turn: Callable[[], object], timeout_s: float = SETTLE_S) -> bool:
         """Waits until all is written, and takes a last checkpoint: the next start has nothing to replay.

@@ -19,6 +19,8 @@ from broker.queues.subscription import Subscription
 from broker.queues.watch import Delivery
 from broker.session.declaring import REPLY_TO, clean
 from broker.session.leases import reader
+from broker.streams import consuming as streams
+from cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
     from broker.session.channel import Channel
@@ -130,6 +132,9 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     if len(channel.consumers) >= limit:
         raise not_allowed(f"reached maximum ({limit}) of consumers per channel")
     queue: Any = channel.queue(name)
+    if queue.settings.queue_type == STREAM:
+        streams.consume(channel, method, queue, tag)
+        return
     if "x-lease" in method.arguments:
         queue = reader(channel, method, tag, queue)
     priority = method.arguments.get("x-priority", 0)
@@ -213,6 +218,9 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
     name = channel.queue_name(clean(method.queue))
     channel.check("read", "queue", name)
     queue = channel.queue(name)
+    if queue.settings.queue_type == STREAM:
+        # amqp-rules 5.1: 540 connection
+        raise not_implemented(f"basic.get not supported by stream '{name}' in vhost '{channel.vhost_name}'")
     if queue.settings.single_active_consumer and queue.settings.queue_type == "quorum":
         # amqp-rules 5.1
         raise resource_locked(

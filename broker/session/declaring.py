@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp import methods
-from broker.amqp.errors import access_refused, not_found, precondition_failed
+from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
 from broker.amqp.layout import Method
 from broker.session.unanswered import Asked, ownerless
 from cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
@@ -21,6 +21,7 @@ from cluster.entities import DestinationKind
 from cluster.exchange_rules import STAGING
 from cluster.ids import Epoch
 from cluster.state import Applied
+from cluster.stream_settings import STREAM
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
@@ -288,6 +289,9 @@ def _queue_purge(channel: Channel, method: methods.QueuePurge) -> None:
     name = channel.queue_name(clean(method.queue))
     channel.check("read", "queue", name)
     queue = channel.queue(name)
+    if queue.settings.queue_type == STREAM:
+        # amqp-rules 5.1: 540 connection
+        raise not_implemented(f"purge not supported by stream '{name}' in vhost '{channel.vhost_name}'")
     if error := ownerless(queue):
         raise error
 

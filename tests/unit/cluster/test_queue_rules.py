@@ -7,7 +7,14 @@ import pytest
 from cluster.entities import Queue
 from cluster.errors import AccessRefused, PreconditionFailed, ResourceLocked, WiringError
 from cluster.ids import LOCAL_NODE, QueueId
-from cluster.queue_rules import check_access, check_arguments, check_equivalent, check_length, check_name
+from cluster.queue_rules import (
+    check_access,
+    check_arguments,
+    check_equivalent,
+    check_kind,
+    check_length,
+    check_name,
+)
 
 
 def queue(**fields: Any) -> Queue:
@@ -78,7 +85,14 @@ def test_good_arguments(arguments: dict[str, Any]) -> None:
         ({"x-single-active-consumer": 1}, "x-single-active-consumer"),
         ({"x-dead-letter-exchange": 1}, "x-dead-letter-exchange"),
         ({"x-dead-letter-routing-key": "k"}, "x-dead-letter-routing-key"),
-        ({"x-queue-type": "stream"}, "x-queue-type"),
+        ({"x-queue-type": "stream", "x-message-ttl": 1}, "x-message-ttl"),
+        ({"x-queue-type": "stream", "x-max-length": 1}, "x-max-length"),
+        ({"x-queue-type": "stream", "x-single-active-consumer": True}, "x-single-active-consumer"),
+        ({"x-queue-type": "stream", "x-max-age": "7"}, "x-max-age"),
+        ({"x-queue-type": "stream", "x-max-age": "7W"}, "x-max-age"),
+        ({"x-queue-type": "stream", "x-max-age": 7}, "x-max-age"),
+        ({"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 1000}, "x-stream-max-segment-size-bytes"),
+        ({"x-queue-type": "stream", "x-max-length-bytes": -1}, "x-max-length-bytes"),
         ({"x-queue-type": "other"}, "x-queue-type"),
         ({"x-queue-type": None}, "x-queue-type"),
         ({"x-queue-mode": "fast"}, "x-queue-mode"),
@@ -98,9 +112,47 @@ def test_bad_arguments(arguments: dict[str, Any], argument: str) -> None:
     assert caught.value.text.startswith(f"invalid arg '{argument}' for queue 'q' in vhost '/'")
 
 
-def test_streams_are_refused_with_a_clear_text() -> None:
-    with pytest.raises(PreconditionFailed, match="streams are not supported"):
-        check_arguments("/", "q", {"x-queue-type": "stream"})
+def test_what_a_stream_may_have() -> None:
+    check_arguments(
+        "/",
+        "q",
+        {
+            "x-queue-type": "stream", "x-max-length-bytes": 1, "x-max-age": "7D", "x-replicas": 3, "x-min-in-sync": 2,
+            "x-stream-max-segment-size-bytes": 1 << 20, "x-queue-leader-locator": "balanced", "x-durability": "disk",
+            "x-initial-cluster-size": 3, "x-stream-filter-size-bytes": 32, "x-unknown": 1,
+        },
+    )  # fmt: skip
+
+
+def test_an_argument_of_the_other_kind_names_the_kind() -> None:
+    with pytest.raises(PreconditionFailed) as caught:
+        check_arguments("/", "q", {"x-queue-type": "quorum", "x-max-age": "1h"})
+    assert caught.value.text == (
+        "invalid arg 'x-max-age' for queue 'q' in vhost '/' of queue type quorum: only streams have it"
+    )
+    with pytest.raises(PreconditionFailed) as caught:
+        check_arguments("/", "q", {"x-queue-type": "stream", "x-overflow": "drop-head"})
+    assert caught.value.text == (
+        "invalid arg 'x-overflow' for queue 'q' in vhost '/' of queue type stream: streams do not have it"
+    )
+
+
+@pytest.mark.parametrize(
+    "flags, problem",
+    [
+        ({"durable": False}, "non-durable"),
+        ({"exclusive": True}, "exclusive-owner"),
+        ({"auto_delete": True}, "auto-delete"),
+        ({"server_named": True}, "server-named"),
+    ],
+)
+def test_what_a_stream_cannot_be(flags: dict[str, bool], problem: str) -> None:
+    usual = {"durable": True, "exclusive": False, "auto_delete": False, "server_named": False}
+    check_kind("/", "q", {"x-queue-type": "stream"}, **usual)
+    check_kind("/", "q", {"x-queue-type": "quorum"}, **{**usual, **flags})
+    with pytest.raises(PreconditionFailed) as caught:
+        check_kind("/", "q", {"x-queue-type": "stream"}, **{**usual, **flags})
+    assert caught.value.text == f"invalid property '{problem}' for queue 'q' in vhost '/'"
 
 
 def test_reserved_and_long_names() -> None:

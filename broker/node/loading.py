@@ -1,0 +1,48 @@
+"""What queues want back from the journal, as the shell takes it out of `Node.loads`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.node.wants import Load, StreamLoad
+from broker.queues.queue import Queue
+from broker.queues.ring import Location
+from journal.record import Message
+from journal.stream_catalogue import Moved, StreamFile, Taken, Wish
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+
+def load(node: Node, queue: Queue, locations: list[Location]) -> None:
+    """For the queue's ring."""
+    loaded = partial(queue.loaded, locations)
+    node.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, lambda: not queue.deleted))
+
+
+def fetch(node: Node, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
+    """For somebody else: `then` gets the messages, unless the queue goes away."""
+
+    def loaded(messages: Sequence[Message]) -> None:
+        if wanted():
+            then(messages)
+
+    def wanted() -> bool:
+        return node.queues.get(queue.entity.queue_id) is queue
+
+    node.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, wanted))
+
+
+def read_stream(node: Node, queue: Queue, part: StreamFile | Moved, wish: Wish, then: Callable[[Taken], None]) -> None:
+    """Records of a stream that are not in its ring; `then` is not called when the queue goes away."""
+
+    def loaded(taken: Taken) -> None:
+        if wanted():
+            then(taken)
+
+    def wanted() -> bool:
+        return node.queues.get(queue.entity.queue_id) is queue
+
+    node.loads.append(StreamLoad(queue.entity.queue_id, queue.name, part, wish, loaded, wanted))

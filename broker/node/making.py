@@ -1,0 +1,59 @@
+"""Rings and queues out of the map, and what a checkpoint writes down of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.queues.queue import Queue
+from broker.queues.ring import Ring
+from broker.streams.past import Past
+from broker.streams.stream import Stream
+from cluster.entities import Queue as QueueEntity
+from cluster.queue_settings import QueueSettings
+from cluster.stream_settings import STREAM
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+Written = tuple[list[tuple[int, int, bytes]], list[tuple[int, dict[str, Any]]], list[int]]
+"""(queue id, first seq, run bytes) that changed, (queue id, meta) of the same queues, ids to forget."""
+
+
+def new_ring(node: Node, entity: QueueEntity, replica: bool = False) -> Ring:
+    settings = node.map.effective(entity)
+    journaled = node.use is not None and not entity.transient
+    use = node.use if journaled else None
+    ring = Ring(entity.queue_id, journaled, _priorities(settings), use, node.agenda, replica=replica)
+    if settings.queue_type == STREAM:
+        ring.past = Past(entity.queue_id, settings.segment_bytes)
+    return ring
+
+
+def new_queue(node: Node, entity: QueueEntity, ring: Ring) -> Queue:
+    """What its owner has of it."""
+    settings = node.map.effective(entity)
+    kind = Queue if ring.past is None else Stream
+    return kind(entity, settings, ring, node, node.now_ms)
+
+
+def checkpoint(node: Node) -> Written:
+    """Takes what changed since the last one. Streams give up what they have written: see `node.filings`."""
+    runs: list[tuple[int, int, bytes]] = []
+    metas: list[tuple[int, dict[str, Any]]] = []
+    for ring in node.touched:
+        parts = ring.move_out() if ring.past is not None and node.files_streams else []
+        runs.extend((ring.queue_id, first, run) for first, run in ring.dirty_runs())
+        meta = ring.checkpoint_meta()
+        if ring.past is not None:
+            node.filings.append(ring.past.begin(parts, meta))
+        metas.append((ring.queue_id, meta))
+    node.touched.clear()
+    forgotten, node.forgotten = node.forgotten, []
+    return runs, metas, forgotten
+
+
+def _priorities(settings: QueueSettings) -> int:
+    """docs/decisions/004: 32 priorities without declaration, unless the queue is classic."""
+    if settings.max_priority is not None:
+        return settings.max_priority
+    return 31 if settings.queue_type == "quorum" else 0

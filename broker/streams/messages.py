@@ -1,0 +1,60 @@
+"""What who reads a stream and its owner say to each other: heads of frames; records follow as payload.
+
+Reading changes nothing, so a question that was lost with a link or an owner is asked again, and an answer that comes
+twice is passed over. The owner remembers of a reader only what it waits for.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from cluster.link.fields import Signed, Term, Whole
+
+READ = 0  # records from `seq` on; answered when there are any
+FIND = 1  # where it begins and ends, and the first message that is not older than `since_ms`
+LEAVE = 2  # this reader is gone; not answered
+
+
+class StreamMessage(msgspec.Struct, frozen=True, array_like=True):
+    """Root of these heads."""
+
+
+class StreamAsk(StreamMessage, frozen=True, tag=80):
+    """To a stream's owner."""
+
+    queue_id: Whole
+    epoch: Term
+    request: Whole
+    """Number, unique in the asking node's incarnation."""
+    reader: Whole
+    """Number of the consumer, likewise; 0: it is none."""
+    what: Annotated[int, msgspec.Meta(ge=READ, le=LEAVE)]
+    seq: Whole = 0
+    end: Whole = 0
+    """Nothing from this seq on."""
+    count_max: Whole = 0
+    bytes_max: Whole = 0
+    since_ms: Signed = -1
+
+
+class StreamTold(StreamMessage, frozen=True, tag=81):
+    """The owner's answer. Payload of a READ: ENQ records `seq` to before `next`, without a gap."""
+
+    queue_id: Whole
+    epoch: Term
+    request: Whole
+    seq: Whole = 0
+    """FIND: the first message that is not older than `since_ms`, else `next`."""
+    next: Whole = 0
+    """FIND: one past the last committed message."""
+    lowest: Whole = 0
+    """The first message that there is; `next` when there is none."""
+    first_ms: Signed = -1
+    """When it was taken; -1: there is none."""
+    bytes: Whole = 0
+    """About so many bytes of records."""
+
+
+AnyStream = StreamAsk | StreamTold

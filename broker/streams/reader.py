@@ -1,0 +1,205 @@
+"""One consumer of a stream, at its client's node.
+
+It asks the stream's owner for records from where it stands, as many as its prefetch has room for, one question at a
+time, and hands them to its channel. Its own ring is a proxy's (`broker.queues.ring_pure`) that holds what the channel
+has not acknowledged: an acknowledgement gives room and nothing else, and so do reject, nack and the end of the channel.
+Where it stands is known here alone, so another owner goes on with the next message and no other.
+
+    chunks   one delivery holds the records of up to CHUNK_COUNT messages, as the owner sent them
+    else     each message is a delivery, with its offset as header
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from broker.amqp import properties as codec
+from broker.amqp.codec import make_message
+from broker.amqp.errors import precondition_failed
+from broker.amqp.fields import FieldTable
+from broker.queues.face import CommitPart, QueueFace
+from broker.queues.ring import Ring
+from broker.queues.subscription import Subscription
+from broker.queues.ticket import Ticket
+from broker.streams.messages import READ, StreamTold
+from cluster.entities import Queue as QueueEntity
+from cluster.queue_settings import QueueSettings
+from journal.record import Message
+
+if TYPE_CHECKING:
+    from broker.queues.watch import Watch
+    from broker.session.channel import Channel
+    from broker.streams.streams import Streams
+
+OFFSET: Final = b"\x0fx-stream-offset"
+"""The header with a message's offset, as a short string on the wire."""
+CHUNK_COUNT: Final = 4096
+CHUNK_BYTES: Final = 1 << 20
+DELIVERED_COUNT: Final = 512
+"""Messages of one answer that become deliveries of their own."""
+DELIVERED_BYTES: Final = 256 << 10
+
+
+class Reader:
+    """`next` is the offset that comes next; nothing from `end` on; `exact`: nothing is passed over for retention."""
+
+    __slots__ = (
+        "_asking", "_channel", "_face", "_streams", "_watch", "chunks", "deleted", "end", "exact", "life", "next",
+        "number", "ring", "subscription",
+    )  # fmt: skip
+
+    def __init__(
+        self, streams: Streams, face: QueueFace, channel: Channel, tag: str, arguments: Mapping[str, Any]
+    ) -> None:
+        self._streams = streams
+        self._face = face
+        self._channel = channel
+        self._watch: Watch | None = None
+        self._asking = 0  # the request that is not answered yet
+        self.number = streams.next_reader()
+        self.life = face.entity.gap_epoch
+        self.deleted = False
+        self.next = 0
+        self.end = 2**61
+        self.exact = self.chunks = False
+        self.ring = Ring(face.entity.queue_id, agenda=channel.connection.node.agenda, proxy=True)
+        self.ring.owner = self
+        self.subscription = Subscription(
+            channel, channel.ledger, cast("QueueFace", self), tag, no_ack=False, exclusive=False,
+            prefetch=channel.prefetch, priority=0, arguments=arguments,
+        )  # fmt: skip
+        self.subscription.credit.numbered = OFFSET
+        self.subscription.credit.shift = -1
+
+    @property
+    def entity(self) -> QueueEntity:
+        return self._face.entity
+
+    @property
+    def settings(self) -> QueueSettings:
+        return self._face.settings
+
+    @property
+    def name(self) -> str:
+        return self._face.name
+
+    # -- the hand-out
+
+    def turn(self, _: int) -> None:
+        """Something was acknowledged, or there is room."""
+        self.ring.marked = False
+        settled = self.ring.take_settled()
+        if settled:
+            self.ring.forget(settled)
+        self.pump()
+
+    @property
+    def _room(self) -> int:
+        credit, ledger = self.subscription.credit, self._channel.ledger
+        if not credit.active or not ledger.flowing or not ledger.out.writable:
+            return 0
+        room = CHUNK_COUNT if not credit.prefetch else credit.prefetch - credit.unacked
+        return min(room, ledger.prefetch - ledger.unacked) if ledger.prefetch else room
+
+    def pump(self) -> None:
+        """Asks for what comes next, if there is room for it."""
+        if self.deleted or self._asking:
+            return
+        if self.next >= self.end:
+            self._streams.close(self)
+            self._channel.cancelled(self.subscription)
+            return
+        room = self._room
+        if room <= 0:
+            return
+        count = CHUNK_COUNT if self.chunks else min(room, DELIVERED_COUNT)
+        size = CHUNK_BYTES if self.chunks else DELIVERED_BYTES
+        self._asking = self._streams.ask(
+            self._face, READ, self._told, reader=self.number, seq=self.next + 1, end=self.end + 1, count_max=count,
+            bytes_max=size,
+        )  # fmt: skip
+
+    def _told(self, told: StreamTold, records: bytes | memoryview) -> None:
+        self._asking = 0
+        if self.deleted or not self.subscription.credit.active:
+            return
+        if self.exact and told.seq - 1 > self.next:
+            self._streams.close(self)
+            self._channel.fail(gone(self.next, self.name, self._channel.vhost_name, told.seq - 1))
+            return
+        if self.chunks:
+            self._deliver_chunk(told, records)
+        else:
+            now_ms = self._channel.connection.node.now_ms
+            self.ring.receive(self.subscription.credit, records, now_ms)
+        self.next = told.next - 1
+        self.subscription.flush()
+        self.pump()
+
+    def _deliver_chunk(self, told: StreamTold, records: bytes | memoryview) -> None:
+        credit, ledger, node = self.subscription.credit, self._channel.ledger, self._channel.connection.node
+        headers: FieldTable = {"x-stream-offset": told.seq - 1, "x-stream-count": told.next - told.seq}
+        header = codec.encode(codec.Properties(headers=headers, delivery_mode=2))
+        key = self.name.encode("utf-8", "surrogateescape")
+        made = make_message(b"\0" + bytes((len(key),)) + key, header, bytes(records), node.now_ms)
+        assert isinstance(made, Message), "a message of ours is well-formed"
+        self.ring.hold(told.seq)
+        ledger.out.deliver(ledger.number, credit.tag, ledger.add(credit, told.seq, node.now_ms), False, made)
+        credit.delivered += 1
+
+    # -- what its channel asks of a queue
+
+    def unsubscribe(self, _: Subscription, now_ms: int) -> None:
+        """basic.cancel, or the end of the channel."""
+        del now_ms
+        self._streams.close(self)
+
+    def limits_changed(self, _: Subscription) -> None:
+        """basic.qos"""
+        self.ring.mark()
+
+    def settle(self, seq: int, held: bool = False) -> None:
+        """Nothing leaves a stream by it."""
+        del held
+        self.ring.settle(seq)
+        self.ring.mark()
+
+    def reject(self, seq: int) -> None:
+        """As an acknowledgement."""
+        self.settle(seq)
+
+    def requeue(self, seq: int, counted: bool) -> None:
+        """As an acknowledgement: it can be read again at any time."""
+        del counted
+        self.settle(seq)
+
+    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+        """Nothing dies here."""
+        del seqs
+        then()
+
+    def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
+        """What a transaction has acknowledged."""
+        del ticket, now_ms
+        for seq, _ in part.settles:
+            self.settle(seq)
+
+    def watch(self, watch: Watch | None) -> None:
+        """What is read of a stream is not shown to the firehose."""
+        self._watch = watch
+
+    # -- what its node tells
+
+    def changed(self) -> bool:
+        """The stream has another owner or life; whether the reader can go on."""
+        return self.life == self._face.entity.gap_epoch
+
+    def ended(self) -> None:
+        """The stream is gone, or another one by now: its offsets mean other messages."""
+        self._channel.cancelled(self.subscription)
+
+
+def gone(offset: int, queue: str, vhost: str, first: int) -> Any:
+    """406 for an offset that retention has left behind."""
+    return precondition_failed(f"offset {offset} of stream '{queue}' in vhost '{vhost}' is gone, the first is {first}")

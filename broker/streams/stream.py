@@ -1,0 +1,346 @@
+"""A stream at its owner: a queue that nobody takes from.
+
+Theory. Its newest messages are in the ring, as any queue's; a checkpoint moves what is written to files, the ring's
+`past` (`broker.streams.past`). Nothing is handed out: who consumes asks for records from a seq on, and is answered when
+there are any that are committed (`READ`), with as many as fit. The answer is of one source, the files, what is on its
+way there, or the ring, and holds neighbouring messages; the next question goes on behind it. So an answer may be late
+or come twice, and an owner that dies takes nothing with it.
+
+Retention drops whole files from the oldest on, never the newest: by bytes, and by the age of their latest message. It
+is a SET of (1, last) in the log, so every copy drops the same. A stream without files (in memory) drops single
+messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from broker.queues.host import Host
+from broker.queues.queue import Queue
+from broker.queues.ring import Ring
+from broker.queues.ticket import Ticket
+from broker.streams.messages import FIND, LEAVE, StreamAsk, StreamTold
+from broker.streams.past import Part
+from broker.streams.unblinded import unblinded
+from cluster.entities import Queue as QueueEntity
+from cluster.queue_settings import QueueSettings
+from journal.record import Message, RecordBuffer
+from journal.stream_catalogue import StreamFile, Taken, Wish
+from journal.stream_records import take_records
+
+Tell = Callable[[StreamTold, bytes], None]
+SEQ_END: Final = 2**62
+PIECE_BYTES: Final = 1 << 20
+RETAIN_MS_MIN: Final = 1000
+"""How long retention by age may be late."""
+
+
+class Asked(NamedTuple):
+    """A question that waits for an answer."""
+
+    node: str
+    ask: StreamAsk
+    tell: Tell
+
+
+class Seat:
+    """A reader, as one of the queue's consumers (`broker.queues.subscription.Member`)."""
+
+    __slots__ = ("active", "node", "number", "order", "priority")
+    exclusive = holds = has_credit = False
+    held = 0
+
+    def __init__(self, node: str, number: int) -> None:
+        self.node = node
+        self.number = number
+        self.order = (0, node, number)
+        self.priority = 0
+        self.active = True
+
+    @property
+    def credit(self) -> Seat:
+        """It is handed nothing."""
+        return self
+
+    def flush(self) -> None:
+        """It has no buffer."""
+
+    def ended(self) -> None:
+        """Its node hears of the deletion by itself."""
+
+
+class Stream(Queue):
+    """See the module."""
+
+    __slots__ = ("_asked", "_reading", "_seats")
+
+    def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
+        self._asked: deque[Asked] = deque()
+        self._reading: dict[tuple[str, int], Asked] = {}
+        self._seats: dict[tuple[str, int], Seat] = {}
+        super().__init__(entity, settings, ring, host, now_ms)
+        ring.past.filed_more = ring.mark
+
+    def adopt(self, settings: QueueSettings) -> None:
+        super().adopt(settings)
+        self.ring.keeps = True  # also with durability "memory": what a reader was shown is not lost alone
+        self.ring.past.segment_bytes = settings.segment_bytes
+
+    # -- what a queue is asked
+
+    @property
+    def ready(self) -> int:
+        count: int = self.ring.ready + self.ring.past.count
+        return count
+
+    def message_count(self, _: int) -> int:
+        return self.ready
+
+    def make_current(self, _: int) -> None:
+        """Nothing is handed out, and nothing expires by itself."""
+
+    def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
+        super().publish(unblinded(messages), ticket, now_ms)
+
+    @property
+    def rejects(self) -> bool:
+        return False
+
+    @property
+    def _limited(self) -> bool:
+        return False
+
+    def ripe(self, _: int) -> int:
+        """All that came is written: nobody is about to take it away."""
+        return 0
+
+    def _hand_out(self, _: int) -> None:
+        """Readers ask."""
+
+    def takes(self, _: Sequence[Message], __: int) -> bool:
+        return True
+
+    # -- reading
+
+    def ask(self, node: str, ask: StreamAsk, tell: Tell) -> None:
+        """A question of a node; `tell` is called now or later, or never when the epoch or the queue ends."""
+        if ask.what == LEAVE:
+            self.leave(node, ask.reader)
+            return
+        if ask.reader and (node, ask.reader) not in self._seats:
+            seat = self._seats[node, ask.reader] = Seat(node, ask.reader)
+            self.enlist(seat, self.host.now_ms)
+        self._asked.append(Asked(node, ask, tell))
+        self.ring.mark()
+
+    def leave(self, node: str, reader: int | None = None) -> None:
+        """One reader of a node is gone, or all of them."""
+        for key in [key for key in self._seats if key[0] == node and reader in (None, key[1])]:
+            self.strike(self._seats.pop(key), self.host.now_ms)
+        self._asked = deque(
+            asked for asked in self._asked if asked.node != node or reader not in (None, asked.ask.reader)
+        )
+
+    def _serve_all(self, now_ms: int) -> None:
+        for _ in range(len(self._asked)):
+            asked = self._asked.popleft()
+            if asked.ask.what == FIND:
+                self._find(asked)
+            elif self.halted or not self._read(asked):
+                self._asked.append(asked)
+        self._retain(now_ms)
+
+    @property
+    def _end(self) -> int:
+        """One past the last message that readers may see."""
+        return self.ring.advance() if not self.ring.replicated else self.ring.committed
+
+    def _read(self, asked: Asked) -> bool:
+        """Whether the question is answered, or will be without being looked at again."""
+        ask = asked.ask
+
+        def took(taken: Taken) -> None:
+            if taken.records:
+                self._tell(asked, StreamTold(0, 0, 0, taken.first, taken.next_seq, self._lowest), taken.records)
+            elif not self.deleted:
+                self._asked.append(asked)  # retention, or a cut, was there first
+                self.ring.mark()
+
+        wish = Wish(ask.seq, min(ask.end, self._end), ask.count_max, ask.bytes_max)
+        return self._take(wish, took)
+
+    def _tell(self, asked: Asked, told: StreamTold, records: bytes = b"") -> None:
+        queue_id, epoch, request = asked.ask.queue_id, asked.ask.epoch, asked.ask.request
+        if not self.deleted:
+            _, _, _, *rest = (getattr(told, name) for name in told.__struct_fields__)
+            asked.tell(StreamTold(queue_id, epoch, request, *rest), records)
+
+    def _source(self, seq: int, end: int) -> tuple[int, int, Part | None]:
+        """(seq, end, part) of the next messages from `seq` on: of a part of the past, or of the ring; (0, 0, None)."""
+        past = self.ring.past
+        part = past.part_at(seq)
+        begin = max(seq, part.first, past.first) if part is not None else SEQ_END
+        found = self.ring.living(seq, end - 1, 1) if seq < end else []
+        first = found[0][0] if found else SEQ_END
+        if part is not None and begin < min(first, end):
+            return begin, min(part.end, first, end), part
+        return (first, end, None) if first < end else (0, 0, None)
+
+    def _take(self, wish: Wish, then: Callable[[Taken], None]) -> bool:
+        """Calls `then`, now or later, with what the next source has; False: there is nothing."""
+        seq, end, part = self._source(wish.seq, wish.end)
+        if not seq:
+            return False
+        if part is None:
+            self._take_of_ring(wish._replace(seq=seq, end=end), then)
+        else:
+            self.host.read_stream(self, part, wish._replace(seq=seq, end=end), then)
+        return True
+
+    def copy(self, ranges: Sequence[tuple[int, int]], bytes_max: int, then: Callable[[bytes], None]) -> None:
+        """Records for another copy, committed or not: the first of those seqs that there are, without a gap."""
+        for first, last in ranges:
+            if self._take(Wish(first, last + 1, SEQ_END, bytes_max), lambda taken: then(taken.records)):
+                return
+        then(b"")
+
+    def _take_of_ring(self, wish: Wish, then: Callable[[Taken], None]) -> None:
+        ring = self.ring
+        living = ring.living(wish.seq, wish.end - 1, min(wish.count_max, 4096))
+        last = wish.seq
+        for seq, *_ in living[1:]:
+            if seq != last + 1:
+                break
+            last = seq
+        if not (ring.journaled or ring.replicated):
+            then(self._encoded(wish, last))
+            return
+        seqs, absent = ring.copies_of([(wish.seq, last)], wish.bytes_max)
+
+        def loaded(messages: Sequence[Message]) -> None:
+            found = {location[0]: message for location, message in zip(absent, messages, strict=True)}
+            records = ring.encode_emitted(seqs, found)
+            first, next_seq = (
+                take_records(records, ring.queue_id, 0, SEQ_END, SEQ_END, SEQ_END)[2:] if records else (0, 0)
+            )
+            then(Taken(first, next_seq, records if next_seq - first == len(seqs) else b""))
+
+        if absent:
+            self.host.fetch(self, absent, loaded)
+        else:
+            loaded(())
+
+    def _encoded(self, wish: Wish, last: int) -> Taken:
+        """Of a ring without a log, where nothing is in the form of records."""
+        buffer = RecordBuffer()
+        seq = wish.seq
+        while seq <= last and (seq == wish.seq or buffer.size < wish.bytes_max):
+            message = self.ring.message(seq)
+            assert message is not None, "what no log has is in memory"
+            buffer.enqueue(self.ring.queue_id, self.ring.epoch, seq, message, 0, False)
+            seq += 1
+        return Taken(wish.seq, seq, buffer.take())
+
+    # -- where it begins and ends
+
+    @property
+    def _lowest(self) -> int:
+        """The first message that there is; one past the last when there is none."""
+        seq, _, _ = self._source(1, self._end)
+        return seq or self._end
+
+    def _find(self, asked: Asked) -> None:
+        def answer(at: int, first_ms: int) -> None:
+            size = self.ring.past.bytes + max(0, self.ring.ready_bytes)
+            self._tell(asked, StreamTold(0, 0, 0, at, self._end, self._lowest, first_ms, size))
+
+        def began(taken: Taken) -> None:
+            first_ms = _time_of(taken)
+            if asked.ask.since_ms < 0:
+                answer(self._end, first_ms)
+            else:
+                self._seek(asked.ask.since_ms, 1, lambda at: answer(at, first_ms))
+
+        if not self._take(Wish(1, self._end, 1, PIECE_BYTES), began):
+            answer(self._end, -1)
+
+    def _seek(self, since_ms: int, seq: int, then: Callable[[int], None]) -> None:
+        """The first message from `seq` on that is not older."""
+        while True:
+            begin, end, part = self._source(seq, self._end)
+            if not begin or not isinstance(part, StreamFile) or part.last_ms >= since_ms:
+                break
+            seq = end
+
+        def took(taken: Taken) -> None:
+            if part is None and taken.records:
+                _, _, first, _ = take_records(taken.records, self.ring.queue_id, 0, SEQ_END, 1, 1, since_ms)
+                taken = taken._replace(first=first) if first else Taken(0, taken.next_seq, b"")
+            if taken.records:
+                then(taken.first)
+            else:
+                self._seek(since_ms, taken.next_seq or end, then)
+
+        if not begin:
+            then(self._end)
+        elif part is None:
+            self._take_of_ring(Wish(begin, end, 4096, PIECE_BYTES), took)
+        else:
+            self.host.read_stream(self, part, Wish(begin, end, 1, PIECE_BYTES, since_ms), took)
+
+    # -- retention
+
+    def _retain(self, now_ms: int) -> None:
+        past, settings = self.ring.past, self.settings
+        size_max, age_ms = settings.max_length_bytes, settings.max_age_ms
+        if size_max is None and age_ms is None:
+            return
+        last, size = 0, past.bytes
+        for part in past.files[:-1]:
+            too_much = size_max is not None and size > size_max
+            too_old = age_ms is not None and part.last_ms < now_ms - age_ms
+            if part.end > self._end or not (too_much or too_old):
+                break
+            last, size = part.end - 1, size - part.size
+        if last >= past.first:
+            self.ring.trim(last)
+        if self.ring.use is None:
+            self._retain_in_memory(now_ms)
+
+    def _retain_in_memory(self, now_ms: int) -> None:
+        ring, settings = self.ring, self.settings
+        size_max, age_ms = settings.max_length_bytes, settings.max_age_ms
+        while ring.ready > 1:
+            oldest = ring.head_message()
+            too_much = size_max is not None and ring.ready_bytes > size_max
+            too_old = age_ms is not None and oldest is not None and oldest.time_ms < now_ms - age_ms
+            if not (too_much or too_old) or not ring.living(1, self._end - 1, 1):
+                return
+            seq, _, _ = ring.pop_head()
+            ring.settle(seq)
+
+    def _schedule(self, now_ms: int) -> None:
+        age_ms, files = self.settings.max_age_ms, self.ring.past.files
+        if age_ms is not None and len(files) > 1 and not self.paused:
+            self.host.wake(self, max(files[0].last_ms + age_ms, now_ms) + RETAIN_MS_MIN)
+        elif age_ms is not None and self.ring.use is None and self.ring.ready > 1:
+            oldest: Any = self.ring.head_message()
+            self.host.wake(self, max(oldest.time_ms + age_ms, now_ms) + RETAIN_MS_MIN)
+
+    # -- ownership, and the end
+
+    def end_epoch(self) -> None:
+        super().end_epoch()
+        self._asked.clear()
+        self._seats.clear()
+
+    def drop(self) -> None:
+        super().drop()
+        self._asked.clear()
+        self._seats.clear()
+
+
+def _time_of(taken: Taken) -> int:
+    return int.from_bytes(taken.records[32:40], "little") if taken.records else -1

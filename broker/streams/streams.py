@@ -1,0 +1,166 @@
+"""All streams, as the clients of one node read them, and as their owner is asked.
+
+A question goes to the owner that the map names, which may be this node, and stays open until it is answered: after a
+change of owner, or with a new link, it is asked again. A node that is alone asks its own queues without a word in
+between. An answer counts if its question is open, and is of the epoch that the map has: what another owner said late is
+asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from broker.queues.face import QueueFace
+from broker.streams.messages import LEAVE, StreamAsk, StreamTold
+from broker.streams.stream import Stream
+from cluster.entities import Queue as QueueEntity
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.streams.reader import Reader
+
+Then = Callable[[StreamTold, bytes | memoryview], None]
+UNANSWERED_MS: Final = 20_000
+
+
+class Open(NamedTuple):
+    """A question that is not answered."""
+
+    face: QueueFace
+    ask: StreamAsk
+    then: Then
+    due_ms: int
+    late: Callable[[], None] | None
+    """Called instead of `then` when there is no answer by `due_ms`."""
+
+
+class Streams:
+    """Of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._readers: dict[int, dict[int, Reader]] = {}
+        self._open: dict[int, Open] = {}
+        self._requests = self._numbers = 0
+
+    # -- readers
+
+    def next_reader(self) -> int:
+        """A number for a consumer."""
+        self._numbers += 1
+        return self._numbers
+
+    def open(self, reader: Reader) -> None:
+        """It begins to read."""
+        self._readers.setdefault(reader.entity.queue_id, {})[reader.number] = reader
+        reader.ring.mark()
+
+    def close(self, reader: Reader) -> None:
+        """It is over: nothing more comes to it. May be said again."""
+        reader.deleted = True
+        reader.subscription.credit.active = False
+        queue_id = reader.entity.queue_id
+        readers = self._readers.get(queue_id, {})
+        if readers.pop(reader.number, None) is None:
+            return
+        if not readers:
+            del self._readers[queue_id]
+        for request in [request for request, one in self._open.items() if one.ask.reader == reader.number]:
+            del self._open[request]
+        self._say(StreamAsk(queue_id, reader.entity.epoch, 0, reader.number, LEAVE), reader.entity)
+
+    # -- questions
+
+    def ask(self, face: QueueFace, what: int, then: Then, late: Callable[[], None] | None = None, **wish: Any) -> int:
+        """Asks the owner; `then` is called with its answer, in a later turn. Returns the request's number."""
+        self._requests += 1
+        request, entity = self._requests, face.entity
+        ask = StreamAsk(entity.queue_id, entity.epoch, request, wish.pop("reader", 0), what, **wish)
+        self._open[request] = Open(face, ask, then, self._node.now_ms + UNANSWERED_MS, late)
+        self._say(ask, entity)
+        return request
+
+    def _say(self, ask: StreamAsk, entity: QueueEntity) -> None:
+        part = self._node.part
+        if part is None:
+            queue = self._node.queues.get(ask.queue_id)
+            if isinstance(queue, Stream):
+                queue.ask("", ask, lambda told, records: self._told("", told, records))
+        elif entity.owner is not None:
+            part.send(entity.owner, ask)
+
+    def _told(self, peer: str, told: StreamTold, records: bytes | memoryview) -> None:
+        one = self._open.get(told.request)
+        if one is None or one.ask.queue_id != told.queue_id:
+            return
+        entity = one.face.entity
+        if told.epoch != entity.epoch or (peer and entity.owner != peer):
+            return  # it has been asked again
+        del self._open[told.request]
+        one.then(told, records)
+
+    # -- what the node hears
+
+    def asked(self, peer: str, ask: StreamAsk, _: memoryview) -> None:
+        """A question of a node, this one included."""
+        queue = self._node.queues.get(ask.queue_id)
+        part = self._node.part
+        assert part is not None, "others ask members only"
+        if isinstance(queue, Stream) and queue.ring.epoch == ask.epoch:
+            send = part.send
+
+            def tell(told: StreamTold, records: bytes) -> None:
+                send(peer, told, (records,))
+
+            queue.ask(peer, ask, tell)
+
+    def answered(self, peer: str, told: StreamTold, payload: memoryview) -> None:
+        """An owner's answer."""
+        self._told(peer, told, payload)
+
+    def deleted(self, queue_id: int) -> None:
+        """The stream is gone."""
+        for request in [request for request, one in self._open.items() if one.ask.queue_id == queue_id]:
+            one = self._open.pop(request)
+            if one.late is not None:
+                one.late()
+        for reader in tuple(self._readers.get(queue_id, {}).values()):
+            self.close(reader)
+            reader.ended()
+
+    def owner_changed(self, entity: QueueEntity) -> None:
+        """By the map. A reader of another life ends: its offsets mean other messages now."""
+        for reader in tuple(self._readers.get(entity.queue_id, {}).values()):
+            if not reader.changed():
+                self.close(reader)
+                reader.ended()
+        self._ask_again(lambda one: one.ask.queue_id == entity.queue_id)
+
+    def linked(self, peer: str) -> None:
+        """A new link to an owner: what was asked over the one before may be lost."""
+        self._ask_again(lambda one: one.face.entity.owner == peer)
+
+    def unlinked(self, peer: str) -> None:
+        """What its readers wait for is asked again when there is a link."""
+        for queue in tuple(self._node.queues.values()):
+            if isinstance(queue, Stream):
+                queue.leave(peer)
+
+    def _ask_again(self, concerned: Callable[[Open], bool]) -> None:
+        for request, one in tuple(self._open.items()):
+            if concerned(one):
+                entity = one.face.entity
+                ask = StreamAsk(
+                    entity.queue_id, entity.epoch, request, one.ask.reader, one.ask.what, one.ask.seq, one.ask.end,
+                    one.ask.count_max, one.ask.bytes_max, one.ask.since_ms,
+                )  # fmt: skip
+                self._open[request] = one._replace(ask=ask)
+                self._say(ask, entity)
+
+    def tick(self, now_ms: int) -> None:
+        """Who waits for an answer only so long hears that there is none."""
+        for request, one in tuple(self._open.items()):
+            if one.late is not None and now_ms >= one.due_ms:
+                del self._open[request]
+                one.late()

@@ -1,0 +1,290 @@
+"""The files of streams: what has left the shared log, and stays until retention lets it go (waits).
+
+Theory. The shared log is one write and one flush for all queues; a stream would keep its segments for ever. So a
+checkpoint copies the stream's records to files of its own, flushes those, and commits a catalogue of them with the
+index, in this order: a record stands in the log until the catalogue that counts it is durable
+(`stream_catalogue.py`).
+
+Bytes of a file behind its counted size are of a checkpoint that a crash cut off: the next one writes over them. A file
+is appended to until it has `segment_bytes`, and never after a part of it was cut off. Files that no catalogue names
+any more go when the one without them is durable. No call here knows what a queue is besides its number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from journal.errors import DamagedJournal, JournalFull
+from journal.record import DamagedRecord
+from journal.segments import Segments, sync_directory
+from journal.stream_catalogue import (
+    HEADER_BYTES,
+    NOTHING,
+    Filing,
+    Moved,
+    StreamFile,
+    Taken,
+    Wish,
+    check_header,
+    header,
+)
+from journal.stream_records import prove_run, take_records
+
+PIECE_BYTES: Final = 1 << 20
+MARK_BYTES: Final = 256 << 10
+"""About so far apart places in a file are remembered."""
+MARKED_FILES_MAX: Final = 4096
+OPEN_FILES_MAX: Final = 64
+NO_SPACE: Final = frozenset((28, 122))  # ENOSPC, EDQUOT
+
+
+class StreamFiles:
+    """The files of all streams of one journal directory. Writing is the checkpoint thread's, reading the reader's."""
+
+    def __init__(self, directory: Path, segments: Segments) -> None:
+        self.folder = directory / "streams"
+        self._segments = segments
+        self._open: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
+        self._marks: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()  # (seq, offset), ascending
+
+    def path(self, queue_id: int, name: int) -> Path:
+        """Of one file."""
+        return self.folder / str(queue_id) / f"{name:020d}.seg"
+
+    def queues(self) -> list[int]:
+        """Those that have a folder, ascending."""
+        try:
+            return sorted(int(name) for name in os.listdir(self.folder) if name.isdigit())
+        except FileNotFoundError:
+            return []
+
+    def names(self, queue_id: int) -> list[int]:
+        """The files that a stream's folder holds, ascending."""
+        try:
+            found = os.listdir(self.folder / str(queue_id))
+        except FileNotFoundError:
+            return []
+        return sorted(int(name[:-4]) for name in found if name.endswith(".seg") and name[:-4].isdigit())
+
+    # -- the checkpoint's part
+
+    def file(self, filing: Filing) -> tuple[StreamFile, ...]:
+        """Copies what moved out of the shared log, durably, and completes the meta; returns the new catalogue.
+
+        Raises JournalFull: nothing counts yet, and it may be tried again. Raises DamagedRecord, OSError.
+        """
+        files = [self._counted(filing.queue_id, part) if part.name in filing.cut else part for part in filing.files]
+        fds: dict[int, int] = {}
+        try:
+            folder = self.folder / str(filing.queue_id)
+            made = not folder.exists()
+            for moved in filing.moved:
+                self._append(filing, files, fds, moved)
+            for fd in fds.values():
+                os.fdatasync(fd)
+            if fds:
+                sync_directory(folder)
+            if made and fds:
+                sync_directory(self.folder)
+                sync_directory(self.folder.parent)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise JournalFull(f"{self.folder / str(filing.queue_id)}: {error}") from error
+            raise
+        finally:
+            for fd in fds.values():
+                os.close(fd)
+        filing.meta["files"] = [part.entry() for part in files]
+        return tuple(files)
+
+    def _append(self, filing: Filing, files: list[StreamFile], fds: dict[int, int], moved: Moved) -> None:
+        seq = moved.first
+        for segment, offset, size in moved.places:
+            with open(self._segments.path(segment), "rb") as source:
+                stop = offset + size
+                while offset < stop:
+                    taken, offset = _take(source.fileno(), offset, stop, filing.queue_id, _all(seq, moved.end))
+                    if taken.first != seq:
+                        raise DamagedRecord(offset, f"not message {seq} of queue {filing.queue_id}")
+                    seq, first_ms, last_ms = prove_run(taken.records, filing.queue_id, seq)
+                    place = self._place(filing, files, fds, taken.first)
+                    part = files[place]
+                    _write(fds[part.name], taken.records, part.size)
+                    files[place] = part._replace(
+                        end=seq,
+                        size=part.size + len(taken.records),
+                        first_ms=part.first_ms or first_ms,
+                        last_ms=max(part.last_ms, last_ms),
+                    )
+        if seq != moved.end:
+            raise DamagedRecord(0, f"the log has no messages {seq} to {moved.end - 1} of queue {filing.queue_id}")
+
+    def _place(self, filing: Filing, files: list[StreamFile], fds: dict[int, int], seq: int) -> int:
+        """Which file takes message `seq`: the one that ends there, or a new one."""
+        place = bisect_right(files, seq, key=lambda part: part.first) - 1
+        part = files[place] if place >= 0 else None
+        if part is not None and part.end == seq and part.size < filing.segment_bytes and part.name not in filing.closed:
+            if part.name not in fds:
+                fd = fds[part.name] = os.open(self.path(filing.queue_id, part.name), os.O_RDWR | os.O_CLOEXEC)
+                os.ftruncate(fd, part.size)
+            return place
+        name, taken = seq, {known.name for known in files} | filing.closed | set(filing.gone)
+        while name in taken:
+            name += 1  # something in a file of that name still counts, or is being read
+        path = self.path(filing.queue_id, name)
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        fds[name] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        _write(fds[name], header(filing.queue_id, seq), 0)
+        files.insert(place + 1, StreamFile(seq, seq, HEADER_BYTES, 0, 0, name))
+        return place + 1
+
+    def _counted(self, queue_id: int, part: StreamFile) -> StreamFile:
+        """A file whose end was cut off: how many of its bytes count."""
+        offset, seq = HEADER_BYTES, 0
+        with open(self.path(queue_id, part.name), "rb") as source:
+            while True:
+                taken, after = _take(source.fileno(), offset, part.size, queue_id, _all(seq, part.end))
+                if not taken.records:
+                    return part._replace(size=offset)
+                seq, offset = taken.next_seq, after
+
+    def remove(self, queue_id: int, names: Iterable[int]) -> None:
+        """Files that no catalogue names. On the reader's thread, behind what was asked to be read of them."""
+        for name in names:
+            fd = self._open.pop((queue_id, name), -1)
+            if fd >= 0:
+                os.close(fd)
+            self._marks.pop((queue_id, name), None)
+            self.path(queue_id, name).unlink(missing_ok=True)
+
+    def forget(self, queue_id: int, kept: Iterable[StreamFile]) -> None:
+        """A copy of the stream is no more, and its meta neither; `kept` are files of another copy that began since. On
+        the checkpoint's thread; `forget_open` on the reader's."""
+        names = {part.name for part in kept}
+        if not names:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self.folder / str(queue_id))
+            return
+        for name in self.names(queue_id):
+            if name not in names:
+                self.path(queue_id, name).unlink(missing_ok=True)
+
+    def forget_open(self, queue_id: int) -> None:
+        """What the reader knows of its files."""
+        for known in [key for key in self._open if key[0] == queue_id]:
+            os.close(self._open.pop(known))
+        for known in [key for key in self._marks if key[0] == queue_id]:
+            del self._marks[known]
+
+    def sweep(self, catalogues: Mapping[int, Sequence[StreamFile]]) -> None:
+        """At the start: files that no catalogue names are what a crash left. Raises DamagedJournal when a file that one
+        names is gone, or shorter than it counts."""
+        for queue_id, files in catalogues.items():
+            for part in files:
+                path = self.path(queue_id, part.name)
+                size = path.stat().st_size if path.exists() else -1
+                if size < part.size:
+                    what = "the file is gone" if size < 0 else f"the file ends at {size}, {part.size} bytes of it count"
+                    file = f"streams/{queue_id}/{path.name}"
+                    raise DamagedJournal(self.folder.parent, file, None, what, queue_id)
+        for queue_id in self.queues():
+            self.forget(queue_id, catalogues.get(queue_id, ()))
+
+    # -- the reader's part
+
+    def take(self, queue_id: int, part: StreamFile | Moved, wish: Wish) -> Taken | DamagedRecord:
+        """Out of a file, or of the shared log what a checkpoint is about to copy. Damage is returned, in words."""
+        try:
+            if isinstance(part, Moved):
+                return self.read_moved(queue_id, part, wish)
+            return self.read(queue_id, part, wish)
+        except (DamagedRecord, OSError) as error:
+            what = error.args[1] if isinstance(error, DamagedRecord) else error
+            where = self.path(queue_id, part.name) if isinstance(part, StreamFile) else self._segments.folder
+            return DamagedRecord(0, f"{what} ({where}, queue {queue_id:#x})")
+
+    def read(self, queue_id: int, part: StreamFile, wish: Wish) -> Taken:
+        """Out of a file. Raises DamagedRecord, OSError."""
+        fd = self._fd(queue_id, part.name)
+        marks = self._known(queue_id, part.name, fd)
+        offset = marks[bisect_right(marks, wish.seq, key=lambda mark: mark[0]) - 1][1]
+        taken, after = _take(fd, offset, part.size, queue_id, wish._replace(end=min(wish.end, part.end)))
+        if taken.records:
+            _mark(marks, taken.next_seq, after)
+        return taken
+
+    def read_moved(self, queue_id: int, moved: Moved, wish: Wish) -> Taken:
+        """Out of the shared log, of what a checkpoint is about to copy. Raises DamagedRecord, OSError."""
+        wish = wish._replace(end=min(wish.end, moved.end))
+        for segment, offset, size in moved.places:
+            with open(self._segments.path(segment), "rb") as source:
+                taken, _ = _take(source.fileno(), offset, offset + size, queue_id, wish)
+            if taken.records:
+                return taken
+        return NOTHING
+
+    def _known(self, queue_id: int, name: int, fd: int) -> list[tuple[int, int]]:
+        """(seq, offset) of places in the file, ascending."""
+        marks = self._marks.get((queue_id, name))
+        if marks is None:
+            check_header(os.pread(fd, HEADER_BYTES, 0), queue_id)
+            if len(self._marks) >= MARKED_FILES_MAX:
+                self._marks.popitem(last=False)
+            marks = self._marks[queue_id, name] = [(0, HEADER_BYTES)]
+        return marks
+
+    def _fd(self, queue_id: int, name: int) -> int:
+        key = queue_id, name
+        fd = self._open.pop(key, -1)
+        if fd < 0:
+            fd = os.open(self.path(queue_id, name), os.O_RDONLY | os.O_CLOEXEC)
+            if len(self._open) >= OPEN_FILES_MAX:
+                os.close(self._open.popitem(last=False)[1])
+        self._open[key] = fd
+        return fd
+
+    def close(self) -> None:
+        """The reader's descriptors."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+def _all(seq: int, end: int) -> Wish:
+    return Wish(seq, end, 2**62, PIECE_BYTES)
+
+
+def _take(fd: int, offset: int, stop: int, queue_id: int, wish: Wish) -> tuple[Taken, int]:
+    """Out of the run of records between two bytes of a file; and where the next record begins."""
+    room = wish.bytes_max
+    while offset < stop:
+        data = os.pread(fd, min(room, stop - offset), offset)
+        start, after, first, next_seq = take_records(data, queue_id, *wish)
+        if first:
+            return Taken(first, next_seq, data[start:after]), offset + after
+        if start == 0 and len(data) == room:
+            room *= 4  # one record is longer
+        elif start == 0 or len(data) < room:
+            break
+        offset += start
+    return NOTHING, offset
+
+
+def _mark(marks: list[tuple[int, int]], seq: int, offset: int) -> None:
+    """Remembers where a message begins, if nothing near it is remembered."""
+    place = bisect_right(marks, offset, key=lambda mark: mark[1])
+    if offset - marks[place - 1][1] >= MARK_BYTES and (place == len(marks) or marks[place][1] - offset >= MARK_BYTES):
+        marks.insert(place, (seq, offset))
+
+
+def _write(fd: int, data: bytes | memoryview, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written

@@ -1,0 +1,137 @@
+"""Streams of a cluster: an offset means the same message at whichever node it is read, whoever owns the stream."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from broker.amqp import methods as m
+from tests.unit.broker.node.node_cluster import Cluster
+from tests.unit.broker.node.places import away, confirming, hand_over, owner_of, three
+from tests.unit.broker.session.harness import Client, Content
+
+
+def stream(cluster: Cluster, node: str = "a", **arguments: Any) -> None:
+    client = cluster[node].client()
+    table = {"x-queue-type": "stream", **arguments}
+    client.say(m.QueueDeclare(queue="s", durable=True, arguments=table))
+    cluster.wait(50)
+
+
+Said = list[tuple[int, bytes]]
+
+
+def heard(cluster: Cluster, client: Client, *methods: Any) -> Said:
+    """What comes of it within a while: offsets and bodies."""
+    said = client.say(*methods)
+    cluster.wait(50)
+    contents = [one for one in said + client.say() if isinstance(one, Content)]
+    return [(one.properties.headers["x-stream-offset"], one.body) for one in contents]
+
+
+def read(cluster: Cluster, client: Client, prefetch: int = 1000, **arguments: Any) -> Said:
+    named = {f"x-stream-{name}": value for name, value in arguments.items()}
+    consume = m.BasicConsume(queue="s", consumer_tag="c", arguments=named)
+    return heard(cluster, client, m.BasicQos(prefetch_count=prefetch), consume)
+
+
+def wanted(first: int, end: int) -> Said:
+    return [(n, b"%d" % n) for n in range(first, end)]
+
+
+def publish(cluster: Cluster, writer: Client, first: int, end: int) -> None:
+    for n in range(first, end):
+        writer.publish("", "s", b"%d" % n)
+    cluster.wait(50)
+
+
+def test_every_node_reads_the_same() -> None:
+    cluster = three()
+    stream(cluster)
+    publish(cluster, confirming(cluster, "b"), 0, 20)
+    for name in "abc":
+        assert read(cluster, cluster[name].client(), offset="first") == wanted(0, 20)
+
+
+def test_a_reader_goes_on_when_the_owner_dies_in_the_middle() -> None:
+    cluster = three()
+    stream(cluster)
+    owner = owner_of(cluster, "s")
+    here, _ = away(cluster, "s")
+    writer, reader = confirming(cluster, here), cluster[here].client()
+    publish(cluster, writer, 0, 30)
+    assert read(cluster, reader, prefetch=10, offset="first") == wanted(0, 10)
+    cluster.kill(owner)
+    cluster.wait(3000)
+    assert heard(cluster, reader, m.BasicAck(0, True)) == wanted(10, 20)
+    publish(cluster, writer, 30, 40)
+    assert heard(cluster, reader, m.BasicAck(0, True)) == wanted(20, 30)
+    assert heard(cluster, reader, m.BasicAck(0, True)) == wanted(30, 40)
+    assert read(cluster, cluster[away(cluster, "s")[0]].client(), offset=33) == wanted(33, 40)
+
+
+def test_a_reader_that_waits_goes_on_when_the_owner_dies() -> None:
+    cluster = three()
+    stream(cluster)
+    here, _ = away(cluster, "s")
+    reader = cluster[here].client()
+    assert read(cluster, reader) == []
+    cluster.kill(owner_of(cluster, "s"))
+    cluster.wait(3000)
+    publish(cluster, confirming(cluster, here), 0, 3)
+    assert heard(cluster, reader) == wanted(0, 3)
+
+
+def test_a_reader_goes_on_when_the_stream_moves() -> None:
+    cluster = three()
+    stream(cluster)
+    publish(cluster, confirming(cluster, "a"), 0, 5)
+    reader = cluster["c"].client()
+    assert read(cluster, reader, offset="first") == wanted(0, 5)
+    hand_over(cluster, "s", away(cluster, "s")[0])
+    publish(cluster, confirming(cluster, "a"), 5, 10)
+    assert heard(cluster, reader) == wanted(5, 10)
+
+
+def test_a_copy_that_was_away_has_all_of_it_again() -> None:
+    cluster = three()
+    stream(cluster)
+    publish(cluster, confirming(cluster, "a"), 0, 5)
+    owner = owner_of(cluster, "s")
+    lost, other = away(cluster, "s")
+    cluster.kill(lost)
+    cluster.wait(3000)
+    publish(cluster, confirming(cluster, other), 5, 12)
+    cluster.restart(lost)
+    cluster.wait(5000)
+    hand_over(cluster, "s", lost)
+    cluster.kill(owner)
+    cluster.wait(3000)
+    assert read(cluster, cluster[other].client(), offset="first") == wanted(0, 12)
+
+
+def test_offsets_are_told_over_any_node() -> None:
+    cluster = three()
+    stream(cluster)
+    publish(cluster, confirming(cluster, "a"), 0, 7)
+    for name in "abc":
+        client = cluster[name].client()
+        client.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True))
+        said = client.publish("amq.stream", "offsets", b'{"queue": "s"}', reply_to="amq.rabbitmq.reply-to")
+        cluster.wait(50)
+        (answer,) = [one for one in said + client.say() if isinstance(one, Content)]
+        told = json.loads(answer.body)
+        assert (told["outcome"], told["first"], told["next"]) == ("offsets", 0, 7)
+        assert told["life"].endswith(".0")
+
+
+def test_readers_of_a_deleted_stream_are_cancelled() -> None:
+    cluster = three()
+    stream(cluster)
+    readers = {name: cluster[name].client() for name in "abc"}
+    for reader in readers.values():
+        assert read(cluster, reader) == []
+    cluster["b"].client().say(m.QueueDelete(queue="s"))
+    cluster.wait(50)
+    for reader in readers.values():
+        assert [type(said) for said in reader.say()] == [m.BasicCancel]
