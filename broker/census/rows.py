@@ -295,6 +295,21 @@ class CopyLag(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the owner would propose now; the wiring says what was agreed."""
 
 
+class LeaseRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Who reads a queue by a lease."""
+
+    name: str
+    run: str
+    """Empty: nothing was said to this owner yet."""
+    start: int
+    end: int
+    """Seqs: what lives of start to end - 1 is leased."""
+    rows: int
+    """Messages."""
+    until_ms: int
+    """Wall clock: then it ends, if nothing is heard."""
+
+
 class QueueRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="queue"):
     """A queue: told by its owner, and with gauges only by who holds a copy of a queue without an owner."""
 
@@ -332,6 +347,8 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=T
     """Since this node owns it. `publish`: what came in, by whatever way."""
     copies: tuple[CopyLag, ...] = ()
     """Of the other replicas."""
+    lease: LeaseRow | None = None
+    """None: nobody leases it."""
 
     @property
     def key(self) -> Key:

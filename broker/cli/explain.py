@@ -76,6 +76,11 @@ def story(queue: Document) -> Iterator[str]:
     yield ""
     if queue.get("paused"):
         yield "it is paused: it takes messages and hands none out, until clusterbroker queues resume"
+    if lease := queue.get("lease"):
+        yield (
+            f"it is leased by '{text(lease['name'])}': {number(lease['rows'])} messages from number {lease['start']} "
+            f"to {lease['end'] - 1}; nobody else is handed anything; if nothing is heard it ends at {lease['until']}"
+        )
     yield from _owner(queue)
     yield from _copies(queue)
     yield ""

@@ -152,6 +152,16 @@ def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[Queu
     answer["single_active_consumer_tag"] = row.single_active_consumer_tag
     if queue.owner is not None and not queue.paused:
         answer["state"] = row.state
+    if row.lease is not None:
+        lease = row.lease
+        answer["lease"] = {
+            "name": lease.name,
+            "run": lease.run,
+            "start": lease.start,
+            "end": lease.end,
+            "rows": lease.rows,
+            "until": moment(lease.until_ms),
+        }
     if track.idle_since_ms:
         answer["idle_since"] = moment(track.idle_since_ms)
     answer["copies"] = [
@@ -188,6 +198,9 @@ def full(reading: Reading, vhost: str, name: str) -> Document:
     answer["explain"] = reading.map.effective(queue).explain()
     if queue.paused:
         answer["explain"]["paused"] = "True, an operator has paused it: nothing is handed out until it is resumed"
+    if "lease" in answer:
+        name = answer["lease"]["name"]
+        answer["explain"]["leased"] = f"True, '{name}' reads it by a lease: nobody else is handed anything (amq.lease)"
     answer["may"] = reading.seer.may(vhost, name)
     return answer
 

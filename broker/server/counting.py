@@ -23,6 +23,7 @@ from broker.census.rows import (
     ConsumerRow,
     CopyLag,
     ExchangeRow,
+    LeaseRow,
     LinkRow,
     Listener,
     LoginSourceRow,
@@ -33,6 +34,7 @@ from broker.census.rows import (
     QueueRow,
     TlsFacts,
 )
+from broker.queues.ring import LEASED
 from broker.queues.subscription import Subscription, Subscriptions
 from broker.server.alarms import free_bytes, resident_bytes
 from broker.server.certificates import shown
@@ -352,7 +354,16 @@ def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = ()) -> QueueRow:
         single_active_consumer_tag=active.tag if isinstance(active, Subscription) else None,
         messages=queue_totals(ring),
         copies=copies,
+        lease=_lease(queue),
     )
+
+
+def _lease(queue: Queue) -> LeaseRow | None:
+    lease = None if queue.leasing is None else queue.leasing.lease
+    if lease is None:
+        return None
+    rows, until_ms = queue.ring.held_by(LEASED), lease.heard_ms + lease.ttl_ms
+    return LeaseRow(lease.name, lease.run, lease.acknowledged, lease.end, rows, until_ms)
 
 
 def _kept(ring: Ring) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp import methods as m
-from broker.census.rows import QueueRow
+from broker.census.rows import LeaseRow, QueueRow
 from broker.census.totals import MessageTotals
 from broker.server import counting
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import World
+from tests.unit.broker.session.leasing_reader import Reader
 
 
 def row(world: World, name: str = "q") -> QueueRow:
@@ -107,3 +108,24 @@ def test_what_clients_do_not_acknowledge_is_not_counted_as_acknowledged_in_a_clu
     assert isinstance(told, MessageTotals)
     assert found.ring.auto_acks == 0
     assert found.ring.ready + found.ring.unacked == 0
+
+
+def test_a_leased_queue_tells_who_reads_it() -> None:
+    world = World()
+    alice = world.client()
+    alice.declare("q")
+    alice.publish("", "q", b"1", b"2", b"3")
+    assert row(world).lease is None
+    reader = Reader(world.client(), "r1")
+    reader.take(rows=2, ttl_ms=5000)
+    assert row(world).lease == LeaseRow("n", "r1", 1, 3, 2, world.now_ms + 5000)
+    reader.word("settle", upto=2)
+    told = row(world)
+    assert told.lease == LeaseRow("n", "r1", 2, 3, 1, world.now_ms + 5000)
+    assert (told.ready, told.unacknowledged) == (1, 1)
+    world.crash()
+    lease = row(world).lease
+    assert lease is not None
+    assert (lease.run, lease.start, lease.end, lease.rows) == ("", 2, 3, 1)
+    Reader(world.client()).word("release")
+    assert row(world).lease is None
