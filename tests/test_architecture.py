@@ -80,6 +80,7 @@ SHELLS = {
     "pipeline/reading.py": "waits for deliveries",
     "pipeline/records.py": "CLUSTERBROKER_PURE asks for the twin",
     "pipeline/session.py": "starts a Java",
+    "pipeline/showcase/": "an example: processes, files, a terminal",
     "pipeline/sink.py": "names its jobs",
     "pipeline/source.py": "knows how long a batch was waited for",
     "pipeline/task.py": "connections belong to a process",

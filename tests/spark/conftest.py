@@ -100,7 +100,7 @@ class Queue:
                 wanted = channel.queue_declare(self.name, passive=True).method.message_count
             found: list[tuple[Any, bytes]] = []
             if wanted:
-                for _, properties, body in channel.consume(self.name, auto_ack=True, inactivity_timeout=120):
+                for _, properties, body in channel.consume(self.name, auto_ack=True, inactivity_timeout=240):
                     assert body is not None, f"{len(found)} of {wanted} messages came"
                     found.append((properties, body))
                     if len(found) == wanted:

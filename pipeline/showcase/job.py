@@ -1,0 +1,136 @@
+"""The Spark job: files of readings into the broker, and what the broker archives into files by date (waits).
+
+    lines -> readings   valid, each id once            -> exchange `readings`, key REGION.ok or REGION.alarm
+          -> windows    sums by region and quarter     -> exchange `readings`, key REGION.window
+          -> malformed  what is no reading, as it came -> exchange `readings.malformed`
+    stream `archive`    all REGION.ok and REGION.alarm -> Parquet by date
+
+Four streaming queries of one driver, each with a checkpoint of its own: whoever kills the driver starts it again with
+the same words, and it goes on. When the file `_DONE` stands beside the input's directory it does the rest, compares,
+writes `result.json` and ends.
+
+    python -m pipeline.showcase.job --directory DIR --endpoints HOST:PORT,...
+    spark-submit --master spark://HOST:7077 --py-files clusterbroker.zip job.py --directory DIR --endpoints ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pipeline.showcase.frames import (
+    ARCHIVE,
+    EXCHANGE,
+    MALFORMED,
+    archived,
+    malformed_messages,
+    once,
+    reading_messages,
+    valid,
+    window_messages,
+)
+from pipeline.showcase.reconcile import compare
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+QUIET_S: Final = 90.0
+"""So long the end waits for the next row of the archive."""
+
+
+class Job:
+    """The four queries. `directory` holds input, checkpoints, output and progress."""
+
+    def __init__(self, spark: SparkSession, directory: Path, endpoints: str, guarantee: str) -> None:
+        self._spark = spark
+        self._directory = directory
+        self._endpoints = endpoints
+        self._guarantee = guarantee
+        self.input = str(directory / "input")
+        self.output = str(directory / "parquet")
+
+    def _lines(self) -> DataFrame:
+        return self._spark.readStream.option("maxFilesPerTrigger", 8).text(self.input)
+
+    def _publish(self, frame: DataFrame, name: str, exchange: str) -> StreamingQuery:
+        writer = frame.writeStream.format("clusterbroker").queryName(name).option("exchange", exchange)
+        writer = writer.option("endpoints", self._endpoints).option("deliveryGuarantee", self._guarantee)
+        return writer.option("checkpointLocation", str(self._directory / "checkpoints" / name)).start()
+
+    def start(self) -> list[StreamingQuery]:
+        readings = self._publish(reading_messages(once(valid(self._lines()))), "readings", EXCHANGE)
+        windows = self._publish(window_messages(once(valid(self._lines()))), "windows", EXCHANGE)
+        malformed = self._publish(malformed_messages(self._lines()), "malformed", MALFORMED)
+        stream = self._spark.readStream.format("clusterbroker").option("endpoints", self._endpoints)
+        stream = stream.option("stream", ARCHIVE).option("startingOffsets", "earliest")
+        files = archived(stream.load()).writeStream.format("parquet").queryName("archive").partitionBy("date")
+        files = files.option("checkpointLocation", str(self._directory / "checkpoints" / "archive"))
+        return [readings, windows, malformed, files.start(self.output)]
+
+    def finish(self, queries: list[StreamingQuery]) -> None:
+        """Does what is there and ends the queries. What was published may still be on its way to the archive."""
+        for query in queries[:-1]:
+            query.processAllAvailable()
+        expected = valid(self._spark.read.text(self.input)).dropDuplicates(["id"]).count()
+        moved_s, before = time.monotonic(), -1
+        while True:
+            queries[-1].processAllAvailable()
+            found = self._spark.read.parquet(self.output).count()
+            if found >= expected or time.monotonic() - moved_s > QUIET_S:
+                break
+            if found > before:
+                before, moved_s = found, time.monotonic()
+            time.sleep(0.5)
+        for query in queries:
+            query.stop()
+
+
+def run(spark: SparkSession, directory: Path, endpoints: str, guarantee: str) -> None:
+    """Until the input is done. Raises what a query raised."""
+    from pipeline.listener import ProgressListener
+
+    listener = ProgressListener(directory / "progress.jsonl")
+    spark.streams.addListener(listener)
+    job = Job(spark, directory, endpoints, guarantee)
+    queries = job.start()
+    while not (directory / "_DONE").exists():
+        for query in queries:
+            if not query.isActive:
+                query.awaitTermination()  # raises its exception
+        time.sleep(0.2)
+    job.finish(queries)
+    fresh = directory / "result.new"
+    fresh.write_text(json.dumps(compare(spark, job.input, job.output)))
+    fresh.rename(directory / "result.json")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The Spark job of the showcase.")
+    parser.add_argument(
+        "--directory", type=Path, required=True, help="input, checkpoints and output; seen by all workers"
+    )
+    parser.add_argument("--endpoints", required=True, help="nodes of the broker, HOST:PORT,...")
+    parser.add_argument("--guarantee", default="exactly-once", choices=("exactly-once", "at-least-once"))
+    parser.add_argument("--master", help="where Spark runs, when this is not run by spark-submit: local[2,4]")
+    given = parser.parse_args()
+    if given.master:
+        from pipeline.session import spark_session
+
+        settings = {"spark_sql_session_timeZone": "UTC", "spark_log_level": "ERROR"}
+        spark = spark_session("meter readings", given.master, quick=True, **settings)
+    else:
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    try:
+        run(spark, given.directory, given.endpoints, given.guarantee)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
