@@ -17,11 +17,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import harness, machine, report
+from bench import harness, machine, report, spark_scenarios
 from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.generator import CACHE, GeneratorError
 from bench.management_workloads import MANAGEMENT_WORKLOADS
 from bench.servers import SERVERS, RabbitMqNode
+from bench.spark_workloads import SPARK_WORKLOADS
 from bench.workloads import QUICK, WORKLOADS, Scale
 
 RESULTS = Path(__file__).parent / "results"
@@ -32,6 +33,9 @@ def main(
     rounds: Annotated[int | None, typer.Option(min=1, help="runs per workload and broker")] = None,
     cluster: Annotated[bool, typer.Option(help="the cluster's rows: three nodes of each broker")] = False,
     management: Annotated[bool, typer.Option(help="the rows of the management API, its web page and imports")] = False,
+    spark: Annotated[
+        bool, typer.Option(help="Spark's rows, which have no peer: what they are held against runs beside")
+    ] = False,
     quick: Annotated[bool, typer.Option(help="small amounts: proves that every row works")] = False,
     seconds: Annotated[float | None, typer.Option(help="measured seconds of a load run")] = None,
     backlog: Annotated[int | None, typer.Option(help="messages of the backlog and restart rows")] = None,
@@ -42,7 +46,7 @@ def main(
 ) -> None:
     """Measures this broker against RabbitMQ on this machine."""
     console = Console()
-    known = (*WORKLOADS, *CLUSTER_WORKLOADS, *MANAGEMENT_WORKLOADS)
+    known = (*WORKLOADS, *CLUSTER_WORKLOADS, *MANAGEMENT_WORKLOADS, *SPARK_WORKLOADS)
     names = [workload.name for workload in known]
     unknown = [name for name in only or [] if name not in names]
     if unknown or node not in SERVERS or peer not in (*SERVERS, "none"):
@@ -51,6 +55,8 @@ def main(
     peer_kind = None if peer == "none" else SERVERS[peer]
     if peer_kind is RabbitMqNode and RabbitMqNode.program() is None:
         console.print("RabbitMQ is not installed: ratios are left out")
+        peer_kind = None
+    if spark or (only and {*only} <= {workload.name for workload in SPARK_WORKLOADS}):
         peer_kind = None
     if data_root is None:
         CACHE.mkdir(exist_ok=True)
@@ -64,6 +70,7 @@ def main(
         backlog=backlog or scale.backlog,
     )
     table = MANAGEMENT_WORKLOADS if management else CLUSTER_WORKLOADS if cluster else WORKLOADS
+    table = SPARK_WORKLOADS if spark else table
     plan = harness.Plan(
         [workload for workload in (known if only else table) if not only or workload.name in only],
         SERVERS[node], peer_kind, scale, directory,
@@ -73,6 +80,7 @@ def main(
     except GeneratorError as error:
         ok, verdict = False, f"bench failed: {error}"
     finally:
+        spark_scenarios.stop()
         shutil.rmtree(directory, ignore_errors=True)
     console.print(verdict, soft_wrap=True, highlight=False, markup=False)
     raise typer.Exit(0 if ok else 1)
@@ -96,7 +104,12 @@ def _carry_out(plan: harness.Plan, console: Console, results: Path, quick: bool)
         "versions": plan.versions,
     }
     measured = [workload.name for workload in plan.workloads]
-    tables = {"": WORKLOADS, "-cluster": CLUSTER_WORKLOADS, "-management": MANAGEMENT_WORKLOADS}
+    tables = {
+        "": WORKLOADS,
+        "-cluster": CLUSTER_WORKLOADS,
+        "-management": MANAGEMENT_WORKLOADS,
+        "-spark": SPARK_WORKLOADS,
+    }
     whole = [name for name, table in tables.items() if measured == [workload.name for workload in table]]
     only_some = whole[0] if whole else "-" + "-".join(measured)
     stem = f"{now.date().isoformat()}-{described['tag']}{only_some}{'-quick' if quick else ''}"

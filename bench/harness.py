@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from bench import cluster_scenarios, generator, management_scenarios, scenarios
+from bench import cluster_scenarios, generator, management_scenarios, scenarios, spark_scenarios
 from bench.clusters import CLUSTERS
 from bench.managed import MANAGED
 from bench.report import Row
@@ -70,8 +70,14 @@ def run_once(plan: Plan, kind: type[Server], workload: Workload) -> Measurement:
                 if measured.figures:
                     plan.versions[managed.name] = managed.version
                 return measured
+        if workload.kind in spark_scenarios.CLUSTER_SCENARIOS:
+            with CLUSTERS[kind.name](directory) as cluster:
+                measured = scenarios.measure(spark_scenarios.CLUSTER_SCENARIOS, cluster, workload, plan.scale)
+                plan.versions[cluster.name] = cluster.version
+                return measured
         with kind(directory) as server:
-            measured = scenarios.measure(scenarios.SCENARIOS, server, workload, plan.scale)
+            table = {**scenarios.SCENARIOS, **spark_scenarios.SCENARIOS}
+            measured = scenarios.measure(table, server, workload, plan.scale)
             plan.versions[server.name] = server.version
             return measured
     finally:

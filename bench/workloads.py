@@ -29,6 +29,11 @@ class Kind(StrEnum):
     MANAGEMENT_COUNTING = "management: what counting costs"
     DEFINITIONS = "management: definitions"
     PAGE_FIRST = "management: first page"
+    SPARK_TRIGGER = "spark: triggers"
+    SPARK_BATCH = "spark: batch"
+    SPARK_CLUSTER = "spark: batch into a cluster"
+    SPARK_EXACTLY_ONCE = "spark: exactly once"
+    SPARK_SOURCE = "spark: source"
 
 
 class Bound(StrEnum):
@@ -112,6 +117,8 @@ class Scale:
     """measured seconds of half a load while the management API is polled"""
     definitions: int = 10_000
     visits: int = 20
+    spark_rows: int = 1_000_000
+    triggers: int = 20
 
 
 QUICK = Scale(
@@ -131,6 +138,8 @@ QUICK = Scale(
     polled_s=5,
     definitions=1_000,
     visits=3,
+    spark_rows=50_000,
+    triggers=3,
 )
 
 

@@ -2,9 +2,9 @@
 
     python examples/spark_two_places.py --orders DIR --parquet DIR --endpoints localhost:5672 --queue orders
 
-Each file of JSON lines that appears in the directory is a micro-batch. A batch may come again, when Spark died before it
-noted that it was done. So what is written carries the batch's number: Parquet gets a directory for each batch, which
-is written over, and the broker does not publish a batch that it has published.
+Each file of JSON lines that appears in the directory is a micro-batch. A batch may come again, when Spark died before
+it noted that it was done. So what is written carries the batch's number: Parquet gets a directory for each batch,
+which is written over, and the broker does not publish a batch that it has published.
 """
 
 import argparse

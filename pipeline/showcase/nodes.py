@@ -70,7 +70,7 @@ class Nodes:
     def __init__(self, directory: Path) -> None:
         self._secret = directory / "secret"
         self.all = [Node(name, directory / name) for name in ("a", "b", "c")]
-        self._peers = ",".join(f"{node.name}={HOST}:{node.cluster}" for node in self.all)
+        self._peers = ",".join(f"{node.name}@{HOST}:{node.cluster}" for node in self.all)
 
     @property
     def endpoints(self) -> str:

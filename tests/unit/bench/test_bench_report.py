@@ -12,6 +12,7 @@ from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.management_workloads import MANAGEMENT_WORKLOADS
 from bench.report import Row, Verdict
 from bench.scenarios import Measurement
+from bench.spark_workloads import SPARK_WORKLOADS
 from bench.workloads import WORKLOADS, Bound, Figure, Kind, Load, Target, Workload
 
 RATE = Figure("rate", "rate", "msg/s", Target(Bound.RATIO_MIN, 8))
@@ -153,7 +154,28 @@ def test_the_workloads_are_the_issues_table() -> None:
         ("queues", "start_s"): (Bound.MAX, 5),
         ("cold-start", "start_s"): (Bound.MAX, 0.5),
     }
-    assert {workload.kind for workload in (*WORKLOADS, *CLUSTER_WORKLOADS, *MANAGEMENT_WORKLOADS)} == set(Kind)
+    assert {
+        workload.kind for workload in (*WORKLOADS, *CLUSTER_WORKLOADS, *MANAGEMENT_WORKLOADS, *SPARK_WORKLOADS)
+    } == set(Kind)
+
+
+def test_the_spark_workloads_are_the_issues_table() -> None:
+    targets = {
+        (workload.name, figure.key): (figure.target.bound, figure.target.value)
+        for workload in SPARK_WORKLOADS
+        for figure in workload.figures
+        if figure.target is not None
+    }
+    assert targets == {
+        ("spark-trigger", "times_baseline"): (Bound.MIN, 10),
+        ("spark-trigger", "trigger_1000_ms"): (Bound.MAX, 300),
+        ("spark-batch", "times_baseline"): (Bound.MIN, 15),
+        ("spark-batch", "cpu_us"): (Bound.MAX, 2.5),
+        ("spark-batch", "cpu_headers_us"): (Bound.MAX, 7),
+        ("spark-cluster", "share"): (Bound.MIN, 0.5),
+        ("spark-exactly-once", "share"): (Bound.MIN, 0.8),
+        ("spark-source", "read_per_s"): (Bound.MIN, 200_000),
+    }
 
 
 def test_the_cluster_workloads_are_the_issues_table() -> None:
