@@ -38,7 +38,7 @@ def session() -> Any:
     """The one of this process."""
     from pipeline.session import spark_session
 
-    return spark_session("bench", spark_ui_enabled="false", spark_sql_shuffle_partitions="2", spark_log_level="OFF",
+    return spark_session("bench", spark_ui_enabled="false", spark_ui_showConsoleProgress="false", spark_sql_shuffle_partitions="2", spark_log_level="OFF",
                          spark_local_dir=tempfile.mkdtemp(prefix="bench-spark-"))  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def _workers_s() -> float:
 
 
 class _EachConfirmed:
-    """A ForeachWriter, and a function for foreachPartition: publishes a row and waits for its confirm."""
+    """A ForeachWriter: publishes a row and waits for its confirm."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -144,7 +144,8 @@ class _EachConfirmed:
     def close(self, _error: Exception | None) -> None:
         self._connection.close()
 
-    def __call__(self, rows: Iterator[Any]) -> None:
+    def all_of(self, rows: Iterator[Any]) -> None:
+        """For foreachPartition."""
         self.open(0, 0)
         for row in rows:
             self.process(row)
@@ -207,7 +208,7 @@ def _batch(server: Server, _workload: Workload, scale: Scale) -> Measurement:
     headers_s = _workers_s() - before_s
     _emptied(server.port)
     began_s = time.perf_counter()
-    _frame(BASELINE_ROWS).foreachPartition(_EachConfirmed(server.port))
+    _frame(BASELINE_ROWS).foreachPartition(_EachConfirmed(server.port).all_of)
     baseline = BASELINE_ROWS / (time.perf_counter() - began_s)
     measured = Measurement({
         "times_baseline": rows / took_s / baseline, "rows_per_s": rows / took_s, "baseline_per_s": baseline,
