@@ -38,8 +38,14 @@ def session() -> Any:
     """The one of this process."""
     from pipeline.session import spark_session
 
-    return spark_session("bench", spark_ui_enabled="false", spark_ui_showConsoleProgress="false", spark_sql_shuffle_partitions="2", spark_log_level="OFF",
-                         spark_local_dir=tempfile.mkdtemp(prefix="bench-spark-"))  # fmt: skip
+    settings = {
+        "spark_ui_enabled": "false",
+        "spark_ui_showConsoleProgress": "false",
+        "spark_sql_shuffle_partitions": "2",
+        "spark_log_level": "OFF",
+        "spark_local_dir": tempfile.mkdtemp(prefix="bench-spark-"),
+    }
+    return spark_session("bench", **settings)
 
 
 def stop() -> None:
