@@ -79,6 +79,7 @@ class LeaseAnswer(msgspec.Struct, frozen=True, array_like=True):
                   another run has it, 410 the messages are not there any more, 503 not now
     start, end    what is leased: all that lives of start to end - 1. To `Read`: end is where to go on
     rows          how many messages that is
+    next          what the queue ends with: no message has this seq yet
     """
 
     code: int = 0
@@ -87,6 +88,7 @@ class LeaseAnswer(msgspec.Struct, frozen=True, array_like=True):
     start: int = 0
     end: int = 0
     rows: int = 0
+    next: int = 0
 
 
 GONE: Final = LeaseAnswer(404, "the queue was deleted")

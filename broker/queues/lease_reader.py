@@ -6,6 +6,8 @@ in a ring of its own, as a proxy's does: an acknowledgement gives room and nothi
 all of the range is delivered the broker ends the consumer (basic.cancel). Whatever else ends it closes the channel, for
 a reader that took that for the end would lose messages.
 
+With `chunks` one delivery holds a whole part, its records as the owner sent them, and a prefetch counts parts.
+
 What is asked for counts as held, so the consumer's prefetch is never passed. What the channel has room for may be less
 by the time that a part arrives, if several consumers share a limit (basic.qos global); then it is passed once, by one
 part.
@@ -16,17 +18,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.amqp import properties as codec
+from broker.amqp.codec import make_message
+from broker.amqp.fields import FieldTable
 from broker.queues.face import CommitPart, QueueFace
 from broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
 from broker.queues.ring import Ring
 from broker.queues.ticket import Ticket
 from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
+from journal.record import Message, verify_records
 
 if TYPE_CHECKING:
     from broker.queues.subscription import Subscription
 
 Failed = Callable[[LeaseAnswer], None]
+EPOCH_MAX: Final = 2**32 - 1
 PATIENCE_MS: Final = 60_000
 """So long an owner may take to answer, or to be replaced."""
 
@@ -35,11 +42,12 @@ class LeaseReader:
     """What its channel holds in the place of the queue.
 
     asked_ms   since when an answer is awaited; None: none is
+    chunks     a delivery is a part, not a message
     failed     told why the owner refuses to go on
     """
 
     __slots__ = (
-        "_accepted", "_end", "_failed", "_lease", "_next", "_source", "_subscription", "asked_ms", "ring",
+        "_accepted", "_end", "_failed", "_lease", "_next", "_source", "_subscription", "asked_ms", "chunks", "ring",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +61,7 @@ class LeaseReader:
         self._subscription: Subscription | None = None
         self._accepted: Callable[[str], None] | None = None
         self.asked_ms: int | None = None
+        self.chunks = False
         self.ring = Ring(source.entity.queue_id, agenda=agenda, owner=self, proxy=True)
 
     @property
@@ -111,12 +120,12 @@ class LeaseReader:
         ledger = credit.ledger
         if not credit.active or not ledger.flowing or not ledger.out.writable:
             return 0
-        room = credit.prefetch - credit.unacked
-        if room < (credit.prefetch + 1) // 2:
+        room: int = credit.prefetch - credit.unacked
+        if not self.chunks and room < (credit.prefetch + 1) // 2:
             return 0
         if ledger.prefetch:
             room = min(room, ledger.prefetch - ledger.unacked)
-        return max(0, min(room, READ_ROWS_MAX))
+        return READ_ROWS_MAX if self.chunks and room > 0 else max(0, min(room, READ_ROWS_MAX))
 
     def _ask(self, now_ms: int) -> None:
         subscription = self._subscription
@@ -148,10 +157,25 @@ class LeaseReader:
         if self._subscription is None:
             return  # it was not wanted any more
         self._next = answer.end
-        if records:
+        if records and self.chunks:
+            self._deliver(subscription, answer, records, asked_ms)
+        elif records:
             self.ring.receive(subscription.credit, records, asked_ms)
+        if records:
             subscription.holder.want_send()
         self.ring.mark()
+
+    def _deliver(self, subscription: Subscription, answer: LeaseAnswer, records: bytes, now_ms: int) -> None:
+        """A part as one message, from the default exchange with the queue's name; its number is that of the range."""
+        count = verify_records(records, self.ring.queue_id, EPOCH_MAX)
+        headers: FieldTable = {"x-queue-seq": answer.start, "x-stream-count": count}
+        header = codec.encode(codec.Properties(headers=headers, delivery_mode=2))
+        key = self.name.encode("utf-8", "surrogateescape")
+        message = make_message(b"\0" + bytes((len(key),)) + key, header, records, now_ms)
+        assert isinstance(message, Message), "a message of ours is well-formed"
+        credit, ledger = subscription.credit, subscription.credit.ledger
+        if credit.active and ledger.flowing and self.ring.hold(answer.start):
+            ledger.out.deliver(ledger.number, credit.tag, ledger.add(credit, answer.start, now_ms), False, message)
 
     def _refused(self, answer: LeaseAnswer) -> None:
         self._subscription = None

@@ -265,7 +265,8 @@ class Leasing:
         life = life_of(self._queue.entity)
         if lease is None:
             return LeaseAnswer(life=life)
-        return LeaseAnswer(0, "", life, lease.acknowledged, lease.end, self._queue.ring.held_by(LEASED))
+        ring = self._queue.ring
+        return LeaseAnswer(0, "", life, lease.acknowledged, lease.end, ring.held_by(LEASED), ring.committed)
 
     # -- reading ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from broker.queues.ring import Consumer
 from broker.queues.subscription import Subscription
 from broker.queues.watch import Delivery
 from broker.session.declaring import REPLY_TO, clean
-from broker.session.leases import reader
+from broker.session.leases import boolean, reader
 from broker.streams import consuming as streams
 from cluster.stream_settings import STREAM
 
@@ -151,7 +151,7 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
         priority=max(-(2**31), min(2**31 - 1, int(priority))),
         arguments=method.arguments,
     )
-    if _boolean(method, tag, "x-queue-seq") or "x-lease" in method.arguments:
+    if boolean(method, tag, "x-queue-seq") or "x-lease" in method.arguments:
         subscription.credit.numbered = QUEUE_SEQ
 
     def subscribed(refused: str) -> None:
@@ -176,14 +176,6 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     generation, rights = node.authorization_generation, connection.rights
     channel.ask(queue, method, lambda: queue.unsubscribe(subscription, node.now_ms))
     queue.subscribe(subscription, node.now_ms, subscribed)
-
-
-def _boolean(method: methods.BasicConsume, tag: str, name: str) -> bool:
-    """An argument of a consumer that is true, or not there."""
-    value = method.arguments.get(name, False)
-    if not isinstance(value, bool):
-        raise precondition_failed(f"invalid arg '{name}' for consumer '{tag}': expected a boolean")
-    return value
 
 
 def _consume_replies(channel: Channel, method: methods.BasicConsume, tag: str) -> None:

@@ -26,6 +26,7 @@ from broker.queues.lease import (
 )
 from broker.queues.lease_reader import LeaseReader
 from broker.session.services import Request, Service
+from cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
     from broker.queues.face import QueueFace
@@ -77,6 +78,9 @@ def _say(request: Request, word: Take | Settle | Release, outcome: str) -> None:
         request.refuse(404, f"no queue '{name}' in vhost '{vhost.name}'")
         return
     channel.check_exclusive(queue)
+    if queue.settings.queue_type == STREAM:
+        request.refuse(406, f"stream '{name}' in vhost '{vhost.name}' is read by offsets, and not leased")
+        return
 
     def told(answer: LeaseAnswer, _: bytes) -> None:
         if answer.code:
@@ -93,7 +97,7 @@ def _range(answer: LeaseAnswer, outcome: str) -> dict[str, Any]:
         return {}
     found = {"acknowledged": answer.start}
     if outcome == "leased":
-        found.update(start=answer.start, end=answer.end, rows=answer.rows)
+        found.update(start=answer.start, end=answer.end, rows=answer.rows, next=answer.next)
     return found
 
 
@@ -126,6 +130,7 @@ def reader(channel: Channel, method: methods.BasicConsume, tag: str, queue: Queu
             channel.refuse(error, method)
 
     made = LeaseReader(queue, name, first, end, channel.connection.node.agenda, failed)
+    made.chunks = boolean(method, tag, "x-stream-chunks")
     channel.deadlines.append(made.overdue)
     return made
 
@@ -135,6 +140,14 @@ def _seq(method: methods.BasicConsume, tag: str, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= SEQ_MAX:
         raise _invalid(name, tag, "expected an integer, a seq")
     return int(value)
+
+
+def boolean(method: methods.BasicConsume, tag: str, name: str) -> bool:
+    """An argument of a consumer that is true, or not there."""
+    value = method.arguments.get(name, False)
+    if not isinstance(value, bool):
+        raise _invalid(name, tag, "expected a boolean")
+    return value
 
 
 def _invalid(name: str, tag: str, why: str) -> AmqpError:

@@ -9,6 +9,7 @@ import pytest
 
 from broker.amqp import methods as m
 from cluster import commands as c
+from journal.record import read_records
 from tests.unit.broker.session.harness import Client, Content, World, bodies
 from tests.unit.broker.session.leasing_reader import Reader
 
@@ -41,7 +42,7 @@ def test_a_reader_has_a_range_reads_it_twice_and_settles_it() -> None:
     world = client.world
     taken = reader.take(rows=4)
     assert taken == {
-        "outcome": "leased", "life": life(world), "start": 1, "end": 5, "rows": 4, "acknowledged": 1
+        "outcome": "leased", "life": life(world), "start": 1, "end": 5, "rows": 4, "acknowledged": 1, "next": 11
     }  # fmt: skip
     assert reader.read(1, 5) == reader.read(1, 5) == rows(1, 2, 3, 4)
     assert reader.read(2, 4, prefetch=1) == rows(2, 3)
@@ -367,3 +368,45 @@ def test_rights_are_those_of_the_queue() -> None:
     raw = b'{"queue": "q", "name": "n", "run": "r1"}'
     heard = eve.publish("amq.lease", "take", raw)
     assert heard[-1].reply_code == 403
+
+
+def test_a_reader_may_have_parts_as_they_are_stored() -> None:
+    client, reader = leased(6)
+    client.say(m.TxSelect())
+    reader.take()
+    reader.word("settle", upto=2)
+    other = client.world.client()
+    other.ask(m.BasicQos(0, 1, False))
+    arguments = {"x-lease": "n", "x-stream-offset": 2, "x-stream-end": 7, "x-stream-chunks": True}
+    (chunk, cancel) = other.consume("q", arguments=arguments)
+    assert chunk.properties.headers == {"x-queue-seq": 2, "x-stream-count": 5}
+    assert chunk.method.routing_key == "q"
+    assert [(seq, message.body) for seq, message, _, _ in read_records(chunk.body)] == rows(2, 3, 4, 5, 6)
+    assert isinstance(cancel, m.BasicCancel)
+    assert other.say(m.BasicAck(1)) == []
+    arguments["x-stream-chunks"] = 1
+    assert other.code(m.BasicConsume(queue="q", arguments=arguments)) == 406
+
+
+def test_parts_count_against_the_prefetch() -> None:
+    client, reader = leased(0)
+    for n in range(5):
+        client.publish("", "q", b"%d" % n * 600_000)
+    reader.take()
+    other = client.world.client()
+    other.ask(m.BasicQos(0, 2, False))
+    arguments = {"x-lease": "n", "x-stream-offset": 1, "x-stream-end": 6, "x-stream-chunks": True}
+    heard = other.consume("q", arguments=arguments)
+    assert len(heard) == 2
+    heard += other.say(m.BasicAck(0, True))
+    heard += other.say(m.BasicAck(0, True))
+    chunks = [said for said in heard if isinstance(said, Content)]
+    assert [said.properties.headers["x-queue-seq"] for said in chunks] == [1, 2, 3, 4, 5]
+    assert isinstance(heard[-1], m.BasicCancel)
+
+
+def test_a_stream_is_not_leased() -> None:
+    world = World()
+    world.client().declare("s", x_queue_type="stream")
+    told = Reader(world.client()).take(queue="s")
+    assert told["reason"] == "stream 's' in vhost '/' is read by offsets, and not leased"
