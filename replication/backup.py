@@ -24,7 +24,6 @@ above: they are not elected before SyncDone, whatever they hold meanwhile.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -285,7 +284,7 @@ class Backup:
         if out or tuple(store.epochs) != offer.epochs:
             self._put(following, b"".join(out), offer.epochs)
         wanted, ended = compare(own, offer.buckets, following.alien)
-        following.wanted = deque(wanted if store.oldest_first else reversed(wanted))
+        following.wanted = wanted[::-1] if store.oldest_first else wanted  # the next one last
         for bucket in ended:
             following.remove[bucket] = subtract(list(store.emitted_live(bucket)), following.alien)
         following.producers = producers
@@ -331,7 +330,7 @@ class Backup:
             while following.wanted and link.wants < WANTS_MAX and link.sync_bytes < SYNC_BYTES_MAX:
                 if spare and not self._in_time(link):
                     break
-                self._ask(link, following, following.wanted.popleft())
+                self._ask(link, following, following.wanted.pop())
 
     def _in_time(self, link: Link) -> bool:
         """Whether the pace allows for one more bucket of a sync that nobody waits for."""
@@ -382,7 +381,7 @@ class Backup:
         asked.have = merged((*asked.have, *got))
         if subtract(live, asked.have):  # it did not fit
             following.partial[message.bucket] = asked
-            following.wanted.appendleft(message.bucket)
+            following.wanted.append(message.bucket)
         else:
             following.remove[message.bucket] = subtract(asked.mine, live)
 

@@ -62,7 +62,8 @@ class Following:
     next_seq: int = 0
     alien: list[Range] = field(default_factory=list)
     """What was cut or taken out at the beginning."""
-    wanted: deque[int] = field(default_factory=deque)
+    wanted: list[int] = field(default_factory=list)
+    """Buckets, the next one last."""
     asked: dict[int, Asked] = field(default_factory=dict)
     partial: dict[int, Asked] = field(default_factory=dict)
     """Wanted again, for what did not fit."""

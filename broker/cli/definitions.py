@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -78,15 +78,17 @@ def definitions_import(
     return "all definitions are there"
 
 
-def _told(trial: dict[str, dict[str, int]]) -> str:
-    """What an import would do, in a line."""
+def _told(trial: dict[str, dict[str, Any]]) -> str:
+    """What an import would do, in a line; below it the names of what would be new or changed, as many as are told."""
     wanted = [
-        f"{counts[what]} {what} {section.replace('_', ' ')}"
+        (f"{what} {section.replace('_', ' ')}", counts[what], counts["names"][what])
         for section, counts in trial.items()
         for what in ("new", "changed")
         if counts[what]
     ]
-    return f"{', '.join(wanted) or 'nothing would change'}; nothing was done"
+    line = ", ".join(f"{count} {kind}" for kind, count, _ in wanted)
+    lists = [f"{kind}: {', '.join(names)}{', ...' if len(names) < count else ''}" for kind, count, names in wanted]
+    return "\n".join((f"{line or 'nothing would change'}; nothing was done", *lists))
 
 
 def _read(file: Path) -> bytes:

@@ -30,6 +30,7 @@ from .nodes import PRODUCT, RABBITMQ_API
 from .reading import Document, Reading, plain_table
 from .sayable import check_imported_name
 
+NAMES_MAX: Final = 20
 PASSWORDS_MAX: Final = 1000
 """In the clear, of one import: hashing them takes some 50 s."""
 _BY_ITSELF: Final = frozenset(name for name, _, _ in PREDECLARED) | {FAILOVER}
@@ -174,7 +175,8 @@ def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, 
 
 
 def trial(map_: ClusterMap, commands: Sequence[c.Defining]) -> Document:
-    """What an import would do: `{section: {"new": n, "changed": n, "same": n}}`. Refused as the import would be."""
+    """What an import would do: `{section: {"new": n, "changed": n, "same": n, "names": {"new": [name], "changed":
+    [name]}}}` with the first NAMES_MAX names of each. Refused as the import would be."""
     try:
         changing = {id(command) for command in map_.tried(commands)}
     except WiringError as error:
@@ -182,9 +184,27 @@ def trial(map_: ClusterMap, commands: Sequence[c.Defining]) -> Document:
     answer: Document = {}
     for command in commands:
         section, existed = _place(map_, command)
-        counts = answer.setdefault(section, {"new": 0, "changed": 0, "same": 0})
-        counts["same" if id(command) not in changing else "changed" if existed else "new"] += 1
+        counts = answer.setdefault(section, {"new": 0, "changed": 0, "same": 0, "names": {"new": [], "changed": []}})
+        what = "same" if id(command) not in changing else "changed" if existed else "new"
+        counts[what] += 1
+        if what != "same" and len(counts["names"][what]) < NAMES_MAX:
+            counts["names"][what].append(_named(command))
     return answer
+
+
+def _named(command: c.Defining) -> str:
+    """How a person is told of it."""
+    match command:
+        case c.Bind():
+            name = f"{command.source} to {command.destination_kind} {command.destination} by '{command.routing_key}'"
+        case c.SetPermission() | c.SetTopicPermission():
+            name = command.user
+        case c.SetVhostLimits():
+            return command.vhost
+        case _:
+            name = command.name
+    vhost = getattr(command, "vhost", "")
+    return f"{name} in {vhost}" if vhost else name
 
 
 def _place(map_: ClusterView, command: c.Defining) -> tuple[str, bool]:

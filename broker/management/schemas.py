@@ -397,7 +397,12 @@ def _treated(counted: str) -> Schema:
 
 
 _TRIED: Final = table(
-    additionalProperties=table({name: {"type": "integer"} for name in ("new", "changed", "same")}),
+    additionalProperties=table(
+        {
+            **{name: {"type": "integer"} for name in ("new", "changed", "same")},
+            "names": table({name: list_of(text()) for name in ("new", "changed")}),
+        }
+    ),
     description="Of a trial",
 )
 ANSWERS: Final[dict[Place, Schema]] = {

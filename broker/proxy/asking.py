@@ -9,7 +9,6 @@ of a get whose answer was lost is held by nobody, returns to its place, and is t
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.proxy.attachment import Attachment
@@ -45,12 +44,12 @@ class Asking:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._asked: deque[Asked] = deque()
+        self._asked: list[Asked] = []  # few, and mostly none
         self._gets: dict[RemoteConsumer, Attachment] = {}  # they stand in the queue, waiting for its head
         self._purges: list[tuple[Attachment, Ask, int, int]] = []  # waiting for a commit: count, mark
 
     def forget(self, attachment: Attachment) -> None:
-        self._asked = deque(one for one in self._asked if one.attachment is not attachment)
+        self._asked = [one for one in self._asked if one.attachment is not attachment]
         self._purges = [one for one in self._purges if one[0] is not attachment]
         for credit in [credit for credit, asker in self._gets.items() if asker is attachment]:
             del self._gets[credit]
@@ -72,7 +71,7 @@ class Asking:
         for _ in range(len(self._asked)):
             if not self._serving.open:
                 break  # perhaps the one before was a deletion
-            asked = self._asked.popleft()
+            asked = self._asked.pop(0)
             counts = asked.ask.what in (ASK_COUNTS, ASK_TOUCH, ASK_DELETE) or isinstance(asked.ask.word, Take)
             if counts and queue.ring.advance() < asked.seq and now_ms < asked.due_ms:
                 self._asked.append(asked)

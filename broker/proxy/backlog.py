@@ -94,8 +94,8 @@ class Backlog:
         self.sent = 0
         self.size = 0
         self._accepted = 0  # the owner has all up to it
-        self._sent: deque[Entry] = deque()
-        self._waiting: deque[Entry] = deque()
+        self._sent: deque[Entry] | tuple[()] = ()  # an empty deque weighs 760 bytes, and most queues rest
+        self._waiting: deque[Entry] | tuple[()] = ()
         self._waiting_bytes = 0
         self._again = False  # what waits was sent in an earlier attachment: it has waited for long enough
 
@@ -121,6 +121,8 @@ class Backlog:
         if ticket is not None:
             ticket.hold()
         self.next_number = entry.last + 1
+        if isinstance(self._waiting, tuple):
+            self._waiting = deque()
         self._waiting.append(entry)
         self._waiting_bytes += entry.size
         self.size += entry.size
@@ -132,8 +134,9 @@ class Backlog:
         """What was sent may be lost."""
         if outbox is not None:
             outbox.in_flight_bytes -= sum(entry.size for entry in self._sent)
-        self._sent.extend(self._waiting)
-        self._waiting, self._sent = self._sent, deque()
+        if self._sent:
+            self._sent.extend(self._waiting)
+            self._waiting, self._sent = self._sent, ()
         self._waiting_bytes = self.size
 
     def attached(self, accepted: int, outbox: Outbox) -> None:
@@ -165,6 +168,7 @@ class Backlog:
         self._again = self._again and bool(self._waiting)
 
     def _send_named(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
+        assert self._waiting, "it was looked at just now"
         entry = self._waiting[0]
         assert entry.named is not None, "only a numbered message goes this way"
         buffer = RecordBuffer()
@@ -173,6 +177,7 @@ class Backlog:
         self._departed(outbox)
 
     def _send_commit(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
+        assert self._waiting, "it was looked at just now"
         entry = self._waiting[0]
         commit = entry.commit
         assert commit is not None, "only a transaction goes this way"
@@ -186,7 +191,10 @@ class Backlog:
         self._departed(outbox)
 
     def _departed(self, outbox: Outbox) -> None:
+        assert self._waiting, "what departs has waited"
         entry = self._waiting.popleft()
+        if isinstance(self._sent, tuple):
+            self._sent = deque()
         self._sent.append(entry)
         self.sent = max(self.sent, entry.last)
         self._waiting_bytes -= entry.size
@@ -212,7 +220,7 @@ class Backlog:
         self.detached(outbox)
         size, self.size = self.size, 0
         self._waiting_bytes = 0
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, ()
         for entry in waiting:
             entry.refused = False
             entry.answer()

@@ -74,7 +74,8 @@ class Serving:
         self._synced = synced
         self._missing = dict(alive)  # members that have not attached at this epoch, with their incarnations
         self._attachments: dict[str, Attachment] = {}
-        self._free_holders = list(range(HOLDERS_MAX, 0, -1))
+        self._holders = 0  # so many numbers were given to attachments, from 1 on
+        self._free_holders: list[int] = []  # of these
         self._consumes: list[tuple[Attachment, Consume]] = []  # they wait for everybody's consumers
         self._passed_over: dict[Attachment, None] = {}  # their publishes came too early to be judged
         self.asking = Asking(self)
@@ -200,10 +201,17 @@ class Serving:
             return None
         return attachment
 
+    def _free_holder(self) -> int:
+        if self._free_holders:
+            return self._free_holders.pop()
+        assert self._holders < HOLDERS_MAX, "there are fewer members than numbers for them"
+        self._holders += 1
+        return self._holders
+
     def attach(self, node: str, incarnation: int, entry: AttachedQueue) -> None:
         attachment = self._attachments.get(node)
         if attachment is None:
-            attachment = Attachment(self, node, incarnation, self._free_holders.pop())
+            attachment = Attachment(self, node, incarnation, self._free_holder())
             self._attachments[node] = attachment
             if self.has_gap:
                 attachment.came_before = entry.sent

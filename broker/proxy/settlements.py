@@ -35,7 +35,7 @@ class Settlements:
         self._next_id = 1
         self._told = 0  # the last id that the owner was told in this attachment
         self._gathered: dict[tuple[int, int], list[int]] = {}  # outcome, delivery count -> seqs
-        self._open: deque[Settlement] = deque()
+        self._open: deque[Settlement] | tuple[()] = ()
         self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
         self._struck: dict[int, list[int]] = {}  # id of an open settlement -> seqs to be struck off it
         self._tickets: list[tuple[int, Ticket]] = []  # few, and seldom any: an empty deque weighs 760 bytes
@@ -57,6 +57,8 @@ class Settlements:
     def _append(self, outcome: int, ranges: Sequence[Range], count: int = 0) -> None:
         for start in range(0, len(ranges), RANGES_MAX):
             part = tuple(ranges[start : start + RANGES_MAX])
+            if isinstance(self._open, tuple):
+                self._open = deque()
             self._open.append(Settlement(self._next_id, outcome, part, count))
             if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED):
                 for first, last in part:
@@ -84,7 +86,9 @@ class Settlements:
 
     def _strike(self) -> None:
         """Takes what came again off its settlements."""
-        for place, settlement in enumerate(self._open if self._struck else ()):
+        if not self._struck or not self._open:
+            return
+        for place, settlement in enumerate(self._open):
             struck = self._struck.pop(settlement.id, None)
             if struck is not None:
                 left = subtract(settlement.ranges, ranges_of(struck))
@@ -127,7 +131,7 @@ class Settlements:
         """Forgets everything: the queue is gone; returns what was acknowledged."""
         acknowledged = [span for one in self._open if one.outcome == SETTLE_ACK for span in one.ranges]
         self._gathered.clear()
-        self._open.clear()
+        self._open = ()
         self._returned.clear()
         self._struck.clear()
         tickets, self._tickets = self._tickets, []

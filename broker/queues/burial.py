@@ -63,10 +63,10 @@ class Burial:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._open: dict[int, Dead] = {}  # by number, in order: held, or settled and that is not committed
-        self._leaving: deque[tuple[int, int]] = deque()  # (number, mark of the commit of its SET) of the settled
-        self._due: deque[Dead] = deque()  # not tried yet, in order
+        self._leaving: deque[tuple[int, int]] | tuple[()] = ()  # (number, mark of the commit of its SET) of the settled
+        self._due: deque[Dead] | tuple[()] = ()  # not tried yet, in order
         self._again: list[tuple[int, int, Dead]] = []  # heap of those to be tried again: when, number
-        self._line: deque[Dead] = deque()  # to be buried next, in this order
+        self._line: list[Dead] = []  # to be buried next, in this order; WINDOW at most
         self._loading: dict[int, Dead] = {}  # of the line, by seq: content on its way from the disk
         self._underway = 0
         self.ended = False
@@ -86,6 +86,8 @@ class Burial:
 
     def _add(self, dead: Dead) -> None:
         self._open[dead.number] = dead
+        if isinstance(self._due, tuple):
+            self._due = deque()
         self._due.append(dead)
 
     def wake_ms(self, now_ms: int) -> int:
@@ -107,7 +109,9 @@ class Burial:
                 self._stand_in_line(dead)
             else:
                 later.append(dead)
-        self._due.extendleft(reversed(later))
+        if later:
+            assert not isinstance(self._due, tuple), "what goes back was in it"
+            self._due.extendleft(reversed(later))
 
     @property
     def _has_room(self) -> bool:
@@ -133,7 +137,7 @@ class Burial:
     def _go_on(self) -> None:
         """Buries what stands in front and is here."""
         while self._line and (message := self._line[0].message) is not None:
-            dead = self._line.popleft()
+            dead = self._line.pop(0)
             dead.message = None
             self._bury(dead, message)
 
@@ -155,6 +159,8 @@ class Burial:
             pause_ms = min(RETRY_FIRST_MS << min(dead.tries - 1, 16), RETRY_MAX_MS)
             heappush(self._again, (queue.host.now_ms + pause_ms, dead.number, dead))
         else:
+            if isinstance(self._leaving, tuple):
+                self._leaving = deque()
             self._leaving.append((dead.number, queue.commits))
             queue.ring.settle(dead.seq)
         queue.ring.mark()

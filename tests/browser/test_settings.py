@@ -182,11 +182,11 @@ def test_definitions_are_previewed_and_then_imported(visit: Visit, api: httpx.Cl
     visit.told("Not JSON")
     upload(page, document)
     cells = {
-        "queues": ["1", "0", "1"],
-        "policies": ["0", "1", "0"],
-        "exchanges": ["1", "0", "1"],
-        "bindings": ["1", "0", "0"],
-        "users": ["1", "0", "0"],
+        "queues": ["1", "0", "1", "new: big in /"],
+        "policies": ["0", "1", "0", "changed: short in /"],
+        "exchanges": ["1", "0", "1", "new: x in /"],
+        "bindings": ["1", "0", "0", "new: x to queue big by 'big.*' in /"],
+        "users": ["1", "0", "0", "new: newcomer"],
     }
     for section, told in cells.items():
         expect(visit.row("What an import would do", section).get_by_role("cell")).to_have_text([section, *told])

@@ -9,6 +9,8 @@ interface Counts {
   new: number;
   changed: number;
   same: number;
+  /** The first of those that would be new or changed. */
+  names: { new: string[]; changed: string[] };
 }
 
 /** A document that was looked at, where it is to go ("": the cluster), and what it would do there; or why it would not. */
@@ -101,6 +103,15 @@ function sections(document: unknown): string[] {
 
 const spoken = (section: string) => section.replaceAll("_", " ");
 
+/** What would change comes first: it replaces something. */
+function Which({ counts }: { counts: Counts }) {
+  const listed = (what: "changed" | "new") => {
+    const names = counts.names[what];
+    return names.length > 0 && <div key={what}>{`${what}: ${names.join(", ")}${names.length < counts[what] ? ", …" : ""}`}</div>;
+  };
+  return <small>{[listed("changed"), listed("new")]}</small>;
+}
+
 function Preview({ looked, deed, then }: { looked: Looked; deed: () => Promise<unknown>; then: () => void }) {
   const found = Object.entries(looked.trial);
   const sum = (of: (counts: Counts) => number) => found.reduce((total, [, counts]) => total + of(counts), 0);
@@ -117,6 +128,7 @@ function Preview({ looked, deed, then }: { looked: Looked; deed: () => Promise<u
           { title: "New", number: true, cell: ([, counts]) => number(counts.new) },
           { title: "Changed", number: true, cell: ([, counts]) => number(counts.changed) },
           { title: "As they are", number: true, cell: ([, counts]) => number(counts.same) },
+          { title: "Which", wide: true, cell: ([, counts]) => <Which counts={counts} /> },
         ]}
       />
       {looked.passed.length > 0 && <p class="note">{`Left out, for no single vhost has them: ${looked.passed.map(spoken).join(", ")}.`}</p>}

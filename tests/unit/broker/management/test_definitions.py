@@ -162,19 +162,28 @@ def test_a_trial_tells_what_would_be_new_or_changed() -> None:
         "bindings": [{"vhost": "v", "source": "x", "destination": "q", "destination_type": "queue"}],
     }
     commands, _ = definitions.planned(document, WHEN_MS)
-    assert definitions.trial(place.mirror.map, commands) == {
-        "vhosts": {"new": 1, "changed": 0, "same": 1},
-        "users": {"new": 1, "changed": 1, "same": 0},
-        "permissions": {"new": 0, "changed": 0, "same": 1},
-        "queues": {"new": 1, "changed": 0, "same": 1},
-        "exchanges": {"new": 1, "changed": 0, "same": 0},
-        "bindings": {"new": 1, "changed": 0, "same": 0},
-    }
+    told = definitions.trial(place.mirror.map, commands)
+    kinds = ("new", "changed", "same")
+    assert {section: tuple(counts[kind] for kind in kinds) for section, counts in told.items()} == {
+        "vhosts": (1, 0, 1), "users": (1, 1, 0), "permissions": (0, 0, 1), "queues": (1, 0, 1), "exchanges": (1, 0, 0),
+        "bindings": (1, 0, 0),
+    }  # fmt: skip
+    assert {section: (counts["names"]["new"], counts["names"]["changed"]) for section, counts in told.items()} == {
+        "vhosts": (["v"], []), "users": (["eve"], ["guest"]), "permissions": ([], []), "queues": (["q in v"], []),
+        "exchanges": (["x in v"], []), "bindings": (["x to queue q by '' in v"], []),
+    }  # fmt: skip
     document["queues"].append({"name": "kept", "vhost": "/", "durable": False})
     commands, _ = definitions.planned(document, WHEN_MS)
     with pytest.raises(Refused, match="inequivalent arg 'durable' for queue 'kept' in vhost '/'"):
         definitions.trial(place.mirror.map, commands)
     assert place.mirror.map.digest() == digest
+
+
+def test_of_very_many_names_the_first_are_told() -> None:
+    queues = [{"name": f"q{number}", "vhost": "/"} for number in range(30)]
+    commands, _ = definitions.planned({"queues": queues}, WHEN_MS)
+    told = definitions.trial(Place().mirror.map, commands)["queues"]
+    assert (told["new"], told["names"]["new"][-1], len(told["names"]["new"])) == (30, "q19 in /", definitions.NAMES_MAX)
 
 
 def test_a_trial_of_what_was_exported_would_change_nothing() -> None:
