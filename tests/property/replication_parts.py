@@ -80,6 +80,8 @@ def unpack(data: bytes | memoryview) -> list[Record]:
 class Ring:
     """One copy of a queue: the fold of its records. What is not written yet stands in `unwritten`."""
 
+    oldest_first = False
+
     def __init__(self) -> None:
         self.live: dict[int, list[Any]] = {}  # seq -> [token, epoch, delivery count, reason of death or None]
         self.epochs: list[tuple[int, int]] = []
