@@ -18,6 +18,7 @@ COMPILED = [
     "journal.walk_fast",
     "broker.amqp.codec_fast",
     "broker.queues.ring_fast",
+    "broker.transactions.rows_fast",
     "pipeline.records_fast",
 ]
 

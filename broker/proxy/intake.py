@@ -11,7 +11,6 @@ ready, and would take the room of what is published. What comes meanwhile is pas
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from broker.proxy.attachment import Attachment
@@ -139,7 +138,7 @@ class Intake:
 
     def _take_rows(self, attachment: Attachment, commit: Commit, moved: Moved, records: memoryview) -> None:
         """Rows of a committed segment: those that are not here, or none if there is no room for them."""
-        if len(moved.seqs) != commit.count or any(a >= b for a, b in pairwise(moved.seqs)):
+        if len(moved.seqs) != commit.count or list(moved.seqs) != sorted(set(moved.seqs)):
             raise BadMessage(
                 f"{commit.count} rows of segment {moved.segment} with seqs that are not as many and rising"
             )

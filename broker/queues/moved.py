@@ -86,6 +86,14 @@ def put_rows(queue: Queue, moved: Moved, rows: Sequence[Row], ticket: Ticket, no
 def take_rows(queue: Queue, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
     """Publishes what is new of the part, all of it or, when there is no room, nothing."""
     assert part.moved is not None, "the part is of a segment"
+    if len(part.publishes) == 1 and part.publishes[0][1] is None and not known_rows(queue, part.moved):
+        messages = part.publishes[0][0]  # as a rule
+        if queue.takes(messages, now_ms):
+            note_moved(queue, part.moved)
+            queue.publish(messages, ticket, now_ms)
+        else:
+            ticket.rejected = True
+        return
     rows = new_rows(queue, part)
     if queue.takes([message for message, _ in rows], now_ms):
         put_rows(queue, part.moved, rows, ticket, now_ms)

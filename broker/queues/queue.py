@@ -195,8 +195,9 @@ class Queue:
 
     def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
         """As `accepts`, for all of these messages or none; what is refused is no dead letter."""
-        size = sum(message.size for message in messages[:-1]) + 1
-        return not messages or not self.rejects or self.has_room(now_ms, len(messages), size)
+        if not messages or not self.rejects:
+            return True
+        return self.has_room(now_ms, len(messages), sum(message.size for message in messages[:-1]) + 1)
 
     def has_room(self, now_ms: int, more: int = 1, more_bytes: int = 1) -> bool:
         """Whether there is room for so much more (amqp-rules 5.6: the length counts ready only)."""

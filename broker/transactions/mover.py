@@ -18,25 +18,24 @@ A row without a route goes to the target's alternate exchange, as any publish; w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from broker.amqp import properties as codec
 from broker.queues.face import CommitPart, Moved, QueueFace
 from broker.queues.queue import Queue
 from broker.queues.ring import Location
 from broker.queues.ticket import Ticket
-from broker.routing.router import Route, Router
-from broker.transactions.onward import looks_alone, route_of
+from broker.routing.router import Router
+from broker.transactions.onward import route_of
+from broker.transactions.rows import Way, divide, next_rows, settle_rows
 from cluster.entities import Segment
-from journal.record import Message
+from journal.record import Message, size_of
 
 ROWS_MAX: Final = 4096
 BYTES_MAX: Final = 1 << 20
 """Of a group; one row may be longer."""
 RETRY_FIRST_MS: Final = 1000
 RETRY_MAX_MS: Final = 60_000
-ROUTES_MAX: Final = 4096
-"""Addresses whose routes are remembered."""
 Named = tuple[bytes, int]
 
 
@@ -112,7 +111,7 @@ class Mover:
     finished     nothing is left
     """
 
-    __slots__ = ("_at", "_group", "_loading", "_parts", "_prefix", "_routes", "_routes_of", "ended", "finished",
+    __slots__ = ("_at", "_group", "_loading", "_parts", "_prefix", "ended", "finished",
                  "host", "queue", "router", "segment", "unroutable")  # fmt: skip
 
     def __init__(self, queue: Queue, segment: Segment, router: Router[QueueFace], host: Host) -> None:
@@ -130,8 +129,6 @@ class Mover:
         self._group: list[int] = []
         self._parts: list[Part] = []
         self._loading = False
-        self._routes: dict[bytes, tuple[bytes, Route[QueueFace]]] = {}
-        self._routes_of = -1  # the wiring that they are of
 
     def turn(self, now_ms: int) -> bool:
         """Does what can be done now; whatever it waits for gives its queue a turn. Whether nothing is left."""
@@ -149,77 +146,55 @@ class Mover:
         """Finds the next group. False: there is none, or its content is on its way from the disk."""
         ring = self.queue.ring
         top = (ring.committed if ring.replicated else ring.next_seq) - 1
-        seqs: list[int] = []
-        absent: list[Location] = []
-        size = 0
-        for seq, *_ in ring.living(self._at, top, ROWS_MAX):
-            message = ring.message(seq)
-            location = None if message is not None else ring.location(seq)
-            size += message.size if message is not None else location[3] if location is not None else 0
-            if seqs and size > BYTES_MAX:
-                break
-            seqs.append(seq)
-            if location is not None:
-                absent.append(location)
+        seqs, messages, absent = next_rows(ring, self._at, top, ROWS_MAX, BYTES_MAX)
         if not seqs:
             self.finished = top == ring.next_seq - 1
             return False
         if not absent:
-            self._begin(seqs, {})
+            self._begin(seqs, messages)
             return True
 
-        def loaded(messages: Sequence[Message]) -> None:
+        def loaded(found: Sequence[Message]) -> None:
             self._loading = False
             if not self.ended:
-                found = {location[0]: message for location, message in zip(absent, messages, strict=True)}
-                self._begin(seqs, found)
+                read = iter(found)
+                self._begin(seqs, [next(read) if message is None else message for message in messages])
                 self.queue.ring.mark()
 
         self._loading = True
         self.host.fetch(self.queue, absent, loaded)
         return False
 
-    def _begin(self, seqs: list[int], found: dict[int, Message]) -> None:
+    def _begin(self, seqs: list[int], messages: list[Any]) -> None:
         """Routes the rows of a group."""
-        now_ms, ring = self.host.now_ms, self.queue.ring
         parts: dict[QueueFace, Part] = {}
-        for seq in seqs:
-            message = found.get(seq) or ring.message(seq)
-            assert message is not None, "a row is in memory when it is moved"
-            address, targets, named = self._route(message)
-            if not targets:
-                self.unroutable += 1
-                continue
-            row = Message(
-                address, message.payload, message.header_length, message.flags, message.priority, now_ms,
-                message.ttl_ms,
-            )  # fmt: skip
-            for target in targets:
-                part = parts.get(target)
-                if part is None:
-                    part = parts[target] = Part(target)
-                if named is not None:
+        ways: dict[bytes, Way] = {}
+        lost = 0
+
+        def way_of(message: Message, alone: bool) -> Way:
+            nonlocal lost
+            address, targets, named = self._route(message, alone)
+            into = [parts.get(target) or parts.setdefault(target, Part(target)) for target in targets]
+            if named is not None:
+                for part in into:
                     part.named[len(part.seqs)] = named
-                part.messages.append(row)
-                part.seqs.append(seq)
+            if not alone and into:
+                ways[message.address] = address, into
+            lost += not into
+            return address, into
+
+        divide(seqs, messages, ways, way_of, self.host.now_ms)
+        self.unroutable += lost
         self._group = seqs
         self._parts = list(parts.values())
 
-    def _route(self, message: Message) -> tuple[bytes, Sequence[QueueFace], Named | None]:
+    def _route(self, message: Message, alone: bool) -> tuple[bytes, Sequence[QueueFace], Named | None]:
         """The row's address from now on, its queues, and its number if its producer gave one."""
-        if self._routes_of != self.router.generation or len(self._routes) > ROUTES_MAX:
-            self._routes.clear()
-            self._routes_of = self.router.generation
-        alone = looks_alone(message)
-        known = None if alone else self._routes.get(message.address)
-        if known is not None:
-            return known[0], known[1].targets, None
         key = message.routing_key
         address = self._prefix + bytes((len(key),)) + key
         if not alone:
             route = self.router.route(self.segment.target, key.decode("utf-8", "surrogateescape"), lambda: None)
             if not route.uncacheable:
-                self._routes[message.address] = address, route
                 return address, route.targets, None
         properties = codec.decode(message.header)
         route = route_of(self.router, self.segment.target, message, properties)
@@ -253,13 +228,12 @@ class Mover:
         ticket = Ticket(0, 0, answered)
         part.waits = True
         if part.target.ring.journaled:
-            self.host.published(sum(message.size for messages, _ in some.publishes for message in messages))
+            self.host.published(sum(size_of(messages) for messages, _ in some.publishes))
         part.target.commit(some, ticket, self.host.now_ms)
         ticket.pass_()
 
     def _settle(self) -> None:
-        for seq in self._group:
-            self.queue.ring.settle(seq)
+        settle_rows(self.queue.ring, self._group)
         self.queue.ring.mark()
         self._at = self._group[-1] + 1
         self._group, self._parts = [], []

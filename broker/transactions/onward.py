@@ -8,18 +8,9 @@ from broker.amqp import properties as codec
 from broker.amqp.properties import Properties
 from broker.routing.carbon_copy import copy_keys
 from broker.routing.router import Route, Router
-from journal.layout import HAS_HEADERS
 from journal.record import Message
 
 Q = TypeVar("Q")
-
-
-def looks_alone(message: Message) -> bool:
-    """Whether the row's own headers matter: copies, or a producer that numbers it. May err on the careful side."""
-    if not message.flags & HAS_HEADERS:
-        return False
-    header = message.header
-    return b"CC" in header or b"x-producer" in header
 
 
 def route_of(router: Router[Q], target: str, message: Message, properties: Properties | None = None) -> Route[Q]:

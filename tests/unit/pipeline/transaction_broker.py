@@ -48,6 +48,11 @@ class TransactionBroker:
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
+    @property
+    def options(self) -> dict[str, str]:
+        """Of a client that is to meet it."""
+        return {"endpoints": f"127.0.0.1:{self.port}"}
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
@@ -165,6 +170,10 @@ class TransactionBroker:
             return {"outcome": "already", "code": 0, "reason": ""}
         if epoch < last:
             reason = f"fenced: producer '{producer}' has committed epoch {last}, and {epoch} is over"
+            return {"outcome": "refused", "code": 409, "reason": reason}
+        runs = self.runs.get(producer, [])
+        if body["run"] in runs[:-1]:
+            reason = f"fenced: run {body['run']} of producer '{producer}' was replaced by run {runs[-1]}"
             return {"outcome": "refused", "code": 409, "reason": reason}
         for name in body["transactions"]:
             if name not in self.segments:

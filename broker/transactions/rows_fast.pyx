@@ -1,0 +1,92 @@
+"""What a mover does with each row of a group; rows_pure.py is the specification."""
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcmp
+
+from journal.layout import HAS_HEADERS as _HAS_HEADERS
+from journal.record_fast cimport Message, make_message
+
+cdef int HAS_HEADERS = _HAS_HEADERS
+
+
+cdef bint contains(const char *text, Py_ssize_t size, const char *word, Py_ssize_t length) noexcept:
+    cdef Py_ssize_t at
+    for at in range(size - length + 1):
+        if text[at] == word[0] and memcmp(text + at, word, length) == 0:
+            return True
+    return False
+
+
+cdef bint is_alone(Message message) noexcept:
+    cdef const char *header
+    if not message.flags & HAS_HEADERS:
+        return False
+    header = PyBytes_AS_STRING(message.payload)
+    return contains(header, message.header_length, b"CC", 2) or contains(
+        header, message.header_length, b"x-producer", 10
+    )
+
+
+def looks_alone(Message message not None) -> bool:
+    """See rows_pure."""
+    return is_alone(message)
+
+
+def next_rows(ring, uint64_t first, uint64_t last, uint64_t rows_max, uint64_t bytes_max) -> tuple:
+    """See rows_pure."""
+    cdef list seqs = [], messages = [], absent = []
+    cdef uint64_t size = 0
+    cdef tuple place, location = None
+    cdef Message message
+    message_of = ring.message
+    for place in <list>ring.living(first, last, rows_max):
+        seq = place[0]
+        message = message_of(seq)
+        if message is None:
+            location = ring.location(seq)
+            size += <uint64_t>location[3]
+        else:
+            size += <uint64_t>message.size
+        if seqs and size > bytes_max:
+            break
+        seqs.append(seq)
+        messages.append(message)
+        if message is None:
+            absent.append(location)
+    return seqs, messages, absent
+
+
+def divide(list seqs not None, list messages not None, dict ways not None, way_of, int64_t now_ms) -> None:
+    """See rows_pure."""
+    cdef Message message, row
+    cdef Py_ssize_t at
+    cdef bint alone
+    cdef tuple way = None
+    cdef bytes last = None
+    cdef list lists = None
+    for at in range(len(messages)):
+        message = <Message?>messages[at]
+        alone = is_alone(message)
+        if alone or last is None or message.address is not last:
+            way = None if alone else <tuple>ways.get(message.address)
+            if way is None:
+                way = <tuple?>way_of(message, alone)
+            last = None if alone else message.address
+            lists = [(part.messages, part.seqs) for part in way[1]]
+        if not lists:
+            continue
+        row = make_message(
+            <bytes>way[0], message.payload, message.header_length, message.flags, message.priority, now_ms,
+            message.ttl_ms,
+        )
+        for pair in lists:
+            (<list>(<tuple>pair)[0]).append(row)
+            (<list>(<tuple>pair)[1]).append(seqs[at])
+
+
+def settle_rows(ring, list seqs not None) -> None:
+    """See rows_pure."""
+    settle = ring.settle
+    for seq in seqs:
+        settle(seq)
