@@ -8,7 +8,7 @@ import pytest
 
 from broker.amqp import methods as m
 from cluster import commands as c
-from cluster.ids import QueueId
+from cluster.ids import NodeId, QueueId
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import bodies
 from tests.unit.broker.transactions.stager import Stager
@@ -168,3 +168,51 @@ def test_an_epoch_waits_for_the_one_before_wherever_that_is() -> None:
     cluster["a"].node.alarms.clear()
     cluster.wait(2000)
     check_seen(cluster, [b"0", b"1"])
+
+
+def test_a_segment_beyond_its_limit_is_refused_by_its_owner() -> None:
+    cluster, alice = begin("a", "b")
+    alice.declare("txn.a", x_max_staged_bytes=1000)
+    cluster.order(c.DrainNode(node=NodeId("a")))
+    part = cluster["a"].node.part
+    assert part is not None
+    assert part.hand_over(segment_queue(cluster), "c")
+    cluster.turn()
+    entity = cluster["a"].map.queue_by_id(segment_queue(cluster))
+    assert entity is not None
+    assert entity.owner == "c"
+    assert alice.stage("txn.a", bytes(900)) == [m.BasicAck(1, True)]
+    assert alice.stage("txn.a", bytes(900)) == [m.BasicNack(2, False, False)]
+    assert alice.status()["open"][0]["rows"] == 1
+    alice.commit("txn.a")
+    assert bodies(cluster["b"].client().consume("q")) == [bytes(900)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_queues_are_handed_over_while_rows_move(seed: int) -> None:
+    chance = random.Random(seed)
+    cluster, alice = begin(chance.choice("abc"), chance.choice("abc"))
+    rows: list[bytes] = []
+    for epoch in range(3):
+        name = f"txn.{epoch}"
+        some = named(f"e{epoch}.", 8)
+        rows += some
+        alice.declare(name, epoch=epoch)
+        for row in some:
+            alice.stage(name, row, key="k.r" if row.endswith(b"r") else "k")
+        cluster.order(
+            c.CommitTransaction(
+                vhost="/", producer="p", epoch=epoch, run="r1", transactions=(name,), user="guest", at_ms=1
+            )
+        )
+        for _ in range(chance.randrange(20)):
+            cluster._round()
+            if chance.random() < 0.3:
+                site = cluster[chance.choice("abc")]
+                owned = [queue for queue in site.node.queues.values() if queue.ring.replicated]
+                if owned:
+                    assert site.node.part is not None
+                    to = chance.choice([other for other in "abc" if other != site.name])
+                    site.node.part.hand_over(chance.choice(owned).entity.queue_id, to)
+    cluster.wait(5000)
+    check_seen(cluster, rows)
