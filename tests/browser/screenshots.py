@@ -186,6 +186,7 @@ def shoot(http: str) -> None:
                     path=IMAGES / "web-timeline.png"
                 )
         visit.go("queues/%2F/audit")
+        page.set_viewport_size({"width": 1180, "height": 1600})  # the panel stands below the bar, whole
         form = page.get_by_role("form", name="Browse messages")
         form.get_by_label("Filter").fill('type=order.created AND payload~"Lisbon"')
         form.get_by_label("At once").select_option("20")

@@ -46,6 +46,7 @@ def test_messages_are_found_by_a_filter_and_shown_whole(visit: Visit, api: httpx
     whole = page.get_by_role("article", name="Message 2")
     expect(whole).to_contain_text("m1")
     expect(whole.get_by_label("Payload", exact=True)).to_contain_text('"name": "<b>ü</b>"')
+    expect(whole.get_by_label("Payload", exact=True)).to_have_css("text-align", "left")
     whole.get_by_role("button", name="Hex").click()
     expect(whole.get_by_label("Payload", exact=True)).to_contain_text("7b 22 6e 75 6d 62 65 72")
     whole.get_by_role("button", name="Text").click()

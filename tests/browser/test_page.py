@@ -353,6 +353,7 @@ def test_a_narrow_screen_shows_all_pages_without_scrolling_sideways(visit: Visit
         expect(page.locator(".panel").first).to_be_visible()
         page.wait_for_load_state("networkidle")
         visit.fits()
+        expect(page.get_by_role("navigation", name="Pages").locator("[aria-current]")).to_be_in_viewport(ratio=0.9)
 
 
 def test_many_queues_come_in_pages_filtered_and_sorted_by_the_node(visit: Visit, api: httpx.Client) -> None:

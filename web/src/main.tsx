@@ -116,6 +116,7 @@ function Signed({ me, stale, out }: { me: Me; stale: number | null; out: () => v
   const names = offered(me);
   const name = words[0] ?? "overview";
   const main = useRef<HTMLElement>(null);
+  const nav = useRef<HTMLElement>(null);
   const at = words.join("/");
   const first = useRef(true);
   const object = words[name === "connections" ? 1 : 2];
@@ -126,6 +127,14 @@ function Signed({ me, stale, out }: { me: Me; stale: number | null; out: () => v
     first.current = false;
     scrollTo(0, 0);
   }, [at]);
+  useEffect(() => {
+    // on a narrow screen the row of pages is longer than the screen
+    const row = nav.current;
+    const here = row?.querySelector<HTMLElement>("[aria-current]");
+    if (!row || !here) return;
+    const [all, one] = [row.getBoundingClientRect(), here.getBoundingClientRect()];
+    row.scrollLeft += one.left + one.width / 2 - (all.left + all.width / 2);
+  }, [name]);
   const leave = async () => {
     await post("logout", {}).catch(() => null);
     out();
@@ -143,7 +152,7 @@ function Signed({ me, stale, out }: { me: Me; stale: number | null; out: () => v
         <a class="brand" href={link("overview")}>
           <Mark /> clusterbroker
         </a>
-        <nav aria-label="Pages">
+        <nav aria-label="Pages" ref={nav}>
           {names.map((one) => (
             <a key={one} href={link(one)} aria-current={one === name ? "page" : undefined}>
               {TITLES[one]}
