@@ -41,15 +41,24 @@ def _names(context: typer.Context, incomplete: str, path: str, vhost: bool = Fal
 
     try:
         with closing(Reach(**_reaching(context), timeout_s=PATIENCE_S, may_ask=False)) as reach:
-            query = {"columns": field} if field == "name" else {}
+            query = _beginning(incomplete) if field == "name" else {}
             if vhost:
                 found = reach.api.get(path + "/{}", str(context.params.get("vhost") or "/"), query=query)
             else:
                 found = reach.api.get(path, query=query)
     except (Exception, typer.Exit):
         return []
+    found = found["items"] if isinstance(found, dict) else found
     names = sorted({str(row.get(field)) for row in found if str(row.get(field, "")).startswith(incomplete)})
     return [name for name in names if name][:OFFERED_MAX]
+
+
+def _beginning(incomplete: str) -> dict[str, str]:
+    """The first of those whose names begin so: thousands of others stay at the node."""
+    asked = {"columns": "name", "page": "1", "page_size": str(OFFERED_MAX), "sort": "name"}
+    if incomplete and "\\E" not in incomplete:
+        asked |= {"name": rf"^\Q{incomplete}\E", "use_regex": "true"}
+    return asked
 
 
 def _offered(path: str, *, vhost: bool = False, field: str = "name") -> Callable[[typer.Context, str], list[str]]:

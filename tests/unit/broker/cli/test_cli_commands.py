@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.cli.endings import FAILED, USAGE
+from tests.unit.broker.management.set_up import queue
 
 
 def test_a_list_for_people_and_for_programs(here: Any, there: Any) -> None:
@@ -182,6 +183,13 @@ def test_names_are_completed(served: Any, invoke: Any) -> None:
     assert offered("queu") == ["queues"]
     assert sorted(offered("queues mo")) == ["move", "move-messages", "moves"]
     assert offered(f"queues show {at} li") == ["limited"]
+    assert offered(f"queues show {at} .*") == []
+    for number in range(300):
+        served.place.must(queue(f"many.{number:03}"))
+    assert offered(f"queues show {at} many.29") == [f"many.{number}" for number in range(290, 300)]
+    assert offered(f"queues show {at} Many.29") == []
+    assert len(offered(f"queues show {at} many")) == 200
+    assert len(offered(f"queues show {at} ")) == 200
     assert offered(f"queues show {at} --vhost a/b th") == ["there"]
     assert offered(f"queues list {at} --vhost a") == ["a/b"]
     assert offered(f"users tags {at} gu") == ["guest"]
