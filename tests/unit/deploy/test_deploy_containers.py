@@ -17,6 +17,7 @@ import yaml
 from broker.cli.main import app  # noqa: F401 - the command must load
 from broker.cli.sample import variable
 from broker.config import ENVIRONMENT_PREFIX, NodeConfig, fields, load
+from broker.http.sessions import LIFE_MS
 from broker.server.cluster_operations import DRAIN_S
 from broker.server.shell import GOODBYE_S, HAND_OVER_S
 from broker.server.storage import SETTLE_S
@@ -177,10 +178,22 @@ def container_of(manifests: dict[str, Any]) -> dict[str, Any]:
     return container
 
 
+SERVICES = ("Service/clusterbroker", "Service/clusterbroker-http", "Service/clusterbroker-nodes")
+
+
+def test_a_browser_stays_at_the_node_that_knows_its_session(manifests: dict[str, Any]) -> None:
+    http = [name for name in SERVICES if any(port["name"] == "http" for port in manifests[name]["spec"]["ports"])]
+    assert http == ["Service/clusterbroker-http", "Service/clusterbroker-nodes"], "the last has no address of its own"
+    spec = manifests["Service/clusterbroker-http"]["spec"]
+    assert spec["sessionAffinity"] == "ClientIP"
+    assert spec["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"] * 1000 == LIFE_MS
+
+
 def test_its_kinds_are_those_of_the_stable_apis(manifests: dict[str, Any]) -> None:
     assert {name: document["apiVersion"] for name, document in manifests.items()} == {
         "ConfigMap/clusterbroker": "v1",
         "Service/clusterbroker": "v1",
+        "Service/clusterbroker-http": "v1",
         "Service/clusterbroker-nodes": "v1",
         "PodDisruptionBudget/clusterbroker": "policy/v1",
         "StatefulSet/clusterbroker": "apps/v1",
@@ -224,7 +237,7 @@ def test_ports_are_those_that_the_node_listens_at(
     assert named == listening
     protocols = {port["name"]: port.get("protocol", "TCP") for port in container_of(manifests)["ports"]}
     assert {name for name, protocol in protocols.items() if protocol == "UDP"} == {"beats"}, "beats are datagrams"
-    for service in ("Service/clusterbroker", "Service/clusterbroker-nodes"):
+    for service in SERVICES:
         for port in manifests[service]["spec"]["ports"]:
             assert listening[port["targetPort"]] == port["port"]
             assert port.get("protocol", "TCP") == protocols[port["targetPort"]]
@@ -303,5 +316,5 @@ def test_two_of_three_stay(manifests: dict[str, Any]) -> None:
     assert stateful["podManagementPolicy"] == "Parallel", "founders wait for each other"
     [rule] = pod_of(manifests)["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert rule["labelSelector"]["matchLabels"] == labels
-    for service in ("Service/clusterbroker", "Service/clusterbroker-nodes"):
+    for service in SERVICES:
         assert manifests[service]["spec"]["selector"] == labels
