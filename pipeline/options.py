@@ -154,7 +154,7 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("includeHeaders", "false", flag, "include_headers",
                "Whether there is a column `headers`; it costs the most of all."),
         Option("readTimeoutMs", "60000", whole(1, 3_600_000), "read_timeout_ms",
-               "A task fails when nothing comes for so long."),
+               "A task fails when nothing comes for so long, and a query when it is not told how far its stream is."),
     ),
     "What is read of a journal": (
         Option("journal", None, text, "journal",
@@ -278,6 +278,7 @@ def parse(given: Mapping[str, str], reads: bool = False) -> Options:
     _check_together(values, named)
     if reads:
         _check_reading(values, named)
+        values["confirm_timeout_ms"] = values["read_timeout_ms"]  # of questions, which are confirmed too
     return Options(**values)
 
 

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -38,6 +39,7 @@ from pipeline.showcase.watch import Watch
 ROWS_PER_FILE: Final = 2_500
 FEED_EVERY_S: Final = 0.25
 QUIET_TIMEOUT_S: Final = 240.0
+RESTARTS_MAX: Final = 5
 AWAY_S: Final = 5.0
 """So long the killed node is gone."""
 
@@ -70,6 +72,8 @@ class SparkJob:
         self._words += ["--endpoints", endpoints, "--guarantee", guarantee, "--master", "local[2,4]"]
         self.log = directory / "job.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self.restarts = 0
+        """After errors, such as a Python worker that did not start in time."""
 
     def start(self) -> None:
         with self.log.open("ab") as log:
@@ -85,8 +89,12 @@ class SparkJob:
             self._process.wait()
 
     def check(self) -> None:
-        """Raises ShowcaseFailed when it ended with an error."""
+        """Starts it again when it ended with an error, as whoever runs jobs does. Raises ShowcaseFailed in the end."""
         if self._process is not None and self._process.poll() not in (None, 0):
+            if self.restarts < RESTARTS_MAX:
+                self.restarts += 1
+                self.start()
+                return
             said = self.log.read_text(errors="replace").strip().splitlines()
             reason = next((line for line in reversed(said) if "Error" in line or "Exception" in line), "no reason")
             raise ShowcaseFailed(f"the Spark job failed: {reason[:300]} (its log: {self.log})")
@@ -102,6 +110,7 @@ class Showcase:
         (directory / "input").mkdir(parents=True)
         self.kills: dict[str, float] = {}
         self.result: dict[str, Any] = {}
+        self.restarts = 0
 
     def run(self) -> tuple[Consumers, Watch]:
         """Raises ShowcaseFailed."""
@@ -134,6 +143,7 @@ class Showcase:
                 self.result = json.loads((directory / "result.json").read_text())
                 self._until(lambda: len(taking.seen) >= self.result["readings"], bars, watch, job)
             finally:
+                self.restarts = job.restarts
                 job.kill()
                 watch.stop()
                 if taking.is_alive():
@@ -159,7 +169,7 @@ class Showcase:
             time.sleep(0.1)
 
 
-def table_of(result: dict[str, Any], taking: Consumers, watch: Watch, kills: dict[str, float]) -> Table:
+def table_of(result: dict[str, Any], taking: Consumers, watch: Watch, kills: dict[str, float], restarts: int) -> Table:
     """What became of the rows."""
     table = Table(header_style="bold", box=None, pad_edge=False)
     for title in ("what", "rows", "how"):
@@ -178,6 +188,8 @@ def table_of(result: dict[str, Any], taking: Consumers, watch: Watch, kills: dic
     table.add_row("windows", f"{len(taking.windows):,}", "of 15 minutes and a region, when they were complete")
     for name, at_s in kills.items():
         table.add_row("killed (SIGKILL)", "", f"{name}, after {at_s:.0f} s")
+    if restarts:
+        table.add_row("job ended with an error", f"{restarts}", "and was started again")
     return table
 
 
@@ -211,6 +223,8 @@ def main() -> int:
         parser.error(f"--rows must be at least {4 * ROWS_PER_FILE}")
     began_s = time.monotonic()
     console = Console(highlight=False)
+    for name in ("aio_pika", "aiormq"):  # a node that is killed is no news here
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     directory = (given.directory or Path(tempfile.mkdtemp(prefix="clusterbroker-showcase-"))).absolute()
     columns = TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as progress:
@@ -221,7 +235,7 @@ def main() -> int:
             progress.stop()
             print(f"showcase failed: {' '.join(str(error).split())} (all is kept in {directory})")
             return 1
-    console.print(table_of(showcase.result, taking, watch, showcase.kills))
+    console.print(table_of(showcase.result, taking, watch, showcase.kills, showcase.restarts))
     picture = given.plot or directory / "rates.svg"
     try:
         title = f"{given.rows:,} lines through Spark and the broker, {given.guarantee}"

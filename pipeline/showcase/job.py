@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+EVERY: Final = "1 second"
 QUIET_S: Final = 90.0
 """So long the end waits for the next row of the archive."""
 
@@ -58,7 +59,11 @@ class Job:
 
     def _publish(self, frame: DataFrame, name: str, exchange: str) -> StreamingQuery:
         writer = frame.writeStream.format("clusterbroker").queryName(name).option("exchange", exchange)
-        writer = writer.option("endpoints", self._endpoints).option("deliveryGuarantee", self._guarantee)
+        writer = (
+            writer.trigger(processingTime=EVERY)
+            .option("endpoints", self._endpoints)
+            .option("deliveryGuarantee", self._guarantee)
+        )
         return writer.option("checkpointLocation", str(self._directory / "checkpoints" / name)).start()
 
     def start(self) -> list[StreamingQuery]:
@@ -67,7 +72,13 @@ class Job:
         malformed = self._publish(malformed_messages(self._lines()), "malformed", MALFORMED)
         stream = self._spark.readStream.format("clusterbroker").option("endpoints", self._endpoints)
         stream = stream.option("stream", ARCHIVE).option("startingOffsets", "earliest")
-        files = archived(stream.load()).writeStream.format("parquet").queryName("archive").partitionBy("date")
+        files = (
+            archived(stream.load())
+            .writeStream.trigger(processingTime=EVERY)
+            .format("parquet")
+            .queryName("archive")
+            .partitionBy("date")
+        )
         files = files.option("checkpointLocation", str(self._directory / "checkpoints" / "archive"))
         return [readings, windows, malformed, files.start(self.output)]
 

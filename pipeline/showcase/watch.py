@@ -35,7 +35,7 @@ class Watch(threading.Thread):
     def __init__(self, endpoints: str, progress: Path, fed: Callable[[], int], consumed: Callable[[], int]) -> None:
         super().__init__(daemon=True)
         self._options = parse({
-            "endpoints": endpoints, "stream": ARCHIVE, "publisherConfirmTimeoutMs": str(PATIENCE_MS),
+            "endpoints": endpoints, "stream": ARCHIVE, "readTimeoutMs": str(PATIENCE_MS),
             "connectTimeoutMs": str(PATIENCE_MS), "reconnectAttempts": "0",
         }, reads=True)  # fmt: skip
         self._progress = progress
