@@ -23,9 +23,12 @@ from journal.reader import Reader
 from journal.record import DamagedRecord, Message, read_message
 from journal.replay import Tail
 from journal.segments import Segments
+from journal.stream_catalogue import StreamFile, Wish
+from journal.stream_files import StreamFiles
 
 BATCH = 256
 RECORDS = 4096
+RECORDS_BYTES = 4 << 20
 LOOKS = 8
 PAUSE_S = 0.02
 
@@ -74,6 +77,7 @@ class JournalView:
         self._index = Index(self.directory, readonly=True, lock=self.running)
         self._segments = Segments(self.directory)
         self._reader = Reader(self._segments, JournalOptions())
+        self._streams = StreamFiles(self.directory, self._segments)
         try:
             self.tail = self._load()
         except BaseException:
@@ -102,6 +106,7 @@ class JournalView:
 
     def close(self) -> None:
         self._reader.close()
+        self._streams.close()
         self._index.close()
 
     def queue_ids(self) -> list[int]:
@@ -142,12 +147,29 @@ class JournalView:
         """The live messages of a queue without their contents, in the order of their seqs, of these seqs only."""
         return self._fold.entries(queue_id, first, last)
 
-    def next_seq(self, queue_id: int) -> int:
-        """The lowest seq that no message has had."""
-        return self._fold.next_seq(queue_id)
+    def bounds(self, queue_id: int) -> tuple[int, int]:
+        """(lowest seq, next seq) of what is there, also in a stream's files; equal when nothing is."""
+        lowest, files = self._files(queue_id)
+        upto = self._fold.next_seq(queue_id)
+        if files:
+            return max(lowest, files[0].first), max(upto, files[-1].end)
+        first = next(self._fold.entries(queue_id, lowest), None)
+        return (upto, upto) if first is None else (first.seq, upto)
+
+    def _files(self, queue_id: int) -> tuple[int, list[StreamFile]]:
+        """The lowest seq that a stream keeps, and the catalogue of its files; (0, []) of another queue."""
+        meta = self._fold.meta_of(queue_id)
+        return int(meta.get("first", 0)), [StreamFile.of_entry(entry) for entry in meta.get("files", ())]
 
     def records(self, queue_id: int, first: int = 0, last: int = LAST) -> Iterator[bytes]:
-        """The same messages as their records (layout.py), some thousand at a time. Raises DamagedJournal."""
+        """The messages of these seqs as their records (layout.py), some thousand at a time, of a stream too.
+
+        Raises DamagedJournal."""
+        lowest, files = self._files(queue_id)
+        first = max(first, lowest)
+        for part in files:
+            yield from self._filed(queue_id, part, first, last)
+            first = max(first, part.end)
         entries = self._fold.entries(queue_id, first, last)
         while batch := list(islice(entries, RECORDS)):
             wanted = [(entry.seq, entry.segment, entry.offset, entry.length) for entry in batch]
@@ -170,6 +192,24 @@ class JournalView:
                 message = self._read(queue_id, entry)
                 if message is not None:
                     yield StoredMessage(entry, message)
+
+    def _filed(self, queue_id: int, part: StreamFile, first: int, last: int) -> Iterator[bytes]:
+        """Out of one file of a stream. One that retention took meanwhile is left out."""
+        seq, end = max(first, part.first), min(last + 1, part.end)
+        file = str(self._streams.path(queue_id, part.name).relative_to(self.directory))
+        while seq < end:
+            try:
+                taken = self._streams.read(queue_id, part, Wish(seq, end, RECORDS, RECORDS_BYTES))
+            except FileNotFoundError:
+                if self.running:
+                    return
+                raise DamagedJournal(self.directory, file, None, "the file is gone", queue_id) from None
+            except DamagedRecord as damage:
+                raise DamagedJournal(self.directory, file, damage.offset, damage.args[1], queue_id) from damage
+            if not taken.records:
+                raise DamagedJournal(self.directory, file, None, f"message {seq} is not in it", queue_id)
+            yield taken.records
+            seq = taken.next_seq
 
     def _read(self, queue_id: int, entry: Entry) -> Message | None:
         data = self._record(queue_id, entry)

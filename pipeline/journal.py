@@ -81,7 +81,6 @@ def _spans(view: JournalView, queues: Mapping[str, int], options: Options) -> li
     """Ranges of seqs: a queue from which much was taken out of order has parts of unequal size."""
     start, end = {}, {}
     for name, queue_id in queues.items():
-        first = next(view.entries(queue_id), None)
-        if first is not None:
-            start[name], end[name] = Position("", first.seq), Position("", view.next_seq(queue_id))
+        first, upto = view.bounds(queue_id)
+        start[name], end[name] = Position("", first), Position("", upto)
     return offsets.spans(start, end, options.parts_min or len(start), options.part_rows_max)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,25 @@ def test_what_a_journal_reader_is_refused(spark: Any, broker: RunningNode, optio
     with pytest.raises(Exception) as error:
         journal(spark, broker.data_dir, **options).load().count()
     assert said in str(error.value)
+
+
+def test_a_stream_on_a_nodes_disk(spark: Any, broker: RunningNode, queue_with: Any, sink: Sink, tmp_path: Path) -> None:
+    """Part of it in the stream's own files, part of it in the shared log."""
+    stream = queue_with({"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 1 << 20})
+    files = broker.data_dir / "journal" / "streams"
+    for number in range(3):
+        rows = spark.range(number * 10_000, (number + 1) * 10_000).selectExpr(
+            "repeat(cast(id AS string), 50) AS value", "cast(id AS string) AS type"
+        )
+        rows.write.format("clusterbroker").options(**sink(routingKey=stream.name)).mode("append").save()
+        while number == 0 and not list(files.rglob("*.seg")):
+            time.sleep(0.05)
+    copy = tmp_path / "copy"
+    shutil.copytree(broker.data_dir, copy, ignore=shutil.ignore_patterns("*.sock", "lock"))
+    frame = journal(spark, copy, queues=stream.name, minPartitions="3").load().selectExpr("offset", "type")
+    found = [(row.offset, row.type) for row in frame.collect()]
+    assert sorted(offset for offset, _ in found) == list(range(30_000))
+    assert sorted(int(number) for _, number in found) == list(range(30_000))
 
 
 def test_damage_is_told_and_nothing_is_made_up(
