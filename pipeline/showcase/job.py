@@ -131,7 +131,11 @@ def main() -> None:
     if given.master:
         from pipeline.session import spark_session
 
-        settings = {"spark_sql_session_timeZone": "UTC", "spark_log_level": "ERROR"}
+        settings = {
+            "spark_sql_session_timeZone": "UTC",
+            "spark_log_level": "ERROR",
+            "spark_python_authenticate_socketTimeout": "120s",  # on a machine that has more to do than it can
+        }
         spark = spark_session("meter readings", given.master, quick=True, **settings)
     else:
         from pyspark.sql import SparkSession
