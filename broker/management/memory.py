@@ -6,11 +6,15 @@ the total is what the operating system counts as the process's own.
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.census.rows import QueueRow
 from cluster.ids import QueueId
 
 from .errors import object_not_found
 from .reading import Document, Reading
+
+_PARTS: Final = {"classic": "queue_procs", "quorum": "quorum_queue_procs", "stream": "stream_queue_procs"}
 
 
 def of_node(reading: Reading, name: str) -> Document:
@@ -44,11 +48,11 @@ def _parts(reading: Reading, name: str) -> dict[str, int] | None:
     track, told = reading.mirror.node_track(name), reading.mirror.members.get(name)
     if track is None or told is None or not reading.mirror.running(name, reading.now_ms):
         return None
-    parts = {"queue_procs": 0, "quorum_queue_procs": 0}
+    parts = dict.fromkeys(_PARTS.values(), 0)
     for row in (each.row for each in told.rows.values()):
         if isinstance(row, QueueRow):
             queue = reading.map.queue_by_id(QueueId(row.queue_id))
-            is_quorum = queue is not None and queue.arguments.get("x-queue-type") == "quorum"
-            parts["quorum_queue_procs" if is_quorum else "queue_procs"] += row.memory_bytes
+            kind = "classic" if queue is None else queue.arguments.get("x-queue-type", "classic")
+            parts[_PARTS.get(kind, "queue_procs")] += row.memory_bytes
     parts["other_system"] = max(0, track.row.memory_used_bytes - sum(parts.values()))
     return parts

@@ -15,6 +15,7 @@ from cluster.exchange_rules import TYPES
 from cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
 from cluster.policies import ALTERNATE_EXCHANGE
 from cluster.queue_settings import ARGUMENT_RULES, MILLISECONDS_MAX, POLICY_RULES
+from cluster.stream_settings import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 
 from .amqp_deeds import ACK_MODES, MESSAGES_MAX, NUMBERS, TEXTS
 from .bodies import APPLY_TO, TAGS_MAX
@@ -84,7 +85,16 @@ _KNOWN: Final[dict[str, Schema]] = {
     "queue-mode": one_of("default", "lazy"),
     "queue-version": integer(1, 2),
     "single-active-consumer": flag(),
-    "queue-type": one_of("classic", "quorum"),
+    "queue-type": one_of("classic", "quorum", "stream"),
+    "max-age": text(
+        "Of a stream's messages: a number and Y, M, D, h, m or s", pattern="^[0-9]{1,12}[YMDhms]$", examples=["7D"]
+    ),
+    "stream-max-segment-size-bytes": integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
+    "stream-filter-size-bytes": integer(16, 255),
+    "initial-cluster-size": integer(1, 255),
+    "consumer-disconnected-timeout": _MILLISECONDS,
+    "max-in-memory-length": _COUNT,
+    "max-in-memory-bytes": _COUNT,
     "queue-master-locator": text(),
     "queue-leader-locator": one_of("client-local", "balanced"),
     "delivery-limit": integer(-1, 2**31 - 1),

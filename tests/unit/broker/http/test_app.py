@@ -361,11 +361,12 @@ async def test_a_map_that_changes_while_a_password_is_checked(client: Client) ->
 async def test_what_memory_holds(client: Client) -> None:
     told = (await client.get("/api/nodes/n1/memory")).json()["memory"]
     assert told == {
-        "queue_procs": 25_888, "quorum_queue_procs": 0, "other_system": (163 << 20) - 25_888,
+        "queue_procs": 25_888, "quorum_queue_procs": 0, "stream_queue_procs": 0, "other_system": (163 << 20) - 25_888,
         "total": dict.fromkeys(("rss", "erlang", "allocated"), 163 << 20), "strategy": "rss",
     }  # fmt: skip
     shares = (await client.get("/api/nodes/n1/memory/relative")).json()["memory"]
-    assert shares == {"total": 100, "queue_procs": 1, "quorum_queue_procs": 0, "other_system": 100}
+    assert shares == {"total": 100, "queue_procs": 1, "quorum_queue_procs": 0, "stream_queue_procs": 0,
+                      "other_system": 100}  # fmt: skip
     assert (await client.get("/api/nodes/none/memory")).status_code == 404
     assert (await client.get("/api/nodes/n1/memory", "man")).status_code == 401
     client.now_ms += 3_600_000
