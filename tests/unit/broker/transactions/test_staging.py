@@ -201,7 +201,11 @@ def test_after_the_commit_nothing_more_is_taken() -> None:
     alice.declare("txn.a")
     alice.stage("txn.a", b"1")
     world.node.alarms["disk"] = None  # so that the rows do not move yet
+    queue = next(queue for queue in world.node.queues.values() if queue.entity.staging)
+    late = [Message(b"\5txn.a\1k", b"late", 0)]
+    assert queue.takes(late, world.now_ms)
     alice.commit("txn.a")
+    assert not queue.takes(late, world.now_ms), "of a node that has not heard of the commit"
     (close,) = alice.stage("txn.a", b"2")
     assert (close.reply_code, close.reply_text) == (
         403, "ACCESS_REFUSED - exchange 'txn.a' in vhost '/' is committed",
