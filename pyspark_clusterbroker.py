@@ -37,7 +37,7 @@ else:
             return batch_reader(self.options, schema)
 
         def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-            from pipeline.source import stream_reader
+            from pipeline.queue_source import stream_reader
 
             return stream_reader(self.options, schema)
 

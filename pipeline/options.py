@@ -139,6 +139,15 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
     "What is read": (
         Option("stream", None, names, "streams",
                "The stream queues to read, separated by commas. A checkpoint is of these and no others."),
+        Option("queue", None, short, "queue",
+               "In the place of `stream`, for streaming: a queue that is taken from. The query leases it, alone; what "
+               "its batches have committed leaves the queue, with the next trigger."),
+        Option("consumerName", None, short, "consumer_name",
+               "Of `queue`: the name of the lease. A query that starts again with it goes on where it was, and one "
+               "that still runs with it is refused from then on."),
+        Option("leaseTtlMs", "86400000", whole(1000, 2_592_000_000), "lease_ttl_ms",
+               "Of `queue`: so long after the last word of the query what it has not committed returns to the queue. "
+               "Longer than the query may be away."),
         Option("startingOffsets", None, where, "starting",
                "Where a batch, or a stream without a checkpoint, begins: `earliest` (the default of batches), `latest` "
                "(of streams), or JSON with an offset, `earliest` or `latest` for each stream: `{\"readings\": 1200}`."),
@@ -224,6 +233,10 @@ class Options:
     dead_letter_exchange: str | None
     message_bytes_max: int
     streams: tuple[str, ...]
+    """Of a query on a queue: that queue alone."""
+    queue: str | None
+    consumer_name: str | None
+    lease_ttl_ms: int
     starting: Where | None
     ending: Where | None
     starting_ms: int | None
@@ -339,17 +352,18 @@ def _check_together(values: Mapping[str, Any], named: set[str]) -> None:
 
 _NOT_OF_JOURNALS: Final = frozenset({
     "streams", "starting", "starting_ms", "ending", "ending_ms", "trigger_rows_max", "trigger_bytes_max",
-    "trigger_rows_min", "trigger_delay_max_s", "fail_on_data_loss",
+    "trigger_rows_min", "trigger_delay_max_s", "fail_on_data_loss", "queue",
 })  # fmt: skip
 
 
-def _check_reading(values: Mapping[str, Any], named: set[str]) -> None:
+def _check_reading(values: dict[str, Any], named: set[str]) -> None:
     if values["journal"] is not None:
         if others := named & _NOT_OF_JOURNALS:
             raise BadOption(f"option '{_name_of(min(others))}' is not for a journal: leave it out")
         return
     if values["queues"] is not None:
         raise BadOption("option 'queues' is used with 'journal' only")
+    _check_queue(values, named)
     if values["streams"] is None:
         raise BadOption("option 'stream' is missing: name the stream queue to read")
     for one, other in (("starting", "starting_ms"), ("ending", "ending_ms")):
@@ -361,6 +375,23 @@ def _check_reading(values: Mapping[str, Any], named: set[str]) -> None:
             raise BadOption(f"option '{_name_of(field)}' must name the streams of option 'stream', each once")
     if "trigger_delay_max_s" in named and values["trigger_rows_min"] is None:
         raise BadOption("option 'maxTriggerDelay' needs option 'minOffsetsPerTrigger'")
+
+
+_OF_STREAMS: Final = ("streams", "starting", "starting_ms", "ending", "ending_ms")
+_OF_QUEUES: Final = ("consumer_name", "lease_ttl_ms")
+
+
+def _check_queue(values: dict[str, Any], named: set[str]) -> None:
+    """A queue stands in the place of streams."""
+    if values["queue"] is None:
+        if others := named & {*_OF_QUEUES}:
+            raise BadOption(f"option '{_name_of(min(others))}' is used with 'queue' only")
+        return
+    if others := named & {*_OF_STREAMS}:
+        raise BadOption(f"option '{_name_of(min(others))}' is not for a queue: leave it out")
+    if not values["consumer_name"]:
+        raise BadOption("option 'consumerName' is missing: a query on a queue needs a name that it keeps")
+    values["streams"] = (values["queue"],)
 
 
 def _name_of(field: str) -> str:

@@ -25,12 +25,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline import arrow_rows, columns, offsets, reading
+from pipeline import arrow_rows, columns, leases, offsets, reading
 from pipeline.asking import Line
 from pipeline.offsets import EARLIEST, LATEST, Bounds, Limits, Position, Span
 from pipeline.option_values import Where
 from pipeline.options import BadOption, Options, parse
-from pipeline.reading import SpanReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +55,7 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(part, Part):  # Spark's own, when there was none of ours
         return
-    reader = SpanReader(options, part.span, wanted)
+    reader = leases.reader(options, part.span, wanted)
     try:
         for records in reader:
             yield arrow_rows.batch(records, schema, part.span.stream)
@@ -201,12 +200,14 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
         from pipeline.journal import JournalReader
 
         return JournalReader(options, names, arrow)
+    if options.queue is not None:
+        raise BadOption("option 'queue' is for streams: readStream, for a batch with trigger(availableNow=True)")
     return BatchReader(options, names, arrow)
 
 
-def stream_reader(given: Mapping[str, str], schema: StructType) -> StreamReader:
-    """Raises BadOption, BadColumns."""
-    return StreamReader(*_checked(given, schema, _BATCH_ONLY, "batches, which have an end"))
+def checked_stream(given: Mapping[str, str], schema: StructType) -> tuple[Options, tuple[str, ...], pa.Schema]:
+    """What a stream's reader is made of. Raises BadOption, BadColumns."""
+    return _checked(given, schema, _BATCH_ONLY, "batches, which have an end")
 
 
 def _checked(

@@ -78,6 +78,8 @@ SHELLS = {
     "pipeline/bulk.py": "waits for confirms",
     "pipeline/connection.py": "a client's socket",
     "pipeline/reading.py": "waits for deliveries",
+    "pipeline/leases.py": "names its runs, and waits for deliveries",
+    "pipeline/queue_source.py": "knows how long a batch was waited for",
     "pipeline/records.py": "CLUSTERBROKER_PURE asks for the twin",
     "pipeline/session.py": "starts a Java",
     "pipeline/showcase/": "an example: processes, files, a terminal",

@@ -48,6 +48,17 @@ class Nodes(Fleet):
     def leader(self) -> str:
         return str(asyncio.run(self.ask(self.alive[0], "status"))["leader"])
 
+    def owner(self, queue: str) -> str:
+        """Who owns the queue now; waits while nobody does."""
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            rows = asyncio.run(self.ask(self.alive[0], "queues"))["queues"]
+            owners = [row["owner"] for row in rows if row["name"] == queue and row["owner"] in self.alive]
+            if owners:
+                return str(owners[0])
+            assert time.monotonic() < end_s, rows
+            time.sleep(0.05)
+
     @property
     def alive(self) -> list[str]:
         return [name for name, node in self.nodes.items() if node.running]

@@ -88,12 +88,19 @@ def test_what_a_source_reads() -> None:
     assert (options.streams, options.starting) == (("a", "b"), (("a", 5), ("b", "latest")))
     assert (options.trigger_delay_max_s, options.ending_ms) == (90, 1_769_846_400_000)
     assert parse({"stream": "a", "startingTimestamp": "5"}, reads=True).starting_ms == 5
+    options = parse({"queue": "q, r", "consumerName": "n"}, reads=True)
+    assert (options.queue, options.streams, options.lease_ttl_ms) == ("q, r", ("q, r",), 86_400_000)
 
 
 @pytest.mark.parametrize(
     "given, said",
     [
         ({}, "option 'stream' is missing: name the stream queue to read"),
+        ({"queue": "q"}, "option 'consumerName' is missing: a query on a queue needs a name that it keeps"),
+        ({"queue": "q", "stream": "a", "consumerName": "n"}, "option 'stream' is not for a queue: leave it out"),
+        ({"queue": "q", "startingOffsets": "latest"}, "option 'startingOffsets' is not for a queue: leave it out"),
+        ({"stream": "a", "consumerName": "n"}, "option 'consumerName' is used with 'queue' only"),
+        ({"journal": "d", "queue": "q"}, "option 'queue' is not for a journal: leave it out"),
         ({"stream": " ,"}, "option 'stream' is ' ,': expected names separated by commas"),
         ({"stream": "a,a"}, "expected names separated by commas, each once"),
         ({"stream": "a", "exchange": "e"}, "option 'exchange' is one of the sink only: leave it out"),
