@@ -16,7 +16,7 @@ from pipeline.bulk import any_endpoint
 from pipeline.connection import CHANNEL, Connection, Refused
 from pipeline.offsets import DataLost, Span
 from pipeline.options import Options
-from pipeline.reading import CHUNKS_AHEAD, TAG, ReadTimeout, SpanReader
+from pipeline.reading import ReadTimeout, SpanReader
 from pipeline.records import Records, decode
 from pipeline.wire import Heard, method
 
@@ -84,7 +84,7 @@ class LeasedReader(SpanReader):
     cancels the consumer when it has sent all."""
 
     def _consuming(self) -> Connection | None:
-        options, timeout_s = self._options, self._options.read_timeout_ms / 1000
+        options = self._options
         name, left = f"spark {self._span.stream} {self._span.start}", options.reconnects_max - self._rounds
         connection, self._place = any_endpoint(options, name, self._place, left)
         self._connection = connection
@@ -94,12 +94,8 @@ class LeasedReader(SpanReader):
             "x-stream-end": self._span.end + 1,
             "x-stream-chunks": True,
         }
-        connection.call("basic.qos", 0, CHUNKS_AHEAD, False, answer="basic.qos-ok", timeout_s=timeout_s)
         try:
-            connection.call(
-                "basic.consume", 0, self._span.stream, TAG, False, False, False, False, arguments,
-                answer="basic.consume-ok", timeout_s=timeout_s,
-            )  # fmt: skip
+            self._consume(connection, arguments)
         except Refused as error:
             self._gone(error)
             return None

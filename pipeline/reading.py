@@ -105,12 +105,17 @@ class SpanReader:
             "x-stream-chunks": True,
             "x-stream-exact": self._options.fail_on_data_loss,
         }
-        self._connection.call("basic.qos", 0, CHUNKS_AHEAD, False, answer="basic.qos-ok", timeout_s=timeout_s)
-        self._connection.call(
+        self._consume(self._connection, arguments)
+        return self._connection
+
+    def _consume(self, connection: Connection, arguments: dict[str, Any]) -> None:
+        """Raises ConnectionLost, Refused."""
+        timeout_s = self._options.read_timeout_ms / 1000
+        connection.call("basic.qos", 0, CHUNKS_AHEAD, False, answer="basic.qos-ok", timeout_s=timeout_s)
+        connection.call(
             "basic.consume", 0, self._span.stream, TAG, False, False, False, False, arguments,
             answer="basic.consume-ok", timeout_s=timeout_s,
         )  # fmt: skip
-        return self._connection
 
     def _is_there(self, connection: Connection) -> bool:
         """Whether the stream has something of the span. Raises DataLost."""
