@@ -37,6 +37,12 @@ def test_a_channel_is_found_by_its_connection_and_its_queue(visit: Visit, node: 
         expect(page.get_by_text("3 unacknowledged")).to_be_visible()
         expect(page.get_by_text("3 published, 3 delivered, 0 acknowledged")).to_be_visible()
         expect(visit.row("Consumers", "mine")).to_contain_text("20")
+        channel.basic_publish("amq.fanout", "", b"to nobody")
+        expect(visit.row("Publishes to", "amq.fanout")).to_contain_text("1", timeout=15_000)
+        visit.row("Publishes to", "amq.fanout").get_by_role("link").click()
+        expect(visit.row("Who publishes here", "(7)")).to_contain_text("guest")
+        visit.row("Who publishes here", "(7)").get_by_role("link").click()
+        expect(page.get_by_role("heading", name="Channel 7", level=1)).to_be_visible()
         page.set_viewport_size({"width": 360, "height": 740})
         visit.fits()
 

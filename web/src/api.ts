@@ -140,7 +140,7 @@ export interface Consumer {
   ack_required: boolean;
   prefetch_count: number;
   active?: boolean;
-  channel_details?: { connection_name?: string; number?: number; name?: string };
+  channel_details?: { connection_name?: string; number?: number; name?: string; user?: string };
   queue?: { name?: string; vhost?: string };
 }
 export interface Queue {
@@ -182,6 +182,7 @@ export interface Exchange {
   internal: boolean;
   arguments: Record<string, unknown>;
   message_stats?: Counted;
+  incoming?: { channel_details: Consumer["channel_details"]; stats: Counted }[];
   may?: Kind[];
 }
 export interface Binding {
@@ -231,6 +232,7 @@ export interface Channel {
   acks_uncommitted: number;
   message_stats?: Counted;
   consumer_details?: Consumer[];
+  publishes?: { exchange: { name: string; vhost: string }; stats: Counted }[];
 }
 export interface Page<T> {
   items: T[];

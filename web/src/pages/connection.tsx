@@ -1,8 +1,8 @@
 // One connection with its channels, and one channel.
 import type { Channel, Connection, Consumer, Me } from "../api";
-import { count, del, path } from "../api";
+import { count, del, exchangeInPath, path, rate } from "../api";
 import { Chart } from "../chart";
-import { bytes, number, span } from "../format";
+import { bytes, number, perSecond, span } from "../format";
 import { link, useLive } from "../live";
 import { Empty, Facts, Head, Json, Panel, Pill, Sure, Table } from "../ui";
 import { changer } from "../vhosts";
@@ -131,6 +131,21 @@ export function ChannelPage(props: { connection: string; number: string }) {
               <Empty title="It consumes from no queue">Whoever only publishes or gets has no consumer.</Empty>
             )}
           </Panel>
+          {channel.publishes !== undefined && channel.publishes.length > 0 && (
+            <Panel title="Publishes to">
+              <Table
+                label="Publishes to"
+                items={channel.publishes}
+                id={(flow) => flow.exchange.name}
+                columns={[
+                  { title: "Exchange", cell: (flow) => <ExchangeLink of={flow.exchange} /> },
+                  { title: "Messages", number: true, cell: (flow) => number(count(flow.stats, "publish")) },
+                  { title: "A second", number: true, cell: (flow) => perSecond(rate(flow.stats, "publish")) },
+                ]}
+              />
+              <p class="note">Counted since somebody looks.</p>
+            </Panel>
+          )}
         </>
       )}
     </>
@@ -147,6 +162,14 @@ export function ChannelLink({ of }: { of: Consumer["channel_details"] }) {
   return (
     <a class="name" href={link("connections", of.connection_name, String(of.number))}>
       {of.name ?? `Channel ${of.number}`}
+    </a>
+  );
+}
+
+function ExchangeLink({ of }: { of: { name: string; vhost: string } }) {
+  return (
+    <a class="name" href={link("exchanges", of.vhost, exchangeInPath(of.name))}>
+      {of.name || "(default exchange)"}
     </a>
   );
 }

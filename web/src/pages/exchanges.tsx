@@ -1,11 +1,12 @@
 import type { Binding, Exchange, Me, Overview, Page } from "../api";
-import { del, exchangeInPath, path, put, rate } from "../api";
+import { count, del, exchangeInPath, path, put, rate } from "../api";
 import { Bindings } from "../bindings";
 import { number, perSecond } from "../format";
 import { link, useLive, usePlace } from "../live";
 import { Picture } from "../picture";
 import { Empty, Facts, Filter, Form, Head, Pager, Panel, Pill, Sure, Table, Waiting, attempt, table } from "../ui";
 import { changer, lacking, useVhosts, useVhostsToDeclareIn } from "../vhosts";
+import { ChannelLink } from "./connection";
 import { Publish } from "./queues";
 
 const SIZE = 50;
@@ -140,6 +141,22 @@ export function ExchangePage({ me, vhost, name }: { me: Me; vhost: string; name:
             </Panel>
             {changer(me) && !exchange.internal && <Publish vhost={vhost} exchange={name} routingKey="" may={exchange.may} then={again} />}
           </div>
+          {exchange.incoming !== undefined && exchange.incoming.length > 0 && (
+            <Panel title="Who publishes here">
+              <Table
+                label="Who publishes here"
+                items={exchange.incoming}
+                id={(flow) => flow.channel_details?.name ?? ""}
+                columns={[
+                  { title: "Channel", cell: (flow) => <ChannelLink of={flow.channel_details} /> },
+                  { title: "User", cell: (flow) => flow.channel_details?.user ?? "" },
+                  { title: "Messages", number: true, cell: (flow) => number(count(flow.stats, "publish")) },
+                  { title: "A second", number: true, cell: (flow) => perSecond(rate(flow.stats, "publish")) },
+                ]}
+              />
+              <p class="note">Counted since somebody looks.</p>
+            </Panel>
+          )}
           {name !== "" && <BindingsFromHere me={me} exchange={exchange} bindings={out.value ?? []} again={out.again} />}
         </>
       )}
