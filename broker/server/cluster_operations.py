@@ -112,8 +112,7 @@ async def _members(shell: NodeShell, _: Facts) -> Facts:
 
 
 async def _queues(shell: NodeShell, _: Facts) -> Facts:
-    _cluster(shell)
-    loop, node = shell.loop, shell.node
+    loop, node = shell.loop, shell.node  # of a node that is alone as well
     counted: dict[int, tuple[int, int]] = {}
     all_counted = loop.create_future()
     queues = node.map.queues()

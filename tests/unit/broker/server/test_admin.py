@@ -57,6 +57,19 @@ async def test_a_user_that_is_there_is_not_made_again_by_mistake(start: Any, tmp
     assert "there is no user 'eve'" in (await asked(tmp_path, "user.password", name="eve", password="x"))["error"]
 
 
+async def test_a_node_that_is_alone_tells_its_queues(start: Any, connect: Any, tmp_path: Path) -> None:
+    shell = await start(data_dir=tmp_path)
+    peer = await (await connect(shell)).open()
+    peer.send(1, methods.QueueDeclare(queue="q"))
+    assert isinstance(await peer.receive(), methods.QueueDeclareOk)
+    peer.publish("q", b"one")
+    await until(lambda: shell.node.vhosts["/"].queues["q"].ready == 1)
+    (row,) = (await asked(tmp_path, "queues"))["queues"]
+    assert (row["vhost"], row["name"], row["messages"], row["consumers"]) == ("/", "q", 1, 0)
+    assert row["owner"] is not None
+    assert row["waits_for"] == []
+
+
 async def test_a_drill_blocks_publishers(start: Any, connect: Any, tmp_path: Path) -> None:
     shell = await start(data_dir=tmp_path)
     peer = await (await connect(shell)).open()
