@@ -195,6 +195,9 @@ ROWS = (
     Row("channels show {channel}", "prefetch"),
     Row("consumers list", "tag-{way}"),
     Row("consumers list --vhost /", "tag-{way}"),
+    Row("producers list", "epoch"),
+    Row("producers list --vhost /", "epoch"),
+    Row("producers show nobody", "there is nothing of this name", code=1),
     Row("connections close {connection} --reason test", "is closed"),
     Row("connections close --of {u}", "are closed"),
     # all of it
