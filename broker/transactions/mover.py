@@ -173,12 +173,12 @@ class Mover:
 
         def way_of(message: Message, alone: bool) -> Way:
             nonlocal lost
-            address, targets, named = self._route(message, alone)
+            address, targets, named, of_key = self._route(message, alone)
             into = [parts.get(target) or parts.setdefault(target, Part(target)) for target in targets]
             if named is not None:
                 for part in into:
                     part.named[len(part.seqs)] = named
-            if not alone and into:
+            if of_key and into:
                 ways[message.address] = address, into
             lost += not into
             return address, into
@@ -188,21 +188,22 @@ class Mover:
         self._group = seqs
         self._parts = list(parts.values())
 
-    def _route(self, message: Message, alone: bool) -> tuple[bytes, Sequence[QueueFace], Named | None]:
-        """The row's address from now on, its queues, and its number if its producer gave one."""
+    def _route(self, message: Message, alone: bool) -> tuple[bytes, Sequence[QueueFace], Named | None, bool]:
+        """The row's address from now on, its queues, and its number if its producer gave one; whether its key alone
+        says so, and no header or property."""
         key = message.routing_key
         address = self._prefix + bytes((len(key),)) + key
         if not alone:
             route = self.router.route(self.segment.target, key.decode("utf-8", "surrogateescape"), lambda: None)
             if not route.uncacheable:
-                return address, route.targets, None
+                return address, route.targets, None, True
         properties = codec.decode(message.header)
         route = route_of(self.router, self.segment.target, message, properties)
         headers = properties.headers or {}
         producer, number = headers.get("x-producer"), headers.get("x-seq")
         if isinstance(producer, str) and isinstance(number, int):
-            return address, route.targets, (producer.encode(), int(number))
-        return address, route.targets, None
+            return address, route.targets, (producer.encode(), int(number)), False
+        return address, route.targets, None, False
 
     # -- its targets ----------------------------------------------------------------------------------------------
 

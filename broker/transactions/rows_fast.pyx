@@ -72,7 +72,7 @@ def divide(list seqs not None, list messages not None, dict ways not None, way_o
             way = None if alone else <tuple>ways.get(message.address)
             if way is None:
                 way = <tuple?>way_of(message, alone)
-            last = None if alone else message.address
+            last = None if alone or message.address not in ways else message.address
             lists = [(part.messages, part.seqs) for part in way[1]]
         if not lists:
             continue

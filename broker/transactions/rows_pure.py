@@ -47,7 +47,8 @@ def divide(
 ) -> None:
     """Puts each row into its parts, with its address of then and the time of now.
 
-    `ways`: by the addresses of rows whose headers do not matter; `way_of(message, alone)` finds what is not there.
+    `ways`: by the addresses of rows whose headers do not matter; `way_of(message, alone)` finds what is not there, and
+    puts it there if it holds for all rows of that address. What is not put there is asked for row by row.
     """
     for seq, message in zip(seqs, messages, strict=True):
         alone = looks_alone(message)

@@ -142,6 +142,35 @@ def test_headers_of_rows_mean_what_they_mean_in_any_publish() -> None:
     assert "BCC" not in (got[0].properties.headers or {})
 
 
+def test_rows_of_one_key_go_where_their_own_headers_say() -> None:
+    world, alice = begin()
+    for kind in "ab":
+        alice.client.declare(kind)
+        alice.client.ask(m.QueueBind(queue=kind, exchange="amq.headers", arguments={"kind": kind}))
+    alice.declare("txn.h", target="amq.headers")
+    kinds = "aabcbacca"
+    content = b"".join(
+        alice.client.content("txn.h", "k", b"%d" % row, headers={"kind": kind}) for row, kind in enumerate(kinds)
+    )
+    alice.client.raw(content)
+    world.turn()
+    assert alice.commit("txn.h")["outcome"] == "committed"
+    for kind in "ab":
+        assert seen(world, kind) == [b"%d" % row for row, own in enumerate(kinds) if own == kind]
+    assert alice.status()["unroutable"] == kinds.count("c")
+
+
+def test_each_row_without_a_queue_is_counted() -> None:
+    world, alice = begin()
+    alice.declare("txn.a")
+    content = b"".join(alice.client.content("txn.a", key, b"") for key in ("k", "no", "no", "no", "k", "no"))
+    alice.client.raw(content)
+    world.turn()
+    alice.commit("txn.a")
+    assert len(seen(world)) == 2
+    assert alice.status()["unroutable"] == 4
+
+
 def test_a_row_may_not_lie_about_its_user() -> None:
     _, alice = begin()
     alice.declare("txn.a")
