@@ -153,7 +153,8 @@ class Intake:
             part.publishes = [((m,), named.get(number)) for number, m in enumerate(self._came(records), commit.first)]
             rows = new_rows(queue, part)
         count = commit.count if whole else len(rows)
-        fits = not count or not queue.rejects or queue.has_room(now_ms, count, len(records))
+        size = len(records) if count > 1 else 1  # a single row may be longer than all of the queue, as any publish
+        fits = not count or not queue.rejects or queue.has_room(now_ms, count, size)
         if last <= attachment.died or not fits:
             for number in range(commit.first, last + 1):
                 attachment.refuse(number)

@@ -10,7 +10,7 @@ from broker.amqp import methods as m
 from cluster import commands as c
 from cluster.ids import NodeId, QueueId
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.session.harness import bodies
+from tests.unit.broker.session.harness import Content, bodies
 from tests.unit.broker.transactions.stager import Stager
 
 QUEUES = ("q", "r")
@@ -216,3 +216,21 @@ def test_queues_are_handed_over_while_rows_move(seed: int) -> None:
                     site.node.part.hand_over(chance.choice(owned).entity.queue_id, to)
     cluster.wait(5000)
     check_seen(cluster, rows)
+
+
+def test_a_row_that_is_longer_than_its_target_is_taken_as_any_publish() -> None:
+    cluster, alice = begin("a", "b")
+    limits = {"x_max_length_bytes": 100, "x_overflow": "reject-publish", "x_queue_leader_locator": "client-local"}
+    cluster["b"].client().declare("small", **limits)
+    alice.declare("txn.a", target="")
+    rows = [b"%d" % number * 300 for number in range(3)]
+    for row in rows:
+        alice.stage("txn.a", row, key="small")
+    assert alice.commit("txn.a")["outcome"] == "committed"
+    reader, got = cluster["c"].client(), list[bytes]()
+    for _ in range(3):
+        cluster.wait(4000)
+        got += bodies(
+            [said for said in reader.say(m.BasicGet(queue="small", no_ack=True)) if isinstance(said, Content)]
+        )
+    assert got == rows
