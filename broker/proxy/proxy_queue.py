@@ -130,9 +130,7 @@ class ProxyQueue:
 
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         if messages and not self.deleted:
-            if self.settings.queue_type == STREAM:
-                messages = unblinded(messages)
-            self.node.took(self, self._backlog.publish(messages, ticket))
+            self.node.took(self, self._backlog.publish(self._shown(messages), ticket))
             if not (self.attached and self._backlog.holds_back):
                 self.ring.mark()
 
@@ -140,9 +138,7 @@ class ProxyQueue:
         self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
     ) -> None:
         if not self.deleted:
-            if self.settings.queue_type == STREAM:
-                (message,) = unblinded((message,))
-            self.node.took(self, self._backlog.publish((message,), ticket, (producer, sequence)))
+            self.node.took(self, self._backlog.publish(self._shown((message,)), ticket, (producer, sequence)))
             self.ring.mark()
 
     def inherit(self, message: Message) -> None:
@@ -269,7 +265,10 @@ class ProxyQueue:
 
         settlements = [(outcome, joined((seq, seq) for seq in some)) for outcome, some in seqs.items()]
         commit = Committing(settlements, named, answered, part.moved)
-        self.node.took(self, self._backlog.publish(messages, ticket, commit=commit))
+        self.node.took(self, self._backlog.publish(self._shown(messages), ticket, commit=commit))
+
+    def _shown(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return unblinded(messages) if self.settings.queue_type == STREAM else messages
 
     # -- the queue as a whole ---------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from broker.session.channel import Channel
 
 NAMED = ("first", "last", "next")
+TIME_MS_MAX = 2**53
+"""A later time is as good as this one; a timestamp of AMQP has 64 bits of seconds."""
 
 
 def consume(channel: Channel, method: methods.BasicConsume, queue: QueueFace, tag: str) -> None:
@@ -64,7 +66,7 @@ def consume(channel: Channel, method: methods.BasicConsume, queue: QueueFace, ta
     generation, rights = node.authorization_generation, channel.connection.rights
     since_ms = -1
     if isinstance(spec, Timestamp):
-        since_ms = int(spec) * 1000
+        since_ms = min(int(spec) * 1000, TIME_MS_MAX)
     channel.ask(queue, method)
     node.streams.ask(queue, FIND, found, missing, since_ms=since_ms)
 

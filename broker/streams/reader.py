@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.amqp import properties as codec
 from broker.amqp.codec import make_message
-from broker.amqp.errors import precondition_failed
+from broker.amqp.errors import not_found, precondition_failed
 from broker.amqp.fields import FieldTable
 from broker.queues.face import CommitPart, QueueFace
 from broker.queues.ring import Ring
@@ -197,7 +197,13 @@ class Reader:
 
     def ended(self) -> None:
         """The stream is gone, or another one by now: its offsets mean other messages."""
-        self._channel.cancelled(self.subscription)
+        if self.subscription.reads_to_an_end:
+            where = f"stream '{self.name}' in vhost '{self._channel.vhost_name}'"
+            self._channel.fail(
+                not_found(f"{where} is gone, or has lost messages, before offset {self.end} was reached")
+            )
+        else:
+            self._channel.cancelled(self.subscription)
 
 
 def gone(offset: int, queue: str, vhost: str, first: int) -> Any:

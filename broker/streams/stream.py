@@ -74,11 +74,11 @@ class Seat:
 class Stream(Queue):
     """See the module."""
 
-    __slots__ = ("_asked", "_reading", "_seats")
+    __slots__ = ("_asked", "_later", "_seats")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         self._asked: deque[Asked] = deque()
-        self._reading: dict[tuple[str, int], Asked] = {}
+        self._later: deque[Callable[[], None]] = deque()  # searches that go on in the next turn
         self._seats: dict[tuple[str, int], Seat] = {}
         super().__init__(entity, settings, ring, host, now_ms)
         ring.past.filed_more = ring.mark
@@ -150,6 +150,8 @@ class Stream(Queue):
                 self._find(asked)
             elif self.halted or not self._read(asked):
                 self._asked.append(asked)
+        for _ in range(len(self._later)):
+            self._later.popleft()()
         self._retain(now_ms)
 
     @property
@@ -168,8 +170,8 @@ class Stream(Queue):
                 self._asked.append(asked)  # retention, or a cut, was there first
                 self.ring.mark()
 
-        wish = Wish(ask.seq, min(ask.end, self._end), ask.count_max, ask.bytes_max)
-        return self._take(wish, took)
+        size = max(1, min(ask.bytes_max, PIECE_BYTES))
+        return self._take(Wish(ask.seq, min(ask.end, self._end), ask.count_max, size), took)
 
     def _tell(self, asked: Asked, told: StreamTold, records: bytes = b"") -> None:
         queue_id, epoch, request = asked.ask.queue_id, asked.ask.epoch, asked.ask.request
@@ -267,7 +269,7 @@ class Stream(Queue):
             answer(self._end, -1)
 
     def _seek(self, since_ms: int, seq: int, then: Callable[[int], None]) -> None:
-        """The first message from `seq` on that is not older."""
+        """The first message from `seq` on that is not older. A long stream is searched in many turns."""
         while True:
             begin, end, part = self._source(seq, self._end)
             if not begin or not isinstance(part, StreamFile) or part.last_ms >= since_ms:
@@ -281,7 +283,8 @@ class Stream(Queue):
             if taken.records:
                 then(taken.first)
             else:
-                self._seek(since_ms, taken.next_seq or end, then)
+                self._later.append(lambda: self._seek(since_ms, taken.next_seq or end, then))
+                self.host.wake(self, self.host.now_ms + 1)  # others have their turns in between
 
         if not begin:
             then(self._end)
@@ -334,11 +337,13 @@ class Stream(Queue):
     def end_epoch(self) -> None:
         super().end_epoch()
         self._asked.clear()
+        self._later.clear()
         self._seats.clear()
 
     def drop(self) -> None:
         super().drop()
         self._asked.clear()
+        self._later.clear()
         self._seats.clear()
 
 

@@ -10,10 +10,13 @@ from journal.record import Message
 
 
 def unblinded(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages without it. One that has it comes alone (`broker.session.publishing`)."""
-    if len(messages) != 1 or not messages[0].flags & HAS_BCC:
+    """The messages without it. One that has it is published alone; rows of a segment come with others."""
+    if not any(message.flags & HAS_BCC for message in messages):
         return messages
-    (m,) = messages
+    return [_unblinded(message) if message.flags & HAS_BCC else message for message in messages]
+
+
+def _unblinded(m: Message) -> Message:
     header = without_header(m.header, "BCC")
     flags = m.flags & ~HAS_BCC
-    return (Message(m.address, header + m.body, len(header), flags, m.priority, m.time_ms, m.ttl_ms),)
+    return Message(m.address, header + m.body, len(header), flags, m.priority, m.time_ms, m.ttl_ms)

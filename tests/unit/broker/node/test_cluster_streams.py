@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 from broker.amqp import methods as m
+from broker.amqp.fields import Timestamp
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, hand_over, owner_of, three
 from tests.unit.broker.session.harness import Client, Content
+from tests.unit.broker.transactions.stager import Stager
 
 
 def stream(cluster: Cluster, node: str = "a", **arguments: Any) -> None:
@@ -135,3 +137,36 @@ def test_readers_of_a_deleted_stream_are_cancelled() -> None:
     cluster.wait(50)
     for reader in readers.values():
         assert [type(said) for said in reader.say()] == [m.BasicCancel]
+
+
+def test_nobody_reads_who_else_was_meant() -> None:
+    cluster = three()
+    stream(cluster)
+    here, _ = away(cluster, "s")
+    stager = Stager(cluster[here].client(channels=2))
+    stager.declare("txn.s", target="")
+    stager.stage("txn.s", b"0", b"1", key="s", headers={"BCC": ["other"], "x": 1})
+    stager.commit("txn.s")
+    writer = cluster[here].client()
+    writer.say(m.TxSelect())
+    writer.publish("", "s", b"2", headers={"BCC": ["other"], "x": 1})
+    writer.say(m.TxCommit())
+    cluster.wait(50)
+    reader = cluster[here].client()
+    arguments = {"x-stream-offset": "first"}
+    said = reader.say(m.BasicQos(prefetch_count=9), m.BasicConsume(queue="s", consumer_tag="c", arguments=arguments))
+    cluster.wait(50)
+    seen = [one.properties.headers for one in said + reader.say() if isinstance(one, Content)]
+    assert seen == [{"x-stream-offset": n, "x": 1} for n in range(3)]
+
+
+def test_a_time_beyond_all_times_is_the_end_of_the_stream() -> None:
+    cluster = three()
+    stream(cluster)
+    here, _ = away(cluster, "s")
+    publish(cluster, confirming(cluster, here), 0, 3)
+    reader = cluster[here].client()
+    assert read(cluster, reader, offset=Timestamp(2**64 - 1)) == []
+    publish(cluster, confirming(cluster, here), 3, 5)
+    assert heard(cluster, reader) == wanted(3, 5)
+    assert not cluster.bad_frames
