@@ -301,6 +301,12 @@ class Node:
     def moves(self, segment_id: int) -> bool:
         return self.moving.moves(segment_id)
 
+    def routed(self, vhost: str, exchange: str, rows: int, copies: int, lost: int) -> None:
+        counts = self.vhosts[vhost].counts(exchange)
+        counts.publish_in += rows
+        counts.publish_out += copies
+        counts.drop_unroutable += lost
+
     def keeps(self, queue: Queue, segment_id: int) -> None:
         self.moving.keeps(queue, segment_id)
 

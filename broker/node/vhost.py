@@ -26,6 +26,15 @@ class VirtualHost:
         self.staging: dict[str, QueueFace] = {}
         """The queues of those that keep what is published, by the same names."""
 
+    def counts(self, exchange: str) -> ExchangeCounts:
+        """Those of an exchange; of one that is gone they are lost."""
+        counts = self.exchanges.get(exchange)
+        if counts is None:
+            counts = ExchangeCounts()
+            if self.router.exchange_type(exchange) is not None:
+                self.exchanges[exchange] = counts
+        return counts
+
     def stage(self, segment: Segment) -> None:
         """A staging exchange was declared, or committed."""
         self.segments[segment.name] = segment

@@ -315,12 +315,8 @@ def _counts(channel: Channel, route: Route[QueueFace], message: Message) -> Exch
     """The counts of the exchange that a route begins at; the route remembers them."""
     vhost = channel.connection.vhost
     assert vhost is not None, "a channel is opened after its connection"
-    name = message.exchange.decode("utf-8", "surrogateescape")
-    counts = vhost.exchanges.get(name)
-    if counts is None:
-        counts = ExchangeCounts()
-        if vhost.router.exchange_type(name) is not None:  # else it was deleted before the transaction was committed
-            vhost.exchanges[name] = counts
+    # None is found of one that was deleted before the transaction was committed
+    counts = vhost.counts(message.exchange.decode("utf-8", "surrogateescape"))
     route.counts = counts
     return counts
 

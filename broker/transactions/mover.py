@@ -54,6 +54,9 @@ class Host(Protocol):
     def published(self, size: int) -> None:
         """So many bytes were put into journaled queues."""
 
+    def routed(self, vhost: str, exchange: str, rows: int, copies: int, lost: int) -> None:
+        """So many rows were published to the exchange, and into so many queues; some found none."""
+
 
 class Part:
     """What one target gets of a group: rows with their seqs, and their producers' numbers of those that have them."""
@@ -185,6 +188,8 @@ class Mover:
 
         divide(seqs, messages, ways, way_of, self.host.now_ms)
         self.unroutable += lost
+        copies = sum(len(part.seqs) for part in parts.values())
+        self.host.routed(self.segment.vhost, self.segment.target, len(seqs), copies, lost)
         self._group = seqs
         self._parts = list(parts.values())
 

@@ -118,6 +118,8 @@ def test_a_row_without_a_queue_is_returned_and_not_staged() -> None:
     assert seen(world) == [b"2"]
     assert alice.status()["unroutable"] == 1
     assert world.story.lost_rows == [("txn.a", 1)]
+    counts = world.node.vhosts["/"].exchanges["amq.topic"]
+    assert (counts.publish_in, counts.publish_out, counts.drop_unroutable) == (2, 1, 1)
 
 
 def test_headers_of_rows_mean_what_they_mean_in_any_publish() -> None:
@@ -432,3 +434,41 @@ def test_a_part_of_a_segment_that_is_gone_was_here_before() -> None:
     queue.commit(part, ticket, world.now_ms)
     ticket.pass_()
     assert (answered, queue.ready) == ([False], 0)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3])
+def test_rows_reach_a_stream_once(kept: int) -> None:
+    world, alice = begin()
+    alice.client.declare("s", x_queue_type="stream")
+    alice.client.ask(m.QueueBind(queue="s", exchange="amq.topic", routing_key="k"))
+    rows = [b"%d" % number for number in range(50)]
+    alice.declare("txn.a")
+    alice.stage("txn.a", *rows)
+    world.disk_waits = True
+    raw = b'{"producer": "p", "epoch": 0, "run": "r1", "transactions": ["txn.a"]}'
+    alice.client.raw(alice.client.content("amq.txn", "commit", raw, channel=2))
+    world.turn()
+    for _ in range(kept):
+        if world.journal is not None and not world.journal.idle:
+            world.commit()
+    world.disk_waits = False
+    world.crash()
+    world.turn()
+    assert seen(world) == rows
+    reader = world.client()
+    reader.say(m.BasicQos(0, 1000, False))
+    assert bodies(reader.consume("s", arguments={"x-stream-offset": "first"})) == rows
+
+
+def test_the_end_of_a_vhost_takes_what_is_on_its_way() -> None:
+    world, alice = begin()
+    for name in ("txn.a", "txn.b"):
+        alice.declare(name)
+        alice.stage(name, b"1")
+    world.node.alarms["disk"] = None
+    alice.commit("txn.a", "txn.b")
+    world.command(c.DeleteVhost(name="/"))
+    world.node.alarms.clear()
+    world.wait(2000)
+    assert not world.node.queues
+    assert not world.node.moving.due
