@@ -107,8 +107,10 @@ class LeaseReader:
             self._ask(now_ms)
 
     def overdue(self, now_ms: int) -> bool:
-        """Whether the answer is awaited for too long: then nothing is awaited any more."""
-        if self._subscription is None or self.asked_ms is None or now_ms - self.asked_ms < PATIENCE_MS:
+        """Whether it is over; who has waited for an answer for too long ends here."""
+        if self._subscription is None:
+            return True
+        if self.asked_ms is None or now_ms - self.asked_ms < PATIENCE_MS:
             return False
         queue = f"queue '{self.name}' in vhost '{self.entity.vhost}'"
         self._refused(LeaseAnswer(503, f"timed out waiting for the owner of {queue}"))

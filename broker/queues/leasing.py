@@ -47,6 +47,10 @@ ACKNOWLEDGED: Final = b"a"
 """First bytes of names in `ring.producers` (`broker.queues.producers`)."""
 REPLACED_MAX: Final = 16
 ALL: Final = 2**62
+WAITING_MAX: Final = 4096
+"""Words that wait for a commit, which may not come for long."""
+PIECES_MAX: Final = 1024
+"""Of a range; later ones are counted as one."""
 SAFE: Final = -2
 """A mark that is always durable."""
 
@@ -118,8 +122,15 @@ class Leasing:
     def _when_safe(self, act: Callable[[], None], then: Then) -> None:
         if not self._waiting and self._queue.durable(self._mark):
             act()
-        else:
+        elif len(self._waiting) < WAITING_MAX:
             self._waiting.append((self._mark, act, then))
+        else:
+            then(LeaseAnswer(503, f"unavailable, may be repeated: {self._place} cannot commit"), b"")
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody is answered by the next commit."""
+        return bool(self._waiting)
 
     def turn(self, now_ms: int) -> None:
         """Answers what has become durable, and ends a lease of which nothing is heard any more."""
@@ -229,6 +240,8 @@ class Leasing:
         end, count, size = self._queue.ring.lease(lease.end, top, rows_max, bytes_max, least)
         if count:
             lease.end = end
+            if len(lease.taken) >= PIECES_MAX:
+                size += lease.taken.pop()[1]
             lease.taken.append((end, size))
             self._tell(lease)
 
@@ -244,21 +257,19 @@ class Leasing:
     def _end(self, lease: Lease) -> None:
         ring = self._queue.ring
         ring.requeue_all_held(LEASED)
-        ring.produced(LEASE + lease.name.encode(), 0)
-        ring.produced(ACKNOWLEDGED + lease.name.encode(), 0)
         self.lease = None
-        self._changed()
+        self._log(lease.name, 0, 0)
 
     def _tell(self, lease: Lease) -> None:
-        """The log has to know where the lease stands."""
-        ring, name = self._queue.ring, lease.name.encode()
-        ring.produced(LEASE + name, lease.end)
-        ring.produced(ACKNOWLEDGED + name, lease.acknowledged)
-        self._changed()
+        self._log(lease.name, lease.end, lease.acknowledged)
 
-    def _changed(self) -> None:
+    def _log(self, name: str, end: int, acknowledged: int) -> None:
+        """The log has to know where the lease stands, if the queue has one."""
         ring = self._queue.ring
-        self._mark = self._queue.commits if ring.needs_write else SAFE
+        if ring.journaled or ring.replicated:
+            ring.produced(LEASE + name.encode(), end)
+            ring.produced(ACKNOWLEDGED + name.encode(), acknowledged)
+            self._mark = self._queue.commits
         ring.mark()
 
     def _answer(self, lease: Lease | None) -> LeaseAnswer:

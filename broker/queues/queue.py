@@ -489,8 +489,8 @@ class Queue:
         self.commits += 1
         if not ring.needs_write:
             self._clean = self.commits
-        if self.leasing is not None:
-            ring.mark()  # somebody may wait for it
+        if self.leasing is not None and self.leasing.waits:
+            ring.mark()
         if self._waiting:
             self._answer()
         if self.burial is not None and len(self.burial):

@@ -195,6 +195,23 @@ class Leases(RuleBasedStateMachine):
         part.hand_over(entity.queue_id, to)
         self.cluster.wait(200)
 
+    @rule(pick=st.integers(0, 2), asked=st.booleans())
+    def a_link_breaks(self, pick: int, asked: bool) -> None:
+        """Perhaps under a word that is on its way; it is said again when the link is back."""
+        running = [site.name for site in self.cluster.running]
+        one, other = running[pick % len(running)], running[(pick + 1) % len(running)]
+        if asked and self.end:
+            reader = self.reads(pick)
+            raw = json.dumps({"queue": "q", "name": "n", "run": reader.run, "upto": self.acknowledged}).encode()
+            reader.client.raw(reader.client.content("amq.lease", "settle", raw, reply_to=ANSWERS))
+        self.cluster.unlink(one, other)
+        self.cluster.wait(100)
+        self.cluster.relink()
+        self.cluster.wait(500)
+        if asked and self.end:
+            heard = [said for said in reader.client.hear(1) if isinstance(said, Content)]
+            assert [json.loads(said.body)["outcome"] for said in heard] == ["settled"]
+
     @precondition(lambda self: self.end)
     @rule(pick=st.integers(0, 2))
     def others_are_refused(self, pick: int) -> None:

@@ -410,3 +410,61 @@ def test_a_stream_is_not_leased() -> None:
     world.client().declare("s", x_queue_type="stream")
     told = Reader(world.client()).take(queue="s")
     assert told["reason"] == "stream 's' in vhost '/' is read by offsets, and not leased"
+
+
+def test_a_lease_survives_a_checkpoint_and_messages_that_move_in_the_journal() -> None:
+    client, reader = leased(30)
+    world = client.world
+    reader.take(rows=20)
+    reader.word("settle", upto=10)
+    world.checkpoint()
+    world.copy_forward(1)
+    world.turn()
+    world.checkpoint()
+    world.crash()
+    again = Reader(world.client(), run="r2")
+    assert again.read(10, 21) == rows(*range(10, 21))
+    told = again.take()
+    assert (told["start"], told["end"], told["rows"]) == (10, 31, 21)
+    world.checkpoint()
+    again.word("release")
+    world.checkpoint()
+    world.crash()
+    assert Reader(world.client()).word("settle", upto=11)["code"] == 404
+
+
+def test_words_that_wait_for_a_commit_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.queues.leasing.WAITING_MAX", 2)
+    world = World()
+    _, reader = leased(3, world=world)
+    reader.take(rows=1)
+    world.disk_waits = True
+    raw = json.dumps({"queue": "q", "name": "n", "run": "r1", "upto": 2}).encode()
+    heard = [reader.client.publish("amq.lease", "settle", raw, reply_to="amq.rabbitmq.reply-to") for _ in range(3)]
+    assert heard[:2] == [[], []]
+    ((answer,),) = heard[2:]
+    assert json.loads(answer.body)["code"] == 503
+
+
+def test_a_range_of_many_pieces_is_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.queues.leasing.PIECES_MAX", 2)
+    _, reader = leased(9)
+    for count in range(1, 8):
+        assert reader.take(rows=count)["rows"] == count
+    assert reader.take(bytes_max=8, rows=9)["rows"] == 8, "seven bytes were leased"
+    assert reader.take(8, bytes_max=3, rows=9)["rows"] == 1, "a piece counts until all of it is settled"
+    assert reader.take(9, bytes_max=3, rows=9)["end"] == 10
+
+
+def test_a_channel_forgets_readers_and_requests_that_are_over() -> None:
+    client, reader = leased(3)
+    reader.take()
+    other = client.world.client(channels=1)
+    other.ask(m.BasicQos(0, 5, False))
+    for _ in range(5):
+        other.consume("q", arguments={"x-lease": "n", "x-stream-offset": 1, "x-stream-end": 4})
+        other.say(m.BasicAck(0, True))
+        reader.word("settle", upto=1)
+    client.world.wait(1000)
+    channels = [client.connection.channels[1] for client in (other, reader.client)]
+    assert [channel.deadlines for channel in channels] == [[], []]
