@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -274,6 +275,13 @@ def test_files_stay_small() -> None:
     assert not long, f"a file has one reason to exist and at most {LINES_MAX} lines, but " + "; ".join(long)
     short = [name for name in LONG if not (ROOT / name).exists() or lines_of(Path(name)) <= LINES_MAX]
     assert not short, f"listed as long, but they are not (any more): {', '.join(short)}"
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """Beside files that are no package pytest cannot tell two of one name apart, and runs none."""
+    bare = [path for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
+    twice = sorted(name for name, count in Counter(path.name for path in bare).items() if count > 1)
+    assert not twice, f"rename one of each: {', '.join(twice)}"
 
 
 def test_every_package_is_installed() -> None:

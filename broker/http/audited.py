@@ -35,7 +35,7 @@ _EXPORTS: Final = ("/api/definitions", "/api/definitions/{vhost}")
 _SINGLE_MAX: Final = 20
 _TOLD: Final = (
     "name", "user", "vhost", "exchange", "component", "tags", "limits", "configure", "write", "read", "pattern",
-    "definition", "apply_to", "priority", "queues_max", "connections_max",
+    "definition", "apply_to", "priority", "queues_max", "connections_max", "tracing",
 )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def told(commands: Sequence[AnyCommand]) -> Any:
 
 
 def _one(command: AnyCommand) -> dict[str, Any]:
-    fields = {field: getattr(command, field) for field in _TOLD if hasattr(command, field)}
+    fields = {field: getattr(command, field) for field in _TOLD if getattr(command, field, None) is not None}
     if isinstance(fields.get("limits"), UserLimits):
         fields["limits"] = limits_of(fields["limits"])
     return {"command": type(command).__name__, **msgspec.to_builtins(fields, enc_hook=str)}

@@ -49,6 +49,15 @@ async def test_who_from_where_what_on_what_with_what_outcome(client: Client, hea
     ]  # fmt: skip
 
 
+async def test_who_lets_a_vhost_be_traced_is_told_to_have_done_so(client: Client, heard: Heard) -> None:
+    """Whoever reads the firehose reads all messages."""
+    for tracing in (True, False):
+        assert (await client.ask("PUT", "/api/vhosts/%2F", body=json.dumps({"tracing": tracing}))).status_code == 204
+    assert (await client.ask("PUT", "/api/vhosts/%2F", body=json.dumps({"description": "d"}))).status_code == 204
+    assert [one["ordered"][0].get("tracing") for one in heard.lines] == [True, False, None]
+    assert "tracing" not in heard.lines[-1]["ordered"][0]
+
+
 async def test_what_is_refused_is_told_with_its_reason(client: Client, heard: Heard) -> None:
     await client.ask("DELETE", "/api/users/mon", "mon")
     await client.ask("DELETE", "/api/users/no-such-user")
