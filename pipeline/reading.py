@@ -125,7 +125,7 @@ class SpanReader:
             raise ConnectionLost(f"{connection.endpoint}: {said['reason']}")
         now = Bounds(_understood(said)["life"], said["first"], said["next"])
         at = kept(self._span.stream, Position(self._span.life, self._next), now, self._options.fail_on_data_loss)
-        if at.life != self._span.life:
+        if at.life != self._span.life or at.offset < self._next:
             return False
         self._next = at.offset
         return self._next < self._span.end

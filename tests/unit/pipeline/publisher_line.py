@@ -10,7 +10,8 @@ import threading
 class Line:
     """Listens at `port`, and passes what comes on to another port of this machine, until it is told otherwise.
 
-    cut_after   the connection ends when so many bytes went to the broker, which may have all, some or none of them
+    cut_after       the connection ends when so many bytes went to the broker, which may have all, some or none of them
+    cut_after_heard the same of bytes from the broker, once
     """
 
     def __init__(self, to_port: int) -> None:
@@ -19,6 +20,7 @@ class Line:
         self.port = int(self._listening.getsockname()[1])
         self.connections = 0
         self.cut_after: int | None = None
+        self.cut_after_heard: int | None = None
         self._deaf = threading.Event()
         self._mute = threading.Event()
         self._ends: list[socket.socket] = []
@@ -60,9 +62,13 @@ class Line:
         passed = 0
         with contextlib.suppress(OSError):
             while not (outward and self._deaf.is_set()) and (data := source.recv(1 << 16)):
-                if outward and self.cut_after is not None and passed + len(data) > self.cut_after:
-                    sink.sendall(data[: self.cut_after - passed])
-                    self.cut_after = None
+                limit = self.cut_after if outward else self.cut_after_heard
+                if limit is not None and passed + len(data) > limit:
+                    sink.sendall(data[: max(limit - passed, 0)])
+                    if outward:
+                        self.cut_after = None
+                    else:
+                        self.cut_after_heard = None
                     break
                 passed += len(data)
                 if outward or not self._mute.is_set():

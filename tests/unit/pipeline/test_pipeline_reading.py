@@ -1,0 +1,176 @@
+"""Reading a stream at a real node: any part of it, over lines that are cut at any byte, and what is lost is told."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pika
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.embedded import Broker
+from pipeline import reading
+from pipeline.asking import Line as Questions
+from pipeline.connection import ConnectionLost, Refused
+from pipeline.offsets import DataLost, Span
+from pipeline.options import Options, parse
+from pipeline.reading import ReadTimeout, SpanReader
+from tests.unit.pipeline.publisher_line import Line
+
+ROWS = 5_000
+WANTED = ("value", "offset")
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+def declared(broker: Broker, rows: int = 0) -> str:
+    """A stream of numbers."""
+    name = f"stream-{next(_names)}"
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+        for number in range(rows):
+            channel.basic_publish("", name, b"%d" % number * 10, pika.BasicProperties(delivery_mode=2))
+        channel.confirm_delivery()  # what comes after it is confirmed, and so is what came before
+        channel.basic_publish("", name, b"last", pika.BasicProperties(delivery_mode=2))
+    return name
+
+
+@pytest.fixture(scope="module")
+def stream(broker: Broker) -> str:
+    return declared(broker, ROWS - 1)
+
+
+@pytest.fixture
+def line(broker: Broker) -> Iterator[Line]:
+    between = Line(broker.port)
+    yield between
+    between.close()
+
+
+def options(port: int, stream: str, **more: str) -> Options:
+    return parse({"endpoints": f"127.0.0.1:{port}", "stream": stream, **more}, reads=True)
+
+
+@pytest.fixture
+def life(broker: Broker, stream: str) -> str:
+    return asked(broker, stream, lambda line: reading.bounds(line, stream).life)
+
+
+def asked(broker: Broker, stream: str, what: Callable[[Questions], str]) -> str:
+    questions = Questions(options(broker.port, stream), "test")
+    try:
+        return what(questions)
+    finally:
+        questions.close()
+
+
+def read(given_options: Options, span: Span) -> list[int]:
+    """Offsets, in the order in which they came; each with its own body."""
+    reader = SpanReader(given_options, span, WANTED)
+    found: list[int] = []
+    try:
+        for records in reader:
+            offsets = list(array("q", records.columns["offset"].data))
+            value = records.columns["value"]
+            assert value.offsets is not None
+            ends = array("i", value.offsets)
+            for place, offset in enumerate(offsets):
+                body = value.data[ends[place] : ends[place + 1]]
+                assert body == (b"last" if offset == ROWS - 1 else b"%d" % offset * 10)
+            found += offsets
+    finally:
+        reader.close()
+    return found
+
+
+@pytest.mark.parametrize("start, end", [(0, ROWS), (0, 1), (ROWS - 1, ROWS), (1234, 4321), (7, 7)])
+def test_any_part_of_a_stream(broker: Broker, stream: str, life: str, start: int, end: int) -> None:
+    assert read(options(broker.port, stream), Span(stream, life, start, end)) == list(range(start, end))
+
+
+def test_where_a_stream_begins_and_ends(broker: Broker, stream: str, life: str) -> None:
+    questions = Questions(options(broker.port, stream), "test")
+    assert reading.bounds(questions, stream)[:3] == (life, 0, ROWS)
+    assert reading.at_moment(questions, stream, 0)[1] == 0
+    assert reading.at_moment(questions, stream, int(time.time() * 1000) + 60_000)[1] == ROWS
+    with pytest.raises(Refused, match="404"):
+        reading.bounds(questions, "nowhere")
+    assert reading.bounds(questions, stream)[:3] == (life, 0, ROWS), "a refusal does no harm to the line"
+    questions.close()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(300, 300_000), min_size=1, max_size=4))
+def test_a_line_that_is_cut_at_any_byte(broker: Broker, stream: str, life: str, cuts: list[int]) -> None:
+    between = Line(broker.port)
+    wanted = iter(cuts)
+    between.cut_after_heard = next(wanted)
+    reader = SpanReader(options(between.port, stream), Span(stream, life, 0, ROWS), WANTED)
+    found: list[int] = []
+    try:
+        for records in reader:
+            found += array("q", records.columns["offset"].data)
+            if between.cut_after_heard is None:
+                between.cut_after_heard = next(wanted, None)
+    finally:
+        reader.close()
+        between.close()
+    assert found == list(range(ROWS)), "each once, in order"
+
+
+def test_nobody_there_any_more(line: Line, stream: str, life: str) -> None:
+    reader = SpanReader(options(line.port, stream, reconnectAttempts="1"), Span(stream, life, 0, ROWS), WANTED)
+    line.cut_after_heard = 2_000
+    line._listening.close()
+    with pytest.raises(ConnectionLost):
+        list(reader)
+    reader.close()
+
+
+def test_a_broker_that_sends_nothing(line: Line, broker: Broker) -> None:
+    """What was promised to be there is not: the end lies beyond what the stream has."""
+    stream = declared(broker)
+    life = asked(broker, stream, lambda questions: reading.bounds(questions, stream).life)
+    reader = SpanReader(options(line.port, stream, readTimeoutMs="300"), Span(stream, life, 0, 5), WANTED)
+    with pytest.raises(ReadTimeout, match=r"sent nothing of stream 'stream-\d+' from offset 1 on for 0.3 s"):
+        list(reader)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    "span_of, said",
+    [
+        (lambda stream, life: Span(stream, "0.0", 0, 5), "is not the one that the checkpoint is of"),
+        (lambda stream, life: Span(stream, life, ROWS + 1, ROWS + 5), "ends before offset"),
+    ],
+)
+def test_what_is_not_there_is_told(
+    broker: Broker, stream: str, life: str, span_of: Callable[[str, str], Span], said: str
+) -> None:
+    span = span_of(stream, life)
+    with pytest.raises(DataLost, match=said):
+        read(options(broker.port, stream), span)
+    assert read(options(broker.port, stream, failOnDataLoss="false"), span) == []
+
+
+def test_a_stream_that_is_deleted_under_its_reader(broker: Broker) -> None:
+    stream = declared(broker, 20_000)
+    life = asked(broker, stream, lambda questions: reading.bounds(questions, stream).life)
+    reader = SpanReader(options(broker.port, stream, reconnectAttempts="0"), Span(stream, life, 0, 30_000), WANTED)
+    rows = iter(reader)
+    assert next(rows).rows
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        connection.channel().queue_delete(stream)
+    with pytest.raises((ConnectionLost, Refused)):
+        list(rows)
+    reader.close()
