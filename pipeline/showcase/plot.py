@@ -34,7 +34,7 @@ def draw(samples: Sequence[Sample], kills: Mapping[str, float], title: str, path
     import matplotlib as mpl
 
     mpl.use("agg")
-    mpl.rcParams["svg.hashsalt"] = "showcase"  # the same picture from the same run
+    mpl.rcParams.update({"svg.hashsalt": "showcase", "svg.fonttype": "none"})  # the same picture from the same run
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(len(_STAGES), sharex=True, figsize=(9, 6), layout="constrained")
