@@ -466,13 +466,18 @@ class CommitTransaction(Command, frozen=True, kw_only=True, tag="commit_transact
 
 
 class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transaction"):
-    """Drop those of these segments that are not committed, and are of this producer, epoch and run."""
+    """Drop those of these segments that are not committed, and are of this producer, epoch and run.
+
+    Result: an Outcome; a refusal changes nothing.
+    """
 
     vhost: str
     producer: str
     epoch: int
     run: str
     transactions: tuple[str, ...]
+    user: str = ""
+    is_administrator: bool = False
 
 
 class ExpireTransactions(Command, frozen=True, kw_only=True, tag="expire_transactions"):

@@ -57,7 +57,8 @@ _WORDS: Final = (
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a commit: "committed", "already" or "refused", and of a refusal code and reason."""
+    """What came of a commit: "committed", "already" or "refused", and of a refusal code and reason. Of an abort:
+    "aborted" or "refused"."""
 
     outcome: str
     code: int = 0
@@ -127,7 +128,7 @@ def replaced(producer: Producer, run: str) -> str:
     return f"fenced: run {run} of producer '{producer.name}' was replaced by run {producer.run}"
 
 
-def _not_of(producer: Producer, user: str, is_administrator: bool) -> str:
+def not_of(producer: Producer, user: str, is_administrator: bool) -> str:
     """Why this user may not use the producer's name; empty: it may."""
     if is_administrator or user == producer.user:
         return ""
@@ -178,7 +179,7 @@ class Transactions(Membership):
         ledger = topology.ledger
         known = ledger.producers.get(asked.producer)
         if known is not None:
-            if why := _not_of(known, command.user, command.is_administrator):
+            if why := not_of(known, command.user, command.is_administrator):
                 raise AccessRefused(why)
             if known.epoch is not None and known.epoch > asked.epoch:
                 raise PreconditionFailed(over(known.name, known.epoch, asked.epoch))
@@ -296,14 +297,18 @@ class Transactions(Membership):
         self._drop(topology, segment, log)
         return True
 
-    def _abort_transaction(self, command: c.AbortTransaction, log: list[Change]) -> None:
+    def _abort_transaction(self, command: c.AbortTransaction, log: list[Change]) -> Outcome:
         topology = self._in(command.vhost)
+        producer = topology.ledger.producers.get(command.producer)
+        if producer is not None and (why := not_of(producer, command.user, command.is_administrator)):
+            return Outcome("refused", 403, why)
         for name in command.transactions:
             segment = topology.ledger.segments.get(name)
             if segment is None or segment.place is not None:
                 continue
             if (segment.producer, segment.epoch, segment.run) == (command.producer, command.epoch, command.run):
                 self._drop(topology, segment, log)
+        return Outcome("aborted")
 
     def _expire_transactions(self, command: c.ExpireTransactions, log: list[Change]) -> None:
         topology = self._in(command.vhost)
@@ -380,7 +385,7 @@ class Transactions(Membership):
             if len(topology.ledger.producers) >= PRODUCERS_MAX:
                 return Outcome("refused", 406, f"vhost '{command.vhost}' has {PRODUCERS_MAX} producers of transactions")
         else:
-            if why := _not_of(producer, command.user, command.is_administrator):
+            if why := not_of(producer, command.user, command.is_administrator):
                 return Outcome("refused", 403, why)
             if producer.epoch == command.epoch:
                 return None

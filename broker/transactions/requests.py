@@ -6,6 +6,7 @@ segment says how many they are; who does not answer in time is not waited for.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from broker.session.services import Request, Service
@@ -20,6 +21,7 @@ from cluster.transactions import (
     RUN_BYTES_MAX,
     TRANSACTIONS_MAX,
     Outcome,
+    not_of,
 )
 
 UNAVAILABLE: Final = "unavailable, may be repeated"
@@ -27,8 +29,12 @@ ROWS_MAX: Final = 2**53
 
 
 def _who(request: Request) -> dict[str, Any]:
-    """Vhost, producer, epoch, run and names of a request."""
+    """Vhost, producer, epoch, run and names of a request, and whose it is."""
+    connection = request.channel.connection
     return {
+        "at_ms": connection.node.now_ms,
+        "user": connection.user,
+        "is_administrator": "administrator" in connection.rights.tags,
         "vhost": request.channel.vhost_name,
         "producer": _producer(request),
         "epoch": request.integer("epoch", 0, EPOCH_MAX),
@@ -64,34 +70,26 @@ def commit(request: Request) -> None:
     connection = request.channel.connection
     who = _who(request)
     command = CommitTransaction(
-        at_ms=connection.node.now_ms,
         rows=request.integer("rows", 0, ROWS_MAX, 0),
         ttl_ms=request.integer("ttl_ms", *EXPIRES_TTL_MS) if "ttl_ms" in request.body else None,
-        user=connection.user,
-        is_administrator="administrator" in connection.rights.tags,
         **who,
     )
-
-    def done(applied: Applied) -> None:
-        if not _refused(request, applied):
-            outcome: Outcome = applied.result
-            request.answer(
-                {"outcome": outcome.outcome, "code": outcome.code, "reason": outcome.reason},
-                refused=outcome.outcome == "refused",
-            )
-
-    connection.node.propose(command, done)
+    connection.node.propose(command, partial(_judged, request))
 
 
 def abort(request: Request) -> None:
     request.only("producer", "epoch", "run", "transactions")
-    node = request.channel.connection.node
+    request.channel.connection.node.propose(AbortTransaction(**_who(request)), partial(_judged, request))
 
-    def done(applied: Applied) -> None:
-        if not _refused(request, applied):
-            request.answer({"outcome": "aborted", "code": 0, "reason": ""})
 
-    node.propose(AbortTransaction(at_ms=node.now_ms, **_who(request)), done)
+def _judged(request: Request, applied: Applied) -> None:
+    """Answers what the wiring says."""
+    if not _refused(request, applied):
+        outcome: Outcome = applied.result
+        request.answer(
+            {"outcome": outcome.outcome, "code": outcome.code, "reason": outcome.reason},
+            refused=outcome.outcome == "refused",
+        )
 
 
 def _refused(request: Request, applied: Applied) -> bool:
@@ -107,8 +105,13 @@ def _refused(request: Request, applied: Applied) -> bool:
 
 def status(request: Request) -> None:
     request.only("producer")
-    name, vhost, node = _producer(request), request.channel.vhost_name, request.channel.connection.node
+    connection = request.channel.connection
+    name, vhost, node = _producer(request), request.channel.vhost_name, connection.node
     producer = node.map.producer(vhost, name)
+    # who knows the names of segments may publish into them and delete them
+    if producer is not None and (why := not_of(producer, connection.user, "administrator" in connection.rights.tags)):
+        request.refuse(403, why)
+        return
     segments = [segment for segment in node.map.segments_of(vhost, name) if not segment.discards]
 
     def counted(rows: dict[str, tuple[int, int]]) -> None:

@@ -50,7 +50,7 @@ COMMANDS: st.SearchStrategy[c.AnyCommand] = st.one_of(
     ),
     st.builds(
         c.AbortTransaction, vhost=st.just("/"), producer=PRODUCERS, epoch=EPOCHS, run=RUNS,
-        transactions=st.lists(NAMES, max_size=3).map(tuple),
+        transactions=st.lists(NAMES, max_size=3).map(tuple), user=USERS, is_administrator=st.booleans(),
     ),
     st.builds(c.ExpireTransactions, at_ms=TIMES, vhost=st.just("/"), names=st.lists(NAMES, max_size=4).map(tuple)),
     st.builds(c.ForgetProducers, at_ms=TIMES, vhost=st.just("/"), names=st.lists(PRODUCERS, max_size=2).map(tuple)),
@@ -164,10 +164,13 @@ class Model:
         return "committed"
 
     def abort(self, command: c.AbortTransaction, _: int) -> str:
+        entry = self.ledger.get(command.producer)
+        if entry is not None and not command.is_administrator and entry["user"] != command.user:
+            return "403 belongs to user"
         listed = {name: self.segments.get(name) for name in command.transactions}
         whose = (command.producer, command.epoch, command.run)
         self.drop(lambda s: s in listed.values() and (s["producer"], s["epoch"], s["run"]) == whose)
-        return ""
+        return "aborted"
 
     def expire(self, command: c.ExpireTransactions, _: int) -> str:
         listed = {name: self.segments.get(name) for name in command.names}
@@ -201,8 +204,8 @@ class Model:
 
 def agrees(expected: str, applied: Applied) -> bool:
     result = applied.result
-    if isinstance(applied.command, c.CommitTransaction):
-        assert applied.ok, "a refused commit is a result"
+    if isinstance(applied.command, c.CommitTransaction | c.AbortTransaction):
+        assert applied.ok, "a refusal is a result"
         said = f"{result.code} {result.reason}" if result.outcome == "refused" else result.outcome
         code, *words = expected.split(" ", 1)
         return said.startswith(code) and all(word in said for word in words)

@@ -84,7 +84,7 @@ def test_a_commit_is_once_and_its_answer_may_be_lost() -> None:
     assert (again.result.outcome, again.changes) == ("already", ())
     for ended in (c.DeleteExchange(vhost="/", name="txn.a"),):
         assert "is committed" in str(apply(map_, ended).error)
-    apply(map_, c.AbortTransaction(vhost="/", producer="p", epoch=0, run="r1", transactions=("txn.a",)))
+    apply(map_, c.AbortTransaction(vhost="/", producer="p", epoch=0, run="r1", transactions=("txn.a",), user="u"))
     assert len(map_.segments("/")) == 2, "what is committed is never dropped"
     replay = apply(map_, staging("txn.d"))
     assert replay.ok

@@ -268,6 +268,20 @@ def test_who_may_not_write_to_the_target_may_not_stage() -> None:
     assert close.reply_code == 403
 
 
+def test_nobody_else_aborts_or_asks_about_a_producer() -> None:
+    world, alice = begin()
+    alice.declare("txn.a")
+    alice.stage("txn.a", b"1")
+    world.command(c.SetPermission(user="eve", vhost="/", configure="^txn", write=".*", read=".*"))
+    eve = Stager(world.client("eve", channels=2), run="r1")
+    for heard in (eve.status(), eve.abort("txn.a")):
+        assert (heard["outcome"], heard["code"]) == ("refused", 403)
+        assert heard["reason"] == "producer 'p' belongs to user 'guest'"
+    assert eve.ask("status", producer="unknown")["outcome"] == "status"
+    assert alice.commit("txn.a")["outcome"] == "committed"
+    assert seen(world) == [b"1"]
+
+
 def test_transactional_channels_do_not_stage() -> None:
     world, alice = begin()
     alice.declare("txn.a")
