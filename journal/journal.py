@@ -365,9 +365,14 @@ class Journal:
                 break
             self._lingering.taken(segment)
             taken.append(segment)
-        if sparse and self._due_since_s is None:
-            self._due_since_s = time.monotonic()
+        if sparse:
+            self.owe_checkpoint()
         return taken
+
+    def owe_checkpoint(self) -> None:
+        """One will be due, though nothing is written."""
+        if self._due_since_s is None:
+            self._due_since_s = time.monotonic()
 
     def survivors(self, segment: int, done: Callable[[list[Survivor] | DamagedRecord], object]) -> None:
         """Reads what may still live in a segment before the checkpoint, which must have live bytes; queues write again

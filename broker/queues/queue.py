@@ -115,6 +115,11 @@ class Queue:
     def ready(self) -> int:
         return self.ring.ready
 
+    @property
+    def ready_bytes(self) -> int:
+        """Of bodies, about."""
+        return self.ring.ready_bytes
+
     def message_count(self, now_ms: int) -> int:
         """Ready messages, as queue.declare-ok counts them: without the expired and the given up."""
         self.make_current(now_ms)

@@ -112,7 +112,7 @@ async def _status(shell: NodeShell, _: Facts) -> Facts:
         "channels": sum(len(connection.channels) for connection in node.connections.values()),
         "vhosts": len(node.vhosts),
         "queues": len(queues),
-        "messages_ready": sum(queue.ring.ready for queue in queues),
+        "messages_ready": sum(queue.ready for queue in queues),
         "messages_unacknowledged": sum(queue.ring.unacked for queue in queues),
         "alarms": list(shell.alarms.raised),
         "resident_bytes": resident_bytes(),

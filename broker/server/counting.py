@@ -308,7 +308,7 @@ def lags(node: Node, queue: Queue) -> tuple[CopyLag, ...]:
     for copy in node.part.copying.primary.copies(queue.entity.queue_id):
         synced = copy.state is CopyState.SYNCED
         if not synced:
-            lag = CopyLag(copy.node, ring.ready + ring.unacked, ring.ready_bytes, in_sync=False)
+            lag = CopyLag(copy.node, queue.ready + ring.unacked, queue.ready_bytes, in_sync=False)
         else:
             lag = CopyLag(copy.node, max(0, ring.next_seq - ring.committed) if copy.owed_last else 0)
         found.append(lag)
@@ -339,11 +339,11 @@ def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = ()) -> QueueRow:
         queue_id=queue.entity.queue_id,
         epoch=queue.entity.epoch,
         state="opening" if queue.paused else "running",
-        ready=ring.ready,
+        ready=queue.ready,
         unacknowledged=ring.unacked,
-        ready_bytes=ring.ready_bytes,
-        persistent=ring.ready + ring.unacked - ring.fleeting if _kept(ring) else 0,
-        persistent_bytes=ring.ready_bytes if _kept(ring) and not ring.fleeting else 0,
+        ready_bytes=queue.ready_bytes,
+        persistent=queue.ready + ring.unacked - ring.fleeting if _kept(ring) else 0,
+        persistent_bytes=queue.ready_bytes if _kept(ring) and not ring.fleeting else 0,
         in_memory=ring.resident,
         in_memory_bytes=ring.resident_bytes,
         memory_bytes=ring.resident_bytes,
@@ -386,15 +386,18 @@ def _exclusive(consumers: Subscriptions) -> str | None:
 
 def copy_row(entity: QueueEntity, ring: Ring) -> QueueRow:
     """A copy of a queue that nobody owns: what would be there if this node took it over."""
+    past = ring.past
+    ready = ring.ready + (0 if past is None else past.count)
+    ready_bytes = ring.ready_bytes + (0 if past is None else past.bytes)
     return QueueRow(
         queue_id=entity.queue_id,
         owned=False,
         epoch=ring.epoch,
         state="down",
-        ready=ring.ready,
-        ready_bytes=ring.ready_bytes,
-        persistent=ring.ready,
-        persistent_bytes=ring.ready_bytes,
+        ready=ready,
+        ready_bytes=ready_bytes,
+        persistent=ready,
+        persistent_bytes=ready_bytes,
         in_memory=ring.resident,
         in_memory_bytes=ring.resident_bytes,
         memory_bytes=ring.resident_bytes,

@@ -19,6 +19,7 @@ from broker.census.message_filter import BadFilter
 from broker.census.peer_messages import InspectAnswer, InspectAsk
 from broker.node.inspecting import GONE, Inspection
 from broker.server.operations import Refused
+from broker.streams.stream import Stream
 from cluster.ids import QueueId
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ ANSWER_S: Final = 25.0
 AGAIN_S: Final = 0.05
 LOOK_S: Final = 0.002
 AT_ONCE_MAX: Final = 16
+A_STREAM: Final = "it is a stream: consume from it with x-stream-offset"
 ANOTHER_LIFE: Final = "the queue was declared anew, or has lost messages, since these were looked at: look again"
 IN_DOUBT: Final = "its owner was lost before it answered: it may have been carried out, look at the queue"
 NOT_OPEN: Final = "the queue is being taken over, or handed over: try again"
@@ -153,6 +155,8 @@ class Inspector:
             raise NotYet("the queue's owner is about to change: try again")
         if request.life and request.life != life_of(queue.entity):
             raise Refused(ANOTHER_LIFE)
+        if isinstance(queue, Stream):
+            raise Refused(A_STREAM)
         if queue.paused or (shell.cluster is not None and not shell.cluster.may_speak()):
             raise NotYet(NOT_OPEN)
         if self._underway >= AT_ONCE_MAX:

@@ -469,6 +469,8 @@ class NodeShell:
         journal, node = self.storage.journal, self.node
         if journal is None or not journal.idle:
             return
+        if node.forgotten:
+            journal.owe_checkpoint()  # a stream that was deleted may have many files
         if journal.checkpoint_due:
             self.storage.checkpoint(node, self._checkpointed)
         if not node.wants_group:

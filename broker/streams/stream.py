@@ -74,11 +74,12 @@ class Seat:
 class Stream(Queue):
     """See the module."""
 
-    __slots__ = ("_asked", "_later", "_seats")
+    __slots__ = ("_asked", "_later", "_seats", "_trimmed")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         self._asked: deque[Asked] = deque()
         self._later: deque[Callable[[], None]] = deque()  # searches that go on in the next turn
+        self._trimmed = 0  # what retention has let go, and the log may not have heard of yet
         self._seats: dict[tuple[str, int], Seat] = {}
         super().__init__(entity, settings, ring, host, now_ms)
         ring.past.filed_more = ring.mark
@@ -94,6 +95,11 @@ class Stream(Queue):
     def ready(self) -> int:
         count: int = self.ring.ready + self.ring.past.count
         return count
+
+    @property
+    def ready_bytes(self) -> int:
+        size: int = self.ring.ready_bytes + self.ring.past.bytes
+        return size
 
     def message_count(self, _: int) -> int:
         return self.ready
@@ -165,6 +171,7 @@ class Stream(Queue):
 
         def took(taken: Taken) -> None:
             if taken.records:
+                self.ring.handed += taken.next_seq - taken.first
                 self._tell(asked, StreamTold(0, 0, 0, taken.first, taken.next_seq, self._lowest), taken.records)
             elif not self.deleted:
                 self._asked.append(asked)  # retention, or a cut, was there first
@@ -255,8 +262,8 @@ class Stream(Queue):
 
     def _find(self, asked: Asked) -> None:
         def answer(at: int, first_ms: int) -> None:
-            size = self.ring.past.bytes + max(0, self.ring.ready_bytes)
-            self._tell(asked, StreamTold(0, 0, 0, at, self._end, self._lowest, first_ms, size))
+            told = StreamTold(0, 0, 0, at, self._end, self._lowest, first_ms, max(0, self.ready_bytes))
+            self._tell(asked, told)
 
         def began(taken: Taken) -> None:
             first_ms = _time_of(taken)
@@ -307,7 +314,8 @@ class Stream(Queue):
             if part.end > self._end or not (too_much or too_old):
                 break
             last, size = part.end - 1, size - part.size
-        if last >= past.first:
+        if last > self._trimmed and last >= past.first:
+            self._trimmed = last
             self.ring.trim(last)
         if self.ring.use is None:
             self._retain_in_memory(now_ms)
@@ -336,15 +344,21 @@ class Stream(Queue):
 
     def end_epoch(self) -> None:
         super().end_epoch()
+        self.ring.past.filed_more = _nobody
         self._asked.clear()
         self._later.clear()
         self._seats.clear()
 
     def drop(self) -> None:
         super().drop()
+        self.ring.past.filed_more = _nobody
         self._asked.clear()
         self._later.clear()
         self._seats.clear()
+
+
+def _nobody() -> None:
+    """More files concern nobody here."""
 
 
 def _time_of(taken: Taken) -> int:
