@@ -163,6 +163,10 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     word: Word | None = None
     """Of ASK_LEASE, and there it is."""
 
+    def __post_init__(self) -> None:
+        if (self.word is None) != (self.what != ASK_LEASE):
+            raise ValueError("a question about a lease says what, and no other does")
+
 
 ASK_GET = 0
 ASK_COUNTS = 1

@@ -110,7 +110,11 @@ AMQ_LEASE: Final = Service(needs_write=False, handlers={"take": _take, "settle":
 def reader(channel: Channel, method: methods.BasicConsume, tag: str, queue: QueueFace) -> LeaseReader:
     """What a consumer with x-lease consumes from."""
     name = method.arguments["x-lease"]
-    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX:
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name.encode("utf-8", "replace")) <= NAME_BYTES_MAX
+        or not _is_text(name)
+    ):
         raise _invalid("x-lease", tag, f"expected a text of 1 to {NAME_BYTES_MAX} bytes")
     first, end = (_seq(method, tag, argument) for argument in ("x-stream-offset", "x-stream-end"))
     if method.no_ack:
@@ -133,6 +137,11 @@ def reader(channel: Channel, method: methods.BasicConsume, tag: str, queue: Queu
     made.chunks = boolean(method, tag, "x-stream-chunks")
     channel.deadlines.append(made.overdue)
     return made
+
+
+def _is_text(name: str) -> bool:
+    """Whether it was UTF-8 on the wire."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _seq(method: methods.BasicConsume, tag: str, name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import types
 import typing
 from typing import Any
 
@@ -73,6 +74,8 @@ class Hostile:
         for at, field in enumerate(msgspec.structs.fields(kind)):
             if field.name == "parts" and isinstance(fields[at], list) and self.random.random() < 0.8:
                 fields[at] = self._filled(fields[at], payload)
+        if kind is p.Ask and self.random.random() < 0.9:  # a word makes the question one about a lease
+            fields[4] = fields[4] % 5 if fields[-1] is None else p.ASK_LEASE
         if may_spare:
             fields = _without(fields, self.spared)
         if self.random.random() < 0.1 and fields:
@@ -133,8 +136,13 @@ class Hostile:
             if len(values) > 2:  # a part begins with its queue
                 values[: min(3, len(values))] = [self.queue.queue_id, self.queue.epoch, self._gen()][: len(values)]
             return values
+        if typing.get_origin(kind) in (types.UnionType, typing.Union):
+            return self._field(name, self.random.choice(typing.get_args(kind)))
+        if kind is types.NoneType:
+            return None
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            return [self._field(field.name, field.type) for field in msgspec.structs.fields(kind)]
+            tag = [kind.__struct_config__.tag] if isinstance(kind.__struct_config__.tag, str) else []
+            return tag + [self._field(field.name, field.type) for field in msgspec.structs.fields(kind)]
         if kind is bytes:
             return self.random.choice((b"p", b"x" * 1024, b"", b"\0dead"))
         if kind is str:

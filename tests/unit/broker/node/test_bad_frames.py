@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from broker.amqp import methods as m
 from broker.node import hub as hub_module
 from broker.proxy import messages as p
+from broker.queues.lease import Read, Release, Settle, Take
 from cluster.link.frames import FrameReader, encode
 from replication import messages as r
 from tests.unit.broker.node.hostile import Hostile, other_records, publishes
@@ -269,4 +271,60 @@ def test_replies_to_nobody_and_forged_ones() -> None:
     say(cluster, other, owner, p.Reply(key), other_records(1, 1))
     assert len(cluster.bad_frames) == 1
     assert bodies(asking.say()) == []
+    still_there(cluster, confirmed)
+
+
+EXTREME_WORDS = [
+    *(Read("n", first, end, rows) for first, end in ((0, 0), (9, 1), (0, 2**56), (2**56, 2**56)) for rows in (1, 4096)),
+    *(Settle("n", "r", "", upto) for upto in (0, 1, 2**56)),
+    *(
+        Take("n", "r", "", start, rows, size, 1000)
+        for start in (0, 2**56)
+        for rows in (1, 10**6)
+        for size in (1, 2**40)
+    ),
+    Take("\u00fc" * 200, "", "x", 0, 1, 1, 1000),
+    Release("n", "", "0.0"),
+]
+
+
+def test_words_of_leases_at_their_extremes_do_no_harm() -> None:
+    cluster, _, _, confirmed = loaded()
+    cluster["a"].client().declare("leased")
+    cluster["a"].client().publish("", "leased", b"1", b"2", b"3")
+    entity = cluster.queue("leased")
+    other = next(name for name in "abc" if name != entity.owner)
+    cluster[other].client().say(m.BasicGet(queue="leased"))  # so that it is attached
+    cluster.turn()
+    part = cluster[entity.owner].node.part
+    assert part is not None
+    heads: list[Any] = []
+    send = part.send
+    part.send = lambda node, head, payload=(): heads.append(head) or send(node, head, payload)  # type: ignore[method-assign,func-returns-value]
+    serving = part.servings.queues[entity.queue_id]
+    serving.host = part
+    gen = serving._attachments[other].gen
+    for number, word in enumerate(EXTREME_WORDS * 2, 1000):
+        ask = p.Ask(entity.queue_id, entity.epoch, gen, number, p.ASK_LEASE, word=word)
+        say(cluster, other, entity.owner, ask)
+    cluster.wait(1000)
+    answers = [head for head in heads if isinstance(head, p.Answer) and head.request >= 1000]
+    assert len(answers) == 2 * len(EXTREME_WORDS)
+    assert cluster.bad_frames == []
+    still_there(cluster, confirmed)
+
+
+def test_a_question_about_a_lease_that_asks_nothing_ends_the_link() -> None:
+    cluster, owner, other, confirmed = loaded()
+    queue = cluster.queue("kept")
+    part = cluster[owner].node.part
+    assert part is not None
+    for fields in ([p.ASK_LEASE, False, False, False, None], [0, False, False, False, ["release", "n", "r", ""]]):
+        head = msgspec.msgpack.encode([27, queue.queue_id, queue.epoch, 1, 1, *fields])
+        part.hub.received(other, cluster[owner].node.map.applied, memoryview(head), memoryview(b""))
+        cluster.turn()
+        assert len(cluster.bad_frames) == 1, fields
+        cluster.bad_frames.clear()
+        cluster.relink()
+        cluster.turn()
     still_there(cluster, confirmed)

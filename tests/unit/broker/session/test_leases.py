@@ -207,7 +207,9 @@ def test_readers_that_are_refused() -> None:
     )
     assert reader.refused(x_stream_offset=2)[0] == 406
     assert reader.refused(x_stream_offset="first", x_stream_end=3)[0] == 406
-    assert reader.refused(x_lease=7, x_stream_offset=2, x_stream_end=3)[0] == 406
+    for name in (7, "", "x" * 201, "\udcff"):
+        assert reader.refused(x_lease=name, x_stream_offset=2, x_stream_end=3)[0] == 406
+    assert reader.refused(x_stream_offset=2**62, x_stream_end=2**62)[0] == 406
     assert reader.refused(prefetch=0, x_stream_offset=2, x_stream_end=3)[1].startswith(
         "PRECONDITION_FAILED - consumer prefetch count is not set for the lease"
     )
