@@ -97,10 +97,29 @@ class Members:
 
     def replaced(self, before: Queue | None, after: Queue | None) -> None:
         """A queue came (`before` is None), changed, or went (`after` is None)."""
+        if before is not None and after is not None and not before.transient and not after.transient:
+            self._changed(before, after)
+            return
         if before is not None:
             self._list(before, listed=False)
         if after is not None:
             self._list(after, listed=True)
+
+    def _changed(self, before: Queue, after: Queue) -> None:
+        """The commonest change, of thousands at once: another owner, or copies in sync, and the same replicas."""
+        assert before.queue_id == after.queue_id, "a queue takes the place of its former self"
+        if before.owner != after.owner:
+            if before.owner is not None:
+                _mark(self._owned, (before.owner,), before.queue_id, listed=False)
+            if after.owner is not None:
+                _mark(self._owned, (after.owner,), after.queue_id, listed=True)
+        if before.replicas != after.replicas:
+            _mark(self._replicas, before.replicas, before.queue_id, listed=False)
+            _mark(self._replicas, after.replicas, after.queue_id, listed=True)
+        if after.eligible:
+            self.short[after.queue_id] = None
+        elif before.eligible:
+            del self.short[before.queue_id]
 
     def owned(self, node: NodeId) -> int:
         """How many queues it owns, the transient ones not counted."""

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from . import exchange_rules, queue_rules
 from .binding_table import BindingTable
 from .changes import (
@@ -213,26 +215,13 @@ class Topology:
 
     def adopt_queue(self, queue: Queue) -> Queue:
         """Hold a legal queue; names of vhost and nodes become shared, as there may be very many queues."""
-        held = Queue(
+        held = replace(
+            queue,
             vhost=self.vhost.name,
-            name=queue.name,
-            queue_id=queue.queue_id,
-            durable=queue.durable,
-            auto_delete=queue.auto_delete,
-            exclusive_owner=queue.exclusive_owner,
-            arguments=queue.arguments,
             owner=None if queue.owner is None else self._shared((queue.owner,))[0],
-            epoch=queue.epoch,
-            incarnation=queue.incarnation,
             replicas=self._shared(queue.replicas),
             in_sync=self._shared(queue.in_sync),
             eligible=self._shared(queue.eligible),
-            version=queue.version,
-            volatile=queue.volatile,
-            gap_epoch=queue.gap_epoch,
-            begins_empty=queue.begins_empty,
-            paused=queue.paused,
-            staging=queue.staging,
         )
         (self.staged if held.staging else self.queues)[held.name] = held
         return held
