@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from array import array
 from itertools import pairwise
@@ -11,10 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.amqp import properties as codec
+from broker.amqp.codec import make_message
+from broker.amqp.fields import DEFAULT_LIMITS
 from journal import layout
 from journal.record import GroupWriter, Message
 from pipeline import records_pure
-from pipeline.records_pure import HEADERS, NUMBERS, SEQ_END, TEXTS, BadRecord, Column, Records
+from pipeline.records_pure import HEADER_VALUES, HEADERS, NUMBERS, SEQ_END, TEXTS, BadRecord, Column, Records
 from tests.unit.pipeline.stored import message, stored
 
 try:
@@ -112,6 +116,18 @@ def test_what_is_no_utf_8_becomes_so_and_what_no_calendar_has_is_left_out(half: 
     assert found["content_type"].decode() == "\ufffd\ufffd"
     assert (found["routing_key"].decode(), found["value"]) == ("ék", b"\xff"), "bodies are bytes"
     assert (found["timestamp"], found["enqueued_at"]) == (None, None)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("wrapped", [lambda value: {"a": value}, lambda value: [value]])
+def test_headers_as_deep_as_a_broker_takes_them(half: Any, wrapped: Any) -> None:
+    nested: Any = 1
+    for _ in range(DEFAULT_LIMITS.depth_max - 1):
+        nested = wrapped(nested)
+    made = make_message(b"\0\1k", codec.encode(codec.Properties(headers={"h": nested})), b"", 5)
+    assert isinstance(made, Message)
+    (value,) = values(half.decode(stored(made), (HEADERS,), 1, 2), HEADER_VALUES)
+    assert json.loads(value) == nested
 
 
 @pytest.mark.parametrize("half", HALVES)
