@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from journal.errors import DamagedJournal, JournalFailed, JournalFull
 from journal.fold import Fold
@@ -23,6 +23,7 @@ from journal.layout import ENQ, RUN_ENTRY
 from journal.options import JournalOptions
 from journal.record import DamagedRecord, GroupWriter, Record
 from journal.segments import Segments, sync_directory
+from journal.stream_catalogue import Filing, StreamFile
 from journal.survivors import Survivor
 
 
@@ -96,8 +97,10 @@ class _Compaction:
             meta.setdefault("epoch", 1)
             self.fold.state_of(queue_id).into(meta)
             metas.append((queue_id, meta))
+        filings = [_filing(queue_id, meta, self.fold.shortened.get(queue_id, set())) for queue_id, meta in metas]
         runs, position = self.fold.runs(), self.journal.position
-        self._wait(lambda done: self.journal.checkpoint(runs, metas, [], position, done))
+        wanted = [filing for filing in filings if filing is not None]
+        self._wait(lambda done: self.journal.checkpoint(runs, metas, [], position, done, wanted))
 
     def _move(self, segment: int) -> None:
         answer = self._wait(lambda done: self.journal.survivors(segment, done))
@@ -131,6 +134,14 @@ class _Compaction:
         self.journal.use.release(segment, length)
         self.journal.use.add(writer.segment, length)
         self.moved += 1
+
+
+def _filing(queue_id: int, meta: dict[str, Any], shortened: set[int]) -> Filing | None:
+    """Has it found how much still counts of a stream's files whose ends were cut off."""
+    if not shortened:
+        return None
+    files = tuple(StreamFile.of_entry(entry) for entry in meta["files"])
+    return Filing(queue_id, files, (), frozenset(shortened), frozenset(), (), 0, meta, lambda _: None)
 
 
 def _compact_index(directory: Path) -> None:

@@ -16,6 +16,7 @@ from journal.record import Record
 from journal.recovery import replay_tail, start_of_tail
 from journal.replay import Tail
 from journal.segments import Segments
+from journal.stream_catalogue import StreamFile
 
 Block = dict[int, bytes]
 """seq -> run entry"""
@@ -35,13 +36,17 @@ class Entry(NamedTuple):
 
 
 class Fold:
-    """A recovery sink. `load` reads the tail; raises DamagedJournal."""
+    """A recovery sink. `load` reads the tail; raises DamagedJournal.
+
+    shortened   queue id to the names of a stream's files whose ends the tail has cut off
+    """
 
     def __init__(self, index: Index, segments: Segments) -> None:
         self.index = index
         self.segments = segments
         self.touched: dict[int, dict[int, Block]] = {}
         self.tail: Tail | None = None
+        self.shortened: dict[int, set[int]] = {}
         self._metas: dict[int, dict[str, Any]] = {}
         self._reserved: dict[int, int] = {}
         self._newest: dict[int, int] = {}
@@ -152,6 +157,7 @@ class Fold:
         for first, last in ranges:
             if state.dead:
                 state.settled(first, last)
+            self._drop_files(queue_id, first, last)
             for block in self._blocks_between(queue_id, first, last):
                 entries = self._touch(queue_id, block)
                 for seq in [seq for seq in entries if first <= seq <= last]:
@@ -180,6 +186,19 @@ class Fold:
         meta = dict(self.meta_of(queue_id))
         meta["next_seq"] = min(self.next_seq(queue_id), from_seq)
         self._metas[queue_id] = meta
+        if "files" in meta:
+            files = [StreamFile.of_entry(entry) for entry in meta["files"]]
+            cut = {part.name for part in files if part.first < from_seq < part.end}
+            self.shortened[queue_id] = self.shortened.get(queue_id, set()) | cut
+            left = [part._replace(end=min(part.end, from_seq)) for part in files if part.first < from_seq]
+            meta.update(first=min(meta["first"], from_seq), files=[part.entry() for part in left])
+
+    def _drop_files(self, queue_id: int, first: int, last: int) -> None:
+        """A stream's messages are gone: its oldest ones, as a rule."""
+        meta = self.meta_of(queue_id)
+        if "files" in meta and first <= meta["first"] <= last:
+            files = [entry for entry in meta["files"] if StreamFile.of_entry(entry).end > last + 1]
+            self._metas[queue_id] = {**meta, "first": last + 1, "files": files}
 
     def produced(self, queue_id: int, producer: bytes, upto: int) -> None:
         self.state_of(queue_id).produced(producer, upto)

@@ -279,6 +279,7 @@ class Journal:
             else:
                 return
             self._state.has_space("index")
+            self._streams.counted()
             kept = {filing.queue_id: files for filing, files in zip(filings, filed, strict=True)}
             for queue_id in forgotten:
                 self._streams.forget(queue_id, kept.get(queue_id, ()))

@@ -53,6 +53,7 @@ class StreamFiles:
         self._segments = segments
         self._open: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
         self._marks: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()  # (seq, offset), ascending
+        self._made: set[tuple[int, int]] = set()  # files that no durable catalogue names yet
 
     def path(self, queue_id: int, name: int) -> Path:
         """Of one file."""
@@ -111,6 +112,8 @@ class StreamFiles:
                 stop = offset + size
                 while offset < stop:
                     taken, offset = _take(source.fileno(), offset, stop, filing.queue_id, _all(seq, moved.end))
+                    if not taken.records:
+                        break  # none of these is wanted
                     if taken.first != seq:
                         raise DamagedRecord(offset, f"not message {seq} of queue {filing.queue_id}")
                     seq, first_ms, last_ms = prove_run(taken.records, filing.queue_id, seq)
@@ -136,14 +139,23 @@ class StreamFiles:
                 os.ftruncate(fd, part.size)
             return place
         name, taken = seq, {known.name for known in files} | filing.closed | set(filing.gone)
-        while name in taken:
+        while name in taken or self._counts(filing.queue_id, name):
             name += 1  # something in a file of that name still counts, or is being read
         path = self.path(filing.queue_id, name)
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._made.add((filing.queue_id, name))
         fds[name] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         _write(fds[name], header(filing.queue_id, seq), 0)
         files.insert(place + 1, StreamFile(seq, seq, HEADER_BYTES, 0, 0, name))
         return place + 1
+
+    def _counts(self, queue_id: int, name: int) -> bool:
+        """Whether a file may be of an earlier catalogue: its stream lost its copy, or the file is about to go."""
+        return (queue_id, name) not in self._made and self.path(queue_id, name).exists()
+
+    def counted(self) -> None:
+        """The catalogues of all that was filed are durable."""
+        self._made.clear()
 
     def _counted(self, queue_id: int, part: StreamFile) -> StreamFile:
         """A file whose end was cut off: how many of its bytes count."""

@@ -8,7 +8,8 @@ checkpoint is under way is done again to its result.
 
 Invariants
     1. files, and then what is moving, do not overlap; both ascend.
-    2. All below `first` is gone, whatever a file still holds; it falls by a cut alone.
+    2. All below `first` is gone, whatever a file still holds. It falls by a cut, or when a sync brings what this copy
+       alone had dropped.
     3. A file whose end was cut off is never added to.
 """
 
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from journal.stream_catalogue import Filing, Moved, StreamFile
+from replication.sync import subtract
 
 Range = tuple[int, int]
 Part = StreamFile | Moved
@@ -150,10 +152,14 @@ class Past:
         self._since = []
         known = self.ranges
         self.moving = [
-            Moved(first, end, places)
+            Moved(begin, last + 1, places)
             for first, end, places in parts
-            if not any(begin < end and first <= last for begin, last in known)
+            for begin, last in subtract([(first, end - 1)], known)
         ]
+        low = min((moved.first for moved in self.moving), default=self.first)
+        if low < self.first:  # what a file still holds of before must not come back with it
+            self.files = [part._replace(first=max(part.first, self.first)) for part in self.files]
+            self.first = low
         gone, self._gone = self._gone, []
         cut, self._cut = self._cut, set()
         meta["first"] = self.first

@@ -1,0 +1,91 @@
+"""Files of streams, as those meet them who read a journal without its node, and copies that come and go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from journal_bench import Node
+
+from journal.compact import compact
+from journal.inspect import JournalView
+from journal.record import read_records
+from journal.stream_catalogue import Filing, Moved, StreamFile
+
+QUEUE = 1
+
+
+def filing(node: Node, files: tuple[StreamFile, ...] = (), **more: Any) -> Filing:
+    """What the node's ring has goes to files."""
+    places = sorted(node.memory.queues.pop(QUEUE).items())
+    spots = [(place.segment, place.offset, place.length + 7 & ~7) for _, place in places]
+    moved = Moved(places[0][0], places[-1][0] + 1, spots)
+    meta = {"next_seq": moved.end, "reserved": 0, "epoch": 1, "first": 1}
+    given = {"gone": (), "segment_bytes": 1 << 20, "meta": meta, "done": lambda _: None, **more}
+    return Filing(QUEUE, files, (moved,), frozenset(), frozenset(), **given)
+
+
+def checkpoint(node: Node, wanted: Filing, forgotten: tuple[int, ...] = ()) -> None:
+    done: list[int] = []
+    metas, runs = [(QUEUE, wanted.meta)], node.memory.runs()
+    node.journal.checkpoint(runs, metas, forgotten, node.journal.position, lambda: done.append(1), [wanted])
+    node.loop.until(lambda: bool(done))
+
+
+def cut(node: Node, from_seq: int) -> None:
+    """Another owner's messages come in the place of those from that seq on."""
+    writer = node.journal.begin_group()
+    writer.cut(QUEUE, 1, from_seq)
+    node.commit(writer)
+    node.seqs[QUEUE] = from_seq - 1
+
+
+def told(directory: Path) -> list[tuple[int, bytes]]:
+    with JournalView(directory) as view:
+        found = [(seq, m.body) for data in view.records(QUEUE) for seq, m, _, _ in read_records(data)]
+        assert [seq for seq, _ in found] == list(range(*view.bounds(QUEUE)))
+    return found
+
+
+def test_what_was_cut_off_and_what_retention_took_is_not_read_again(tmp_path: Path) -> None:
+    """The log says it after the checkpoint; compaction makes that a checkpoint of its own."""
+    node = Node(tmp_path)
+    node.write(*[b"old"] * 10)
+    checkpoint(node, filing(node))
+    cut(node, 6)
+    node.write(b"new", b"new")
+    node.memory.queues[QUEUE] = dict(sorted(node.memory.queues[QUEUE].items()))
+    writer = node.journal.begin_group()
+    writer.settle(QUEUE, 1, [(1, 2)], 0)
+    node.commit(writer)
+    node.journal.close()
+    left = [(3, b"old"), (4, b"old"), (5, b"old"), (6, b"new"), (7, b"new")]
+    assert told(tmp_path) == left
+    compact(tmp_path)
+    assert told(tmp_path) == left
+    node.start()
+    (part,) = [StreamFile.of_entry(entry) for entry in node.memory.metas[QUEUE]["files"]]
+    assert part.end == 6
+    checkpoint(node, filing(node, (part,)))
+    node.journal.close()
+    assert told(tmp_path)[-5:] == left
+
+
+def test_a_copy_that_begins_anew_leaves_the_files_of_the_one_before_alone_until_it_counts(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write(*[b"old"] * 10)
+    checkpoint(node, filing(node))
+    (old,) = tmp_path.glob("streams/1/*.seg")
+    before = old.read_bytes()
+    cut(node, 1)
+    node.write(b"new")
+    again = filing(node)
+    for _ in range(2):  # the disk was full
+        (part,) = node.journal._streams.file(again)
+        assert old.read_bytes() == before
+        assert part.name == 2
+    assert len(list(tmp_path.glob("streams/1/*.seg"))) == 2
+    checkpoint(node, again, (QUEUE,))
+    assert not old.exists()
+    node.journal.close()
+    assert told(tmp_path) == [(1, b"new")]
