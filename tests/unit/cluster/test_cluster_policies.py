@@ -74,7 +74,7 @@ def test_equal_queues_share_their_settings() -> None:
         Policy("/", "p", "", {"ha-mode": "all"}),
         Policy("/", "p", "", {"x-max-length": 1}),
         Policy("/", "p", "", {"alternate-exchange": 1}),
-        Policy("/", "p", "", {"max-age": "1h"}),
+        Policy("/", "p", "", {"max-age": "an hour"}),
         OperatorPolicy("/", "p", "", {"alternate-exchange": "a"}),
     ],
 )
