@@ -327,7 +327,7 @@ def _cluster(present: Present, now_ms: int) -> Iterator[str]:
         ("cluster_queues", "Queues of all nodes", len(mirror.queue_names)),
         ("queues_held", "Queues that this node keeps a copy of", view.held(node)),
         ("queues_without_owner", "Queues of the cluster that nobody owns: they wait for a node",
-         sum(queue.owner is None for queue in view.queues())),
+         sum(queue.owner is None for queue in view.lasting_queues())),
         ("queues_under_replicated", "Queues owned here with less in sync than they shall have",
          sum(len(queue.in_sync) < len(queue.replicas) for queue in owned)),
         ("queues_below_minimum", "Queues owned here that take no publish: too few are in sync",

@@ -50,6 +50,8 @@ def _cluster(shell: NodeShell) -> ClusterShell:
 def _queue(shell: NodeShell, asked: Facts) -> Queue:
     vhost, name = asked.get("vhost", "/"), asked.get("queue")
     queue = shell.node.map.queue(str(vhost), str(name))
+    if queue is None and (segment := shell.node.map.segment(str(vhost), str(name))) is not None:
+        queue = shell.node.map.queue_by_id(segment.queue_id)  # it too may need an owner
     if queue is None:
         raise Refused(f"there is no queue '{name}' in vhost '{vhost}'")
     return queue

@@ -13,10 +13,12 @@ the one before is answered; and a part is taken as a whole, so what a queue know
 *A target that refuses* (overflow reject-publish) gets the same rows again: half as many until there is room for them,
 and a single one after 1 s, 2 s, 4 s ... 60 s. The rest of the segment waits. One that was deleted is none any more.
 A row without a route goes to the target's alternate exchange, as any publish; without that it is counted, and gone.
+While everybody waits for room nothing is kept in memory: the group is looked at again.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -114,8 +116,10 @@ class Mover:
     finished     nothing is left
     """
 
-    __slots__ = ("_at", "_group", "_loading", "_parts", "_prefix", "ended", "finished",
-                 "host", "queue", "router", "segment", "unroutable")  # fmt: skip
+    __slots__ = (
+        "_again_ms", "_at", "_counted", "_group", "_have", "_loading", "_parts", "_prefix", "_refused", "ended",
+        "finished", "host", "queue", "router", "segment", "unroutable",
+    )  # fmt: skip
 
     def __init__(self, queue: Queue, segment: Segment, router: Router[QueueFace], host: Host) -> None:
         assert segment.place is not None, "rows are moved when they are committed"
@@ -132,10 +136,22 @@ class Mover:
         self._group: list[int] = []
         self._parts: list[Part] = []
         self._loading = False
+        self._counted = 0  # rows up to this seq were routed once
+        self._again_ms = 0  # when what was refused is tried again
+        self._have: dict[QueueFace, int] = {}  # of the group that is tried again: the last seq that a target has
+        self._refused: dict[QueueFace, tuple[int, int]] = {}  # targets that had no room: (rows at once, tries)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has rows in its hands."""
+        return bool(self._group) or self._loading
 
     def turn(self, now_ms: int) -> bool:
         """Does what can be done now; whatever it waits for gives its queue a turn. Whether nothing is left."""
         while not (self.ended or self._loading or self.queue.paused or self.queue.deleted):
+            if now_ms < self._again_ms:
+                self.host.wake(self.queue, self._again_ms)
+                return False
             if not self._group and not self._look():
                 return self.finished
             if not self._give(now_ms):
@@ -172,10 +188,8 @@ class Mover:
         """Routes the rows of a group."""
         parts: dict[QueueFace, Part] = {}
         ways: dict[bytes, Way] = {}
-        lost = 0
 
         def way_of(message: Message, alone: bool) -> Way:
-            nonlocal lost
             address, targets, named, of_key = self._route(message, alone)
             into = [parts.get(target) or parts.setdefault(target, Part(target)) for target in targets]
             if named is not None:
@@ -183,13 +197,17 @@ class Mover:
                     part.named[len(part.seqs)] = named
             if of_key and into:
                 ways[message.address] = address, into
-            lost += not into
             return address, into
 
-        divide(seqs, messages, ways, way_of, self.host.now_ms)
-        self.unroutable += lost
-        copies = sum(len(part.seqs) for part in parts.values())
-        self.host.routed(self.segment.vhost, self.segment.target, len(seqs), copies, lost)
+        lost = divide(seqs, messages, ways, way_of, self.host.now_ms)
+        if seqs[-1] > self._counted:
+            self._counted = seqs[-1]
+            self.unroutable += len(lost)
+            copies = sum(len(part.seqs) for part in parts.values())
+            self.host.routed(self.segment.vhost, self.segment.target, len(seqs), copies, len(lost))
+        for part in parts.values():
+            part.at = bisect_right(part.seqs, self._have.get(part.target, 0))
+            part.limit, part.tries = self._refused.get(part.target, (ROWS_MAX, 0))
         self._group = seqs
         self._parts = list(parts.values())
 
@@ -217,9 +235,23 @@ class Mover:
         for part in self._parts:
             while not (part.is_over or part.waits or part.again_ms > now_ms):
                 self._give_part(part)
-            if part.again_ms > now_ms and not part.is_over:
-                self.host.wake(self.queue, part.again_ms)
-        return all(part.is_over and not part.waits for part in self._parts)
+        if any(part.waits for part in self._parts):
+            return False
+        full = [part for part in self._parts if not part.is_over]
+        if full:
+            self._again_ms = min(part.again_ms for part in full)
+            self.host.wake(self.queue, self._again_ms)
+            self._let_go()
+        return not full
+
+    def _let_go(self) -> None:
+        """The group is looked at again when those that refused are tried again."""
+        for part in self._parts:
+            if part.at:
+                self._have[part.target] = part.seqs[part.at - 1]
+            if part.limit < ROWS_MAX or part.tries:
+                self._refused[part.target] = part.limit, part.tries
+        self._group, self._parts = [], []
 
     def _give_part(self, part: Part) -> None:
         some = part.next(self.segment.queue_id)
@@ -242,4 +274,6 @@ class Mover:
         settle_rows(self.queue.ring, self._group)
         self.queue.ring.mark()
         self._at = self._group[-1] + 1
+        self._refused = {part.target: (part.limit, 0) for part in self._parts if part.limit < ROWS_MAX}
+        self._have.clear()
         self._group, self._parts = [], []

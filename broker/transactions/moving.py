@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from broker.node.core import Node
 
 AGAIN_MS: Final = 1000
+ACTIVE_MAX: Final = 64
+"""Producers whose rows are moved at the same time: each of them has a group in memory."""
+COUNTED_MAX: Final = 1000
+"""Segments whose rows are asked for at once; of others nobody is told how many they are."""
 COUNT_MS: Final = 1000
 """So long somebody waits to hear how many rows there are."""
 FINISHED_AT_ONCE: Final = 1000
@@ -72,6 +76,8 @@ class Moving:
         self._lines: dict[Key, list[Mover]] = {}
         self._movers: dict[int, Mover] = {}  # by queue id
         self._keepers: dict[int, dict[Queue, None]] = {}
+        self._active: dict[Key, None] = {}  # lines with rows in hand
+        self._waiting: dict[Key, None] = {}  # lines that are due and wait for others to come to an end
         self._finished: list[Mover] = []
         self._counting: deque[tuple[int, Counting]] = deque()
 
@@ -130,7 +136,11 @@ class Moving:
             line[0].queue.ring.mark()
         else:
             del self._lines[key]
+            self._waiting.pop(key, None)
             self.due.pop(key, None)
+        self._active.pop(key, None)
+        if self._waiting:  # there may be room for one of them
+            self._lines[next(iter(self._waiting))][0].queue.ring.mark()
 
     # -- what queues ask ------------------------------------------------------------------------------------------
 
@@ -147,6 +157,7 @@ class Moving:
         self, vhost: str, segments: Sequence[Segment], then: Callable[[dict[str, tuple[int, int]]], None]
     ) -> None:
         """Calls `then` with rows and bytes of segments by their names, when all are known or COUNT_MS are over."""
+        segments = segments[:COUNTED_MAX]
         counting = Counting(len(segments), then)
         faces = [(segment.name, self._node.vhosts[vhost].staging.get(segment.name)) for segment in segments]
         for name, face in faces:
@@ -178,10 +189,23 @@ class Moving:
             self._counting.popleft()[1].over()
         due, self.due = self.due, {}
         for key in due:
-            self._move(key, now_ms)
+            if key in self._active or len(self._active) < ACTIVE_MAX:
+                self._move_some(key, now_ms)
+            else:
+                self._waiting[key] = None
+        while self._waiting and len(self._active) < ACTIVE_MAX:
+            self._move_some(next(iter(self._waiting)), now_ms)
         if self._finished:
             finished, self._finished = self._finished, []
             self._finish(finished)
+
+    def _move_some(self, key: Key, now_ms: int) -> None:
+        self._waiting.pop(key, None)
+        self._move(key, now_ms)
+        if any(mover.holds for mover in self._lines.get(key, ())):
+            self._active[key] = None
+        else:
+            self._active.pop(key, None)
 
     def _move(self, key: Key, now_ms: int) -> None:
         for mover in self._lines.get(key, ()):

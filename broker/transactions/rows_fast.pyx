@@ -57,14 +57,14 @@ def next_rows(ring, uint64_t first, uint64_t last, uint64_t rows_max, uint64_t b
     return seqs, messages, absent
 
 
-def divide(list seqs not None, list messages not None, dict ways not None, way_of, int64_t now_ms) -> None:
+def divide(list seqs not None, list messages not None, dict ways not None, way_of, int64_t now_ms) -> list:
     """See rows_pure."""
     cdef Message message, row
     cdef Py_ssize_t at
     cdef bint alone
     cdef tuple way = None
     cdef bytes last = None
-    cdef list lists = None
+    cdef list lists = None, lost = []
     for at in range(len(messages)):
         message = <Message?>messages[at]
         alone = is_alone(message)
@@ -75,6 +75,7 @@ def divide(list seqs not None, list messages not None, dict ways not None, way_o
             last = None if alone or message.address not in ways else message.address
             lists = [(part.messages, part.seqs) for part in way[1]]
         if not lists:
+            lost.append(seqs[at])
             continue
         row = make_message(
             <bytes>way[0], message.payload, message.header_length, message.flags, message.priority, now_ms,
@@ -83,6 +84,7 @@ def divide(list seqs not None, list messages not None, dict ways not None, way_o
         for pair in lists:
             (<list>(<tuple>pair)[0]).append(row)
             (<list>(<tuple>pair)[1]).append(seqs[at])
+    return lost
 
 
 def settle_rows(ring, list seqs not None) -> None:

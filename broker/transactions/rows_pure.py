@@ -44,18 +44,20 @@ def divide(
     ways: dict[bytes, Way],
     way_of: Callable[[Message, bool], Way],
     now_ms: int,
-) -> None:
-    """Puts each row into its parts, with its address of then and the time of now.
+) -> list[int]:
+    """Puts each row into its parts, with its address of then and the time of now; the seqs of those that have none.
 
     `ways`: by the addresses of rows whose headers do not matter; `way_of(message, alone)` finds what is not there, and
     puts it there if it holds for all rows of that address. What is not put there is asked for row by row.
     """
+    lost = []
     for seq, message in zip(seqs, messages, strict=True):
         alone = looks_alone(message)
         way = None if alone else ways.get(message.address)
         if way is None:
             way = way_of(message, alone)
         if not way[1]:
+            lost.append(seq)
             continue
         row = Message(
             way[0], message.payload, message.header_length, message.flags, message.priority, now_ms, message.ttl_ms
@@ -63,6 +65,7 @@ def divide(
         for part in way[1]:
             part.messages.append(row)
             part.seqs.append(seq)
+    return lost
 
 
 def looks_alone(message: Message) -> bool:

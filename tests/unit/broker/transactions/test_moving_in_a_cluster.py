@@ -7,6 +7,7 @@ import random
 import pytest
 
 from broker.amqp import methods as m
+from broker.transactions import mover, moving
 from cluster import commands as c
 from cluster.ids import NodeId, QueueId
 from tests.unit.broker.node.node_cluster import Cluster
@@ -152,6 +153,36 @@ def test_links_break_and_nodes_die_while_rows_move(seed: int) -> None:
         cluster.turn()
     cluster.wait(3000)
     check_seen(cluster, rows)
+
+
+def test_so_many_producers_move_at_once_and_full_targets_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "ACTIVE_MAX", 2)
+    monkeypatch.setattr(mover, "ROWS_MAX", 2)
+    cluster, _ = begin("a", "b")
+    cluster["b"].client().declare("full", x_max_length=1, x_overflow="reject-publish")
+    expected = []
+    for number in range(8):
+        stager = Stager(cluster["a"].client(channels=2), f"p{number}")
+        target, key = ("", "full") if number < 4 else ("amq.topic", "k")
+        rows = [b"%d.%d" % (number, row) for row in range(5)]
+        assert stager.declare(f"txn.{number}", target=target) == [m.ExchangeDeclareOk()]
+        stager.stage(f"txn.{number}", *rows, key=key)
+        stager.commit(f"txn.{number}")
+        expected += rows if number >= 4 else []
+    assert sorted(bodies(cluster["c"].client().consume("q"))) == expected, "the others had their turn"
+    held = [mover for mover in cluster["a"].node.moving._movers.values() if mover.holds]
+    assert len(held) <= 2
+    reader, found = cluster["c"].client(), []
+    for _ in range(200):
+        found += [said.body for said in reader.say(m.BasicGet(queue="full", no_ack=True)) if isinstance(said, Content)]
+        cluster.wait(1000, 500)
+        if len(found) == 20:
+            break
+    for number in range(4):
+        mine = [row for row in found if row.startswith(b"%d." % number)]
+        assert mine == [b"%d.%d" % (number, row) for row in range(5)]
+    cluster.wait(1000)
+    check_none_left(cluster)
 
 
 def test_an_epoch_waits_for_the_one_before_wherever_that_is() -> None:
