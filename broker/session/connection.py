@@ -33,6 +33,7 @@ from broker.session import handshake
 from broker.session.channel import Channel
 from broker.session.rights import AccountRights, Rights
 from broker.session.state import State
+from broker.session.virtual_exchanges import only_asks
 
 if TYPE_CHECKING:
     from broker.node.core import Node
@@ -167,7 +168,7 @@ class Connection:
                 channel = self.channels.get(event.channel)
                 if channel is None:
                     channel = self._open_channel(event)
-                if kind is Published and not self.publishes:
+                if kind is Published and not self.publishes and not only_asks(event.exchange):
                     self._first_publish()
                 channel.receive(event)
         except ConnectionFault as fault:

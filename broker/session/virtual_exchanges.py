@@ -15,3 +15,10 @@ VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {
     "amq.txn": requests.SERVICE,
 }
 """By name."""
+
+
+def only_asks(exchange: str) -> bool:
+    """Whether what is published there is stored nowhere. Alarms do not stop who does nothing else: a reader that
+    settles what it has read frees what is full."""
+    service = VIRTUAL_EXCHANGES.get(exchange)
+    return service is not None and not service.needs_write

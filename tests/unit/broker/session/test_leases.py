@@ -470,3 +470,13 @@ def test_a_channel_forgets_readers_and_requests_that_are_over() -> None:
     client.world.wait(1000)
     channels = [client.connection.channels[1] for client in (other, reader.client)]
     assert [channel.deadlines for channel in channels] == [[], []]
+
+
+def test_an_alarm_does_not_stop_who_settles() -> None:
+    client, reader = leased(3)
+    reader.take(rows=2)
+    client.world.node.set_alarm("disk", True)
+    assert reader.word("settle", upto=3)["acknowledged"] == 3
+    assert reader.client.hear(0) == []
+    reader.client.publish("", "q", b"4")
+    assert [type(said) for said in reader.client.hear(0)] == [m.ConnectionBlocked], "it publishes now"
