@@ -16,7 +16,7 @@ from pipeline.bulk import any_endpoint
 from pipeline.connection import CHANNEL, Connection, Refused
 from pipeline.offsets import DataLost, Span
 from pipeline.options import Options
-from pipeline.reading import ReadTimeout, SpanReader
+from pipeline.reading import GONE, ReadTimeout, SpanReader
 from pipeline.records import Records, decode
 from pipeline.wire import Heard, method
 
@@ -25,8 +25,6 @@ ROWS_MAX: Final = 1_000_000
 """More than that the broker lets no lease hold."""
 BYTES_MAX: Final = 1 << 40
 ANOTHER_LIFE: Final = 410
-GONE: Final = (404, 406)
-"""A channel's end for a range that is not leased, or not any more."""
 
 
 class Range(NamedTuple):

@@ -26,7 +26,8 @@ EXCHANGE: Final = "amq.stream"
 TAG: Final = "span"
 CHUNKS_AHEAD: Final = 4
 """Deliveries that may be on their way while one is worked on: at most 4 MiB."""
-NOT_FOUND: Final = 404
+GONE: Final = (404, 406)
+"""How a channel ends when what was to be read of a queue is not there, or not any more."""
 
 
 class ReadTimeout(PublisherError):
@@ -140,7 +141,7 @@ class SpanReader:
                     f"{connection.endpoint} sent nothing of stream '{self._span.stream}' from offset {self._next} "
                     f"on for {timeout_s:g} s: has the queue an owner? readTimeoutMs is the option"
                 )
-            for heard in connection.receive(left_s):
+            for heard in self._heard(connection, left_s):
                 if heard.name == "basic.deliver":
                     records = self._decoded(heard)
                     if records.rows:
@@ -150,6 +151,15 @@ class SpanReader:
                 elif heard.name == "basic.cancel" and self._next < self._span.end:
                     raise ConnectionLost(f"{connection.endpoint}: stream '{self._span.stream}' went away")
         self._is_there(connection)
+
+    def _heard(self, connection: Connection, timeout_s: float) -> list[Heard]:
+        """A stream that is gone, or has less than there was, is looked at again: that tells what was lost."""
+        try:
+            return connection.receive(timeout_s)
+        except Refused as error:
+            if error.args[0] in GONE:
+                raise ConnectionLost(f"{connection.endpoint}: {error.args[1]}") from error
+            raise
 
     def _decoded(self, heard: Heard) -> Records:
         records = decode(heard.body, self._wanted, self._next + 1, self._span.end + 1)

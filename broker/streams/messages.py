@@ -40,7 +40,8 @@ class StreamAsk(StreamMessage, frozen=True, tag=80):
 
 
 class StreamTold(StreamMessage, frozen=True, tag=81):
-    """The owner's answer. Payload of a READ: ENQ records `seq` to before `next`, without a gap."""
+    """The owner's answer. Payload of a READ: ENQ records `seq` to before `next`, without a gap; none when all that was
+    asked for is gone, and `seq` is the first that there is."""
 
     queue_id: Whole
     epoch: Term

@@ -128,9 +128,9 @@ class Reader:
             self._streams.close(self)
             self._channel.fail(gone(self.next, self.name, self._channel.vhost_name, told.seq - 1))
             return
-        if self.chunks:
+        if self.chunks and records:
             self._deliver_chunk(told, records)
-        else:
+        elif records:
             now_ms = self._channel.connection.node.now_ms
             self.ring.receive(self.subscription.credit, records, now_ms)
         self.next = told.next - 1

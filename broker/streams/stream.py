@@ -178,7 +178,12 @@ class Stream(Queue):
                 self.ring.mark()
 
         size = max(1, min(ask.bytes_max, PIECE_BYTES))
-        return self._take(Wish(ask.seq, min(ask.end, self._end), ask.count_max, size), took)
+        if self._take(Wish(ask.seq, min(ask.end, self._end), ask.count_max, size), took):
+            return True
+        if ask.end > self._end or not ask.seq < ask.end <= self._lowest:
+            return False
+        self._tell(asked, StreamTold(0, 0, 0, self._lowest, self._lowest, self._lowest))  # retention took all of it
+        return True
 
     def _tell(self, asked: Asked, told: StreamTold, records: bytes = b"") -> None:
         queue_id, epoch, request = asked.ask.queue_id, asked.ask.epoch, asked.ask.request

@@ -174,3 +174,30 @@ def test_a_stream_that_is_deleted_under_its_reader(broker: Broker) -> None:
     with pytest.raises((ConnectionLost, Refused)):
         list(rows)
     reader.close()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_stream_that_is_declared_anew_while_it_is_read(broker: Broker, fails: bool) -> None:
+    name = f"stream-{next(_names)}"
+    stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare(name, **stream)
+        for _ in range(12):
+            channel.basic_publish("", name, bytes(1 << 20))
+        was = asked(broker, name, lambda line: reading.bounds(line, name).life)
+        more = {} if fails else {"failOnDataLoss": "false"}
+        reader = SpanReader(options(broker.port, name, **more), Span(name, was, 0, 12), WANTED)
+        found = iter(reader)
+        assert next(found).rows
+        channel.queue_delete(name)
+        channel.queue_declare(name, **stream)
+        try:
+            if fails:
+                with pytest.raises(DataLost, match="declared anew"):
+                    list(found)
+            else:
+                assert len(list(found)) < 11
+        finally:
+            reader.close()

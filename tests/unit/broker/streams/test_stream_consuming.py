@@ -8,6 +8,7 @@ from broker.amqp import methods as m
 from broker.amqp.fields import Timestamp
 from broker.streams import stream
 from broker.streams.messages import READ, StreamAsk, StreamTold
+from tests.unit.broker.session.harness import World
 from tests.unit.broker.streams.test_stream import consume, declare, filled, offsets
 from tests.unit.broker.transactions.stager import Stager
 
@@ -69,3 +70,19 @@ def test_nobody_reads_who_else_was_meant() -> None:
     assert [content.properties.headers for content in heard] == [{"x-stream-offset": n, "x": 1} for n in range(2)]
     taken = world.client().say(m.BasicConsume(queue="q"))[1:]
     assert [content.properties.headers for content in taken] == [{"x": 1}] * 2
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("chunks", [False, True])
+def test_an_end_is_told_when_retention_has_taken_all_before_it(exact: bool, chunks: bool) -> None:
+    world = World(journaled=False)
+    client = world.client()
+    declare(client, **{"x-max-length-bytes": 1000})
+    client.publish("", "s", b"0")
+    heard = consume(client, prefetch=1, offset=0, end=5, exact=exact, chunks=chunks)
+    assert offsets(heard) == [0]
+    for _ in range(20):
+        client.publish("", "s", bytes(200))
+    assert world.queue("s").ready < 10
+    (said,) = client.say(m.BasicAck(1))
+    assert isinstance(said, m.ChannelClose if exact else m.BasicCancel)
