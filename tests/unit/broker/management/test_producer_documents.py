@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.census import rows
-from broker.management import producers
+from broker.management import definitions, producers
 from broker.management.errors import Refused
 from broker.management.paging import Wish, answer
 from cluster import commands as c
@@ -41,3 +41,10 @@ def test_what_is_staged_and_on_its_way_is_told() -> None:
     with pytest.raises(Refused):
         producers.named(place.reading(), "/", "q")
     assert documents(place, "/") == [told]
+
+
+def test_definitions_are_without_what_is_staged() -> None:
+    place = Place()
+    place.must(user("guest", "administrator"), everything("guest"), staging("txn.a"))
+    exported = definitions.exported(place.reading())
+    assert not [one for kind in ("exchanges", "queues") for one in exported[kind] if one["name"] == "txn.a"]
