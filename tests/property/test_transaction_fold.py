@@ -232,7 +232,10 @@ def check(map_: ClusterMap, model: Model) -> None:
     assert not {x.name for x in map_.exchanges("/") if x.type == "x-staging"} - model.segments.keys()
     assert not any(queue.staging for queue in map_.queues())
     for segment in map_.segments("/"):
-        assert segment in map_.segments_of("/", segment.producer)
+        of = map_.segments_of("/", segment.producer)
+        assert segment in of
+        before = any(other.epoch < segment.epoch and other.place is not None for other in of)
+        assert map_.moves_before(segment) is before
         if segment.queue_id:
             assert map_.segment_of_queue(segment.queue_id) == segment
 
@@ -260,6 +263,9 @@ def test_snapshot_and_tail_are_the_whole_log(head: list[c.AnyCommand], tail: lis
         whole.apply(LogIndex(whole.applied + 1), c.decode(c.encode(command)))
     restored = through_bytes(whole)
     assert restored.digest() == whole.digest()
+    assert [restored.moves_before(one) for one in restored.segments("/")] == [
+        whole.moves_before(one) for one in whole.segments("/")
+    ]
     for command in tail:
         index = LogIndex(whole.applied + 1)
         assert whole.apply(index, command) == restored.apply(index, command)

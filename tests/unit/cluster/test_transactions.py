@@ -10,6 +10,7 @@ from cluster import commands as c
 from cluster import transactions
 from cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
 from cluster.state import Applied, ClusterMap
+from tests.property.test_cluster_map import through_bytes
 from tests.property.test_transaction_fold import staging
 
 
@@ -125,6 +126,28 @@ def test_the_owner_of_before_finishes_nothing() -> None:
         assert len(map_.segments("/")) == left
     assert map_.segment_of_queue(QueueId(queue.queue_id)) is None
     assert [producer.unroutable for producer in map_.producers("/")] == [3]
+
+
+def test_an_epoch_waits_for_all_of_those_before() -> None:
+    """Also in a map that comes from a snapshot, and that of other producers says nothing."""
+    map_ = ClusterMap()
+    names = ("txn.0a", "txn.0b", "txn.2", "txn.3")
+    for name in names:
+        apply(map_, staging(name, epoch=int(name[4])))
+        if name != "txn.0a":
+            own = tuple(other for other in names if other[4] == name[4])
+            assert apply(map_, commit(*own, epoch=int(name[4]))).result.outcome == "committed"
+    apply(map_, staging("txn.q", "q", epoch=9))
+
+    def waiting(map_: ClusterMap) -> str:
+        return " ".join(one.name[4:] for one in map_.segments("/") if map_.moves_before(one))
+
+    for name, left in (("", "2 3"), ("txn.0b", "2 3"), ("txn.0a", "3"), ("txn.2", ""), ("txn.3", "")):
+        segment = map_.segment("/", name)
+        ended = ((segment.queue_id, Epoch(1), 0),) if segment is not None else ()
+        apply(map_, c.FinishSegments(node=NodeId("local"), incarnation=Incarnation(1), segments=ended))
+        assert (waiting(map_), waiting(through_bytes(map_))) == (left, left)
+    assert [one.name for one in map_.segments("/")] == ["txn.q"]
 
 
 def test_a_producer_is_its_first_users(monkeypatch: pytest.MonkeyPatch) -> None:
