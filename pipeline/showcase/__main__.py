@@ -237,6 +237,8 @@ def main() -> int:
             return 1
     console.print(table_of(showcase.result, taking, watch, showcase.kills, showcase.restarts))
     picture = given.plot or directory / "rates.svg"
+    kept = {"kills": showcase.kills, "samples": [sample._asdict() for sample in watch.samples]}
+    (directory / "rates.json").write_text(json.dumps(kept))
     try:
         title = f"{given.rows:,} lines through Spark and the broker, {given.guarantee}"
         plot.draw(watch.samples, showcase.kills, title, picture)
