@@ -38,7 +38,7 @@ from pipeline.showcase.watch import Watch
 
 ROWS_PER_FILE: Final = 2_500
 FEED_EVERY_S: Final = 0.25
-QUIET_TIMEOUT_S: Final = 240.0
+QUIET_TIMEOUT_S: Final = 400.0
 RESTARTS_MAX: Final = 5
 AWAY_S: Final = 5.0
 """So long the killed node is gone."""

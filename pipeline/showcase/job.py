@@ -25,6 +25,7 @@ from pipeline.showcase.frames import (
     ARCHIVE,
     EXCHANGE,
     MALFORMED,
+    SCHEMA,
     archived,
     malformed_messages,
     once,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+RESTARTS_MAX: Final = 20
 EVERY: Final = "1 second"
 QUIET_S: Final = 90.0
 """So long the end waits for the next row of the archive."""
@@ -53,6 +55,9 @@ class Job:
         self._guarantee = guarantee
         self.input = str(directory / "input")
         self.output = str(directory / "parquet")
+        self.queries: list[StreamingQuery] = []
+        self.restarts = 0
+        self._begins = (self._readings, self._windows, self._malformed, self._archive)
 
     def _lines(self) -> DataFrame:
         return self._spark.readStream.option("maxFilesPerTrigger", 8).text(self.input)
@@ -66,10 +71,28 @@ class Job:
         )
         return writer.option("checkpointLocation", str(self._directory / "checkpoints" / name)).start()
 
-    def start(self) -> list[StreamingQuery]:
-        readings = self._publish(reading_messages(once(valid(self._lines()))), "readings", EXCHANGE)
-        windows = self._publish(window_messages(once(valid(self._lines()))), "windows", EXCHANGE)
-        malformed = self._publish(malformed_messages(self._lines()), "malformed", MALFORMED)
+    def start(self) -> None:
+        self.queries = [begin() for begin in self._begins]
+
+    def look_after(self) -> None:
+        """Begins a query anew that failed, as its checkpoint allows; raises what it raised when it fails too often."""
+        for place, query in enumerate(self.queries):
+            if not query.isActive:
+                if self.restarts == RESTARTS_MAX:
+                    query.awaitTermination()
+                self.restarts += 1
+                self.queries[place] = self._begins[place]()
+
+    def _readings(self) -> StreamingQuery:
+        return self._publish(reading_messages(once(valid(self._lines()))), "readings", EXCHANGE)
+
+    def _windows(self) -> StreamingQuery:
+        return self._publish(window_messages(once(valid(self._lines()))), "windows", EXCHANGE)
+
+    def _malformed(self) -> StreamingQuery:
+        return self._publish(malformed_messages(self._lines()), "malformed", MALFORMED)
+
+    def _archive(self) -> StreamingQuery:
         stream = self._spark.readStream.format("clusterbroker").option("endpoints", self._endpoints)
         stream = stream.option("stream", ARCHIVE).option("startingOffsets", "earliest")
         files = (
@@ -80,24 +103,36 @@ class Job:
             .partitionBy("date")
         )
         files = files.option("checkpointLocation", str(self._directory / "checkpoints" / "archive"))
-        return [readings, windows, malformed, files.start(self.output)]
+        return files.start(self.output)
 
-    def finish(self, queries: list[StreamingQuery]) -> None:
+    def finish(self) -> None:
         """Does what is there and ends the queries. What was published may still be on its way to the archive."""
-        for query in queries[:-1]:
-            query.processAllAvailable()
+        for place in range(len(self.queries) - 1):
+            self._do_all(place)
         expected = valid(self._spark.read.text(self.input)).dropDuplicates(["id"]).count()
         moved_s, before = time.monotonic(), -1
         while True:
-            queries[-1].processAllAvailable()
-            found = self._spark.read.parquet(self.output).count()
+            self._do_all(-1)
+            found = self._spark.read.schema(SCHEMA).parquet(self.output).count()
             if found >= expected or time.monotonic() - moved_s > QUIET_S:
                 break
             if found > before:
                 before, moved_s = found, time.monotonic()
             time.sleep(0.5)
-        for query in queries:
+        for query in self.queries:
             query.stop()
+
+    def _do_all(self, place: int) -> None:
+        """What one query has to do now, also when it fails on the way."""
+        while True:
+            query = self.queries[place]
+            try:
+                query.processAllAvailable()
+                return
+            except Exception:
+                if query.isActive:
+                    raise
+                self.look_after()
 
 
 def run(spark: SparkSession, directory: Path, endpoints: str, guarantee: str) -> None:
@@ -107,13 +142,11 @@ def run(spark: SparkSession, directory: Path, endpoints: str, guarantee: str) ->
     listener = ProgressListener(directory / "progress.jsonl")
     spark.streams.addListener(listener)
     job = Job(spark, directory, endpoints, guarantee)
-    queries = job.start()
+    job.start()
     while not (directory / "_DONE").exists():
-        for query in queries:
-            if not query.isActive:
-                query.awaitTermination()  # raises its exception
+        job.look_after()
         time.sleep(0.2)
-    job.finish(queries)
+    job.finish()
     fresh = directory / "result.new"
     fresh.write_text(json.dumps(compare(spark, job.input, job.output)))
     fresh.rename(directory / "result.json")
