@@ -7,12 +7,13 @@ import time
 
 import pytest
 
+from tests.budget import examples
 from tests.property.cluster_lives import broken
 
 BUDGET_S = 15.0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_a_life_of_known_seed(seed: int) -> None:
     story = broken(seed)
     assert not story, "\n".join(story)

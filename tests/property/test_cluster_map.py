@@ -17,6 +17,7 @@ from cluster.entities import Binding
 from cluster.errors import WiringError
 from cluster.ids import LOCAL_NODE, Epoch, LogIndex, QueueId
 from cluster.state import ClusterMap
+from tests.budget import examples
 
 VHOSTS = st.sampled_from(["/", "v"])
 QUEUES = st.sampled_from(["q1", "q2", "q3", "amq.q", ""])
@@ -147,7 +148,7 @@ def through_bytes(map_: ClusterMap) -> ClusterMap:
 
 
 @given(LOGS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_refusal_changes_nothing_and_every_change_is_told(commands: list[c.AnyCommand]) -> None:
     map_ = ClusterMap()
     digest = map_.digest()
@@ -187,7 +188,7 @@ def _those(bindings: tuple[Binding, ...], **fields: str) -> tuple[Binding, ...]:
 
 
 @given(LOGS, LOGS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_snapshot_and_tail_are_the_whole_log(head: list[c.AnyCommand], tail: list[c.AnyCommand]) -> None:
     whole, _ = fold(head)
     restored = through_bytes(whole)
@@ -200,7 +201,7 @@ def test_snapshot_and_tail_are_the_whole_log(head: list[c.AnyCommand], tail: lis
 
 
 @given(LOGS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_stored_commands_fold_to_the_same(commands: list[c.AnyCommand]) -> None:
     direct, _ = fold(commands)
     stored, _ = fold([c.decode(c.encode(command)) for command in commands])

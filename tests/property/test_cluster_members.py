@@ -19,6 +19,7 @@ from cluster.entities import Queue
 from cluster.errors import WiringError
 from cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
 from cluster.state import Applied, ClusterMap
+from tests.budget import examples
 
 NAMES = [NodeId(f"n{number}") for number in range(1, 6)]
 ARGUMENTS: list[dict[str, Any]] = [
@@ -158,7 +159,7 @@ FOUNDED: list[c.AnyCommand] = [
 
 
 @given(st.booleans(), STEPS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_what_replication_builds_on_holds_after_every_command(founded: bool, steps: list[tuple[int, int, int]]) -> None:
     map_ = ClusterMap()
     if founded:
@@ -245,7 +246,7 @@ def assert_index(map_: ClusterMap) -> None:
 
 
 @given(STEPS, STEPS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_snapshot_and_tail_are_the_whole_log(
     head: list[tuple[int, int, int]], tail: list[tuple[int, int, int]]
 ) -> None:

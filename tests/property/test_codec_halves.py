@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.amqp import codec_pure
 from broker.amqp.errors import AmqpError
+from tests.budget import examples
 
 codec_fast = pytest.importorskip("broker.amqp.codec_fast")
 HALVES = (codec_pure, codec_fast)
@@ -144,13 +145,13 @@ slices = st.lists(st.integers(0, 1000), max_size=6)
 partials = st.sampled_from([32 << 20, 32 << 20, 2000, 700])
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(conversations(), slices, partials, st.integers(-1, 3))
 def test_same_events_and_same_faults(data: bytes, fractions: list[int], partial: int, drop: int) -> None:
     agree(data, fractions, partial, drop)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(conversations(), slices, st.data())
 def test_mutated_bytes(data: bytes, fractions: list[int], choice: st.DataObject) -> None:
     noisy = bytearray(data)

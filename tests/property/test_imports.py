@@ -16,6 +16,7 @@ from cluster.changes import ImportChanged
 from cluster.errors import Contended, WiringError
 from cluster.ids import Incarnation, LogIndex, NodeId, QueueId
 from cluster.state import Applied, ClusterMap
+from tests.budget import examples
 from tests.property.test_cluster_map import COMMANDS, LOGS, assert_invariants, through_bytes
 
 DEFINING = c.Defining.__args__  # type: ignore[attr-defined]
@@ -86,7 +87,7 @@ def folded(head: list[c.AnyCommand]) -> ClusterMap:
 
 
 @given(HEADS, st.lists(ANY_DEFINITIONS, min_size=1, max_size=4), st.integers(0, 40), st.integers(1, 5), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_an_import_is_its_commands_one_after_the_other(
     head: list[c.AnyCommand], parts: list[list[Any]], at_once: int, count: int, mostly_right: bool
 ) -> None:
@@ -175,7 +176,7 @@ class Pair:
     st.integers(1, 4),
     st.sampled_from([True, True, True, False]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_others_see_all_of_it_or_nothing(
     head: list[c.AnyCommand],
     parts: list[tuple[list[Any], list[Any]]],
@@ -219,7 +220,7 @@ def test_others_see_all_of_it_or_nothing(
 
 
 @given(HEADS, DEFINITIONS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_an_abandoned_import_leaves_nothing(head: list[c.AnyCommand], part: list[Any]) -> None:
     map_ = folded(head)
     before = map_.digest()
@@ -247,7 +248,7 @@ def cluster() -> ClusterMap:
 @given(
     st.lists(st.sampled_from(["q1", "q2", "q3", "q4", "q5"]), min_size=1, max_size=5, unique=True), st.integers(1, 3)
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_queues_of_an_import_are_placed_as_if_declared_one_by_one(names: list[str], count: int) -> None:
     map_, one_by_one = cluster(), cluster()
     commands = [c.DeclareQueue(vhost="/", name=name, durable=True) for name in names]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.amqp import methods as m
+from tests.budget import examples
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Content, bodies
 from tests.unit.broker.session.leasing_reader import ANSWERS, Reader
@@ -246,4 +247,4 @@ class Leases(RuleBasedStateMachine):
 
 
 TestLeases = Leases.TestCase
-TestLeases.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestLeases.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)

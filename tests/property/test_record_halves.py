@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from journal import record_pure
+from tests.budget import examples
 
 record_fast = pytest.importorskip("journal.record_fast")
 HALVES = (record_pure, record_fast)
@@ -113,7 +114,7 @@ def with_good_checksums(data: bytearray, records: list[tuple[int, int]]) -> None
     data[4:8] = record_pure.checksum(data[8:32]).to_bytes(4, "little")
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(calls, min_size=1, max_size=4), st.data())
 def test_lying_fields_behind_good_checksums(group: list[tuple[Any, ...]], data: st.DataObject) -> None:
     """A length, count or kind that lies is refused by its own check, in both halves with the same words."""

@@ -21,6 +21,7 @@ from broker.queues.ring_pure import HEAD_NOT_LOADED, LEASED
 from broker.server.recovery import Recovery
 from journal import record_pure
 from journal.recovery import tell
+from tests.budget import examples
 
 record_fast = pytest.importorskip("journal.record_fast")
 codec_fast = pytest.importorskip("broker.amqp.codec_fast")
@@ -562,7 +563,7 @@ def sync_bucket(half: Half, source: Node, node: Node, bucket: int, epoch: int) -
     assert dict(mine.emitted_buckets()).get(bucket) == dict(theirs.emitted_buckets()).get(bucket)
 
 
-RingCluster.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+RingCluster.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=50, deadline=None)
 test_ring_cluster = RingCluster.TestCase
 
 

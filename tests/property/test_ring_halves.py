@@ -20,6 +20,7 @@ from broker.amqp import codec_pure
 from broker.queues import ring_pure
 from broker.queues.ring_pure import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_OK
 from journal import layout, record_pure
+from tests.budget import examples
 
 record_fast = pytest.importorskip("journal.record_fast")
 codec_fast = pytest.importorskip("broker.amqp.codec_fast")
@@ -596,5 +597,5 @@ class RingHalves(RuleBasedStateMachine):
         assert self.both(lambda half: [ledger.unacked for ledger in half.ledgers]) == [0, 0]
 
 
-RingHalves.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+RingHalves.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 test_halves = RingHalves.TestCase

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from broker.routing.binding import Binding, Destination
 from broker.routing.router import Router
 from broker.routing.topic import TopicTrie
+from tests.budget import examples
 
 EXCHANGES = ["x", "y", "z"]
 QUEUES = ["p", "q", "r"]
@@ -161,4 +162,4 @@ class RouterUnderChange(RuleBasedStateMachine):
 
 
 TestRouterUnderChange = RouterUnderChange.TestCase
-TestRouterUnderChange.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestRouterUnderChange.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)

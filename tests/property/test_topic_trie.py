@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from broker.routing.topic import TopicTrie
+from tests.budget import examples
 
 # "" twice: empty words and the empty key are where brokers went wrong
 keys = st.lists(st.sampled_from(["a", "b", "", "a*"]), max_size=6).map(".".join)
@@ -21,7 +22,7 @@ def oracle(pattern: str, key: str) -> bool:
     return re.fullmatch(expression, "".join(word + "." for word in (key.split(".") if key else []))) is not None
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(patterns, max_size=12), st.lists(keys, min_size=1, max_size=6))
 def test_the_trie_agrees_with_a_regular_expression(bound: list[str], asked: list[str]) -> None:
     trie: TopicTrie[int] = TopicTrie()
@@ -65,4 +66,4 @@ class TrieUnderChange(RuleBasedStateMachine):
 
 
 TestTrieUnderChange = TrieUnderChange.TestCase
-TestTrieUnderChange.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTrieUnderChange.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -13,6 +13,7 @@ from cluster.entities import Segment
 from cluster.ids import LOCAL_NODE, Epoch, Incarnation, LogIndex, NodeId, QueueId
 from cluster.state import Applied, ClusterMap
 from cluster.transactions import FENCED_RUNS_MAX, due
+from tests.budget import examples
 from tests.property.test_cluster_map import through_bytes
 
 NAMES = st.sampled_from(["txn.a", "txn.b", "txn.c", "txn.d"])
@@ -241,7 +242,7 @@ def check(map_: ClusterMap, model: Model) -> None:
 
 
 @given(LOGS)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_the_fold_does_what_the_contract_says(commands: list[c.AnyCommand]) -> None:
     map_, model = ClusterMap(), Model()
     digest = map_.digest()
@@ -256,7 +257,7 @@ def test_the_fold_does_what_the_contract_says(commands: list[c.AnyCommand]) -> N
 
 
 @given(LOGS, LOGS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_snapshot_and_tail_are_the_whole_log(head: list[c.AnyCommand], tail: list[c.AnyCommand]) -> None:
     whole = ClusterMap()
     for command in head:
@@ -273,7 +274,7 @@ def test_snapshot_and_tail_are_the_whole_log(head: list[c.AnyCommand], tail: lis
 
 
 @given(LOGS, TIMES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_what_is_due_is_over_when_it_is_ordered(commands: list[c.AnyCommand], at_ms: int) -> None:
     map_ = ClusterMap()
     for command in commands:

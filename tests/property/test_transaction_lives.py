@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from broker.transactions import mover
+from tests.budget import examples
 from tests.property.transaction_lives import live
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(40)))
 def test_what_is_committed_is_seen_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mover, "ROWS_MAX", 2)  # a segment is several groups
     live(seed)

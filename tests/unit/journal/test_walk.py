@@ -13,6 +13,7 @@ from journal import walk_pure
 from journal.layout import GROUP_HEADER_BYTES, RUN_LENGTH
 from journal.record import DamagedRecord, GroupWriter, checksum, seal
 from journal.walk_pure import Seqs, merged
+from tests.budget import examples
 
 try:
     from journal import walk_fast  # type: ignore[attr-defined]
@@ -125,7 +126,7 @@ groups = st.lists(
 
 
 @pytest.mark.skipif(walk_fast is None, reason="not compiled")
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(groups, st.data())
 def test_the_halves_say_the_same(made: list[list[tuple[int, int]]], data: st.DataObject) -> None:
     """Whole, cut off anywhere, with bytes that lie behind good header checksums."""

@@ -21,6 +21,7 @@ from pipeline.encode import Encoder, Template
 from pipeline.options import BadOption, parse
 from pipeline.task import BadRows, Identity
 from tests.authority import Authority
+from tests.budget import examples
 from tests.conftest import RunningNode
 from tests.unit.pipeline.publisher_line import Line
 
@@ -137,7 +138,7 @@ def test_what_is_kept_to_be_sent_again_is_bounded(
     publisher.abandon()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.permutations(range(1, 9)), st.lists(st.booleans(), min_size=8, max_size=8))
 def test_confirms_in_any_order_count_once(tags: list[int], multiples: list[bool]) -> None:
     publisher = Publisher(options_for(1))

@@ -19,6 +19,7 @@ from pipeline.encode import (
     dead_letters,
     without,
 )
+from tests.budget import examples
 
 pa = pytest.importorskip("pyarrow")
 
@@ -82,7 +83,7 @@ def read_back(data: bytes, frame_bytes_max: int) -> list[tuple[str, str, bool, A
     return found
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     rows=tables(),
     cut=st.integers(0, 4),

@@ -19,6 +19,7 @@ from journal import layout
 from journal.record import GroupWriter, Message
 from pipeline import records_pure
 from pipeline.records_pure import HEADER_VALUES, HEADERS, NUMBERS, SEQ_END, TEXTS, BadRecord, Column, Records
+from tests.budget import examples
 from tests.unit.pipeline.stored import message, stored
 
 try:
@@ -151,7 +152,7 @@ def test_bytes_that_are_no_record(half: Any, change: Any, said: str) -> None:
 
 
 @pytest.mark.skipif(records_fast is None, reason="not compiled")
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.data())
 def test_both_halves_read_the_same_of_anything(data: st.DataObject) -> None:
     text = st.text(max_size=5)

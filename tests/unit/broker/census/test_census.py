@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from broker.census.census import Census, joined, split
 from broker.census.rows import AnyRow, Key, QueueRow
+from tests.budget import examples
 
 LIFE = 7
 
@@ -123,7 +124,7 @@ def test_an_abandoned_sample_ends_nothing() -> None:
 THINGS = st.dictionaries(st.integers(0, 6), st.integers(0, 2))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     samples=st.lists(st.tuples(THINGS, st.integers(1, 4)), max_size=12),
     asks=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5)), max_size=40),

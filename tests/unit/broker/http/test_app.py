@@ -19,6 +19,7 @@ from broker.management.reads import READS
 from broker.management.writes import WRITES
 from broker.server.log import BURST
 from cluster import commands as c
+from tests.budget import examples
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import NOW_MS, everything, queue, recorded_place
 
@@ -297,7 +298,7 @@ def test_nothing_that_is_sent_ends_in_a_mistake_of_ours() -> None:
 
     with asyncio.Runner() as runner:
 
-        @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+        @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
         @given(st.sampled_from(("GET", "GET", "PUT", "DELETE", "POST", "HEAD")), PATHS, QUERIES, BODIES)
         def check(method: str, path: str, query: Any, body: Any) -> None:
             runner.run(ask(method, path, query, body))

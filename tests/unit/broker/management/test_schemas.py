@@ -13,6 +13,7 @@ from broker.management.errors import Refused
 from broker.management.schemas import BODIES, Schema
 from cluster.policies import POLICY_RULES
 from cluster.queue_settings import ARGUMENT_RULES
+from tests.budget import examples
 from tests.unit.broker.management.set_up import recorded_place
 
 TABLES: dict[tuple[str, str], Any] = {
@@ -128,7 +129,7 @@ def test_every_schema_is_of_a_path_and_every_path_that_asks_for_something_has_on
 def test_what_a_schema_allows_is_taken(place: tuple[str, str]) -> None:
     schema = BODIES[place]
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(values(schema))
     def check(fields: dict[str, Any]) -> None:
         asked = Asked(fields)

@@ -13,6 +13,7 @@ from broker.proxy import messages as p
 from broker.queues.lease import Read, Release, Settle, Take
 from cluster.link.frames import FrameReader, encode
 from replication import messages as r
+from tests.budget import examples
 from tests.unit.broker.node.hostile import Hostile, other_records, publishes
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import bodies
@@ -68,7 +69,7 @@ def say(cluster: Cluster, source: str, target: str, head: Any, payload: bytes = 
     cluster.turn()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_whatever_a_member_says(seed: int) -> None:
     cluster, _, other, confirmed = loaded()
     hostile = Hostile(cluster, other, seed, cluster.queue("kept").queue_id)

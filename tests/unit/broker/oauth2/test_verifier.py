@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.oauth2.verifier import TOKEN_BYTES_MAX, BadKeySet, BadToken, UnknownKey, key_set, verified
+from tests.budget import examples
 from tests.unit.broker.oauth2 import authority as a
 
 KEYS = key_set(a.key_set())
@@ -139,7 +140,7 @@ def test_deep_claims() -> None:
             verified(coded[:TOKEN_BYTES_MAX], KEYS, a.options())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_one_other_octet_and_it_is_none(data: st.DataObject) -> None:
     token = bytearray(a.token())

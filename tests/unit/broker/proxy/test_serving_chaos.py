@@ -35,6 +35,7 @@ from broker.proxy.messages import (
     Settlement,
 )
 from journal.record import read_records
+from tests.budget import examples
 from tests.unit.broker.proxy.owner_support import EVERYBODY, QUEUE_ID, Stage, head, records
 
 
@@ -298,7 +299,7 @@ class Chaos:
 
 
 @pytest.mark.campaign
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 10**9))
 def test_clients_see_each_message_as_they_should(seed: int) -> None:
     chaos = Chaos(seed)

@@ -15,6 +15,7 @@ from journal.errors import DamagedJournal
 from journal.index import Index
 from journal.record import DamagedRecord
 from journal.stream_catalogue import HEADER_BYTES, Wish, check_header, header
+from tests.budget import examples
 from tests.unit.broker.streams.stream_bench import QUEUE, Copy
 
 
@@ -215,7 +216,7 @@ DEEDS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(DEEDS, min_size=3, max_size=25))
 def test_made_up_lives(deeds: list[tuple[Any, ...]]) -> None:
     """Whatever is written, dropped and cut, and however often it crashes: what it has is what it must have."""

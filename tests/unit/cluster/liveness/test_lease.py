@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.liveness.lease import Grant, LeaseGranter, LeaseKeeper, LeaseOptions, LeaseState
+from tests.budget import examples
 
 L, G = 1.6, 1.8
 
@@ -350,7 +351,7 @@ class World:
 RATE = st.sampled_from([0.98, 0.99, 1.0, 1.01, 1.02])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.integers(0, 2**32), RATE, st.lists(RATE, min_size=1, max_size=4), st.sampled_from([0.0, 0.2, 0.6]),
     st.sampled_from([0.01, 0.3, 1.5]),
