@@ -24,6 +24,8 @@ from journal.record import DamagedRecord, Record, read_message
 from journal.recovery import start_of_tail
 from journal.replay import group_at, replay
 from journal.segments import START, Position, Segments
+from journal.stream_catalogue import StreamFile
+from journal.stream_files import StreamFiles
 
 
 class Broken(NamedTuple):
@@ -109,6 +111,7 @@ class _Check:
             self._older(start)
             self._tail()
             self._runs()
+            self._streams()
         except DamagedJournal as damage:
             self.report.broken.append(_broken(damage))
 
@@ -192,6 +195,29 @@ class _Check:
             wrong = self._run(queue_id, first_seq, payload)
             if wrong is not None and not self._replaced(queue_id, first_seq, payload):
                 self.report.broken.append(wrong)
+
+    def _streams(self) -> None:
+        """Every record that a stream's catalogue counts."""
+        files = StreamFiles(self.report.directory, self.segments)
+        for queue_id, meta in self.index.metas():
+            for part in map(StreamFile.of_entry, meta.get("files", ())):
+                try:
+                    self.report.indexed_messages += files.prove(queue_id, part)
+                except FileNotFoundError:
+                    if not self.report.running:
+                        self._missing(files, queue_id, part, None, "the file is gone")
+                except DamagedRecord as damage:
+                    if not self._refiled(queue_id, part):
+                        self._missing(files, queue_id, part, damage.offset, damage.args[1])
+        files.close()
+
+    def _refiled(self, queue_id: int, part: StreamFile) -> bool:
+        """Whether the running node has another catalogue meanwhile."""
+        return self.report.running and part.entry() not in dict(self.index.metas()).get(queue_id, {}).get("files", ())
+
+    def _missing(self, files: StreamFiles, queue_id: int, part: StreamFile, at: int | None, what: str) -> None:
+        file = str(files.path(queue_id, part.name).relative_to(self.report.directory))
+        self.report.broken.append(Broken(file, at, what, queue_id))
 
     def _replaced(self, queue_id: int, first_seq: int, payload: bytes) -> bool:
         """Whether the running node has written this run anew meanwhile, which it does before a segment goes."""

@@ -196,9 +196,17 @@ class Fold:
     def _drop_files(self, queue_id: int, first: int, last: int) -> None:
         """A stream's messages are gone: its oldest ones, as a rule."""
         meta = self.meta_of(queue_id)
-        if "files" in meta and first <= meta["first"] <= last:
-            files = [entry for entry in meta["files"] if StreamFile.of_entry(entry).end > last + 1]
-            self._metas[queue_id] = {**meta, "first": last + 1, "files": files}
+        if "files" not in meta or last < meta["first"]:
+            return
+        lowest, files = meta["first"], [StreamFile.of_entry(entry) for entry in meta["files"]]
+        if first <= lowest:
+            lowest, left = last + 1, [part for part in files if part.end > last + 1]
+        else:
+            cut = {part.name for part in files if part.first < part.end and first < part.end <= last + 1}
+            self.shortened[queue_id] = self.shortened.get(queue_id, set()) | cut
+            ends = [(part, (part.first, min(part.end, first)), (max(part.first, last + 1), part.end)) for part in files]
+            left = [part._replace(first=low, end=end) for part, *two in ends for low, end in two if low < end]
+        self._metas[queue_id] = {**meta, "first": lowest, "files": [part.entry() for part in left]}
 
     def produced(self, queue_id: int, producer: bytes, upto: int) -> None:
         self.state_of(queue_id).produced(producer, upto)

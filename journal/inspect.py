@@ -37,6 +37,7 @@ class QueueSummary(NamedTuple):
     queue_id: int
     ready: int
     body_bytes: int
+    """of a stream without those in its files, where only records are counted"""
     record_bytes: int
     oldest_seq: int | None
     newest_seq: int | None
@@ -118,6 +119,10 @@ class JournalView:
             ready = body_bytes = record_bytes = redelivered = 0
             oldest: Entry | None = None
             newest: Entry | None = None
+            lowest, files = self._files(queue_id)
+            for part in files:
+                ready += max(0, part.end - max(part.first, lowest))
+                record_bytes += part.size
             for entry in self._fold.entries(queue_id):
                 ready += 1
                 body_bytes += entry.body_length
@@ -130,10 +135,10 @@ class JournalView:
                 ready,
                 body_bytes,
                 record_bytes,
-                oldest and oldest.seq,
-                newest and newest.seq,
-                self._time_ms(queue_id, oldest),
-                self._time_ms(queue_id, newest),
+                max(lowest, files[0].first) if files else oldest and oldest.seq,
+                newest.seq if newest else files[-1].end - 1 if files else None,
+                files[0].first_ms if files else self._time_ms(queue_id, oldest),
+                files[-1].last_ms if files and newest is None else self._time_ms(queue_id, newest),
                 redelivered,
                 self._fold.meta_of(queue_id),
                 len(self._fold.state_of(queue_id).dead),

@@ -167,6 +167,21 @@ class StreamFiles:
                     return part._replace(size=offset)
                 seq, offset = taken.next_seq, after
 
+    def prove(self, queue_id: int, part: StreamFile) -> int:
+        """How many messages count of a file, each of them proved. Raises DamagedRecord, OSError."""
+        with open(self.path(queue_id, part.name), "rb") as source:
+            fd, offset, seq = source.fileno(), HEADER_BYTES, part.first
+            check_header(os.pread(fd, HEADER_BYTES, 0), queue_id)
+            while seq < part.end:
+                try:
+                    taken, after = _take(fd, offset, part.size, queue_id, _all(seq, part.end))
+                except DamagedRecord as damage:
+                    raise DamagedRecord(offset + damage.offset, damage.args[1]) from damage
+                if taken.first != seq:
+                    raise DamagedRecord(offset, f"message {seq} is not in it")
+                seq, offset = taken.next_seq, after
+        return part.end - part.first
+
     def remove(self, queue_id: int, names: Iterable[int]) -> None:
         """Files that no catalogue names. On the reader's thread, behind what was asked to be read of them."""
         for name in names:
@@ -213,6 +228,8 @@ class StreamFiles:
 
     def take(self, queue_id: int, part: StreamFile | Moved, wish: Wish) -> Taken | DamagedRecord:
         """Out of a file, or of the shared log what a checkpoint is about to copy. Damage is returned, in words."""
+        if max(wish.seq, part.first) >= min(wish.end, part.end):
+            return NOTHING
         try:
             if isinstance(part, Moved):
                 return self.read_moved(queue_id, part, wish)

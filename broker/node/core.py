@@ -51,7 +51,7 @@ from cluster.ids import Incarnation, NodeId
 from cluster.state import Applied
 from cluster.view import ClusterView
 from journal.record import GroupWriter, Message, SegmentUse
-from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
+from journal.stream_catalogue import Filing, Taken, Wish
 
 if TYPE_CHECKING:
     from broker.node.part import Part
@@ -274,8 +274,8 @@ class Node:
     def fetch(self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
         loading.fetch(self, queue, locations, then)
 
-    def read_stream(self, queue: Queue, part: StreamFile | Moved, wish: Wish, then: Callable[[Taken], None]) -> None:
-        loading.read_stream(self, queue, part, wish, then)
+    def read_stream(self, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
+        loading.read_stream(self, queue, wish, then)
 
     def loaded(self, load: Any, content: Sequence[Message] | Taken) -> None:
         """What a Load or StreamLoad asked for."""

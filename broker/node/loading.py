@@ -10,7 +10,7 @@ from broker.node.wants import Load, StreamLoad
 from broker.queues.queue import Queue
 from broker.queues.ring import Location
 from journal.record import Message
-from journal.stream_catalogue import Moved, StreamFile, Taken, Wish
+from journal.stream_catalogue import Taken, Wish
 
 if TYPE_CHECKING:
     from broker.node.core import Node
@@ -35,7 +35,7 @@ def fetch(node: Node, queue: Queue, locations: Sequence[Location], then: Callabl
     node.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, wanted))
 
 
-def read_stream(node: Node, queue: Queue, part: StreamFile | Moved, wish: Wish, then: Callable[[Taken], None]) -> None:
+def read_stream(node: Node, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
     """Records of a stream that are not in its ring; `then` is not called when the queue goes away."""
 
     def loaded(taken: Taken) -> None:
@@ -45,4 +45,7 @@ def read_stream(node: Node, queue: Queue, part: StreamFile | Moved, wish: Wish, 
     def wanted() -> bool:
         return node.queues.get(queue.entity.queue_id) is queue
 
-    node.loads.append(StreamLoad(queue.entity.queue_id, queue.name, part, wish, loaded, wanted))
+    past = queue.ring.past
+    node.loads.append(
+        StreamLoad(queue.entity.queue_id, queue.name, lambda: past.part_at(wish.seq), wish, loaded, wanted)
+    )

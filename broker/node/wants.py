@@ -31,7 +31,8 @@ class StreamLoad(NamedTuple):
 
     queue_id: int
     name: str
-    part: StreamFile | Moved
+    part: Callable[[], StreamFile | Moved | None]
+    """Where it is now: a checkpoint that ends before the read is asked for moves it, and removes what was there."""
     wish: Wish
     then: Callable[[Taken], None]
     wanted: Callable[[], bool]

@@ -9,7 +9,7 @@ from broker.queues.deadletter import Reason
 from broker.queues.ring import Location
 from broker.queues.ticket import Ticket
 from journal.record import Message
-from journal.stream_catalogue import Moved, StreamFile, Taken, Wish
+from journal.stream_catalogue import Taken, Wish
 
 if TYPE_CHECKING:
     from broker.queues.queue import Queue
@@ -35,7 +35,7 @@ class Host(Protocol):
     def fetch(self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
         """Read messages from the journal for `then`; the ring does not change. Not called when the queue went away."""
 
-    def read_stream(self, queue: Queue, part: StreamFile | Moved, wish: Wish, then: Callable[[Taken], None]) -> None:
+    def read_stream(self, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
         """Read records of a stream's past; `then` is not called when the queue goes away."""
 
     def write(self, queue: Queue) -> None:

@@ -48,7 +48,7 @@ from broker.session.state import State
 from cluster.state import Applied
 from journal.errors import DamagedJournal, JournalFailed
 from journal.record import DamagedRecord, Message
-from journal.stream_catalogue import Taken
+from journal.stream_catalogue import NOTHING, Taken
 
 if TYPE_CHECKING:
     from broker.server.cluster_shell import ClusterShell
@@ -436,8 +436,10 @@ class NodeShell:
         for load in loads:
             if isinstance(load, Load):
                 journal.read(load.queue_id, load.locations, partial(self._loaded, load))
+            elif (part := load.part()) is not None:
+                journal.read_stream(load.queue_id, part, load.wish, partial(self._loaded, load))
             else:
-                journal.read_stream(load.queue_id, load.part, load.wish, partial(self._loaded, load))
+                self._loaded(load, NOTHING)
 
     def _loaded(self, load: Any, messages: list[Message] | Taken | DamagedRecord) -> None:
         if isinstance(messages, DamagedRecord):

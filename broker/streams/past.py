@@ -173,8 +173,10 @@ class Past:
         assert self._since is not None, "a checkpoint was begun"
         since, self._since = self._since, None
         self.files, self.moving = list(files), []
+        self._gone, self._cut = [], set()  # a file that was gone may have been added to
         for again in since:
             again()
+        self._keep([part for part in self.files if part.end > self.first])
         self._closed &= {part.name for part in self.files}
         self.filed_more()
 

@@ -210,7 +210,7 @@ class Stream(Queue):
         if part is None:
             self._take_of_ring(wish._replace(seq=seq, end=end), then)
         else:
-            self.host.read_stream(self, part, wish._replace(seq=seq, end=end), then)
+            self.host.read_stream(self, wish._replace(seq=seq, end=end), then)
         return True
 
     def copy(self, ranges: Sequence[tuple[int, int]], bytes_max: int, then: Callable[[bytes], None]) -> None:
@@ -303,7 +303,7 @@ class Stream(Queue):
         elif part is None:
             self._take_of_ring(Wish(begin, end, 4096, PIECE_BYTES), took)
         else:
-            self.host.read_stream(self, part, Wish(begin, end, 1, PIECE_BYTES, since_ms), took)
+            self.host.read_stream(self, Wish(begin, end, 1, PIECE_BYTES, since_ms), took)
 
     # -- retention
 

@@ -17,11 +17,13 @@ from broker.streams.past import Past
 from journal.journal import Journal
 from journal.options import JournalOptions
 from journal.record import Message, RecordBuffer, read_records
-from journal.stream_catalogue import StreamFile, Wish
+from journal.stream_catalogue import StreamFile, Taken, Wish
 from tests.unit.journal.journal_bench import Loop
 
 QUEUE = 7
-OPTIONS = JournalOptions(segment_bytes=32768, reserve_bytes=0, full_retry_s=0.01, flush_interval_s=0.02)
+OPTIONS = JournalOptions(
+    segment_bytes=32768, reserve_bytes=0, full_retry_s=0.01, flush_interval_s=0.02, map_bytes=1 << 28
+)
 
 
 class Copy:
@@ -113,8 +115,11 @@ class Copy:
 
     def read(self, wish: Wish) -> Any:
         part = self.ring.past.part_at(wish.seq)
-        got: list[Any] = []
         assert part is not None, "there is something to read"
+        return self.take(part, wish)
+
+    def take(self, part: Any, wish: Wish) -> Any:
+        got: list[Any] = []
         self.journal.read_stream(QUEUE, part, wish, got.append)
         self.loop.until(lambda: bool(got))
         return got[0]
@@ -122,20 +127,16 @@ class Copy:
     def content(self, bytes_max: int = 1 << 20) -> dict[int, bytes]:
         """All that it has."""
         found: dict[int, bytes] = {}
-        past = self.ring.past
-        for part in past.parts:
-            seq = max(part.first, past.first)
-            while seq < part.end:
-                got: list[Any] = []
-                self.journal.read_stream(QUEUE, part, Wish(seq, part.end, 4096, bytes_max), got.append)
-                self.loop.until(lambda got=got: bool(got))  # type: ignore[misc]
-                taken = got[0]
-                assert taken.records, f"{seq} is in {part}: {taken}"
-                assert taken.first == seq
-                for number, message, _, _ in read_records(taken.records):
-                    assert number not in found
-                    found[number] = message.body
-                seq = taken.next_seq
+        past, seq = self.ring.past, 1
+        while (part := past.part_at(seq)) is not None:
+            seq = max(seq, part.first, past.first)
+            taken = self.take(part, Wish(seq, part.end, 4096, bytes_max))
+            assert isinstance(taken, Taken), f"{seq} is in {part}: {taken}"
+            assert taken.first == seq, f"{seq} is in {part}"
+            for number, message, _, _ in read_records(taken.records):
+                assert number not in found
+                found[number] = message.body
+            seq = taken.next_seq
         living = [entry[0] for entry in self.ring.living(1, self.ring.next_seq, 10**6)]
         wanted = [self.ring.location(seq) for seq in living]
         if wanted:

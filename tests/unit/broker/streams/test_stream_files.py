@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from journal.check import check
+from journal.compact import compact
 from journal.errors import DamagedJournal
 from journal.index import Index
-from journal.record import DamagedRecord
+from journal.inspect import JournalView
+from journal.record import DamagedRecord, read_records
 from journal.stream_catalogue import HEADER_BYTES, Wish, check_header, header
 from tests.budget import examples
 from tests.unit.broker.streams.stream_bench import QUEUE, Copy
@@ -250,3 +253,61 @@ def test_made_up_lives(deeds: list[tuple[Any, ...]]) -> None:
         copy.crash()
         copy.check()
         copy.close()
+        report = check(copy.directory)
+        assert report.ok, report.broken
+        if copy.model:
+            assert seen(copy.directory) == copy.model
+        compact(copy.directory)
+        copy.open()
+        copy.check()
+        copy.append(*bodies(serial, 5))
+        copy.checkpoint()
+        copy.check()
+        copy.close()
+
+
+def seen(directory: Path) -> dict[int, bytes]:
+    """What somebody from outside finds."""
+    with JournalView(directory) as view:
+        (summary,) = view.queues()
+        found = {seq: message.body for records in view.records(QUEUE) for seq, message, _, _ in read_records(records)}
+    assert summary.ready == len(found)
+    return found
+
+
+def test_tools_see_what_the_tail_says_of_files(tmp_path: Path) -> None:
+    copy = Copy(tmp_path)
+    for n in range(0, 200, 20):
+        copy.append(*bodies(n, 20))
+        copy.checkpoint()
+    copy.drop(1, 47)
+    copy.cut(171)
+    copy.append(*bodies(1000, 7))
+    copy.close()
+    assert seen(copy.directory) == copy.model
+    assert check(copy.directory).ok
+    compact(copy.directory)
+    assert check(copy.directory).ok
+    assert seen(copy.directory) == copy.model
+    copy.open()
+    copy.check()
+    copy.append(*bodies(2000, 3))
+    copy.checkpoint()
+    copy.check()
+    copy.close()
+
+
+def test_the_check_finds_damage_in_files(tmp_path: Path) -> None:
+    copy = Copy(tmp_path)
+    copy.append(*bodies(0, 30))
+    copy.checkpoint()
+    copy.close()
+    (path,) = copy.files()
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    (broken,) = check(copy.directory).broken
+    assert (broken.file, broken.queue_id) == (f"streams/{QUEUE}/{path.name}", QUEUE)
+    path.unlink()
+    (broken,) = check(copy.directory).broken
+    assert broken.what == "the file is gone"
