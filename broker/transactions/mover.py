@@ -114,11 +114,12 @@ class Mover:
 
     unroutable   rows that found no queue
     finished     nothing is left
+    since_ms     when it took the rows that it has in its hands
     """
 
     __slots__ = (
         "_again_ms", "_at", "_counted", "_group", "_have", "_loading", "_parts", "_prefix", "_refused", "ended",
-        "finished", "host", "queue", "router", "segment", "unroutable",
+        "finished", "host", "queue", "router", "segment", "since_ms", "unroutable",
     )  # fmt: skip
 
     def __init__(self, queue: Queue, segment: Segment, router: Router[QueueFace], host: Host) -> None:
@@ -127,7 +128,7 @@ class Mover:
         self.segment = segment
         self.router = router
         self.host = host
-        self.unroutable = 0
+        self.unroutable = self.since_ms = 0
         self.finished = False
         self.ended = False
         target = segment.target.encode()
@@ -165,6 +166,7 @@ class Mover:
         """Finds the next group. False: there is none, or its content is on its way from the disk."""
         ring = self.queue.ring
         top = (ring.committed if ring.replicated else ring.next_seq) - 1
+        self.since_ms = self.host.now_ms
         seqs, messages, absent = next_rows(ring, self._at, top, ROWS_MAX, BYTES_MAX)
         if not seqs:
             self.finished = top == ring.next_seq - 1

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 AGAIN_MS: Final = 1000
 ACTIVE_MAX: Final = 64
 """Producers whose rows are moved at the same time: each of them has a group in memory."""
+PATIENCE_MS: Final = 5000
+"""So long a group may be on its way before others need not wait for it: its target may have no owner for days."""
 COUNTED_MAX: Final = 1000
 """Segments whose rows are asked for at once; of others nobody is told how many they are."""
 COUNT_MS: Final = 1000
@@ -193,11 +195,22 @@ class Moving:
                 self._move_some(key, now_ms)
             else:
                 self._waiting[key] = None
+        if self._waiting and len(self._active) >= ACTIVE_MAX:
+            self._pass_over_the_stuck(now_ms)
         while self._waiting and len(self._active) < ACTIVE_MAX:
             self._move_some(next(iter(self._waiting)), now_ms)
         if self._finished:
             finished, self._finished = self._finished, []
             self._finish(finished)
+
+    def _pass_over_the_stuck(self, now_ms: int) -> None:
+        """Whose rows nobody answers for keeps them, and does not count."""
+        for key in tuple(self._active):
+            since_ms = max((mover.since_ms for mover in self._lines[key] if mover.holds), default=0)
+            if since_ms + PATIENCE_MS <= now_ms:
+                del self._active[key]
+        if len(self._active) >= ACTIVE_MAX:
+            self._node.wake(self._lines[next(iter(self._waiting))][0].queue, now_ms + PATIENCE_MS)
 
     def _move_some(self, key: Key, now_ms: int) -> None:
         self._waiting.pop(key, None)

@@ -265,3 +265,21 @@ def test_a_row_that_is_longer_than_its_target_is_taken_as_any_publish() -> None:
             [said for said in reader.say(m.BasicGet(queue="small", no_ack=True)) if isinstance(said, Content)]
         )
     assert got == rows
+
+
+def test_a_target_without_an_owner_holds_up_its_own_producers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "ACTIVE_MAX", 2)
+    cluster = Cluster("a", "b", "c")
+    cluster["c"].client().declare("down", x_queue_leader_locator="client-local", x_replicas=1)
+    cluster["b"].client().declare("q", x_queue_leader_locator="client-local")
+    cluster.kill("c")
+    for producer, queue in (("p0", "down"), ("p1", "down"), ("other", "q")):
+        stager = Stager(cluster["a"].client(channels=2), producer)
+        stager.declare(f"txn.{producer}", target="")
+        stager.stage(f"txn.{producer}", producer.encode(), key=queue)
+        assert stager.commit(f"txn.{producer}")["outcome"] == "committed"
+    cluster.wait(moving.PATIENCE_MS + 1000)
+    assert bodies(cluster["a"].client().consume("q")) == [b"other"]
+    cluster.restart("c")
+    cluster.wait(2000)
+    assert sorted(bodies(cluster["a"].client().consume("down"))) == [b"p0", b"p1"]
