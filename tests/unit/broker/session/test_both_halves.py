@@ -16,6 +16,7 @@ FILES = ("session", "node", "queues/test_queue.py", "queues/test_subscription.py
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(900)  # it is a thousand tests
 @pytest.mark.skipif(not COMPILED, reason="this process runs the halves in plain Python itself")
 def test_the_halves_in_plain_python_say_the_same() -> None:
     done = subprocess.run(
