@@ -42,9 +42,7 @@ def test_every_line_is_one_or_the_other(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.skipif(
-    "CLUSTERBROKER_SHOWCASE" not in os.environ, reason="minutes of three nodes: CLUSTERBROKER_SHOWCASE=1"
-)
+@pytest.mark.skipif("SHOWCASE_WHOLE" not in os.environ, reason="minutes of three nodes: SHOWCASE_WHOLE=1")
 @pytest.mark.timeout(1200)
 def test_all_of_it_with_both_kills(tmp_path: Path) -> None:
     pytest.importorskip("aio_pika")
