@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-BRIEF: Final = "CLUSTERBROKER_TESTS_BRIEF" in os.environ
+BRIEF: Final = "TESTS_BRIEF" in os.environ
 
 
 def examples(count: int) -> int:

@@ -20,9 +20,7 @@ settings.register_profile("untimed", deadline=None)
 # one state of the project has one verdict: what is made up is the same in each run; others go on to make up new things
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("brief", deadline=None, max_examples=examples(100))
-settings.load_profile(
-    "repeatable" if "CLUSTERBROKER_TESTS_REPEATABLE" in os.environ else "brief" if BRIEF else "untimed"
-)
+settings.load_profile("repeatable" if "TESTS_REPEATABLE" in os.environ else "brief" if BRIEF else "untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:

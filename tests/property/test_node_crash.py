@@ -15,7 +15,7 @@ from tests.property.node_crash import live_for
 pytestmark = pytest.mark.campaign
 
 SECONDS = float(os.environ.get("CLUSTERBROKER_CRASH_SECONDS", "12"))
-SEED = int(os.environ.get("CLUSTERBROKER_CRASH_SEED", random.SystemRandom().randrange(1 << 32)))
+SEED = int(os.environ.get("CRASH_SEED", random.SystemRandom().randrange(1 << 32)))
 
 
 @pytest.mark.timeout(SECONDS + 120)
