@@ -17,12 +17,11 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp import properties as codec
-from broker.amqp.codec import make_message
+from broker.amqp.own_message import own_message
 from broker.node.elsewhere import hosts
 from cluster.entities import Member
 from cluster.entities import Queue as QueueEntity
 from cluster.exchange_rules import FAILOVER
-from journal.record import Message
 
 if TYPE_CHECKING:
     from broker.node.core import Node
@@ -79,16 +78,9 @@ class Failover:
             route = vhost.router.route(FAILOVER, event, lambda: None)
             for queue in route.targets:
                 if not queue.deleted and self._owns(queue.entity):
-                    address = _short(FAILOVER) + _short(event)
-                    message = make_message(address, header, told, node.now_ms)
-                    assert isinstance(message, Message), "a message of ours is well-formed"
+                    message = own_message(FAILOVER, event, header, told, node.now_ms)
                     queue.publish((message,), None, node.now_ms)
 
     def _owns(self, entity: QueueEntity) -> bool:
         part, now = self._node.part, self._node.map.queue_by_id(entity.queue_id)
         return part is not None and now is not None and part.owns(now)
-
-
-def _short(text: str) -> bytes:
-    raw = text.encode()
-    return bytes((len(raw),)) + raw

@@ -19,15 +19,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp import properties as codec
-from broker.amqp.codec import make_message
 from broker.amqp.fields import FieldTable
+from broker.amqp.own_message import own_message
 from broker.queues.face import CommitPart, QueueFace
 from broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
 from broker.queues.ring import Ring
 from broker.queues.ticket import Ticket
 from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
-from journal.record import Message, verify_records
+from journal.record import verify_records
 
 if TYPE_CHECKING:
     from broker.queues.subscription import Subscription
@@ -174,9 +174,7 @@ class LeaseReader:
         count = verify_records(records, self.ring.queue_id, EPOCH_MAX)
         headers: FieldTable = {"x-queue-seq": answer.start, "x-stream-count": count}
         header = codec.encode(codec.Properties(headers=headers, delivery_mode=2))
-        key = self.name.encode("utf-8", "surrogateescape")
-        message = make_message(b"\0" + bytes((len(key),)) + key, header, records, now_ms)
-        assert isinstance(message, Message), "a message of ours is well-formed"
+        message = own_message("", self.name, header, records, now_ms)
         credit, ledger = subscription.credit, subscription.credit.ledger
         if credit.active and ledger.flowing and self.ring.hold(answer.start):
             ledger.out.deliver(ledger.number, credit.tag, ledger.add(credit, answer.start, now_ms), False, message)

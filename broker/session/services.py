@@ -21,8 +21,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.amqp import properties as codec
-from broker.amqp.codec import Published, make_message
+from broker.amqp.codec import Published
 from broker.amqp.errors import AmqpError, precondition_failed
+from broker.amqp.own_message import own_message
 from broker.queues.ticket import Ticket
 from broker.session.declaring import REPLY_TO
 from journal.record import Message
@@ -173,9 +174,7 @@ def _reply(channel: Channel, asked: codec.Properties, outcome: Mapping[str, Any]
     header = codec.encode(
         codec.Properties(content_type="application/json", correlation_id=asked.correlation_id, delivery_mode=2)
     )
-    short = key.encode("utf-8", "surrogateescape")
-    message = make_message(b"\0" + bytes((len(short),)) + short, header, json.dumps(outcome).encode(), node.now_ms)
-    assert isinstance(message, Message), "a message of ours is well-formed"
+    message = own_message("", key, header, json.dumps(outcome).encode(), node.now_ms)
     if key.startswith(REPLY_TO + "."):
         node.reply(key, message)
         return

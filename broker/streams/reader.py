@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.amqp import properties as codec
-from broker.amqp.codec import make_message
 from broker.amqp.errors import not_found, precondition_failed
 from broker.amqp.fields import FieldTable
+from broker.amqp.own_message import own_message
 from broker.queues.face import CommitPart, QueueFace
 from broker.queues.ring import Ring
 from broker.queues.subscription import Subscription
@@ -25,7 +25,6 @@ from broker.queues.ticket import Ticket
 from broker.streams.messages import READ, StreamTold
 from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
-from journal.record import Message
 
 if TYPE_CHECKING:
     from broker.queues.watch import Watch
@@ -141,9 +140,7 @@ class Reader:
         credit, ledger, node = self.subscription.credit, self._channel.ledger, self._channel.connection.node
         headers: FieldTable = {"x-stream-offset": told.seq - 1, "x-stream-count": told.next - told.seq}
         header = codec.encode(codec.Properties(headers=headers, delivery_mode=2))
-        key = self.name.encode("utf-8", "surrogateescape")
-        made = make_message(b"\0" + bytes((len(key),)) + key, header, bytes(records), node.now_ms)
-        assert isinstance(made, Message), "a message of ours is well-formed"
+        made = own_message("", self.name, header, bytes(records), node.now_ms)
         self.ring.hold(told.seq)
         ledger.out.deliver(ledger.number, credit.tag, ledger.add(credit, told.seq, node.now_ms), False, made)
         credit.delivered += 1
