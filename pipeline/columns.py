@@ -58,7 +58,9 @@ SOURCE: Final[Mapping[str, tuple[str, ...]]] = {
 """Of the sources: name to the types that it may be read as, the usual one first."""
 
 
-def check(columns: Iterable[tuple[str, str]], ignore_unknown: bool) -> tuple[str, ...]:
+def check(
+    columns: Iterable[tuple[str, str]], ignore_unknown: bool, message_format: str = "raw", rows_per_message: int = 1
+) -> tuple[str, ...]:
     """The names of the columns to write, in the order of the frame, out of (name, type). Raises BadColumns."""
     wanted = []
     for name, kind in columns:
@@ -72,10 +74,18 @@ def check(columns: Iterable[tuple[str, str]], ignore_unknown: bool) -> tuple[str
                 f"unknown column '{name}'. {hint} drop it, put it into the column 'value', or set "
                 f"ignoreUnknownColumns to true. The sink's columns are {', '.join(COLUMNS)}"
             )
+        if name == "value" and message_format == "arrow" and kind.startswith("struct<"):
+            kind = allowed[0]
         if _plain(kind) not in allowed:
-            raise BadColumns(f"column '{name}' has type {kind}: cast it to {' or '.join(allowed)}")
+            hint = ". A struct needs messageFormat arrow, or to_json()" if kind.startswith("struct<") else ""
+            raise BadColumns(f"column '{name}' has type {kind}: cast it to {' or '.join(allowed)}{hint}")
         if name in wanted:
             raise BadColumns(f"column '{name}' is there twice: drop or rename one")
+        if name == "message_id" and rows_per_message > 1:
+            raise BadColumns(
+                "column 'message_id' is of each row, and rowsPerMessage puts many into one message: put it into the "
+                "column 'value', or set rowsPerMessage to 1"
+            )
         wanted.append(name)
     if "value" not in wanted:
         raise BadColumns("column 'value' is missing: it is the body of each message (binary or string)")

@@ -29,7 +29,7 @@ def publish(frame: DataFrame, options: Mapping[str, str], batch_id: int) -> None
     if parsed.stages and parsed.producer is None:
         raise BadOption("option 'deliveryGuarantee' is 'exactly-once', so option 'txnAppId' must name who writes")
     kinds = ((field.name, field.dataType.simpleString()) for field in frame.schema.fields)
-    columns.check(kinds, parsed.ignore_unknown_columns)
+    columns.check(kinds, parsed.ignore_unknown_columns, parsed.message_format, parsed.rows_per_message)
     writer = frame.write.format("clusterbroker").options(**options)
     if parsed.stages:
         writer = writer.option("txnVersion", str(batch_id))

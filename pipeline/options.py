@@ -101,6 +101,12 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("messageId", "auto", one_of("auto", "none"), "message_id",
                "What rows without a column `message_id` get: `auto` is query, batch, partition and number of the row, "
                "a hint for people, for Spark may give a row another place when it runs again."),
+        Option("messageFormat", "raw", one_of("raw", "arrow", "jsonl"), "message_format",
+               "What a body is: `raw`, the row's `value`; `arrow`, an Arrow IPC stream of rows, where `value` may be a "
+               "struct; `jsonl`, values that are one line of JSON each, joined by line feeds."),
+        Option("rowsPerMessage", "1", whole(1, 1_000_000), "rows_per_message",
+               "With `arrow` and `jsonl`: at most so many rows in one message. They are of one record batch (Spark's "
+               "have 10,000 rows) and equal in all columns but `value`."),
         Option("ignoreUnknownColumns", "false", flag, "ignore_unknown_columns",
                "Leave out columns that are none of the sink's. Otherwise they are an error."),
     ),
@@ -121,7 +127,7 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("unroutable", "fail", one_of("fail", "ignore"), "unroutable",
                "What a row does that no queue takes: fail the task, or get lost silently."),
         Option("maxInFlight", "10000", whole(1, 1_000_000), "in_flight_max",
-               "So many rows may be unconfirmed at a time, per task."),
+               "So many rows (messages, with `rowsPerMessage`) may be unconfirmed at a time, per task."),
         Option("publisherConfirmTimeoutMs", "30000", whole(1, 3_600_000), "confirm_timeout_ms",
                "A task fails when nothing is confirmed for so long. While the broker blocks publishers the time "
                "stands still."),
@@ -134,7 +140,8 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
                "Where bad rows go, with their value and key as far as they have one, and the reason in the header "
                "`x-row-error`."),
         Option("maxMessageBytes", "16777216", whole(1, 1 << 30), "message_bytes_max",
-               "A longer value is a bad row. Brokers close the channel of who sends more than they take."),
+               "A longer value is a bad row, and rows are put together up to it. Brokers close the channel of who "
+               "sends more than they take."),
     ),
     "What is read": (
         Option("stream", None, names, "streams",
@@ -218,6 +225,8 @@ class Options:
     routing_key: str
     persistent: bool
     message_id: str
+    message_format: str
+    rows_per_message: int
     ignore_unknown_columns: bool
     guarantee: str
     producer: str | None
@@ -335,6 +344,11 @@ def _check_together(values: Mapping[str, Any], named: set[str]) -> None:
         raise BadOption("option 'onRowError' is 'deadLetter', so option 'deadLetterExchange' must name an exchange")
     if values["on_row_error"] != "deadLetter" and values["dead_letter_exchange"] is not None:
         raise BadOption("option 'deadLetterExchange' is used with 'onRowError' = 'deadLetter' only")
+    if values["message_format"] == "raw" and values["rows_per_message"] > 1:
+        raise BadOption(
+            f"option 'rowsPerMessage' is '{values['rows_per_message']}', and a raw message holds one row: set "
+            "messageFormat to arrow or jsonl"
+        )
     of_staging = sorted(named & {
         "producer", "epoch", "transaction_expires_ms", "producer_ttl_ms", "staged_bytes_max"
     })  # fmt: skip

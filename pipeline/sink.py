@@ -150,4 +150,6 @@ def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool)
 def _checked(given: Mapping[str, str], schema: StructType) -> tuple[Options, tuple[str, ...]]:
     options = parse(given)
     named = ((field.name, field.dataType.simpleString()) for field in schema.fields)
-    return options, columns.check(named, options.ignore_unknown_columns)
+    return options, columns.check(
+        named, options.ignore_unknown_columns, options.message_format, options.rows_per_message
+    )

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pipeline import encode
+from pipeline import encode, packing
 from pipeline.bulk import Publisher
 from pipeline.encode import BadRow, Encoder, Template
 from pipeline.options import Options
+from pipeline.packing import Packer
 from pipeline.transactions import Staging, Transaction
 
 if TYPE_CHECKING:
@@ -53,10 +54,12 @@ class Written:
     attempt: int
     rows: int = 0
     """Confirmed."""
+    messages: int = 0
+    """In which they are: as many, unless messages hold several rows."""
     skipped: int = 0
     dead_lettered: int = 0
     resent: int = 0
-    """Of `rows`: sent again after a lost connection, so they may be there twice."""
+    """Of the messages, dead letters included: sent again after a lost connection, so they may be there twice."""
     transaction: Transaction | None = None
     """Exactly-once: what the driver is to commit."""
     segments: tuple[str, ...] = ()
@@ -122,26 +125,32 @@ def _write(
 ) -> Written:
     encoder = Encoder(_template(options, identity), frame_bytes_max=publisher.frame_bytes_max)
     graves = Encoder(_graves(options), frame_bytes_max=publisher.frame_bytes_max)
+    packer = None
+    if options.message_format != packing.RAW:
+        packer = Packer(options.message_format, options.rows_per_message, options.message_bytes_max, encoder)
     confirmed, resent = publisher.confirmed, publisher.resent
-    seen = skipped = buried = 0
+    seen = rows = messages = skipped = buried = 0
     for whole in batches:
         batch = whole.select(list(columns))
         first, seen = seen, seen + batch.num_rows
-        if bad := encoder.bad_rows(batch):
+        if bad := (packer or encoder).bad_rows(batch):
             if options.on_row_error == "fail":
                 raise BadRows(_told(bad[0], first, len(bad)))
             if options.on_row_error == "deadLetter":
-                _publish(publisher, graves, staging, encode.dead_letters(batch, bad, options.message_bytes_max), 0)
+                dead = encode.dead_letters(packing.alone(batch), bad, options.message_bytes_max)
+                _publish(publisher, graves, staging, dead, 0)
                 buried += len(bad)
             else:
                 skipped += len(bad)
             batch = encode.without(batch, bad)
+        rows += batch.num_rows
+        if packer is not None:
+            first, batch = messages, packer.pack(batch)
+        messages += batch.num_rows
         _publish(publisher, encoder, staging, batch, first)
     publisher.drain()
-    return Written(
-        identity.partition, identity.attempt, publisher.confirmed - confirmed - buried, skipped, buried,
-        publisher.resent - resent,
-    )  # fmt: skip
+    assert publisher.confirmed - confirmed >= messages + buried, "a task ends when each of its messages is confirmed"
+    return Written(identity.partition, identity.attempt, rows, messages, skipped, buried, publisher.resent - resent)
 
 
 def _publish(

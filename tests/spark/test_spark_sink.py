@@ -91,6 +91,28 @@ def test_nothing_is_overwritten(spark: Any, sink: Sink) -> None:
     assert 'use .mode("append")' in str(error.value)
 
 
+@pytest.mark.parametrize("message_format", ["arrow", "jsonl"])
+def test_many_rows_in_one_message(
+    spark: Any, broker: RunningNode, queue_with: Callable[..., Any], sink: Sink, message_format: str
+) -> None:
+    """Written, and read back as the page says."""
+    stream = queue_with({"x-queue-type": "stream"})
+    value = "struct(concat('d', id) AS device, id / 4 AS kwh)"
+    frame = spark.range(2000, numPartitions=2).selectExpr(
+        f"{value if message_format == 'arrow' else f'to_json({value})'} AS value", f"'{stream.name}' AS routing_key"
+    )
+    write(frame, sink(messageFormat=message_format, rowsPerMessage="300"))
+    page = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    lines = page.partition("## Many rows in one message")[2].partition("```python\nimport ")[2].partition("```")[0]
+    where = f'.option("endpoints", "127.0.0.1:{broker.port}").option("stream", "{stream.name}")'
+    lines = lines.replace('.option("stream", "readings")', where)
+    names: dict[str, Any] = {"spark": spark}
+    exec("import " + lines, names)
+    assert names["messages"].count() == 2 * 4, "1,000 rows of each task, at most 300 in a message"
+    rows = names["of_arrow" if message_format == "arrow" else "of_lines"].collect()
+    assert sorted((row.device, row.kwh) for row in rows) == sorted((f"d{id}", id / 4) for id in range(2000))
+
+
 # -- streams -------------------------------------------------------------------------------------------------------
 
 

@@ -378,8 +378,8 @@ def write(options: Any, *batches: Any, attempt: int = 0) -> task.Written:
 
 def test_a_task_and_the_next_one_on_the_same_connection(broker: Broker, channel: Any, queue: str, line: Line) -> None:
     options = options_for(line.port, routingKey=queue)
-    assert write(options, rows(30), rows(20)) == task.Written(1, 0, rows=50)
-    assert write(options, rows(5)) == task.Written(1, 0, rows=5)
+    assert write(options, rows(30), rows(20)) == task.Written(1, 0, rows=50, messages=50)
+    assert write(options, rows(5)) == task.Written(1, 0, rows=5, messages=5)
     assert line.connections == 1
     line.cut()
     assert write(options, rows(5)).rows == 5
@@ -416,7 +416,7 @@ def test_bad_rows_fail_their_task(broker: Broker, queue: str) -> None:
 
 def test_bad_rows_are_skipped(broker: Broker, channel: Any, queue: str) -> None:
     written = write(options_for(broker.port, maxMessageBytes="100", onRowError="skip"), with_bad_rows(queue))
-    assert written == task.Written(1, 0, rows=2, skipped=2)
+    assert written == task.Written(1, 0, rows=2, messages=2, skipped=2)
     assert numbers_in(channel, queue) == [0, 2]
 
 
@@ -426,7 +426,7 @@ def test_bad_rows_go_to_their_exchange(broker: Broker, channel: Any, queue: str)
     channel.queue_bind(graves, "graves")
     more = {"maxMessageBytes": "100", "onRowError": "deadLetter", "deadLetterExchange": "graves"}
     written = write(options_for(broker.port, **more), with_bad_rows(queue))
-    assert written == task.Written(1, 0, rows=2, dead_lettered=2)
+    assert written == task.Written(1, 0, rows=2, messages=2, dead_lettered=2)
     found = [channel.basic_get(graves, auto_ack=True) for _ in range(2)]
     assert [(properties.headers["x-row-error"], body) for _, properties, body in found] == [
         ("column 'value' is null", b""),
