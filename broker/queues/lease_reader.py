@@ -150,7 +150,8 @@ class LeaseReader:
         if subscription is None or self.asked_ms != asked_ms:
             return
         self.asked_ms = None
-        if not answer.code and not self._next < answer.end <= self._end and self._next < self._end:
+        meant = answer.start == self._next and (self._next < answer.end <= self._end or self._next >= self._end)
+        if not answer.code and not meant:
             answer = LeaseAnswer(503, "the owner of the queue has answered what was not asked")
         if answer.code:
             self._refused(answer)

@@ -1,7 +1,9 @@
 """What who reads a stream and its owner say to each other: heads of frames; records follow as payload.
 
 Reading changes nothing, so a question that was lost with a link or an owner is asked again, and an answer that comes
-twice is passed over. The owner remembers of a reader only what it waits for.
+twice is passed over. The owner remembers of a reader only what it waits for. A node numbers its questions anew with
+each start, so an answer says of which start and of what it is: one of a start before may come late, for its owner was
+reading its disk, and is nobody's.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ class StreamAsk(StreamMessage, frozen=True, tag=80):
     count_max: Whole = 0
     bytes_max: Whole = 0
     since_ms: Signed = -1
+    incarnation: Whole = 0
+    """Of the asking node."""
 
 
 class StreamTold(StreamMessage, frozen=True, tag=81):
@@ -56,6 +60,10 @@ class StreamTold(StreamMessage, frozen=True, tag=81):
     """When it was taken; -1: there is none."""
     bytes: Whole = 0
     """About so many bytes of records."""
+    incarnation: Whole = 0
+    """The question's."""
+    asked: Whole = 0
+    """The question's `seq`; never above this one's."""
 
 
 AnyStream = StreamAsk | StreamTold

@@ -4,7 +4,9 @@ Theory. Its newest messages are in the ring, as any queue's; a checkpoint moves 
 `past` (`broker.streams.past`). Nothing is handed out: who consumes asks for records from a seq on, and is answered when
 there are any that are committed (`READ`), with as many as fit. The answer is of one source, the files, what is on its
 way there, or the ring, and holds neighbouring messages; the next question goes on behind it. So an answer may be late
-or come twice, and an owner that dies takes nothing with it.
+or come twice, and an owner that dies takes nothing with it. Nothing is passed over that there is when the answer goes,
+and none goes while the queue is paused (its owner has no lease, or gives it up): what a read has found then is asked
+again.
 
 Retention drops whole files from the oldest on, never the newest: by bytes, and by the age of their latest message. It
 is a SET of (1, last) in the log, so every copy drops the same. A stream without files (in memory) drops single
@@ -170,26 +172,37 @@ class Stream(Queue):
         ask = asked.ask
 
         def took(taken: Taken) -> None:
-            if taken.records:
+            if taken.records and not self.paused and not self._has(ask.seq, taken.first):
                 self.ring.handed += taken.next_seq - taken.first
-                self._tell(asked, StreamTold(0, 0, 0, taken.first, taken.next_seq, self._lowest), taken.records)
-            elif not self.deleted:
-                self._asked.append(asked)  # retention, or a cut, was there first
-                self.ring.mark()
+                self._tell(asked, taken.first, taken.next_seq, records=taken.records)
+            else:
+                self._again(asked)  # retention, or a cut, was there first
 
         size = max(1, min(ask.bytes_max, PIECE_BYTES))
         if self._take(Wish(ask.seq, min(ask.end, self._end), ask.count_max, size), took):
             return True
         if ask.end > self._end or not ask.seq < ask.end <= self._lowest:
             return False
-        self._tell(asked, StreamTold(0, 0, 0, self._lowest, self._lowest, self._lowest))  # retention took all of it
+        self._tell(asked, self._lowest, self._lowest)  # retention took all of it
         return True
 
-    def _tell(self, asked: Asked, told: StreamTold, records: bytes = b"") -> None:
-        queue_id, epoch, request = asked.ask.queue_id, asked.ask.epoch, asked.ask.request
+    def _again(self, asked: Asked) -> None:
+        """The question waits for the next turn in which anything is answered."""
         if not self.deleted:
-            _, _, _, *rest = (getattr(told, name) for name in told.__struct_fields__)
-            asked.tell(StreamTold(queue_id, epoch, request, *rest), records)
+            self._asked.append(asked)
+            self.ring.mark()
+
+    def _has(self, seq: int, end: int) -> bool:
+        """Whether there is a message from `seq` on before `end`."""
+        return seq < end and self._source(seq, end)[0] > 0
+
+    def _tell(self, asked: Asked, seq: int, end: int, first_ms: int = -1, size: int = 0, records: bytes = b"") -> None:
+        ask = asked.ask
+        if not self.deleted:
+            told = StreamTold(
+                ask.queue_id, ask.epoch, ask.request, seq, end, self._lowest, first_ms, size, ask.incarnation, ask.seq
+            )
+            asked.tell(told, records)
 
     def _source(self, seq: int, end: int) -> tuple[int, int, Part | None]:
         """(seq, end, part) of the next messages from `seq` on: of a part of the past, or of the ring; (0, 0, None)."""
@@ -267,8 +280,10 @@ class Stream(Queue):
 
     def _find(self, asked: Asked) -> None:
         def answer(at: int, first_ms: int) -> None:
-            told = StreamTold(0, 0, 0, at, self._end, self._lowest, first_ms, max(0, self.ready_bytes))
-            self._tell(asked, told)
+            if self.paused:
+                self._again(asked)
+            else:
+                self._tell(asked, at, self._end, first_ms, max(0, self.ready_bytes))
 
         def began(taken: Taken) -> None:
             first_ms = _time_of(taken)

@@ -2,8 +2,8 @@
 
 A question goes to the owner that the map names, which may be this node, and stays open until it is answered: after a
 change of owner, or with a new link, it is asked again. A node that is alone asks its own queues without a word in
-between. An answer counts if its question is open, and is of the epoch that the map has: what another owner said late is
-asked again.
+between. An answer counts if its question is open, of this start of this node, and of the epoch that the map has: what
+another owner said late is asked again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
 from broker.queues.face import QueueFace
 from broker.streams.messages import LEAVE, StreamAsk, StreamTold
 from broker.streams.stream import Stream
 from cluster.entities import Queue as QueueEntity
+from replication.errors import BadMessage
 
 if TYPE_CHECKING:
     from broker.node.core import Node
@@ -43,6 +46,7 @@ class Streams:
         self._readers: dict[int, dict[int, Reader]] = {}
         self._open: dict[int, Open] = {}
         self._requests = self._numbers = 0
+        self._incarnation = int(node.options.incarnation)
 
     # -- readers
 
@@ -76,7 +80,9 @@ class Streams:
         """Asks the owner; `then` is called with its answer, in a later turn. Returns the request's number."""
         self._requests += 1
         request, entity = self._requests, face.entity
-        ask = StreamAsk(entity.queue_id, entity.epoch, request, wish.pop("reader", 0), what, **wish)
+        ask = StreamAsk(
+            entity.queue_id, entity.epoch, request, wish.pop("reader", 0), what, incarnation=self._incarnation, **wish
+        )
         self._open[request] = Open(face, ask, then, self._node.now_ms + UNANSWERED_MS, late)
         self._say(ask, entity)
         return request
@@ -94,6 +100,8 @@ class Streams:
         one = self._open.get(told.request)
         if one is None or one.ask.queue_id != told.queue_id:
             return
+        if told.incarnation != self._incarnation or told.asked != one.ask.seq:
+            return  # a start before has asked it
         entity = one.face.entity
         if told.epoch != entity.epoch or (peer and entity.owner != peer):
             return  # it has been asked again
@@ -116,7 +124,10 @@ class Streams:
             queue.ask(peer, ask, tell)
 
     def answered(self, peer: str, told: StreamTold, payload: memoryview) -> None:
-        """An owner's answer."""
+        """An owner's answer. Raises BadMessage."""
+        begins = int.from_bytes(payload[24:32], "little") if payload else told.seq
+        if not told.asked <= told.seq <= told.next or begins != told.seq:
+            raise BadMessage(f"an answer about messages from {told.asked} on begins at {told.seq}, ends at {told.next}")
         self._told(peer, told, payload)
 
     def deleted(self, queue_id: int) -> None:
@@ -138,7 +149,9 @@ class Streams:
         self._ask_again(lambda one: one.ask.queue_id == entity.queue_id)
 
     def linked(self, peer: str) -> None:
-        """A new link to an owner: what was asked over the one before may be lost."""
+        """A new link to an owner: what was asked over the one before may be lost. Nor does the peer wait for what it
+        has asked over that one."""
+        self.unlinked(peer)
         self._ask_again(lambda one: one.face.entity.owner == peer)
 
     def unlinked(self, peer: str) -> None:
@@ -151,10 +164,7 @@ class Streams:
         for request, one in tuple(self._open.items()):
             if concerned(one):
                 entity = one.face.entity
-                ask = StreamAsk(
-                    entity.queue_id, entity.epoch, request, one.ask.reader, one.ask.what, one.ask.seq, one.ask.end,
-                    one.ask.count_max, one.ask.bytes_max, one.ask.since_ms,
-                )  # fmt: skip
+                ask = msgspec.structs.replace(one.ask, epoch=entity.epoch)
                 self._open[request] = one._replace(ask=ask)
                 self._say(ask, entity)
 

@@ -220,7 +220,7 @@ class Cluster:
                 if (site.name, peer) in self.links:
                     self.links[site.name, peer].extend(frames)
             proposals = bool(node.proposals) and not site.wiring_waits
-            moved = moved or node.busy or proposals or bool(node.sending or site.loads)
+            moved = moved or node.busy or proposals or bool(node.sending or (site.loads and not site.reads_wait))
             for client in tuple(site.clients.values()):
                 moved = client.deliver() or moved
         for (source, target), frames in tuple(self.links.items()):

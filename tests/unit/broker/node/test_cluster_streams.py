@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from broker.amqp import methods as m
 from broker.amqp.fields import Timestamp
+from broker.streams.messages import StreamTold
+from replication.errors import BadMessage
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, hand_over, owner_of, three
 from tests.unit.broker.session.harness import Client, Content
@@ -170,3 +174,68 @@ def test_a_time_beyond_all_times_is_the_end_of_the_stream() -> None:
     publish(cluster, confirming(cluster, here), 3, 5)
     assert heard(cluster, reader) == wanted(3, 5)
     assert not cluster.bad_frames
+
+
+def on_disk(cluster: Cluster, count: int) -> tuple[str, str]:
+    """A stream whose owner has its messages on its disk only: (owner, another node)."""
+    stream(cluster)
+    owner, here = owner_of(cluster, "s"), away(cluster, "s")[0]
+    cluster[owner].node.queues[cluster.queue("s").queue_id].ring.resident_bytes_max = 0
+    publish(cluster, confirming(cluster, here), 0, count)
+    return owner, here
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_answer_that_outlives_its_asker_is_not_taken_for_another_one(exact: bool) -> None:
+    cluster = three()
+    owner, here = on_disk(cluster, 20)
+    reader = cluster[here].client()
+    assert read(cluster, reader, prefetch=2, offset=10, exact=exact) == wanted(10, 12)
+    cluster[owner].reads_wait = True
+    assert heard(cluster, reader, m.BasicAck(0, True)) == []
+    late, cluster[owner].loads = cluster[owner].loads, []
+    assert late
+    cluster.kill(here)
+    cluster.restart(here)
+    cluster[owner].reads_wait = False
+    reader = cluster[here].client()
+    assert read(cluster, reader, prefetch=2, offset=0, exact=exact) == wanted(0, 2)
+    cluster[owner].reads_wait = True
+    assert heard(cluster, reader, m.BasicAck(0, True)) == []
+    cluster[owner].loads = late + cluster[owner].loads
+    cluster[owner].reads_wait = False
+    assert heard(cluster, reader) == wanted(2, 4), "the question has the same number"
+
+
+def test_an_owner_without_a_lease_tells_nothing_that_it_has_begun_to_read() -> None:
+    cluster = three()
+    owner, here = on_disk(cluster, 10)
+    asking = cluster[here].client()
+    asking.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True))
+    reader = cluster[here].client()
+    assert read(cluster, reader, prefetch=2, offset=0) == wanted(0, 2)
+    cluster[owner].reads_wait = True
+    assert heard(cluster, reader, m.BasicAck(0, True)) == []
+    asking.publish("amq.stream", "offsets", b'{"queue": "s"}', reply_to="amq.rabbitmq.reply-to")
+    cluster.wait(50)
+    part = cluster[owner].node.part
+    assert part is not None
+    part.lease(False)
+    cluster[owner].reads_wait = False
+    assert heard(cluster, reader) == []
+    assert asking.say() == []
+    part.lease(True)
+    assert heard(cluster, reader) == wanted(2, 4)
+    (answer,) = [one for one in asking.say() if isinstance(one, Content)]
+    assert json.loads(answer.body)["next"] == 10
+
+
+def test_an_answer_that_no_owner_gives_ends_its_link() -> None:
+    cluster = three()
+    owner, here = on_disk(cluster, 3)
+    streams, queue_id = cluster[here].node.streams, cluster.queue("s").queue_id
+    for asked, first, end in ((5, 4, 6), (1, 3, 2)):
+        with pytest.raises(BadMessage, match=f"about messages from {asked} on begins at {first}, ends at {end}"):
+            streams.answered(owner, StreamTold(queue_id, 1, 1, first, end, asked=asked), memoryview(b""))
+    with pytest.raises(BadMessage):
+        streams.answered(owner, StreamTold(queue_id, 1, 1, 1, 2, asked=1), memoryview(bytes(64)))
