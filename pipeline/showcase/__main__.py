@@ -36,12 +36,17 @@ from pipeline.showcase.frames import ARCHIVE
 from pipeline.showcase.nodes import Nodes, ShowcaseFailed
 from pipeline.showcase.watch import Watch
 
-ROWS_PER_FILE: Final = 2_500
+ROWS_PER_FILE_MAX: Final = 2_500
+FILES_MIN: Final = 40
+"""The job takes eight at a time: of fewer there would be nothing left to do after the kills."""
+ROWS_MIN: Final = 1_000
 FEED_EVERY_S: Final = 0.25
 QUIET_TIMEOUT_S: Final = 400.0
 RESTARTS_MAX: Final = 5
 AWAY_S: Final = 5.0
 """So long the killed node is gone."""
+LAST_S: Final = 60.0
+"""So long the end waits for what consumers have not been told yet."""
 
 
 class Feeder(threading.Thread):
@@ -55,7 +60,8 @@ class Feeder(threading.Thread):
         self.fed = 0
 
     def run(self) -> None:
-        for number, text in enumerate(readings.files(self._seed, self._rows, ROWS_PER_FILE)):
+        rows_per_file = min(ROWS_PER_FILE_MAX, self._rows // FILES_MIN)
+        for number, text in enumerate(readings.files(self._seed, self._rows, rows_per_file)):
             fresh = self._directory.parent / "next"
             fresh.write_text(text)
             fresh.rename(self._directory / f"{number:05d}.json")
@@ -141,7 +147,11 @@ class Showcase:
                     nodes.restart(owner)
                 self._until((directory / "result.json").exists, bars, watch, job)
                 self.result = json.loads((directory / "result.json").read_text())
-                self._until(lambda: len(taking.seen) >= self.result["readings"], bars, watch, job)
+                for name in ("archived", "consumed", "filed"):  # not every line is a reading
+                    self._bars.update(bars[name], total=self.result["readings"])
+                last_s = time.monotonic() + LAST_S
+                self._until(lambda: taking.have(self.result) or time.monotonic() > last_s, bars, watch, job)
+                self._show(bars, watch)
             finally:
                 self.restarts = job.restarts
                 job.kill()
@@ -155,15 +165,17 @@ class Showcase:
         self._bars.console.print(f"{self.kills[name]:6.1f} s  kill -9: {name}")
         deed()
 
+    def _show(self, bars: dict[str, TaskID], watch: Watch) -> None:
+        for name, bar in bars.items():
+            self._bars.update(bar, completed=getattr(watch.last, name))
+
     def _until(self, done: Callable[[], bool], bars: dict[str, TaskID], watch: Watch, job: SparkJob) -> None:
         moved_s, before = time.monotonic(), watch.last[1:]
         while not done():
             job.check()
-            last = watch.last
-            for name, bar in bars.items():
-                self._bars.update(bar, completed=getattr(last, name))
-            if last[1:] != before:
-                moved_s, before = time.monotonic(), last[1:]
+            self._show(bars, watch)
+            if watch.last[1:] != before:
+                moved_s, before = time.monotonic(), watch.last[1:]
             elif time.monotonic() - moved_s > QUIET_TIMEOUT_S:
                 raise ShowcaseFailed(f"nothing moved for {QUIET_TIMEOUT_S:.0f} s: see {self._directory}")
             time.sleep(0.1)
@@ -184,10 +196,10 @@ def table_of(result: dict[str, Any], taking: Consumers, watch: Watch, kills: dic
     table.add_row("alarms", f"{len(taking.alarms):,}", f"of {result['alarms']:,}")
     sums = "as in the files" if taking.totals == result["totals"] else f"not as in the files: {result['totals']}"
     table.add_row("totals by region", f"{len(taking.seen):,}", f"Wh of {len(taking.totals)} regions: {sums}")
-    table.add_row("delivered again", f"{taking.again:,}", "readings that the totals were told more than once")
-    table.add_row("windows", f"{len(taking.windows):,}", "of 15 minutes and a region, when they were complete")
+    table.add_row("delivered again", f"{taking.again:,}", "after a kill; consumers know them by their id")
+    table.add_row("windows", f"{len(taking.windows):,}", "of 15 minutes and a region, when complete")
     for name, at_s in kills.items():
-        table.add_row("killed (SIGKILL)", "", f"{name}, after {at_s:.0f} s")
+        table.add_row("kill -9", "", f"{name}, after {at_s:.0f} s")
     if restarts:
         table.add_row("job ended with an error", f"{restarts}", "and was started again")
     return table
@@ -219,8 +231,8 @@ def main() -> int:
     parser.add_argument("--plot", type=Path, help="where the picture goes, .svg or .png (else into the directory)")
     parser.add_argument("--directory", type=Path, help="where everything is kept (else it is removed in the end)")
     given = parser.parse_args()
-    if given.rows < 4 * ROWS_PER_FILE:
-        parser.error(f"--rows must be at least {4 * ROWS_PER_FILE}")
+    if given.rows < ROWS_MIN:
+        parser.error(f"--rows must be at least {ROWS_MIN}")
     began_s = time.monotonic()
     console = Console(highlight=False)
     for name in ("aio_pika", "aiormq"):  # a node that is killed is no news here

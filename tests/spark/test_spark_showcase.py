@@ -42,12 +42,22 @@ def test_every_line_is_one_or_the_other(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.skipif("SHOWCASE_WHOLE" not in os.environ, reason="minutes of three nodes: SHOWCASE_WHOLE=1")
+@pytest.mark.parametrize(
+    "rows",
+    [
+        6_000,
+        pytest.param(
+            100_000,
+            marks=pytest.mark.skipif("SHOWCASE_WHOLE" not in os.environ, reason="takes minutes: SHOWCASE_WHOLE=1"),
+        ),
+    ],
+)
 @pytest.mark.timeout(1200)
-def test_all_of_it_with_both_kills(tmp_path: Path) -> None:
+def test_all_of_it_with_both_kills(rows: int, tmp_path: Path) -> None:
     pytest.importorskip("aio_pika")
+    words = ["--rows", str(rows), "--directory", str(tmp_path / "run"), "--plot", str(tmp_path / "rates.svg")]
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.showcase", "--rows", "20000", "--directory", str(tmp_path / "run")],
+        [sys.executable, "-m", "pipeline.showcase", *words],
         capture_output=True,
         text=True,
         check=False,
@@ -56,3 +66,4 @@ def test_all_of_it_with_both_kills(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "0 missing, 0 surplus after 2 kills" in done.stdout.splitlines()[-1]
+    assert max(len(line.rstrip()) for line in done.stdout.splitlines()[:-1] if "picture:" not in line) <= 80

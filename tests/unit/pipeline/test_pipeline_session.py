@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.session import NoJava, java_home, shimmed
+from pipeline.session import NoJava, java_home, shimmed, workers_python
 
 
 @pytest.fixture
@@ -53,3 +53,30 @@ def test_which_java_is_taken(home: Path, tmp_path: Path, monkeypatch: pytest.Mon
         NoJava, match=r"needs Java 17 or newer: install one .* or pip install 'clusterbroker\[spark-jre\]'"
     ):
         java_home()
+
+
+def test_workers_run_this_python_without_the_zip_of_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyspark = pytest.importorskip("pyspark")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    command = workers_python(tmp_path / "a cache")
+    assert Path(command).is_relative_to(tmp_path)
+    assert workers_python(tmp_path / "a cache") == command
+    zips = Path(pyspark.__file__).parent / "python" / "lib"
+    monkeypatch.setenv("PYTHONPATH", f"{zips / 'pyspark.zip'}:{next(zips.glob('py4j-*.zip'))}:{tmp_path}")
+    program = "import sys, pyspark; print(sys.executable, pyspark.__file__, *sys.argv[1:], *sys.path, sep='\\n')"
+    said = subprocess.run([command, "-c", program, "two words"], capture_output=True, text=True, check=True)
+    executable, module, word, *path = said.stdout.splitlines()
+    assert (executable, module, word) == (sys.executable, pyspark.__file__, "two words")
+    assert str(tmp_path) in path
+    assert not [entry for entry in path if entry.startswith(str(zips))]
+
+
+def test_a_spark_that_is_named_or_a_cache_that_cannot_be_leave_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    (tmp_path / "cache").write_text("a file")
+    assert workers_python(tmp_path / "cache") == sys.executable
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert workers_python(tmp_path) == sys.executable
+    assert not list(tmp_path.glob("python"))

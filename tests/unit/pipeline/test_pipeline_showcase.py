@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.showcase.plot import draw, rates
+from pipeline.showcase.plot import draw, rates, steps
 from pipeline.showcase.readings import BEGIN, HOURS, REGIONS, files
 from pipeline.showcase.watch import Sample
 
@@ -64,6 +64,19 @@ def test_rates_are_those_of_the_counts() -> None:
     assert {rate for _, rate in rates(samples(), "filed")} == {0.0}
 
 
+def test_bins_of_the_same_height_are_one_step() -> None:
+    assert steps([(0.5, 0.0), (1.5, 0.0), (2.5, 7.0), (3.5, 7.0), (4.5, 0.0)], 1.0) == ([0.0, 7.0, 0.0], [0, 2, 4, 5])
+    assert steps([(1.0, 5.0)], 2.0) == ([5.0], [0.0, 2.0])
+    assert steps([], 1.0) == ([0.0], [0.0, 1.0])
+
+
+def test_a_picture_of_a_long_run_is_small(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    long = [Sample(at / 4, at * at, at * at, at * at, at * at) for at in range(4 * 3600)]
+    draw(long, {"driver": 900.0}, "an hour", tmp_path / "rates.svg")
+    assert (tmp_path / "rates.svg").stat().st_size < 60_000
+
+
 def test_a_picture_with_the_kills(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "rates.svg"
@@ -94,3 +107,25 @@ def test_the_verdict(change: dict[str, Any], guarantee: str, said: list[str]) ->
     taking: Any = SimpleNamespace(alarms={"a", "b", "c"}, totals=Counter(north=5), malformed=2)
     result = {"missing": 0, "surplus": 0, "alarms": 3, "totals": {"north": 5}, "malformed": 2, **change}
     assert verdict(result, taking, guarantee) == said
+
+
+def test_consumers_tell_what_was_redelivered_from_what_came_twice() -> None:
+    pytest.importorskip("aio_pika")
+    from pipeline.showcase.consumers import Consumers
+
+    taking = Consumers("localhost")
+    result = {"readings": 1, "alarms": 0, "malformed": 2}
+
+    def come(body: bytes, redelivered: bool) -> None:
+        taking._broken(SimpleNamespace(body=body, redelivered=redelivered))
+
+    come(b"a", False)
+    come(b"b", True)
+    assert (taking.malformed, taking.again) == (2, 0), "the first delivery of b was never heard"
+    come(b"a", True)
+    assert (taking.malformed, taking.again) == (2, 1)
+    assert not taking.have(result)
+    taking._total(SimpleNamespace(message_id="r1", body=b'{"region": "north", "wh": 5}'))
+    assert taking.have(result)
+    come(b"a", False)
+    assert taking.malformed == 3, "published twice: the verdict must hear of it"
