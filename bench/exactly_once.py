@@ -3,7 +3,8 @@
     python -m bench.exactly_once [--rows 50000] [--batches 10] [--rounds 3] [--nodes 1|3]
 
 A batch is a micro-batch of Spark's without Spark: two tasks write half of it each, then the driver commits. `rows/s`
-counts until the last commit is answered, as a query does; `seen/s` until the last row is in its queue.
+counts until the last commit is answered, as a query does; `seen/s` until the last row is in its queue. `us` are the
+nodes' processor time for each row, all of them together.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pika
+import psutil
 
 from broker.trial.nodes import LOOPBACK, LocalCluster
 from pipeline import task
@@ -30,6 +31,8 @@ from pipeline.transactions import Transaction, commit, status
 WRITERS = 2
 BODY = bytes(200)
 CHUNK = 5000
+POLL_S = 0.05
+"""Seldom enough: each question is a connection, which the nodes pay for."""
 
 
 def write(asked: tuple[dict[str, str], Transaction | None, int, int, int]) -> tuple[str, ...]:
@@ -50,16 +53,22 @@ def depth(target: tuple[str, int], queue: str) -> int:
         return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
 
 
-def measured(
-    pool: Any, targets: Sequence[tuple[str, int]], exactly: bool, batches: int, rows: int
-) -> tuple[float, float]:
-    """(rows/s, seen/s)"""
+def used_s(cluster: LocalCluster) -> float:
+    """Processor seconds of the nodes so far."""
+    times = [psutil.Process(cluster.pid(name)).cpu_times() for name in cluster.names]
+    return sum(one.user + one.system for one in times)
+
+
+def measured(pool: Any, cluster: LocalCluster, exactly: bool, batches: int, rows: int) -> tuple[float, float, float]:
+    """(rows/s, seen/s, us a row)"""
+    targets = [(LOOPBACK, cluster.nodes[name].amqp_port) for name in cluster.names]
     queue = f"bench-{uuid.uuid4().hex[:8]}"
     with pika.BlockingConnection(pika.ConnectionParameters(*targets[0])) as connection:
         connection.channel().queue_declare(queue, durable=True)
     given = {"endpoints": ",".join(f"{host}:{port}" for host, port in targets), "routingKey": queue}
     given["deliveryGuarantee"] = "exactly-once" if exactly else "at-least-once"
     options, share = parse(given), rows // WRITERS
+    before_s = used_s(cluster)
     began_s = time.perf_counter()
     commits_s = 0.0
     for epoch in range(batches):
@@ -74,12 +83,13 @@ def measured(
         print(f"a commit takes {commits_s / batches * 1000:.0f} ms, all of a batch {done_s / batches * 1000:.0f} ms")
     total = batches * share * WRITERS
     while (exactly and status(options, queue)["moving"] != 0) or depth(targets[0], queue) < total:
-        time.sleep(0.002)
+        time.sleep(POLL_S)
     seen_s = time.perf_counter() - began_s
+    cpu_us = (used_s(cluster) - before_s) / total * 1e6
     assert depth(targets[0], queue) == total, "every row is there once"
     with pika.BlockingConnection(pika.ConnectionParameters(*targets[0])) as connection:
         connection.channel().queue_delete(queue)
-    return total / done_s, total / seen_s
+    return total / done_s, total / seen_s, cpu_us
 
 
 def main() -> None:
@@ -93,20 +103,22 @@ def main() -> None:
         cluster = LocalCluster(Path(directory), asked.nodes)
         try:
             asyncio.run(cluster.begin())
-            targets = [(LOOPBACK, cluster.nodes[name].amqp_port) for name in cluster.names]
-            found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+            found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
             for exactly in (False, True):
-                measured(pool, targets, exactly, 2, asked.rows)  # warm
+                measured(pool, cluster, exactly, 2, asked.rows)  # warm
             for number in range(asked.rounds):
                 for exactly in (False, True):
-                    found[exactly].append(measured(pool, targets, exactly, asked.batches, asked.rows))
-                    rate, seen = found[exactly][-1]
+                    found[exactly].append(measured(pool, cluster, exactly, asked.batches, asked.rows))
+                    rate, seen, cpu_us = found[exactly][-1]
                     name = "exactly once " if exactly else "at least once"
-                    print(f"round {number + 1}  {name}  {rate:9,.0f} rows/s  {seen:9,.0f} seen/s", flush=True)
+                    print(
+                        f"round {number + 1}  {name}  {rate:9,.0f} rows/s  {seen:9,.0f} seen/s  {cpu_us:5.1f} us",
+                        flush=True,
+                    )
             middle = {
                 how: [statistics.median(column) for column in zip(*each, strict=True)] for how, each in found.items()
             }
-            for place, name in enumerate(("rows/s", "seen/s")):
+            for place, name in enumerate(("rows/s", "seen/s", "us")):
                 times = middle[True][place] / middle[False][place]
                 print(f"{name}: exactly once is {times:.2f} x of at least once (medians)")
         finally:

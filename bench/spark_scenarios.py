@@ -261,8 +261,18 @@ def _exactly_once(cluster: Cluster, _workload: Workload, scale: Scale) -> Measur
         seen.append(time.perf_counter() - began_s)
         _emptied(port)
     rate, at_least_once = rows / statistics.median(staged), rows / statistics.median(plain)
+    triggers: dict[str, list[float]] = {"at-least-once": [], "exactly-once": []}
+    for guarantee in tuple(triggers) * scale.pairs:
+        options = _options(cluster.ports, deliveryGuarantee=guarantee)
+        triggers[guarantee] += _triggers(
+            TRIGGER_ROWS,
+            max(scale.triggers // scale.pairs, 1),
+            lambda writer, options=options: writer.format("clusterbroker").options(**options),
+        )
+    plain_s, staged_s = (statistics.median(triggers[guarantee]) for guarantee in ("at-least-once", "exactly-once"))
     return Measurement({
-        "share": rate / at_least_once, "rows_per_s": rate, "at_least_once_per_s": at_least_once,
+        "share": rate / at_least_once, "trigger_share": plain_s / staged_s,
+        "trigger_rows_per_s": TRIGGER_ROWS / staged_s, "rows_per_s": rate, "at_least_once_per_s": at_least_once,
         "visible_per_s": rows / statistics.median(seen),
     })  # fmt: skip
 

@@ -46,6 +46,8 @@ SPARK_WORKLOADS = (
         "spark-exactly-once", "a batch staged and committed, three nodes, against at-least-once",
         (
             Figure("share", "rate against at-least-once", "x", _least(0.8)),
+            Figure("trigger_share", "the same in micro-batches of 20,000 rows", "x", _least(0.8)),
+            Figure("trigger_rows_per_s", "in micro-batches", "rows/s"),
             _ROWS,
             Figure("at_least_once_per_s", "at-least-once", "rows/s"),
             Figure("visible_per_s", "until all of it is in the queue", "rows/s"),

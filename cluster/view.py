@@ -221,9 +221,10 @@ class ClusterView:
         topology = self._vhosts.get(vhost)
         return topology.ledger.of(producer) if topology else ()
 
-    def moves_before(self, segment: Segment) -> bool:
-        """Whether rows of an earlier epoch of the same producer are still to be moved."""
-        return self._vhosts[segment.vhost].ledger.moves_before(segment.producer, segment.epoch)
+    def moves_before(self, vhost: str, producer: str, epoch: int) -> bool:
+        """Whether rows of an earlier epoch of this producer are still to be moved."""
+        holds = self._vhosts.get(vhost)
+        return holds is not None and holds.ledger.moves_before(producer, epoch)
 
     def segment_of_queue(self, queue_id: QueueId) -> Segment | None:
         """The segment whose rows a queue holds."""

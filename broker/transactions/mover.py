@@ -33,8 +33,8 @@ from broker.transactions.rows import Way, divide, next_rows, settle_rows
 from cluster.entities import Segment
 from journal.record import Message, size_of
 
-ROWS_MAX: Final = 4096
-BYTES_MAX: Final = 1 << 20
+ROWS_MAX: Final = 8192
+BYTES_MAX: Final = 1 << 21
 """Of a group; one row may be longer."""
 RETRY_FIRST_MS: Final = 1000
 RETRY_MAX_MS: Final = 60_000

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from broker.queues.moved import forget_moved, moved_segments
 from broker.queues.queue import Queue
 from broker.transactions.mover import Mover
+from broker.transactions.pace import Pace
 from cluster.commands import FinishSegments
 from cluster.entities import Segment
 from cluster.ids import Epoch, QueueId
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from broker.node.core import Node
 
 AGAIN_MS: Final = 1000
-ACTIVE_MAX: Final = 64
+ACTIVE_MAX: Final = 32
 """Producers whose rows are moved at the same time: each of them has a group in memory."""
 PATIENCE_MS: Final = 5000
 """So long a group may be on its way before others need not wait for it: its target may have no owner for days."""
@@ -70,10 +71,12 @@ class Moving:
     """Of one node.
 
     due     lines whose first mover is to be looked at
+    pace    of what producers are told
     """
 
     def __init__(self, node: Node) -> None:
         self.due: dict[Key, None] = {}
+        self.pace = Pace(node)
         self._node = node
         self._lines: dict[Key, list[Mover]] = {}
         self._movers: dict[int, Mover] = {}  # by queue id
@@ -120,6 +123,7 @@ class Moving:
         for queue in self._keepers.pop(segment.queue_id, ()):
             forget_moved(queue, segment.queue_id)
         self._take_out(segment.queue_id)
+        self.pace.moved((segment.vhost, segment.producer))
         line = self._lines.get((segment.vhost, segment.producer))
         if line:
             line[0].queue.ring.mark()
@@ -174,14 +178,16 @@ class Moving:
 
     def is_late(self, now_ms: int) -> bool:
         """Whether somebody has waited for long enough."""
-        return bool(self._counting) and self._counting[0][0] <= now_ms
+        wake_ms = self.next_wake_ms
+        return wake_ms is not None and wake_ms <= now_ms
 
     @property
     def next_wake_ms(self) -> int | None:
         """When that will be."""
         while self._counting and self._counting[0][1].then is None:
             self._counting.popleft()
-        return self._counting[0][0] if self._counting else None
+        counted_ms, paced_ms = self._counting[0][0] if self._counting else None, self.pace.next_wake_ms
+        return min((at_ms for at_ms in (counted_ms, paced_ms) if at_ms is not None), default=None)
 
     # -- the turn -------------------------------------------------------------------------------------------------
 
@@ -189,6 +195,7 @@ class Moving:
         """Moves what is due."""
         while self._counting and self._counting[0][0] <= now_ms:
             self._counting.popleft()[1].over()
+        self.pace.turn(now_ms)
         due, self.due = self.due, {}
         for key in due:
             if key in self._active or len(self._active) < ACTIVE_MAX:
@@ -224,7 +231,7 @@ class Moving:
         for mover in self._lines.get(key, ()):
             if mover.finished:
                 continue  # and waits for the wiring to say so
-            if self._node.map.moves_before(mover.segment):
+            if self._node.map.moves_before(*key, mover.segment.epoch):
                 return
             if self._node.alarms:
                 self._node.wake(mover.queue, now_ms + AGAIN_MS)

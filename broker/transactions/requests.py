@@ -74,7 +74,15 @@ def commit(request: Request) -> None:
         ttl_ms=request.integer("ttl_ms", *EXPIRES_TTL_MS) if "ttl_ms" in request.body else None,
         **who,
     )
-    connection.node.propose(command, partial(_judged, request))
+
+    def judged(applied: Applied) -> None:
+        if applied.error is None and applied.result.code == 0:
+            producer = command.vhost, command.producer
+            connection.node.moving.pace.hold(producer, command.epoch, partial(_judged, request, applied))
+        else:
+            _judged(request, applied)
+
+    connection.node.propose(command, judged)
 
 
 def abort(request: Request) -> None:

@@ -236,7 +236,7 @@ def check(map_: ClusterMap, model: Model) -> None:
         of = map_.segments_of("/", segment.producer)
         assert segment in of
         before = any(other.epoch < segment.epoch and other.place is not None for other in of)
-        assert map_.moves_before(segment) is before
+        assert map_.moves_before("/", segment.producer, segment.epoch) is before
         if segment.queue_id:
             assert map_.segment_of_queue(segment.queue_id) == segment
 
@@ -264,8 +264,8 @@ def test_snapshot_and_tail_are_the_whole_log(head: list[c.AnyCommand], tail: lis
         whole.apply(LogIndex(whole.applied + 1), c.decode(c.encode(command)))
     restored = through_bytes(whole)
     assert restored.digest() == whole.digest()
-    assert [restored.moves_before(one) for one in restored.segments("/")] == [
-        whole.moves_before(one) for one in whole.segments("/")
+    assert [restored.moves_before("/", one.producer, one.epoch) for one in restored.segments("/")] == [
+        whole.moves_before("/", one.producer, one.epoch) for one in whole.segments("/")
     ]
     for command in tail:
         index = LogIndex(whole.applied + 1)

@@ -174,6 +174,7 @@ def test_the_spark_workloads_are_the_issues_table() -> None:
         ("spark-batch", "cpu_headers_us"): (Bound.MAX, 7),
         ("spark-cluster", "share"): (Bound.MIN, 0.5),
         ("spark-exactly-once", "share"): (Bound.MIN, 0.8),
+        ("spark-exactly-once", "trigger_share"): (Bound.MIN, 0.8),
         ("spark-source", "read_per_s"): (Bound.MIN, 200_000),
     }
 

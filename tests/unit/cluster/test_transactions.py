@@ -140,7 +140,7 @@ def test_an_epoch_waits_for_all_of_those_before() -> None:
     apply(map_, staging("txn.q", "q", epoch=9))
 
     def waiting(map_: ClusterMap) -> str:
-        return " ".join(one.name[4:] for one in map_.segments("/") if map_.moves_before(one))
+        return " ".join(one.name[4:] for one in map_.segments("/") if map_.moves_before("/", one.producer, one.epoch))
 
     for name, left in (("", "2 3"), ("txn.0b", "2 3"), ("txn.0a", "3"), ("txn.2", ""), ("txn.3", "")):
         segment = map_.segment("/", name)

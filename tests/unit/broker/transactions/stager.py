@@ -34,10 +34,14 @@ class Stager:
         return self.client.hear(1)
 
     def ask(self, what: str, **body: Any) -> dict[str, Any]:
+        self.order(what, **body)
+        return self.answer()
+
+    def order(self, what: str, **body: Any) -> None:
+        """Asks for what may be answered later."""
         raw = json.dumps({"producer": self.producer, **body}).encode()
         self.client.raw(self.client.content("amq.txn", what, raw, channel=2, reply_to=REPLY_TO, correlation_id="7"))
         self.client.world.turn()
-        return self.answer()
 
     def answer(self) -> dict[str, Any]:
         heard = self.client.hear(2)
@@ -50,6 +54,9 @@ class Stager:
 
     def commit(self, *names: str, epoch: int = 0, **more: Any) -> dict[str, Any]:
         return self.ask("commit", epoch=epoch, run=self.run, transactions=list(names), **more)
+
+    def order_commit(self, *names: str, epoch: int = 0) -> None:
+        self.order("commit", epoch=epoch, run=self.run, transactions=list(names))
 
     def abort(self, *names: str, epoch: int = 0) -> dict[str, Any]:
         return self.ask("abort", epoch=epoch, run=self.run, transactions=list(names))

@@ -193,11 +193,13 @@ def test_an_epoch_waits_for_the_one_before_wherever_that_is() -> None:
     assert alice.commit("txn.a")["outcome"] == "committed"
     assert carol.declare("txn.c", epoch=1) == [m.ExchangeDeclareOk()]
     carol.stage("txn.c", b"1")
-    assert carol.commit("txn.c", epoch=1)["outcome"] == "committed"
+    carol.order_commit("txn.c", epoch=1)
     cluster.wait(1000)
-    assert carol.status()["moving"] == 2
+    assert alice.status()["moving"] == 2
+    assert carol.client.hear(2) == [], "it is answered when the epoch before is moved"
     cluster["a"].node.alarms.clear()
     cluster.wait(2000)
+    assert carol.answer()["outcome"] == "committed"
     check_seen(cluster, [b"0", b"1"])
 
 

@@ -10,6 +10,7 @@ import pytest
 from broker.amqp import methods as m
 from broker.queues.face import CommitPart, Moved
 from broker.queues.ticket import Ticket
+from broker.transactions.pace import HOLD_MS
 from cluster import commands as c
 from cluster.errors import Unavailable
 from cluster.wiring_log import unlogged
@@ -424,7 +425,12 @@ def test_epochs_reach_a_queue_in_their_order() -> None:
         alice.declare(f"txn.{epoch}", epoch=epoch)
         alice.stage(f"txn.{epoch}", b"k%d" % epoch)
         alice.stage(f"txn.{epoch}", b"r%d" % epoch, key="r")
-        assert alice.commit(f"txn.{epoch}", epoch=epoch)["outcome"] == "committed"
+        alice.order_commit(f"txn.{epoch}", epoch=epoch)
+        if epoch == 2:
+            assert alice.client.hear(2) == [], "epoch 1 is held up by a full queue"
+            assert alice.status()["epoch"] == 2
+            world.wait(HOLD_MS)
+        assert alice.answer()["outcome"] == "committed"
     bob = world.client()
     first = world.client()
     assert bodies(first.consume("r")) == [b"r0", b"r1"], "epoch 2 waits for all of epoch 1"

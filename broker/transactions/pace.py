@@ -1,0 +1,83 @@
+"""Answers to commits, held for as long as rows of earlier epochs are on their way.
+
+What is committed is safe, and its rows are moved afterwards, at about the rate at which rows can be staged or below. A
+producer that is answered at once goes on staging, and what is committed and not moved would grow for as long as it
+does. So it is answered when what it committed before is where it belongs: it stages one epoch while the one before
+is moved. The commit itself waits for nothing, and its answer HOLD_MS at most, for a target may be full or without an
+owner for days.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+HOLD_MS: Final = 5000
+Key = tuple[str, str]
+
+
+class _Answer:
+    """Somebody waits to hear that an epoch is committed; `tell` is None when that was told."""
+
+    __slots__ = ("epoch", "tell", "until_ms")
+
+    def __init__(self, until_ms: int, epoch: int, tell: Callable[[], None]) -> None:
+        self.until_ms = until_ms
+        self.epoch = epoch
+        self.tell: Callable[[], None] | None = tell
+
+    def told(self) -> None:
+        tell, self.tell = self.tell, None
+        if tell is not None:
+            tell()
+
+
+class Pace:
+    """Of the answers of one node; a producer is a pair of its vhost and name."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._held: dict[Key, list[_Answer]] = {}
+        self._line: deque[tuple[Key, _Answer]] = deque()  # all that are held, by their time; and some that were told
+
+    def hold(self, producer: Key, epoch: int, tell: Callable[[], None]) -> None:
+        """Calls `tell` when no rows of earlier epochs are on their way, or it is late."""
+        if not self._node.map.moves_before(*producer, epoch):
+            tell()
+            return
+        answer = _Answer(self._node.now_ms + HOLD_MS, epoch, tell)
+        self._held.setdefault(producer, []).append(answer)
+        self._line.append((producer, answer))
+
+    def moved(self, producer: Key) -> None:
+        """A segment of this producer is gone."""
+        held = self._held.get(producer)
+        if held is not None:
+            self._keep(producer, [one for one in held if self._node.map.moves_before(*producer, one.epoch)])
+
+    def _keep(self, producer: Key, kept: list[_Answer]) -> None:
+        """The others are told."""
+        told = [one for one in self._held[producer] if one not in kept]
+        if kept:
+            self._held[producer] = kept
+        else:
+            del self._held[producer]
+        for one in told:
+            one.told()
+
+    @property
+    def next_wake_ms(self) -> int | None:
+        """When `turn` has something to do."""
+        while self._line and self._line[0][1].tell is None:
+            self._line.popleft()
+        return self._line[0][1].until_ms if self._line else None
+
+    def turn(self, now_ms: int) -> None:
+        """Tells those that have waited for long enough."""
+        while (wake_ms := self.next_wake_ms) is not None and wake_ms <= now_ms:
+            producer, late = self._line.popleft()
+            self._keep(producer, [one for one in self._held[producer] if one is not late])
