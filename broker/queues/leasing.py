@@ -22,6 +22,11 @@ settled is a SET as ever, what was shown is covered by a reservation. The next o
 whole; it does not know the run, nor when anything was heard last: the first word of any run takes it, and the time
 begins anew. An answer waits until all that it says is committed.
 
+*In slices.* A range may be long, and others have their turns: a word that walks more than SLICE_ROWS goes on a
+millisecond later, and the words behind it wait. After each slice the log has a lease again that is one: its range has
+grown, has lost a part at its beginning (settled), or at its end (released), so an owner that dies in the middle leaves
+a reader whose word was not answered, as ever.
+
 *Runs.* A reader that starts again takes its lease over under another run; the one before is refused from then on.
 REPLACED_MAX of them are remembered, by this owner.
 """
@@ -29,7 +34,7 @@ REPLACED_MAX of them are remembered, by this owner.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.census.inspection import life_of
@@ -51,10 +56,17 @@ WAITING_MAX: Final = 4096
 """Words that wait for a commit, which may not come for long."""
 PIECES_MAX: Final = 1024
 """Of a range; later ones are counted as one."""
+SLICE_ROWS: Final = 16_384
+"""Of a walk, before others have their turns: some milliseconds."""
+SLICE_SEQS: Final = 16_384
+SLICE_STEPS: Final = 256
+"""So often it looks at so many seqs, of which few or none may live."""
 SAFE: Final = -2
 """A mark that is always durable."""
 
 Then = Callable[[LeaseAnswer, bytes], None]
+Walk = Generator[None, None, LeaseAnswer]
+"""A word that is carried out in slices."""
 
 
 class Lease:
@@ -85,13 +97,16 @@ class Lease:
 class Leasing:
     """Of one queue. `lease`: None while there is none."""
 
-    __slots__ = ("_mark", "_queue", "_waiting", "lease")
+    __slots__ = ("_behind", "_mark", "_queue", "_step_ms", "_waiting", "_walk", "lease")
 
     def __init__(self, queue: Queue) -> None:
         self.lease: Lease | None = None
         self._queue = queue
         self._mark = SAFE  # of the commit that the last change waits for
         self._waiting: deque[tuple[int, Callable[[], None], Then]] = deque()
+        self._walk: tuple[Walk, Then] | None = None
+        self._step_ms = 0  # not before then it goes on
+        self._behind: deque[tuple[Word, Then]] = deque()  # words that wait for the end of the walk
 
     # -- words ------------------------------------------------------------------------------------------------
 
@@ -112,12 +127,35 @@ class Leasing:
             then(GONE, b"")
             return
         queue.last_used_ms = now_ms
-        if isinstance(word, Read):
+        if self._walk is not None:
+            if len(self._behind) < WAITING_MAX:
+                self._behind.append((word, then))
+            else:
+                then(LeaseAnswer(503, f"unavailable, may be repeated: {self._place} is busy"), b"")
+        elif isinstance(word, Read):
             self._when_safe(lambda: self._read(word, then, now_ms, {}), then)
-            return
-        answer = self._judge(word) or self._obey(word, now_ms)
-        self._when_safe(lambda: then(answer, b""), then)
-        queue.ring.mark()
+        else:
+            self._begin(self._judged(word, now_ms), then)
+
+    def _begin(self, walk: Walk, then: Then) -> None:
+        self._walk = walk, then
+        self._step()
+
+    def _step(self) -> None:
+        """The next slice of a walk; at its end the words behind it."""
+        assert self._walk is not None, "a walk is under way"
+        walk, then = self._walk
+        try:
+            next(walk)
+        except StopIteration as end:
+            answer: LeaseAnswer = end.value
+            self._walk = None
+            self._when_safe(lambda: then(answer, b""), then)
+        self._step_ms = self._queue.host.now_ms + 1
+        self._queue.ring.mark()
+
+    def _judged(self, word: Take | Settle | Release, now_ms: int) -> Walk:
+        return self._judge(word) or (yield from self._obey(word, now_ms))
 
     def _when_safe(self, act: Callable[[], None], then: Then) -> None:
         if not self._waiting and self._queue.durable(self._mark):
@@ -136,13 +174,21 @@ class Leasing:
         """Answers what has become durable, and ends a lease of which nothing is heard any more."""
         while self._waiting and self._queue.durable(self._waiting[0][0]):
             self._waiting.popleft()[1]()
+        if self._queue.paused:
+            return
+        if self._walk is not None and now_ms >= self._step_ms:
+            self._step()
+        while self._behind and self._walk is None:
+            self._carry_out(*self._behind.popleft(), now_ms)
         lease = self.lease
-        if lease is not None and not self._queue.paused and now_ms >= lease.heard_ms + lease.ttl_ms:
-            self._end(lease)
+        if lease is not None and self._walk is None and now_ms >= lease.heard_ms + lease.ttl_ms:
+            self._begin(self._end(lease), _nobody)
 
     @property
     def due_ms(self) -> int:
-        """When the lease ends if nothing is heard; 0: there is none."""
+        """When a walk goes on, or the lease ends if nothing is heard; 0: there is none."""
+        if self._walk is not None:
+            return self._step_ms
         return 0 if self.lease is None else self.lease.heard_ms + self.lease.ttl_ms
 
     @property
@@ -186,25 +232,24 @@ class Leasing:
 
     # -- what is done -----------------------------------------------------------------------------------------
 
-    def _obey(self, word: Take | Settle | Release, now_ms: int) -> LeaseAnswer:
+    def _obey(self, word: Take | Settle | Release, now_ms: int) -> Walk:
         lease = self.lease
         if lease is None and not isinstance(word, Take):
             if isinstance(word, Release):
                 return self._answer(None)  # it is over, as was asked for
             return LeaseAnswer(404, f"{self._place} is not leased by '{word.name}'")
         if isinstance(word, Take):
-            return self._take(lease, word, now_ms)
+            return (yield from self._take(lease, word, now_ms))
         assert lease is not None, "there is a lease"
         self._heard(lease, word.run, now_ms)
         if isinstance(word, Release):
-            self._end(lease)
-            return self._answer(None)
+            return (yield from self._end(lease))
         if word.upto > lease.end:
             return LeaseAnswer(406, f"{word.upto} is beyond the lease of {self._place}, which ends at {lease.end}")
-        self._settle(lease, word.upto)
+        yield from self._settle(lease, word.upto)
         return self._answer(lease)
 
-    def _take(self, lease: Lease | None, word: Take, now_ms: int) -> LeaseAnswer:
+    def _take(self, lease: Lease | None, word: Take, now_ms: int) -> Walk:
         queue, ring = self._queue, self._queue.ring
         top = ring.advance()
         end = lease.end if lease is not None else 0
@@ -223,42 +268,69 @@ class Leasing:
         self._heard(lease, word.run, now_ms)
         lease.ttl_ms = word.ttl_ms
         if word.start > lease.end:
-            self._add(lease, word.start, ALL, ALL)
+            yield from self._add(lease, word.start, ALL, ALL)
             lease.end = word.start
-        self._settle(lease, word.start)
+        yield from self._settle(lease, word.start)
         if not queue.halted:
             held, size = ring.held_by(LEASED), lease.taken_bytes
             if held < word.rows_max and size < word.bytes_max:
-                self._add(lease, top, word.rows_max - held, word.bytes_max - size, 0 if held else 1)
+                yield from self._add(lease, top, word.rows_max - held, word.bytes_max - size, 0 if held else 1)
         return self._answer(lease)
 
     def _heard(self, lease: Lease, run: str, now_ms: int) -> None:
         lease.heard_ms = now_ms
         lease.run = lease.run or run
 
-    def _add(self, lease: Lease, top: int, rows_max: int, bytes_max: int, least: int = 0) -> None:
-        end, count, size = self._queue.ring.lease(lease.end, top, rows_max, bytes_max, least)
-        if count:
-            lease.end = end
-            if len(lease.taken) >= PIECES_MAX:
-                size += lease.taken.pop()[1]
-            lease.taken.append((end, size))
-            self._tell(lease)
+    def _add(
+        self, lease: Lease, top: int, rows_max: int, bytes_max: int, least: int = 0
+    ) -> Generator[None, None, None]:
+        while True:
+            wanted = min(rows_max, SLICE_ROWS)
+            end, count, size = self._queue.ring.lease(lease.end, top, wanted, bytes_max, least)
+            if count:
+                lease.end = end
+                lease.taken.append((end, size if len(lease.taken) < PIECES_MAX else size + lease.taken.pop()[1]))
+                self._tell(lease)
+            rows_max, bytes_max, least = rows_max - count, max(0, bytes_max - size), 0
+            if count < wanted or not rows_max:
+                return
+            yield
 
-    def _settle(self, lease: Lease, upto: int) -> None:
+    def _settle(self, lease: Lease, upto: int) -> Generator[None, None, None]:
         if upto <= lease.acknowledged:
             return
-        self._queue.ring.settle_held(1, upto - 1, LEASED)
-        lease.acknowledged = upto
-        while lease.taken and lease.taken[0][0] <= upto:
-            lease.taken.popleft()
-        self._tell(lease)
-
-    def _end(self, lease: Lease) -> None:
         ring = self._queue.ring
-        ring.requeue_all_held(LEASED)
+        at = min((seq for seq, *_ in ring.living(1, upto - 1, 1)), default=upto)
+        while True:
+            count = steps = 0
+            while at < upto and count < SLICE_ROWS and steps < SLICE_STEPS:
+                end = min(at + SLICE_SEQS, upto)
+                count, steps = count + ring.settle_held(at, end - 1, LEASED), steps + 1
+                at = end
+            lease.acknowledged = max(lease.acknowledged, at)
+            while lease.taken and lease.taken[0][0] <= at:
+                lease.taken.popleft()
+            self._tell(lease)
+            if at >= upto:
+                return
+            yield
+
+    def _end(self, lease: Lease) -> Walk:
+        ring = self._queue.ring
+        while ring.held_by(LEASED):
+            assert lease.end > 1, "all that is leased stands below the lease's end"
+            count = steps = 0
+            while lease.end > 1 and count < SLICE_ROWS and steps < SLICE_STEPS:
+                first = max(lease.end - SLICE_SEQS, 1)
+                count, steps = count + ring.requeue_held(first, lease.end - 1, LEASED, False), steps + 1
+                lease.end = first
+            if ring.held_by(LEASED):
+                lease.acknowledged = min(lease.acknowledged, lease.end)
+                self._tell(lease)
+                yield
         self.lease = None
         self._log(lease.name, 0, 0)
+        return self._answer(None)
 
     def _tell(self, lease: Lease) -> None:
         self._log(lease.name, lease.end, lease.acknowledged)
@@ -311,8 +383,11 @@ class Leasing:
 
     def drop(self) -> None:
         """The queue was deleted."""
-        waiting, self._waiting, self.lease = self._waiting, deque(), None
-        for _, _, then in waiting:
+        told = [then for _, _, then in self._waiting] + [then for _, then in self._behind]
+        if self._walk is not None:
+            told.insert(0, self._walk[1])
+        self._waiting, self._behind, self._walk, self.lease = deque(), deque(), None, None
+        for then in told:
             then(GONE, b"")
 
     def resume(self, name: str, acknowledged: int, end: int, now_ms: int) -> None:
@@ -320,6 +395,10 @@ class Leasing:
         self.lease = lease = Lease(name, acknowledged, end, now_ms)
         _, _, size = self._queue.ring.lease(1, end, ALL, ALL)
         lease.taken.append((end, size))
+
+
+def _nobody(_: LeaseAnswer, __: bytes) -> None:
+    """A lease that ends by itself is told to nobody."""
 
 
 def resumed(queue: Queue, ring: Ring, now_ms: int) -> Leasing | None:

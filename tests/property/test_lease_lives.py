@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,14 +19,17 @@ from broker.amqp import methods as m
 from tests.budget import examples
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Content, bodies
-from tests.unit.broker.session.leasing_reader import ANSWERS, Reader
+from tests.unit.broker.session.leasing_reader import ANSWERS, Reader, sliced
 
 NODES = ("a", "b", "c")
 
 
 class Leases(RuleBasedStateMachine):
-    @initialize(transient=st.sampled_from([False, False, True]), resident=st.booleans())
-    def start(self, transient: bool, resident: bool) -> None:
+    @initialize(transient=st.sampled_from([False, False, True]), resident=st.booleans(), in_slices=st.booleans())
+    def start(self, transient: bool, resident: bool, in_slices: bool) -> None:
+        self.patch = pytest.MonkeyPatch()
+        if in_slices:
+            sliced(self.patch)
         self.cluster = Cluster(*NODES)
         self.cluster["a"].client().declare("q")
         self.transient = transient
@@ -146,7 +150,7 @@ class Leases(RuleBasedStateMachine):
         """It may have been carried out, or not; whoever repeats it learns which."""
         owner = self.cluster.queue("q").owner
         away = [site.name for site in self.cluster.running if site.name != owner]
-        reader = Reader(self.cluster[away[pick % 2]].client(), f"r{self.runs}")
+        reader = Reader(self.cluster[away[pick % 2]].client(), f"r{self.runs}", "n", lambda: self.cluster.wait(50))
         self.reader = None
         upto = min(self.end, self.acknowledged + part)
         fields = {"upto": upto} if word == "settle" else {"from": upto, "rows_max": part + 1}
@@ -234,6 +238,7 @@ class Leases(RuleBasedStateMachine):
         """What is left is got by somebody else, each message once; the others were settled."""
         if not hasattr(self, "reader"):
             return
+        self.patch.undo()
         if self.end:
             reader = self.reads(0)
             self.note(reader.take(None, 1))

@@ -6,10 +6,20 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from broker.amqp import methods as m
+from broker.queues import leasing
 from tests.unit.broker.session.harness import Client, Content
 
 ANSWERS = "amq.rabbitmq.reply-to"
+
+
+def sliced(monkeypatch: pytest.MonkeyPatch, rows: int = 2, seqs: int = 1, steps: int = 3) -> None:
+    """Words walk so few messages at a time."""
+    monkeypatch.setattr(leasing, "SLICE_ROWS", rows)
+    monkeypatch.setattr(leasing, "SLICE_SEQS", seqs)
+    monkeypatch.setattr(leasing, "SLICE_STEPS", steps)
 
 
 class Reader:
@@ -21,7 +31,7 @@ class Reader:
         self.client = client
         self.run = run
         self.name = name
-        self._wait = wait or client.world.turn
+        self._wait = wait or (lambda: client.world.wait(1))
         client.say(m.BasicConsume(queue=ANSWERS, consumer_tag="answers", no_ack=True))
         self._channel = 1
 

@@ -11,7 +11,14 @@ from broker.amqp import methods as m
 from cluster import commands as c
 from journal.record import read_records
 from tests.unit.broker.session.harness import Client, Content, World, bodies
-from tests.unit.broker.session.leasing_reader import Reader
+from tests.unit.broker.session.leasing_reader import Reader, sliced
+
+
+@pytest.fixture(autouse=True, params=["at once", "in slices"])
+def slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that follows holds for words that are carried out at once, and for those that others have turns between."""
+    if request.param == "in slices":
+        sliced(monkeypatch)
 
 
 def leased(count: int = 10, *, world: World | None = None, **arguments: Any) -> tuple[Client, Reader]:
@@ -69,6 +76,16 @@ def test_who_asks_again_without_settling_gets_the_same_range() -> None:
     assert reader.take(4, bytes_max=210)["end"] == 6
 
 
+def committed(world: World, reader: Reader) -> list[Any]:
+    """What it hears when all that waits for the disk is there."""
+    assert world.journal is not None
+    while not world.journal.idle:
+        assert reader.client.hear(1) == []
+        world.commit()
+        world.wait(1)
+    return reader.client.hear(1)
+
+
 def test_a_take_sees_what_was_published_before_it() -> None:
     world = World()
     client, reader = leased(0, world=world)
@@ -76,9 +93,7 @@ def test_a_take_sees_what_was_published_before_it() -> None:
     publish(client, 1, 3)
     raw = b'{"queue": "q", "name": "n", "run": "r1"}'
     assert reader.client.publish("amq.lease", "take", raw, reply_to="amq.rabbitmq.reply-to") == []
-    while world.journal is not None and not world.journal.idle:
-        world.commit()
-    (answer,) = reader.client.hear(1)
+    (answer,) = committed(world, reader)
     assert b'"end": 4' in answer.body
 
 
@@ -88,9 +103,7 @@ def test_an_answer_comes_when_the_lease_is_durable() -> None:
     world.disk_waits = True
     raw = b'{"queue": "q", "name": "n", "run": "r1"}'
     assert reader.client.publish("amq.lease", "take", raw, reply_to="amq.rabbitmq.reply-to") == []
-    world.commit()
-    world.turn()
-    assert [said.body[:20] for said in reader.client.hear(1)] == [b'{"outcome": "leased"']
+    assert [said.body[:20] for said in committed(world, reader)] == [b'{"outcome": "leased"']
 
 
 def test_nobody_else_gets_anything_meanwhile() -> None:
@@ -480,3 +493,67 @@ def test_an_alarm_does_not_stop_who_settles() -> None:
     assert reader.client.hear(0) == []
     reader.client.publish("", "q", b"4")
     assert [type(said) for said in reader.client.hear(0)] == [m.ConnectionBlocked], "it publishes now"
+
+
+def test_others_have_their_turns_while_a_word_walks(monkeypatch: pytest.MonkeyPatch) -> None:
+    sliced(monkeypatch)
+    client, _ = leased(10)
+    world = client.world
+    client.ask(m.ConfirmSelect())
+    ring = world.queue("q").ring
+    seen: list[tuple[int, int]] = []
+
+    def wait() -> None:
+        seen.append((ring.ready, ring.unacked))
+        assert [type(said) for said in client.publish("", "q", b"more")] == [m.BasicAck], "nobody else waits"
+        world.wait(1)
+
+    slow = Reader(world.client(), wait=wait)
+    assert slow.take(rows=8)["rows"] == 8
+    assert seen == [(8, 2), (7, 4), (6, 6)]
+    seen.clear()
+    assert slow.word("settle", upto=6)["acknowledged"] == 6
+    assert [unacked for _, unacked in seen] == [6, 4]
+    seen.clear()
+    assert slow.word("release")["outcome"] == "released"
+    assert [unacked for _, unacked in seen] == [1]
+    assert bodies(client.say(m.BasicConsume(queue="q", no_ack=True)))[:5] == [b"6", b"7", b"8", b"9", b"10"]
+
+
+def test_words_behind_a_walk_are_carried_out_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    sliced(monkeypatch)
+    client, reader = leased(10)
+    world = client.world
+    reader.take(rows=10)
+    one = world.client()
+    one.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True))
+    words = [("settle", {"upto": 7}), ("settle", {"upto": 5}), ("take", {"rows_max": 10, "from": 9}), ("release", {})]
+    for key, fields in words:
+        body = json.dumps({"queue": "q", "name": "n", "run": "r1", **fields}).encode()
+        one.raw(one.content("amq.lease", key, body, reply_to="amq.rabbitmq.reply-to"))
+    heard: list[Any] = []
+    for _ in range(20):
+        heard += one.hear(1)
+        world.wait(1)
+    told = [json.loads(content.body) for content in heard if isinstance(content, Content)]
+    assert [(one["outcome"], one.get("acknowledged")) for one in told] == [
+        ("settled", 7), ("settled", 7), ("leased", 9), ("released", None)
+    ]  # fmt: skip
+    assert world.queue("q").ready == 2
+
+
+def test_a_queue_that_is_deleted_amid_a_walk_answers_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    sliced(monkeypatch)
+    client, reader = leased(10)
+    world = client.world
+    reader.take(rows=10)
+    asking = [world.client() for _ in range(2)]
+    for one in asking:
+        one.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True))
+        body = json.dumps({"queue": "q", "name": "n", "run": "r1", "upto": 9}).encode()
+        one.raw(one.content("amq.lease", "settle", body, reply_to="amq.rabbitmq.reply-to"))
+    world.turn()
+    client.say(m.QueueDelete(queue="q"))
+    for one in asking:
+        (answer,) = [said for said in one.hear(1) if isinstance(said, Content)]
+        assert json.loads(answer.body)["code"] == 404
