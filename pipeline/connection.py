@@ -8,6 +8,9 @@
 
 A broker that is told much and read little stops reading. So `send` reads whenever the socket takes no more, and what it
 hears is kept for `receive`.
+
+Heartbeats, if they are asked for, are sent and missed by who waits in `receive`: nobody else is there. A line that was
+left alone for longer may have been ended by the broker, which is heard before anything new is said.
 """
 
 from __future__ import annotations
@@ -104,6 +107,9 @@ class Connection:
         self._decoder = wire.Decoder()
         self._heard: deque[Heard] = deque()
         self._patience_s = options.confirm_timeout_ms / 1000
+        self.heartbeat_s = 0
+        """Negotiated; 0: none."""
+        self._sent_s = self._heard_s = time.monotonic()
         deadline_s = time.monotonic() + options.connect_timeout_ms / 1000
         password, context = password_of(options), tls_context(options)
         try:
@@ -142,9 +148,11 @@ class Connection:
         properties = {**_PROPERTIES, "connection_name": name}
         response = wire.plain(options.username, password)
         self._say("connection.start-ok", 0, properties, "PLAIN", response, "en_US")
-        channels, frame_bytes, _ = self._await("connection.tune", deadline_s).fields
+        channels, frame_bytes, heartbeat_s = self._await("connection.tune", deadline_s).fields
         self.frame_bytes_max = min(frame_bytes or options.frame_bytes_max, options.frame_bytes_max)
-        self._say("connection.tune-ok", 0, min(channels or 2, 2), self.frame_bytes_max, 0)
+        if options.heartbeat_s:
+            self.heartbeat_s = min(options.heartbeat_s, heartbeat_s or options.heartbeat_s)
+        self._say("connection.tune-ok", 0, min(channels or 2, 2), self.frame_bytes_max, self.heartbeat_s)
         self._say("connection.open", 0, options.vhost, "", False)
         self._await("connection.open-ok", deadline_s)
         self._say("channel.open", CHANNEL, "")
@@ -171,6 +179,7 @@ class Connection:
         while view:
             try:
                 view = view[self._socket.send(view) :]
+                self._sent_s = time.monotonic()
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 self._poll.modify(self._socket, select.POLLIN | select.POLLOUT)
                 idle = not self._poll.poll(self._patience_s * 1000)
@@ -188,11 +197,25 @@ class Connection:
         """What has been heard, after at most so long. Raises ConnectionLost, Refused."""
         self._read()
         if not self._heard and timeout_s > 0:
-            self._poll.poll(timeout_s * 1000)
-            self._read()
+            if self.heartbeat_s:
+                self._wait_alive(timeout_s)
+            else:
+                self._poll.poll(timeout_s * 1000)
+                self._read()
         heard = list(self._heard)
         self._heard.clear()
         return heard
+
+    def _wait_alive(self, timeout_s: float) -> None:
+        """As a poll and a read, with heartbeats. Raises ConnectionLost when two were missed."""
+        deadline_s = time.monotonic() + timeout_s
+        while not self._heard and (now_s := time.monotonic()) < deadline_s:
+            if now_s - self._heard_s > 2 * self.heartbeat_s:
+                raise ConnectionLost(f"{self.endpoint}: silent for two heartbeats of {self.heartbeat_s} s")
+            if now_s - self._sent_s >= self.heartbeat_s / 2:
+                self.send(wire.HEARTBEAT_FRAME)
+            self._poll.poll(min(deadline_s - now_s, self.heartbeat_s / 2) * 1000)
+            self._read()
 
     def _await(self, name: str, deadline_s: float) -> Heard:
         """The next method of this name; others that came before it stay to be received."""
@@ -221,6 +244,7 @@ class Connection:
                 raise ConnectionLost(f"{self.endpoint}: {error}") from None
             if not data:
                 raise ConnectionLost(f"{self.endpoint}: closed by the other side without a word")
+            self._heard_s = time.monotonic()
             try:
                 for heard in self._decoder.feed(data):
                     self._take(heard)

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from cluster.data_directory import DataDirectory, NotThere
 from journal.inspect import JournalView
-from pipeline import arrow_rows, offsets
+from pipeline import arrow_rows, filters, offsets
+from pipeline.filters import FilteredReader, Narrowed
 from pipeline.offsets import Position
 from pipeline.options import BadOption, Options
 from pipeline.records import decode
@@ -39,13 +40,8 @@ class QueuePart(InputPartition):
     last: int
 
 
-class JournalReader(DataSourceReader):
+class JournalReader(FilteredReader):
     """`spark.read.format("clusterbroker").option("journal", "/var/lib/clusterbroker")`."""
-
-    def __init__(self, options: Options, names: tuple[str, ...], schema: pa.Schema) -> None:
-        self._options = options
-        self._names = names
-        self._schema = schema
 
     def partitions(self) -> list[QueuePart]:
         """Raises BadOption, DamagedJournal."""
@@ -60,8 +56,8 @@ class JournalReader(DataSourceReader):
                 f"option 'queues': vhost '{options.vhost}' has no queue '{missing[0]}' in {place.directory}"
                 f"{f' ({place.wiring_problem})' if place.wiring_problem else ''}"
             )
-        wanted = {name: queues[name] for name in options.queues or queues}
-        spans = place.look(lambda view: _spans(view, wanted, options))
+        wanted = {name: queues[name] for name in self._narrowed.wanted(options.queues or queues)}
+        spans = place.look(lambda view: _spans(view, wanted, options, self._narrowed))
         return [
             QueuePart(str(place.journal), wanted[span.stream], span.stream, span.start, span.end - 1) for span in spans
         ]
@@ -74,13 +70,14 @@ class JournalReader(DataSourceReader):
             for data in view.records(partition.queue_id, partition.first, partition.last):
                 records = decode(data, self._names, 1, SEQ_END)
                 if records.rows:
-                    yield arrow_rows.batch(records, self._schema, partition.name)
+                    yield filters.matching(arrow_rows.batch(records, self._schema, partition.name), self._narrowed)
 
 
-def _spans(view: JournalView, queues: Mapping[str, int], options: Options) -> list[offsets.Span]:
+def _spans(view: JournalView, queues: Mapping[str, int], options: Options, narrowed: Narrowed) -> list[offsets.Span]:
     """Ranges of seqs: a queue from which much was taken out of order has parts of unequal size."""
     start, end = {}, {}
     for name, queue_id in queues.items():
         first, upto = view.bounds(queue_id)
-        start[name], end[name] = Position("", first), Position("", upto)
+        first = max(first, narrowed.low + 1)
+        start[name], end[name] = Position("", first), Position("", max(min(upto, narrowed.high + 1), first))
     return offsets.spans(start, end, options.parts_min or len(start), options.part_rows_max)

@@ -61,7 +61,7 @@ GROUPS: Final = (
     "What is read",
     "What is read of a journal",
     "How much a batch reads",
-    "Speed",
+    "The line",
 )
 OF_SINK: Final = frozenset({"What is written", "Guarantees", "Bad rows"})
 OF_SOURCE: Final = frozenset({"What is read", "What is read of a journal", "How much a batch reads"})
@@ -109,6 +109,9 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
                "have 10,000 rows) and equal in all columns but `value`."),
         Option("ignoreUnknownColumns", "false", flag, "ignore_unknown_columns",
                "Leave out columns that are none of the sink's. Otherwise they are an error."),
+        Option("countsFile", None, text, "counts_file",
+               "A file beside the driver to which each committed batch adds a line of JSON: its rows and messages, and "
+               "how many rows were skipped, dead-lettered and sent again."),
     ),
     "Guarantees": (
         Option("deliveryGuarantee", "at-least-once", one_of("at-least-once", "exactly-once"), "guarantee",
@@ -193,7 +196,13 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("maxRecordsPerPartition", None, whole(1, 2**62), "part_rows_max",
                "No task reads more messages than this."),
     ),
-    "Speed": (
+    "The line": (
+        Option("amqp.heartbeat", "0", whole(0, 65_535), "heartbeat_s",
+               "Seconds between heartbeats to ask for; 0: none, and TCP's keepalive notices a lost host after 40 s. A "
+               "task sends them while it waits for the broker, and nobody while Spark computes or a worker is idle: a "
+               "broker ends such a connection after two of them, and what comes next makes a new one (exactly-once, "
+               "within an attempt: the task is run again). So give more than the longest pause between two batches of "
+               "rows."),
         Option("amqp.frameMax", "131072", whole(FRAME_BYTES_MIN, FRAME_BYTES_MAX), "frame_bytes_max",
                "The longest frame to ask for, in bytes."),
     ),
@@ -228,6 +237,7 @@ class Options:
     message_format: str
     rows_per_message: int
     ignore_unknown_columns: bool
+    counts_file: str | None
     guarantee: str
     producer: str | None
     epoch: int | None
@@ -261,6 +271,7 @@ class Options:
     trigger_delay_max_s: float
     parts_min: int | None
     part_rows_max: int | None
+    heartbeat_s: int
     frame_bytes_max: int
 
     @property

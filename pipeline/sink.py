@@ -8,14 +8,15 @@ anew. So writers hold options and names only, and what a task found out travels 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pipeline import columns, task, transactions
+from pipeline import columns, counts, task, transactions
 from pipeline.options import BadOption, Options, parse
 from pipeline.task import Identity, Written
 from pipeline.transactions import Transaction
@@ -60,8 +61,8 @@ class BatchWriter(DataSourceArrowWriter):
         return Message(task.write(iterator, self._names, self._options, identity, self._transaction))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if self._transaction is not None:
-            _commit(self._options, self._transaction, messages)
+        query = self._options.producer or self._job
+        _commit(self._options, self._transaction, query, self._options.epoch or 0, _written(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _abort(self._options, messages)
@@ -82,12 +83,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         transaction = _transaction(self._options, context) if self._options.stages else None
         return Message(task.write(iterator, self._names, self._options, identity, transaction))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         written = _written(messages)
-        if not written or (transaction := written[0].transaction) is None:
+        if not written:
             return
+        transaction = written[0].transaction
         assert all(one.transaction == transaction for one in written), "a micro-batch is one transaction"
-        _commit(self._options, transaction, messages)
+        _commit(self._options, transaction, written[0].query, batchId, written)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         _abort(self._options, messages)
@@ -112,10 +114,14 @@ def _written(messages: Iterable[WriterCommitMessage | None]) -> list[Written]:
     return sorted(told, key=lambda written: written.partition)
 
 
-def _commit(options: Options, transaction: Transaction, messages: Iterable[WriterCommitMessage | None]) -> None:
-    written = _written(messages)
-    names = [name for one in written for name in one.segments]
-    transactions.commit(options, transaction, names, sum(one.rows for one in written))
+def _commit(
+    options: Options, transaction: Transaction | None, query: str, batch: int, written: Sequence[Written]
+) -> None:
+    already = False
+    if transaction is not None:
+        names = [name for one in written for name in one.segments]
+        already = transactions.commit(options, transaction, names, sum(one.rows for one in written)) == "already"
+    counts.tell(options.counts_file, query, batch, counts.total(written, already))
 
 
 def _abort(options: Options, messages: Iterable[WriterCommitMessage | None]) -> None:
@@ -149,6 +155,8 @@ def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool)
 
 def _checked(given: Mapping[str, str], schema: StructType) -> tuple[Options, tuple[str, ...]]:
     options = parse(given)
+    if options.counts_file is not None and not Path(options.counts_file).absolute().parent.is_dir():
+        raise BadOption(f"option 'countsFile' is '{options.counts_file}': its directory is not there")
     named = ((field.name, field.dataType.simpleString()) for field in schema.fields)
     return options, columns.check(
         named, options.ignore_unknown_columns, options.message_format, options.rows_per_message

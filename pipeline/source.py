@@ -25,8 +25,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline import arrow_rows, columns, leases, offsets, reading
+from pipeline import arrow_rows, columns, filters, leases, offsets, reading
 from pipeline.asking import Line
+from pipeline.filters import FilteredReader, Narrowed
 from pipeline.offsets import EARLIEST, LATEST, Bounds, Limits, Position, Span
 from pipeline.option_values import Where
 from pipeline.options import BadOption, Options, parse
@@ -51,39 +52,48 @@ class Part(InputPartition):
 
 
 def _read(
-    options: Options, wanted: tuple[str, ...], schema: pa.Schema, part: InputPartition
+    options: Options, wanted: tuple[str, ...], schema: pa.Schema, part: InputPartition, narrowed: Narrowed = filters.ALL
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(part, Part):  # Spark's own, when there was none of ours
         return
     reader = leases.reader(options, part.span, wanted)
     try:
         for records in reader:
-            yield arrow_rows.batch(records, schema, part.span.stream)
+            yield filters.matching(arrow_rows.batch(records, schema, part.span.stream), narrowed)
     finally:
         reader.close()
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(FilteredReader):
     """`spark.read.format("clusterbroker").option("stream", ...)`."""
-
-    def __init__(self, options: Options, names: tuple[str, ...], schema: pa.Schema) -> None:
-        self._options = options
-        self._names = names
-        self._schema = schema
 
     def partitions(self) -> list[Part]:
         options = self._options
+        wanted = self._narrowed.wanted(options.streams)
+        if not wanted:
+            return []
         line = Line(options, f"spark {','.join(options.streams)}")
         try:
-            start = _placed(line, options, options.starting or EARLIEST, options.starting_ms)
-            end = _placed(line, options, options.ending or LATEST, options.ending_ms)
+            start = _placed(line, options, wanted, options.starting or EARLIEST, options.starting_ms)
+            end = _placed(line, options, wanted, options.ending or LATEST, options.ending_ms)
+            for name in wanted:
+                first = max(start[name].offset, self._first(line, name))
+                start[name] = start[name]._replace(offset=first)
+                end[name] = end[name]._replace(offset=max(min(end[name].offset, self._narrowed.high), first))
         finally:
             line.close()
-        parts = options.parts_min or len(options.streams)
+        parts = options.parts_min or len(wanted)
         return [Part(span) for span in offsets.spans(start, end, parts, options.part_rows_max)]
 
+    def _first(self, line: Line, stream: str) -> int:
+        """No message before this offset passes the filters."""
+        narrowed = self._narrowed
+        if narrowed.since_ms is None:
+            return narrowed.low
+        return max(narrowed.low, reading.at_moment(line, stream, narrowed.since_ms)[1])
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._options, self._names, self._schema, partition)
+        return _read(self._options, self._names, self._schema, partition, self._narrowed)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -100,7 +110,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         options = self._options
-        return offsets.as_json(_placed(self._line, options, options.starting or LATEST, options.starting_ms))
+        where = options.starting or LATEST
+        return offsets.as_json(_placed(self._line, options, options.streams, where, options.starting_ms))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._stop_at = {name: Position(now.life, now.next) for name, now in self._tails().items()}
@@ -175,10 +186,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_line": None}
 
 
-def _placed(line: Line, options: Options, where: Where, moment_ms: int | None) -> dict[str, Position]:
+def _placed(
+    line: Line, options: Options, streams: Sequence[str], where: Where, moment_ms: int | None
+) -> dict[str, Position]:
     """Where each stream begins, or ends. Raises DataLost."""
     found = {}
-    for stream in options.streams:
+    for stream in streams:
         if moment_ms is not None:
             now, at = reading.at_moment(line, stream, moment_ms)
             found[stream] = Position(now.life, at)
@@ -196,13 +209,14 @@ def schema_of(given: Mapping[str, str]) -> str:
 def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Raises BadOption, BadColumns."""
     options, names, arrow = _checked(given, schema, _STREAMING_ONLY, "streams, which have triggers")
+    texts = frozenset(field.name for field in schema.fields if field.dataType.simpleString() == "string")
     if options.journal is not None:
         from pipeline.journal import JournalReader
 
-        return JournalReader(options, names, arrow)
+        return JournalReader(options, names, arrow, texts)
     if options.queue is not None:
         raise BadOption("option 'queue' is for streams: readStream, for a batch with trigger(availableNow=True)")
-    return BatchReader(options, names, arrow)
+    return BatchReader(options, names, arrow, texts)
 
 
 def checked_stream(given: Mapping[str, str], schema: StructType) -> tuple[Options, tuple[str, ...], pa.Schema]:

@@ -64,6 +64,8 @@ class Written:
     """Exactly-once: what the driver is to commit."""
     segments: tuple[str, ...] = ()
     """And where these rows are staged."""
+    query: str = ""
+    """Whose rows these are, as `Identity` has it."""
 
 
 _kept: dict[tuple[int, Options], list[Publisher]] = {}
@@ -150,7 +152,10 @@ def _write(
         _publish(publisher, encoder, staging, batch, first)
     publisher.drain()
     assert publisher.confirmed - confirmed >= messages + buried, "a task ends when each of its messages is confirmed"
-    return Written(identity.partition, identity.attempt, rows, messages, skipped, buried, publisher.resent - resent)
+    return Written(
+        identity.partition, identity.attempt, rows, messages, skipped, buried, publisher.resent - resent,
+        query=identity.query,
+    )  # fmt: skip
 
 
 def _publish(

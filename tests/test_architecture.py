@@ -78,6 +78,7 @@ SHELLS = {
     "pipeline/asking.py": "waits for answers",
     "pipeline/bulk.py": "waits for confirms",
     "pipeline/connection.py": "a client's socket",
+    "pipeline/foreach_batch.py": "makes the file through which counts come",
     "pipeline/reading.py": "waits for deliveries",
     "pipeline/leases.py": "names its runs, and waits for deliveries",
     "pipeline/queue_source.py": "knows how long a batch was waited for",

@@ -53,6 +53,15 @@ def test_what_is_on_a_nodes_disk(spark: Any, broker: RunningNode, queue: Any, si
         assert all((row.h, row.type, row.queue) == (row.n, "t", queue.name) for row in found)
     parts = journal(spark, broker.data_dir, queues=queue.name, minPartitions="4").load().rdd.getNumPartitions()
     assert parts == 4
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = journal(spark, copy, maxRecordsPerPartition="100").load()
+        part = frame.where(f"queue = '{queue.name}' AND offset >= 19900 AND routing_key = '{queue.name}'")
+        assert sorted(row.offset for row in part.collect()) == list(range(19_900, 20_000))
+        assert part.rdd.getNumPartitions() == 1
+        assert part.where("exchange = 'another'").count() == 0
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 @pytest.mark.parametrize(

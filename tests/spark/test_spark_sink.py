@@ -73,6 +73,7 @@ def test_bad_rows_are_counted_out(spark: Any, queue: Any, sink: Sink) -> None:
         ("'x' AS value, 1 AS vaule", {}, "unknown column 'vaule'. did you mean 'value'?"),
         ("'x' AS value", {"maxinflite": "1"}, "unknown option 'maxinflite': did you mean 'maxInFlight'?"),
         ("'x' AS value", {"vhost": "nowhere"}, "530 NOT_ALLOWED"),
+        ("'x' AS value", {"countsFile": "/nowhere/x"}, "option 'countsFile' is '/nowhere/x': its directory"),
         ("'x' AS value", {"routingKey": "no-such-queue"}, "no queue takes rows for exchange '' with routing key"),
         ("CAST(NULL AS string) AS value", {}, "row 0 of its partition is no message: column 'value' is null"),
         ("'x' AS value", {"endpoints": "127.0.0.1:1", "reconnectAttempts": "0"}, "no endpoint answers: 127.0.0.1:1"),
@@ -193,25 +194,35 @@ def test_a_node_that_is_killed_under_a_batch(
 
 def test_foreach_batch(spark: Any, queue: Any, sink: Sink, tmp_path: Path) -> None:
     from pipeline.columns import BadColumns
+    from pipeline.counts import Counts
     from pipeline.foreach_batch import publish
     from pipeline.options import BadOption
 
     source = tmp_path / "source"
     numbers(spark, 500).write.json(str(source))
+    told: list[Counts] = []
 
     def both(frame: Any, batch_id: int) -> None:
         frame.persist()
         frame.write.mode("append").json(str(tmp_path / "archive"))
-        publish(frame, sink(routingKey=queue.name), batch_id)
+        told.append(publish(frame, sink(routingKey=queue.name), batch_id))
         frame.unpersist()
 
     query = spark.readStream.schema("value string").json(str(source)).writeStream.foreachBatch(both)
     query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     assert query.awaitTermination(240)
+    assert told == [Counts(rows=500, messages=500)]
     assert counted(queue.bodies()) == Counter(range(500))
     assert spark.read.schema("value string").json(str(tmp_path / "archive")).count() == 500
     with pytest.raises(BadOption, match="'txnAppId' must name who writes"):
         publish(numbers(spark, 1), sink(deliveryGuarantee="exactly-once"), 0)
+    once = sink(routingKey=queue.name, deliveryGuarantee="exactly-once", txnAppId="a", onRowError="skip")
+    frame = spark.sql("SELECT CASE WHEN id < 3 THEN 'x' END AS value FROM range(5)")
+    again = [publish(frame, once, 7) for _ in range(2)]
+    assert again == [Counts(3, 3, skipped=2), Counts(3, 3, skipped=2, already=True)]
+    assert queue.take(3)
+    with pytest.raises(BadOption, match="option 'countsFile' is for writers: `publish` returns its counts"):
+        publish(frame, once | {"countsFile": "x"}, 8)
     with pytest.raises(BadOption, match="'txnVersion' is said by `batch_id` here"):
         publish(numbers(spark, 1), sink(deliveryGuarantee="exactly-once", txnAppId="a", txnVersion="1"), 0)
     with pytest.raises(BadColumns, match="column 'value' has type bigint"):
@@ -221,11 +232,12 @@ def test_foreach_batch(spark: Any, queue: Any, sink: Sink, tmp_path: Path) -> No
 def test_progress_is_written_down(spark: Any, queue: Any, sink: Sink, tmp_path: Path) -> None:
     from pipeline.listener import ProgressListener
 
-    listener = ProgressListener(tmp_path / "progress.jsonl", tmp_path / "spark.prom")
+    listener = ProgressListener(tmp_path / "progress.jsonl", tmp_path / "spark.prom", tmp_path / "counts.jsonl")
     spark.streams.addListener(listener)
-    stream = Stream(spark, tmp_path, sink(routingKey=queue.name))
+    counts = {"countsFile": str(tmp_path / "counts.jsonl"), "onRowError": "skip", "maxMessageBytes": "1"}
+    stream = Stream(spark, tmp_path, sink(routingKey=queue.name, **counts))
     try:
-        stream.add(0, 10)
+        stream.add(0, 15)
         query = stream.query()
         assert query.awaitTermination(240)
         lines: list[Any] = []
@@ -235,10 +247,10 @@ def test_progress_is_written_down(spark: Any, queue: Any, sink: Sink, tmp_path: 
             lines = [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith("\n")]
     finally:
         spark.streams.removeListener(listener)
-    assert [line["rows"] for line in lines[:-1]] == [10]
+    assert [(line["rows"], line["skipped"], line["skipped_total"]) for line in lines[:-1]] == [(15, 5, 5)]
     assert lines[0]["query"] == lines[-1]["id"] == str(query.id)
     assert lines[-1]["ended"] == ""
-    assert "clusterbroker_spark_rows" in (tmp_path / "spark.prom").read_text()
+    assert "clusterbroker_spark_skipped_total" in (tmp_path / "spark.prom").read_text()
 
 
 def test_the_ten_lines_of_the_page(spark: Any, broker: RunningNode, queue: Any, tmp_path: Path) -> None:

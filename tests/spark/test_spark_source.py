@@ -111,6 +111,32 @@ def test_a_stream_as_a_batch(spark: Any, stream: StreamQueue, source: Any) -> No
     assert [tuple(row) for row in chosen.where("offset < 2").collect()] == [(0, "0"), (1, "1")]
 
 
+def test_filters_narrow_what_is_read(spark: Any, stream: StreamQueue, source: Any) -> None:
+    """With Spark's setting and without it the rows are the same."""
+    setting = "spark.sql.python.filterPushdown.enabled"
+    stream.add(0, 50)
+    moment = batch(spark, source()).where("offset = 49").first().enqueued_at
+    cases = [
+        ("offset >= 10 AND offset < 30", list(range(10, 30)), 20),
+        ("offset IN (3, 5)", [3, 5], 3),
+        ("queue = 'another'", [], 0),
+        (f"routing_key = '{stream.name}' AND offset > 47", [48, 49], 2),
+        ("routing_key = 'another'", [], 50),
+        ("message_id = 'm7'", [7], 50),
+    ]
+    try:
+        for value in ("true", "false"):
+            spark.conf.set(setting, value)
+            for where, rows, planned in cases:
+                frame = batch(spark, source(maxRecordsPerPartition="1")).where(where)
+                assert numbers(frame) == rows, where
+                assert frame.rdd.getNumPartitions() == ((planned or 1) if value == "true" else 50), where
+            late = batch(spark, source()).where(f"enqueued_at >= timestamp '{moment.isoformat()}'")
+            assert 49 in numbers(late)
+    finally:
+        spark.conf.unset(setting)
+
+
 def test_a_query_goes_on_where_it_was(spark: Any, stream: StreamQueue, source: Any, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, source(startingOffsets="earliest", maxRecordsPerTrigger="40", minPartitions="2"))
     stream.add(0, 100)

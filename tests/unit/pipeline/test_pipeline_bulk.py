@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 from broker.embedded import Broker
 from pipeline import task
 from pipeline.bulk import ConfirmTimeout, Nacked, Publisher, Unroutable
-from pipeline.connection import ConnectionLost, Refused, password_of
+from pipeline.connection import Connection, ConnectionLost, Refused, password_of
 from pipeline.encode import Encoder, Template
+from pipeline.option_values import Endpoint
 from pipeline.options import BadOption, parse
 from pipeline.task import BadRows, Identity
 from tests.authority import Authority
@@ -305,6 +307,33 @@ def test_a_peer_that_reads_nothing(queue: str, line: Line) -> None:
     publisher.abandon()
 
 
+def test_heartbeats_are_sent_while_somebody_waits(broker: Broker, line: Line) -> None:
+    """The broker ends a line on which it hears nothing for two of them."""
+    connection = Connection(Endpoint("127.0.0.1", line.port), options_for(line.port, **{"amqp.heartbeat": "1"}), "a")
+    assert connection.heartbeat_s == 1
+    assert connection.receive(3) == []
+    assert connection.is_usable()
+    line.swallow_answers()
+    with pytest.raises(ConnectionLost, match="silent for two heartbeats of 1 s"):
+        connection.receive(30)
+    connection.abandon()
+    quiet = Connection(Endpoint("127.0.0.1", broker.port), options_for(broker.port), "b")
+    assert quiet.heartbeat_s == 0
+    quiet.close()
+
+
+def test_a_line_that_nobody_looked_after_is_replaced_before_its_next_use(
+    broker: Broker, queue: str, line: Line
+) -> None:
+    options = options_for(line.port, routingKey=queue, **{"amqp.heartbeat": "1"})
+    write(options, rows(1))
+    [[publisher]] = task._kept.values()
+    while publisher.connection.is_usable():
+        time.sleep(0.05)
+    assert write(options, rows(5)).resent == 0
+    assert line.connections == 2
+
+
 def test_a_blocked_publisher_waits_without_a_timeout(broker: Broker, channel: Any, queue: str) -> None:
     publisher = Publisher(options_for(broker.port, publisherConfirmTimeoutMs="200"))
     publish(publisher, queue, 10)
@@ -378,8 +407,8 @@ def write(options: Any, *batches: Any, attempt: int = 0) -> task.Written:
 
 def test_a_task_and_the_next_one_on_the_same_connection(broker: Broker, channel: Any, queue: str, line: Line) -> None:
     options = options_for(line.port, routingKey=queue)
-    assert write(options, rows(30), rows(20)) == task.Written(1, 0, rows=50, messages=50)
-    assert write(options, rows(5)) == task.Written(1, 0, rows=5, messages=5)
+    assert write(options, rows(30), rows(20)) == task.Written(1, 0, rows=50, messages=50, query="query")
+    assert write(options, rows(5)) == task.Written(1, 0, rows=5, messages=5, query="query")
     assert line.connections == 1
     line.cut()
     assert write(options, rows(5)).rows == 5
@@ -416,7 +445,7 @@ def test_bad_rows_fail_their_task(broker: Broker, queue: str) -> None:
 
 def test_bad_rows_are_skipped(broker: Broker, channel: Any, queue: str) -> None:
     written = write(options_for(broker.port, maxMessageBytes="100", onRowError="skip"), with_bad_rows(queue))
-    assert written == task.Written(1, 0, rows=2, messages=2, skipped=2)
+    assert written == task.Written(1, 0, rows=2, messages=2, skipped=2, query="query")
     assert numbers_in(channel, queue) == [0, 2]
 
 
@@ -426,7 +455,7 @@ def test_bad_rows_go_to_their_exchange(broker: Broker, channel: Any, queue: str)
     channel.queue_bind(graves, "graves")
     more = {"maxMessageBytes": "100", "onRowError": "deadLetter", "deadLetterExchange": "graves"}
     written = write(options_for(broker.port, **more), with_bad_rows(queue))
-    assert written == task.Written(1, 0, rows=2, messages=2, dead_lettered=2)
+    assert written == task.Written(1, 0, rows=2, messages=2, dead_lettered=2, query="query")
     found = [channel.basic_get(graves, auto_ack=True) for _ in range(2)]
     assert [(properties.headers["x-row-error"], body) for _, properties, body in found] == [
         ("column 'value' is null", b""),

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 
+from pipeline.counts import Counts, tell
 from pipeline.listener import METRICS, ProgressListener, exposition, summary
 
 PROGRESS: dict[str, Any] = {
@@ -37,7 +38,8 @@ def test_prometheus_reads_it() -> None:
     strange = 'a "b"\\c\nd'
     text = exposition({"orders": summary(PROGRESS), strange: summary(PROGRESS | {"batchId": 8})})
     families = {family.name: family for family in text_string_to_metric_families(text)}
-    assert set(families) == {f"clusterbroker_spark_{name}" for name in METRICS}
+    assert set(families) == {f"clusterbroker_spark_{name.removesuffix('_total')}" for name in METRICS}
+    assert families["clusterbroker_spark_skipped"].samples == [], "nobody has told"
     batches = {sample.labels["query"]: sample.value for sample in families["clusterbroker_spark_batch"].samples}
     assert batches == {"orders": 7, strange: 8}
 
@@ -52,6 +54,29 @@ def test_what_is_written(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
     assert [(line.get("batch"), line.get("ended")) for line in lines] == [(7, None), (8, None), (None, "it failed")]
     assert "orders" not in (tmp_path / "spark.prom").read_text()
+
+
+def test_what_the_sink_has_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "counts"
+    listener = ProgressListener(tmp_path / "lines", tmp_path / "spark.prom", path)
+    listener.onQueryProgress(progress())
+    tell(str(path), "q1", 8, Counts(rows=5, messages=5, skipped=2))
+    tell(str(path), "q1", 8, Counts(rows=5, messages=5, skipped=2))  # a batch that came again counts once
+    tell(str(path), "q2", 1, Counts(rows=5, messages=5, dead_lettered=4))
+    listener.onQueryProgress(progress(batchId=8))
+    tell(str(path), "q1", 9, Counts(skipped=1, dead_lettered=3))
+    with path.open("a") as lines:
+        lines.write('of others\n{"query": "q1", "batch": 10, "skip')
+    listener.onQueryProgress(progress(batchId=9))
+    listener.onQueryProgress(progress(batchId=10))
+    lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    names = ("batch", "skipped", "dead_lettered", "skipped_total", "dead_lettered_total")
+    assert [tuple(line[name] for name in names) for line in lines] == [
+        (7, 0, 0, 0, 0), (8, 2, 0, 2, 0), (9, 1, 3, 3, 3), (10, 0, 0, 3, 3),
+    ]  # fmt: skip
+    families = text_string_to_metric_families((tmp_path / "spark.prom").read_text())
+    [skipped] = [family for family in families if family.name == "clusterbroker_spark_skipped"]
+    assert (skipped.type, [sample.value for sample in skipped.samples]) == ("counter", [3])
 
 
 def test_either_file_may_be_left_out(tmp_path: Path) -> None:
