@@ -36,7 +36,7 @@ def _array(records: Records, field: pa.Field, queue: str) -> pa.Array:
         return pa.nulls(records.rows, field.type)
     if column.offsets is not None:
         return _made(field.type, records.rows, column)
-    if pa.types.is_int32(field.type):
+    if pa.types.is_int32(field.type) or pa.types.is_boolean(field.type):
         return _made(pa.int64(), records.rows, column).cast(field.type)
     return _made(field.type, records.rows, column)
 

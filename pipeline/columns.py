@@ -40,6 +40,7 @@ SOURCE: Final[Mapping[str, tuple[str, ...]]] = {
     "queue": _TEXT,
     "offset": ("bigint",),
     "enqueued_at": ("timestamp",),
+    "redelivered": ("boolean",),
     "exchange": _TEXT,
     "routing_key": _TEXT,
     "headers": ("map<string,string>",),

@@ -26,11 +26,12 @@ cdef enum:
     OVERHEAD = 56
     ADDRESSED = 3  # the first texts: value, exchange, routing_key; properties follow
     N_TEXTS = 12
-    N_NUMBERS = 4
+    N_NUMBERS = 5
     OFFSET = 0
     ENQUEUED = 1
     PRIORITY = 2
     TIMESTAMP = 3
+    REDELIVERED = 4
 
 cdef int64_t SECONDS_MAX = 253402300799
 
@@ -155,6 +156,8 @@ cdef int64_t fields(const uint8_t *data, int64_t at, int64_t length, row *one, c
         return at
     one.numbers[OFFSET] = <int64_t>(<uint64_t *>(data + at + 24))[0] - 1
     one.there[OFFSET] = True
+    one.numbers[REDELIVERED] = data[at + 9] >> 7
+    one.there[REDELIVERED] = True
     number(one, ENQUEUED, (<uint64_t *>(data + at + 32))[0], 1000)
     if body - header >= 2:
         return properties(data, header, body, one, why)

@@ -2,7 +2,8 @@
 
 What a stream hands out in chunks, and what its files hold, are ENQ records as `journal/layout.py` draws them:
 
-     0  u32 length, without padding   4  u32 checksum          8  u8 kind (1)       16  u64 queue id   24  u64 seq
+     0  u32 length, without padding   4  u32 checksum          8  u8 kind (1)   9  u8 flags (128: redelivered)
+    16  u64 queue id                 24  u64 seq
     32  u64 time_ms   40  i64 ttl_ms  48  u16 length of address   52  u32 length of header
     56  address (exchange, routing key: short strings) | header (property flags, properties) | body
 
@@ -23,6 +24,7 @@ from typing import Any, Final, NamedTuple
 ENQ: Final = 1
 RECORD_BYTES_MIN: Final = 32
 ENQ_OVERHEAD_BYTES: Final = 56
+FLAGS_AT: Final = 9
 DATA_BYTES_MAX: Final = 1 << 30
 """Of one call: offsets have 31 bits."""
 
@@ -31,8 +33,8 @@ TEXTS: Final = (
     "message_id", "type", "user_id", "app_id",
 )  # fmt: skip
 """Columns of bytes; all but the first are text."""
-NUMBERS: Final = ("offset", "enqueued_at", "priority", "timestamp")
-"""Columns of 64-bit integers: times in microseconds."""
+NUMBERS: Final = ("offset", "enqueued_at", "priority", "timestamp", "redelivered")
+"""Columns of 64-bit integers: times in microseconds, the last one 0 or 1."""
 HEADERS: Final = "headers"
 HEADER_NAMES, HEADER_VALUES = "headers.name", "headers.value"
 """What the column `headers` points into."""
@@ -119,6 +121,7 @@ def _fields(data: bytes, at: int, length: int, wanted: Collection[str]) -> dict[
     if body > end:
         raise BadRecord(f"at byte {at}: address and header are longer than the record")
     fields: dict[str, Any] = {"value": data[body:end], "offset": seq - 1, "enqueued_at": _microseconds(time_ms, 1000)}
+    fields["redelivered"] = data[at + FLAGS_AT] >> 7
     key = _short(data, address, header, fields, "exchange")
     if _short(data, key, header, fields, "routing_key") != header:
         raise BadRecord(f"at byte {at}: an address that is none")

@@ -40,6 +40,10 @@ class TakenQueue:
 
         self.use(publish)
 
+    def hand_back(self, count: int) -> None:
+        """A consumer has so many, and goes away."""
+        self.use(lambda channel: [channel.basic_get(self.name) for _ in range(count)])
+
     @property
     def ready(self) -> int:
         answer = self.use(lambda channel: channel.queue_declare(self.name, passive=True))
@@ -95,7 +99,7 @@ class Query:
 
     def start(self, **trigger: Any) -> Any:
         frame = self._spark.readStream.format("clusterbroker").options(**self.options).load()
-        writer = frame.selectExpr("cast(value AS string) AS n", "offset", "queue").writeStream.format("parquet")
+        writer = frame.selectExpr("cast(value AS string) AS n", "offset", "redelivered").writeStream.format("parquet")
         writer = writer.option("checkpointLocation", str(self.directory / "checkpoint"))
         return writer.trigger(**trigger).start(str(self.directory / "out"))
 
@@ -106,8 +110,14 @@ class Query:
         return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
     def rows(self) -> list[int]:
-        frame = self._spark.read.schema("n string, offset bigint, queue string")
-        return sorted(int(row.n) for row in frame.parquet(str(self.directory / "out")).collect())
+        return sorted(int(row.n) for row in self._read("n string"))
+
+    def redelivered(self) -> list[int]:
+        return sorted(int(row.n) for row in self._read("n string, redelivered boolean") if row.redelivered)
+
+    def _read(self, schema: str) -> list[Any]:
+        rows: list[Any] = self._spark.read.schema(schema).parquet(str(self.directory / "out")).collect()
+        return rows
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -122,7 +132,9 @@ def test_a_query_takes_what_is_there_and_goes_on_where_it_was(
 ) -> None:
     query = Query(spark, tmp_path, source(maxRecordsPerTrigger="40", minPartitions="3"))
     queue.add(0, 100)
+    queue.hand_back(2)
     assert query.run() == [40, 40, 20]
+    assert query.redelivered() == [0, 1]
     assert query.run() == [], "nothing new"
     queue.add(100, 10)
     assert query.run() == [10]

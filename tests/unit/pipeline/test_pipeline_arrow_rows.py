@@ -16,6 +16,7 @@ from tests.unit.pipeline.stored import message, stored
 pa = pytest.importorskip("pyarrow")
 KINDS = {
     "binary": pa.binary(), "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(),
+    "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", "UTC"), "map<string,string>": pa.map_(pa.string(), pa.string()),
 }  # fmt: skip
 
@@ -40,13 +41,13 @@ def test_every_column_has_its_type() -> None:
     )  # fmt: skip
     one, other = read(full, message(b""))
     assert one == {
-        "value": b"v", "queue": "q", "offset": 0, "exchange": "ex", "routing_key": "k",
+        "value": b"v", "queue": "q", "offset": 0, "redelivered": False, "exchange": "ex", "routing_key": "k",
         "headers": [("a", "1"), ("b", None)],
         "enqueued_at": datetime.fromtimestamp(1_700_000_000, UTC), "message_id": "m", "correlation_id": "c",
         "reply_to": "r", "content_type": "text/plain", "content_encoding": "gzip", "type": "t", "app_id": "a",
         "user_id": "u", "priority": 255, "expiration": "5", "timestamp": datetime.fromtimestamp(1_700_000_001, UTC),
     }  # fmt: skip
-    there = {"value", "queue", "offset", "exchange", "routing_key", "enqueued_at"}
+    there = {"value", "queue", "offset", "exchange", "routing_key", "enqueued_at", "redelivered"}
     assert {name for name, value in other.items() if value is not None} == there
     assert (other["value"], other["offset"]) == (b"", 1)
 

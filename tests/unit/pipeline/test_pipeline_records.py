@@ -16,7 +16,7 @@ from broker.amqp import properties as codec
 from broker.amqp.codec import make_message
 from broker.amqp.fields import DEFAULT_LIMITS
 from journal import layout
-from journal.record import GroupWriter, Message
+from journal.record import GroupWriter, Message, RecordBuffer
 from pipeline import records_pure
 from pipeline.records_pure import HEADER_VALUES, HEADERS, NUMBERS, SEQ_END, TEXTS, BadRecord, Column, Records
 from tests.budget import examples
@@ -60,6 +60,14 @@ def test_the_layout_is_the_journals() -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
+def test_a_message_that_somebody_gave_back(half: Any) -> None:
+    buffer = RecordBuffer()
+    for seq, redelivered in enumerate((False, True, False), 1):
+        buffer.enqueue(7, 1, seq, message(b"v"), 0, redelivered)
+    assert values(half.decode(bytes(buffer.take()), ("redelivered",), 1, SEQ_END), "redelivered") == [0, 1, 0]
+
+
+@pytest.mark.parametrize("half", HALVES)
 def test_what_was_published_is_what_is_read(half: Any) -> None:
     headers = {
         "text": "t", "number": 5, "yes": True, "nothing": None, "list": [1, "a"], "table": {"a": {"b": -1}},
@@ -77,7 +85,7 @@ def test_what_was_published_is_what_is_read(half: Any) -> None:
         "content_type": [b"text/plain", None], "content_encoding": [b"gzip", None], "correlation_id": [b"c", None],
         "reply_to": [b"r", None], "expiration": [b"60000", None], "message_id": [b"m", None], "type": [b"t", None],
         "user_id": [b"u", None], "app_id": [b"a", None], "offset": [0, 1], "enqueued_at": [1_700_000_000_000_000] * 2,
-        "priority": [9, None], "timestamp": [1_700_000_001_000_000, None],
+        "redelivered": [0, 0], "priority": [9, None], "timestamp": [1_700_000_001_000_000, None],
         HEADERS: [
             [
                 (b"text", b"t"), (b"number", b"5"), (b"yes", b"true"), (b"nothing", None), (b"list", b'[1,"a"]'),
