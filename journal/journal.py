@@ -43,6 +43,8 @@ from journal.worker import Worker
 from journal.writer import Group, Soon, Watch, Writer
 
 SEGMENT_END_MAX = 2**32 - 1
+BUSY_BYTES = 1 << 20
+SPARE_SEGMENTS = 4
 
 
 def lock_directory(directory: Path) -> int:
@@ -354,11 +356,17 @@ class Journal:
         At least one if there is any; else at most 2 * `checkpoint_bytes` are read, and `sparse_percent` of
         `checkpoint_bytes` written. So segments that are less than half as full as sparse ones may be go faster than a
         load can make them, and what waits for its turn is at least so full: that bounds the disk.
+
+        Under a load (BUSY_BYTES since the checkpoint began) SPARE_SEGMENTS are left alone: to copy is to write once
+        more, and a quieter moment will do.
         """
         sparse = {segment: self.use.live(segment) for segment in self.sparse_segments()}
+        lingering = self._lingering.shown(sparse)
+        if len(sparse) <= SPARE_SEGMENTS and self._bytes_since_checkpoint >= BUSY_BYTES:
+            lingering = []
         taken: list[int] = []
         size = live = 0
-        for segment in self._lingering.shown(sparse):
+        for segment in lingering:
             size += self._segments.size(segment)
             live += sparse[segment]
             bytes_max = self.options.checkpoint_bytes

@@ -15,7 +15,7 @@ from journal import writer as writing
 from journal.build import COMPILED
 from journal.errors import DamagedJournal, ForeignJournal, LockedJournal
 from journal.index import Index
-from journal.journal import Journal
+from journal.journal import BUSY_BYTES, SPARE_SEGMENTS, Journal
 from journal.layout import RUN_ENTRY
 from journal.packed_run import pack_run
 from journal.record import DamagedRecord
@@ -282,6 +282,27 @@ def test_a_segment_is_copied_forward_when_it_stays_sparse(tmp_path: Path) -> Non
     assert node.journal.lingering_segments() == []
     assert not node.journal.checkpoint_due, "nothing is sparse any more"
     assert node.segments()[0] == 13
+    node.journal.close()
+
+
+@pytest.mark.parametrize("spare", [SPARE_SEGMENTS, SPARE_SEGMENTS + 1])
+def test_a_few_sparse_segments_wait_until_the_load_is_over(tmp_path: Path, spare: int) -> None:
+    node = Node(tmp_path, replace(SMALL, segment_bytes=16384, checkpoint_interval_s=0.0))
+    for _ in range(spare):
+        seqs = node.write(b"x" * 15000, b"stays")
+        node.settle(seqs[0], seqs[0])
+    node.write(b"x" * 15000)
+    node.checkpoint()
+    assert len(node.journal.sparse_segments()) == spare
+    assert node.journal.lingering_segments() == []
+    node.checkpoint()
+    for _ in range(BUSY_BYTES // 15000 + 1):
+        node.write(b"x" * 15000)
+    under_load = node.journal.lingering_segments()
+    assert node.journal.checkpoint_due
+    node.checkpoint()  # and nothing is written meanwhile
+    quiet = node.journal.lingering_segments()
+    assert (len(under_load), len(quiet)) == ((0, spare) if spare == SPARE_SEGMENTS else (spare, 0))
     node.journal.close()
 
 
