@@ -17,17 +17,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="simulated seconds with faults")
     parser.add_argument("--only", default="", help="names of faults, with commas between; the others do not happen")
     parser.add_argument("--wiring", choices=("raft", "atomic"), help="by default every fourth seed is by Raft")
+    parser.add_argument("--pipeline", help="batches and the like, with commas between; by default as the seed says")
     parser.add_argument("--keep-on", action="store_true", help="go on after a failure")
     parser.add_argument("--quiet", action="store_true", help="only the sum at the end, and failures")
     arguments = parser.parse_args()
     only = tuple(name for name in arguments.only.split(",") if name)
     raft = None if arguments.wiring is None else arguments.wiring == "raft"
+    pipeline = None if arguments.pipeline is None else [name for name in arguments.pipeline.split(",") if name]
     start_s, simulated_s, events = time.monotonic(), 0.0, 0
     counts: Counter[str] = Counter()
     failures = done = 0
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         try:
-            report = run(seed, seconds=arguments.seconds, only=only, raft=raft)
+            report = run(seed, seconds=arguments.seconds, only=only, raft=raft, pipeline=pipeline)
         except Failure as failure:
             print(failure, flush=True)
             failures += 1

@@ -14,7 +14,7 @@ from typing import Any
 @dataclass(frozen=True)
 class Mutation:
     """A bug. `pure`: it is in the ring; `only`: the faults that are aimed at it, all if empty; `first`: the seed from
-    which it is looked for."""
+    which it is looked for; `pipeline`: what its runs have of `workload.PIPELINE`."""
 
     put_in: Callable[[], None]
     row: str
@@ -23,6 +23,7 @@ class Mutation:
     only: tuple[str, ...] = ()
     nodes: int | None = None
     first: int = 1
+    pipeline: tuple[str, ...] = ()
 
 
 PLANNED = (

@@ -23,6 +23,8 @@ PATIENCE_S = 6.0
 class Actor:
     """A client. `waits`: what it must still hear of, "" when it is content."""
 
+    channels = 1
+
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
@@ -52,7 +54,7 @@ class Actor:
         self.blocked = False
         self._heard_s = self.world.schedule.now_s
         self.socket = Socket(self.rng.choice(sites), self)
-        self.socket.hello()
+        self.socket.hello(self.channels)
         self.opened(self.socket)
 
     def lost(self, socket: Socket) -> None:

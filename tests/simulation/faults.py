@@ -203,7 +203,7 @@ class Faults:
         voters = [member.name for member in members if member.voter]
         if len(voters) == 2 and site.name in voters:  # the other alone is no majority, for ever
             return False
-        for queue in newest.queues("/"):
+        for queue in self.world.queues:
             alone = newest.min_in_sync(queue) < 2  # and any owner may be about to count this copy in (seed 3000256)
             counts = queue.queue_id in joins or site.name in (
                 queue.replicas if alone else queue.in_sync + queue.eligible
@@ -228,7 +228,7 @@ class Faults:
         return True
 
     def hand_over(self) -> bool:
-        queues = [q for q in self.world.newest_map.queues("/") if q.owner is not None and len(q.in_sync) > 1]
+        queues = [queue for queue in self.world.queues if queue.owner is not None and len(queue.in_sync) > 1]
         if not queues:
             return False
         queue = self.rng.choice(queues)
@@ -259,7 +259,7 @@ class Faults:
     def _hand_over_all(self, site: Site) -> None:
         if site.node is None:
             return
-        for queue in self.world.newest_map.queues("/"):
+        for queue in self.world.queues:
             if queue.owner == site.name:
                 others = [name for name in queue.in_sync if name != site.name]
                 if others:

@@ -20,12 +20,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.simulation import bugs_pipeline
 from tests.simulation.bugs import MUTATIONS
 
 SEEDS_MAX: Final = 300
 """Within so many seeds each bug must be found,"""
 CPU_S_MAX: Final = 140.0
 """and within so many seconds; a seed that has begun is ended."""
+assert bugs_pipeline, "its bugs stand among the others"
 HEAD: Final = "| seeded bug | aimed faults | seeds | what is violated | CPU s |\n|---|---|---|---|---|"
 
 
@@ -59,7 +61,7 @@ def find(name: str, seeds: int) -> tuple[int, str] | None:
         if time.process_time() > CPU_S_MAX:
             return None
         try:
-            run(chosen.first + count, seconds=20.0, only=chosen.only, nodes=chosen.nodes)
+            run(chosen.first + count, seconds=20.0, only=chosen.only, nodes=chosen.nodes, pipeline=chosen.pipeline)
         except Failure as failure:
             if not isinstance(failure.__cause__, (Violation, AssertionError)):
                 raise

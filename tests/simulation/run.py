@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tests.simulation.checkers import Violation
@@ -12,6 +12,8 @@ from tests.simulation.world import World
 
 DECLARED_S = 15.0
 CONVERGED_S = 30.0
+RETRIED_S = 70.0
+"""So much longer it takes where rows wait for room in a queue that has refused them: a minute between two trials."""
 
 
 @dataclass
@@ -39,12 +41,14 @@ def run(
     only: tuple[str, ...] = (),
     nodes: int | None = None,
     raft: bool | None = None,
+    pipeline: Collection[str] | None = None,
     tamper: Callable[[World], object] | None = None,
 ) -> Report:
     """Raises Failure. `raft`: by the real wiring log, or by an atomic one; None: by Raft in every fourth seed.
+    `pipeline`: what it has of `workload.PIPELINE`; None: as its seed says.
 
     `only`: the faults that may happen; `tamper` sees the world before it turns."""
-    world = World(seed, nodes, seed % 4 == 0 if raft is None else raft)
+    world = World(seed, nodes, seed % 4 == 0 if raft is None else raft, pipeline)
     try:
         if tamper is not None:
             tamper(world)
@@ -74,6 +78,8 @@ def conclude(world: World) -> None:
     schedule = world.schedule
     heal(world)
     deadline_s = schedule.now_s + CONVERGED_S
+    if "batches" in world.pipeline and "full" in world.kinds:
+        deadline_s += RETRIED_S
     missing = "everything"
     while missing:
         if schedule.now_s > deadline_s:

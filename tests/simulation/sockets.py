@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 FRAME_BYTES = 131072
 
 
+def properties_of(said: Content) -> Properties:
+    """Of what a client was sent: their bytes are looked at where they matter."""
+    return codec.decode(said.properties)  # type: ignore[arg-type]
+
+
 class Socket:
     """Both ends of one connection. `closed`: nothing goes through it any more."""
 

@@ -32,7 +32,7 @@ SEEDS = (2, 9, 12, 17, 30, 80, 277768354)
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", SEEDS)
 def test_old_failures(seed: int) -> None:
-    report = run(seed)
+    report = run(seed, pipeline=())
     assert report.counts["publishes"] > 0
 
 
@@ -80,7 +80,7 @@ def test_a_settled_message_in_memory_is_offered_to_nobody() -> None:
 
 def test_a_copy_does_not_leave_before_the_next_one_is_in_sync() -> None:
     """Seed 2100834: of two in sync one left, and the disk of the other one was lost before anybody knew."""
-    world = World(1, 4, raft=False)
+    world = World(1, 4, raft=False, pipeline=())
     faults = Faults(world, ("none of them",))
 
     def until(reached: Callable[[], object]) -> None:
@@ -118,7 +118,7 @@ def test_a_copy_does_not_leave_before_the_next_one_is_in_sync() -> None:
 
 def test_a_confirm_of_all_until_a_number_does_not_mean_what_was_refused_before_it() -> None:
     """Seed 4000205: both stood in one write, and the checkers took the refused one for confirmed."""
-    world = World(1)
+    world = World(1, pipeline=())
     publisher = Publisher(world, "p", [])
     publisher._open = {1: (b"p:1", ("q0",)), 2: (b"p:2", ("q0",))}
     socket = SimpleNamespace(actor=publisher)
@@ -129,7 +129,7 @@ def test_a_confirm_of_all_until_a_number_does_not_mean_what_was_refused_before_i
 
 def test_who_takes_the_name_of_one_that_left_gets_none_of_its_answers() -> None:
     """Seed 7500029: its first proposal had the number of the other's first one, and was taken for that."""
-    world = World(1, 3, raft=False)
+    world = World(1, 3, raft=False, pipeline=())
     world.schedule.run_until(3)
     former = world.sites["c"]
     former.kill()

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.campaign
 
 BUDGET_S = 20.0
 ROOT = Path(__file__).parents[2]
-QUICKLY_FOUND = ("ack_before_fsync", "early_shrink", "no_dedup", "added_while_behind")
+QUICKLY_FOUND = ("ack_before_fsync", "early_shrink", "no_dedup", "added_while_behind", "forgotten_rows")
 
 
 def test_fresh_seeds() -> None:

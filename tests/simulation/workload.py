@@ -45,3 +45,9 @@ FEATURES: dict[str, tuple[Kind, ...]] = {
     "memory": (Kind("mem", {"x-durability": "memory"}, keeps_all=False, volatile=True),),
     "auto": (Kind("auto", acknowledged=False),),
 }  # fmt: skip
+PIPELINE: dict[str, tuple[Kind, ...]] = {
+    "batches": (),
+}
+"""What pipelines use: micro-batches that are staged and committed, with queues of their own. Whether a seed has each of
+these is drawn apart, so that without them a seed is the story that it was before they came."""
+PIPELINE_SHARE = 0.3

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from cluster import commands as c
+from cluster.entities import Queue
 from cluster.ids import NodeId
 from cluster.state import Applied, ClusterMap
+from cluster.transactions import due
 from tests.simulation.atomic_log import NAME, AtomicLog, AtomicWiring
+from tests.simulation.batches import Batcher
 from tests.simulation.checkers import Checkers, Violation
 from tests.simulation.clients import Actor, Churner, Declarer, Pioneer
 from tests.simulation.consumers import Consumer, Poller
@@ -18,14 +22,18 @@ from tests.simulation.network import CONTROL, DATA, Network
 from tests.simulation.publishers import Insister, NamedPublisher, Publisher, Route, Transaction, Transactor
 from tests.simulation.raft_wiring import RaftControl, RaftWiring
 from tests.simulation.schedule import Schedule
-from tests.simulation.site import Site
-from tests.simulation.workload import FEATURES, PLAIN, Kind
+from tests.simulation.site import EPOCH_MS, Site
+from tests.simulation.workload import FEATURES, PIPELINE, PIPELINE_SHARE, PLAIN, Kind
 
 FOUNDERS = "abcde"
 NEWCOMERS = "fghijklmnopqrstuvwxyz"
 SHAPES = 11
 """Of so many seeds one has two members that hold messages and a witness, and one has two members alone."""
 INSISTER = "i1"
+TARGETS = ("q0", "q1", "q2", "full", "log", "leased")
+"""Queues that micro-batches go to."""
+FAN: list[Route] = [("fan", "", {}, ("q1", "q2"))]
+UPKEEP_S = 5.0
 RETIRE_S = 15.0
 """So long a member that left stays for its vote."""
 UNEXPECTED = (501, 502, 503, 504, 505, 530, 540, 541)
@@ -33,9 +41,12 @@ UNEXPECTED = (501, 502, 503, 504, 505, 530, 540, 541)
 
 
 class World:
-    """One run. `quiet`: publishers say nothing new, consumers take everything."""
+    """One run. `quiet`: publishers say nothing new, consumers take everything. `pipeline`: which of PIPELINE it has;
+    None: its seed says."""
 
-    def __init__(self, seed: int, nodes: int | None = None, raft: bool = False) -> None:
+    def __init__(
+        self, seed: int, nodes: int | None = None, raft: bool = False, pipeline: Collection[str] | None = None
+    ) -> None:
         self.schedule = Schedule(seed)
         rng = self.schedule.rng
         self.network = Network(self.schedule)
@@ -47,7 +58,11 @@ class World:
         self.actors: list[Actor] = []
         self.transactions: list[Transaction] = []
         features = [name for name in FEATURES if rng.random() < 0.3]
+        apart = Random(f"pipeline {seed}")
+        drawn = [name for name in PIPELINE if apart.random() < PIPELINE_SHARE]
+        self.pipeline: tuple[str, ...] = tuple(drawn if pipeline is None else pipeline)
         kinds = [*PLAIN, *(kind for name in features for kind in FEATURES[name])]
+        kinds += [kind for name in self.pipeline for kind in PIPELINE[name]]
         if rng.random() < 0.2:  # owners may go on alone
             kinds = [replace(kind, arguments={**kind.arguments, "x-min-in-sync": 1}) for kind in kinds]
         self.kinds: dict[str, Kind] = {kind.name: kind for kind in kinds}
@@ -142,6 +157,19 @@ class World:
         newest: ClusterMap = self.control.map
         return newest
 
+    @property
+    def queues(self) -> tuple[Queue, ...]:
+        """All of them; those that hold staged rows are the last."""
+        return (*self.newest_map.queues("/"), *self.newest_map.staging_queues("/"))
+
+    def _upkeep(self) -> None:
+        """As the leader does it (`broker.server.upkeep`): ends what its producers have left."""
+        self.schedule.after(UPKEEP_S, self._upkeep)
+        at_ms = EPOCH_MS + int(self.schedule.now_s * 1000)
+        for found in due(self.newest_map, at_ms):
+            if found.segments:
+                self.control.commit(c.ExpireTransactions(at_ms=at_ms, vhost="/", names=found.segments))
+
     # -- what may be expected of a queue
 
     def keeps_all(self, queue: str) -> bool:
@@ -186,6 +214,15 @@ class World:
             actors.append(Churner(self, "churn"))
         if rng.random() < 0.5:
             actors.append(Pioneer(self, "pioneer"))
+        if "batches" in self.pipeline:
+            self._producers()
+
+    def _producers(self) -> None:
+        """Of micro-batches, one or two."""
+        into: list[Route] = [("", name, {}, (name,)) for name in self.kinds if name in TARGETS]
+        for name in self.schedule.rng.choice((("b1",), ("b1", "b2"))):
+            self.actors.append(Batcher(self, name, into if self.schedule.rng.random() < 0.7 else FAN))
+        self._upkeep()
 
     def settled(self, name: str) -> None:
         """A queue was declared and bound while the cluster works, and its client has been told."""
@@ -237,7 +274,7 @@ class World:
             and member.disk_id == site.disk_id
             and all(
                 site.name in queue.in_sync
-                for queue in self.newest_map.queues("/")
+                for queue in self.queues
                 if site.name in queue.replicas and not queue.transient
             )
         )

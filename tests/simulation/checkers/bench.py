@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.amqp import methods as m
 from journal.layout import ENQ, SET
-from tests.simulation.checkers import ending, handing, logs
+from tests.simulation.checkers import batches, ending, handing, logs
 from tests.simulation.checkers.history import Checker, History, Violation
 from tests.simulation.sim_journal import Written
 from tests.unit.broker.session.harness import Content
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EVENTS = (
     "began", "submitted", "committed", "taken_over", "ordered", "applied", "confirmed", "delivered", "wrote", "wakes",
-    "ended",
+    "batch_answered", "ended",
 )  # fmt: skip
 
 
@@ -31,7 +31,7 @@ class Checkers:
         self.world = world
         self.history = History(world)
         found: list[Checker] = []
-        for module in (logs, handing, ending):
+        for module in (logs, handing, batches, ending):
             for name, kind in vars(module).items():
                 if name[0] == "I" and isinstance(kind, type) and issubclass(kind, Checker):
                     found.append(kind(self.history))
@@ -174,6 +174,10 @@ class Checkers:
             holders.remove(socket)
         if acknowledged:
             self.history.acknowledged[queue].add(body)
+
+    def batch_answered(self, producer: str, epoch: int, names: tuple[str, ...], outcome: str) -> None:
+        """A producer is told that this epoch is committed."""
+        self._tell("batch_answered", producer, epoch, names, outcome)
 
     def ended(self) -> None:
         self._tell("ended")

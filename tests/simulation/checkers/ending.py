@@ -62,6 +62,9 @@ class I18Convergence(Checker):
                 return f"{queue.name} has {ring.ready} ready and {ring.unacked} unacknowledged messages"
             if self.world.keeps_all(queue.name) and ring.dead():
                 return f"{queue.name} holds {len(ring.dead())} dead letters"
+        for segment in self.world.newest_map.segments("/"):
+            if segment.place is not None:
+                return f"rows of {segment.name} are on their way"
         for site in self.world.sites.values():
             if site.part.proxies.unacknowledged_bytes:
                 return f"{site.name} waits for {site.part.proxies.unacknowledged_bytes} bytes of publishes"

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tests.simulation.batches import Row
     from tests.simulation.sockets import Socket
     from tests.simulation.world import World
 
@@ -36,6 +37,8 @@ class History:
         """Queue name to body to how often it was handed over."""
         self.holders: dict[str, dict[bytes, list[Socket]]] = defaultdict(lambda: defaultdict(list))
         self.acknowledged: dict[str, set[bytes]] = defaultdict(set)
+        self.staged: dict[bytes, Row] = {}
+        """Rows of micro-batches by their body."""
 
     def queue_id(self, name: str) -> int | None:
         queue = self.world.newest_map.queue("/", name)
