@@ -76,11 +76,12 @@ class Seat:
 class Stream(Queue):
     """See the module."""
 
-    __slots__ = ("_asked", "_later", "_seats", "_trimmed")
+    __slots__ = ("_asked", "_later", "_seats", "_synced", "_trimmed")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         self._asked: deque[Asked] = deque()
         self._later: deque[Callable[[], None]] = deque()  # searches that go on in the next turn
+        self._synced = True  # what this node had when it became the owner is committed
         self._trimmed = 0  # what retention has let go, and the log may not have heard of yet
         self._seats: dict[tuple[str, int], Seat] = {}
         super().__init__(entity, settings, ring, host, now_ms)
@@ -119,6 +120,23 @@ class Stream(Queue):
     @property
     def _limited(self) -> bool:
         return False
+
+    def promise(self, ticket: Ticket) -> None:
+        """Also of what has left the ring: a copy's checkpoint takes what no owner calls committed yet."""
+        if self._synced:
+            super().promise(ticket)
+            return
+        ticket.hold()
+        self._waiting = deque() if self._waiting is None else self._waiting
+        self._waiting.append((self.ring.next_seq, ticket))
+
+    def _answer(self) -> None:
+        if self._synced:
+            super()._answer()
+
+    def committed(self, upto: int) -> None:
+        self._synced = True
+        super().committed(upto)
 
     def ripe(self, _: int) -> int:
         """All that came is written: nobody is about to take it away."""
@@ -361,6 +379,10 @@ class Stream(Queue):
             self.host.wake(self, max(oldest.time_ms + age_ms, now_ms) + RETAIN_MS_MIN)
 
     # -- ownership, and the end
+
+    def begin_epoch(self, now_ms: int) -> None:
+        super().begin_epoch(now_ms)
+        self._synced = False
 
     def end_epoch(self) -> None:
         super().end_epoch()

@@ -239,3 +239,22 @@ def test_an_answer_that_no_owner_gives_ends_its_link() -> None:
             streams.answered(owner, StreamTold(queue_id, 1, 1, first, end, asked=asked), memoryview(b""))
     with pytest.raises(BadMessage):
         streams.answered(owner, StreamTold(queue_id, 1, 1, 1, 2, asked=1), memoryview(bytes(64)))
+
+
+def test_what_a_copy_has_moved_into_files_is_not_committed_by_that() -> None:
+    """Its checkpoint takes all that is written; as the next owner it has to bring that to the others first."""
+    cluster = three()
+    stream(cluster)
+    owner, (here, other) = owner_of(cluster, "s"), away(cluster, "s")
+    writer = confirming(cluster, here)
+    publish(cluster, writer, 0, 3)
+    cluster.unlink(owner, other)
+    cluster.unlink(here, other)
+    assert writer.publish("", "s", b"3") == []
+    node = cluster[here].node
+    node.files_streams = True
+    node.checkpoint()
+    assert node.filings[0].moved[-1].end == 5, "the copy has it"
+    cluster.kill(owner)
+    assert owner_of(cluster, "s") == here
+    assert writer.say() == [], "nobody else has it"
