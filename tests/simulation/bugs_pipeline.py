@@ -7,6 +7,8 @@ from typing import Any
 from tests.simulation.bugs import mutation, patch
 
 BATCHES = ("batches",)
+STREAM = ("stream",)
+LEASES = ("leases",)
 
 # -- micro-batches
 
@@ -55,3 +57,79 @@ def impatient_batches() -> None:
     from cluster.view import ClusterView
 
     patch(ClusterView, "moves_before", lambda _before: lambda _self, _segment: False)
+
+
+# -- streams
+
+
+@mutation("what a copy has moved into files counts as committed", pipeline=STREAM)
+def filed_is_committed() -> None:
+    from broker.queues.queue import Queue
+    from broker.streams.stream import Stream
+
+    patch(Stream, "promise", lambda _: Queue.promise)
+    patch(Stream, "_answer", lambda _: Queue._answer)
+
+
+@mutation("readers of a stream are shown what is not committed", pipeline=STREAM)
+def shown_at_once() -> None:
+    from broker.streams.stream import Stream
+
+    patch(Stream, "_end", lambda _: property(lambda self: self.ring.emitted_end()))
+
+
+@mutation("a cut leaves a stream's files as they are", pipeline=STREAM)
+def uncut_files() -> None:
+    from broker.streams.past import Past
+
+    patch(Past, "cut", lambda _: lambda _self, _from: None)
+
+
+@mutation("retention takes the newest file as well", pipeline=STREAM)
+def takes_the_newest() -> None:
+    from broker.streams.stream import Stream
+
+    def make(retain: Any) -> Any:
+        def hasty(self: Any, now_ms: int) -> None:
+            last = self.ring.past.files[-1].end - 1 if len(self.ring.past.files) > 3 else 0
+            if last > self._trimmed:
+                self._trimmed = last
+                self.ring.trim(last)
+            retain(self, now_ms)
+
+        return hasty
+
+    patch(Stream, "_retain", make)
+
+
+# -- leases
+
+
+@mutation("the next owner does not know of a lease", pipeline=LEASES)
+def forgotten_lease() -> None:
+    from broker.queues import queue
+
+    patch(queue, "resumed", lambda _: lambda _queue, _ring, _now_ms: None)
+
+
+@mutation("a lease is told before it is committed", pipeline=LEASES)
+def told_at_once() -> None:
+    from broker.queues.leasing import Leasing
+
+    patch(Leasing, "_when_safe", lambda _: lambda _self, act, _then: act())
+
+
+@mutation("the last message of a range leaves with the answer", pipeline=LEASES)
+def leaves_early() -> None:
+    from broker.queues.leasing import Leasing
+
+    def make(answer: Any) -> Any:
+        def short(self: Any, lease: Any) -> Any:
+            told = answer(self, lease)
+            if lease is not None and told.rows > 1:
+                self._queue.ring.settle_held(told.end - 1, told.end - 1, 255)
+            return told
+
+        return short
+
+    patch(Leasing, "_answer", make)

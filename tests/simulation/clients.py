@@ -83,6 +83,7 @@ class Actor:
                 return
             if isinstance(said, m.ConnectionClose | m.ChannelClose):
                 self.world.schedule.counts[f"closed {said.reply_code}"] += 1
+                self.closed(said)
                 self.world.closed(self, said)
                 self.leave()
             elif isinstance(said, m.ConnectionBlocked):
@@ -101,6 +102,9 @@ class Actor:
 
     def ended(self) -> None:
         """The connection is gone."""
+
+    def closed(self, said: Any) -> None:
+        """The node closes the connection or a channel."""
 
     def method(self, channel: int, said: Any) -> None:
         pass

@@ -56,6 +56,8 @@ def run(
     except (Violation, AssertionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         name = "" if isinstance(error, Violation) else f"{type(error).__name__} "
         raise Failure(seed, world.schedule.now_s, f"{name}{error}") from error
+    finally:
+        world.end()
     schedule = world.schedule
     return Report(seed, schedule.now_s, schedule.events, schedule.trace, schedule.counts)
 

@@ -6,10 +6,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from journal.layout import CUT, ENQ, SET
 from journal.record import GroupWriter, Record, read_message, scan_group
+from journal.recovery import RecoverySink
+from journal.stream_catalogue import Filing
+from tests.simulation.sim_streams import SimStreams
 from tests.unit.broker.session.memory_journal import MemoryJournal
 
 
@@ -25,10 +30,12 @@ class Written(NamedTuple):
 
 
 class SimJournal(MemoryJournal):
-    """`live[queue_id][seq]` = (epoch, body) of what a crash at this moment would certainly leave."""
+    """`live[queue_id][seq]` = (epoch, body) of what a crash at this moment would certainly leave. `folder`: where the
+    files of streams are, if there are any."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         super().__init__()
+        self.streams = SimStreams(folder, self.segments) if folder is not None else None
         self.live: dict[int, dict[int, tuple[int, bytes]]] = {}
         self.lost = False
         """It replaces a disk that was lost, and has not been in sync everywhere since."""
@@ -55,11 +62,20 @@ class SimJournal(MemoryJournal):
         super().complete_group()
         self._synced()
 
+    def begin_checkpoint(self, runs: Any, metas: Any, forgotten: Any, filings: Sequence[Filing] = ()) -> None:
+        super().begin_checkpoint(runs, metas, forgotten)
+        if self.streams is not None:
+            self.streams.begin(filings)
+
     def complete_checkpoint(self) -> None:
         """A copy that the node gave up is out of the index now, a newer one behind the position is not."""
         checkpoint = self.checkpoint
         assert checkpoint is not None, "a checkpoint is under way"
+        if self.streams is not None:
+            self.streams.file()
         super().complete_checkpoint()
+        if self.streams is not None:
+            self.streams.counted(checkpoint.forgotten)
         self._synced()
         kept = {queue_id for queue_id, *_ in (*checkpoint.runs, *checkpoint.metas)}
         gone = {queue_id for queue_id in checkpoint.forgotten if queue_id not in kept}
@@ -80,11 +96,20 @@ class SimJournal(MemoryJournal):
                 fold(self.live, record)
 
     def crash(self, kept: int = 0) -> int:
+        if self.streams is not None:
+            if self.checkpoint is not None and self.checkpoint.position.lsn <= self.synced_lsn and self.end.lsn % 2:
+                self.streams.file()  # and the index did not hear of it
+            self.streams.crash()
         lsn = super().crash(kept)
         self._synced()
         self._unsynced.clear()
         self._behind.clear()
         return lsn
+
+    def recover(self, sink: RecoverySink) -> None:
+        if self.streams is not None:
+            self.streams.recover(self.metas)  # type: ignore[arg-type]
+        super().recover(sink)
 
 
 def fold(live: dict[int, dict[int, tuple[int, bytes]]], record: Written) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from broker.node.core import Group, Node
 from broker.node.options import NodeOptions
 from broker.node.part import Part
-from broker.node.wants import GOOD, WRONG
+from broker.node.wants import GOOD, WRONG, StreamLoad
 from broker.server.recovery import recovered
 from broker.session.connection import Connection
 from cluster import commands as c
@@ -22,6 +22,7 @@ from cluster.ids import Incarnation, NodeId
 from cluster.link.frames import FrameReader
 from cluster.liveness.lease import LeaseKeeper, LeaseState
 from cluster.state import Applied
+from journal.stream_catalogue import NOTHING
 from tests.simulation.network import BEATS, CONTROL, DATA
 from tests.simulation.sim_journal import SimJournal
 from tests.simulation.sockets import Socket
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.05
 BEAT_S = 0.1
+CHECKPOINT_TICKS = 13
+"""Where there are streams, which checkpoints move into files, one is begun so often, if no group is under way."""
 STUCK_S = 1.0
 """A flush that takes longer is a stuck disk: the node stops beating."""
 LIVES_MAX = 1_000_000
@@ -100,7 +103,8 @@ class Site:
         self.world.disks[self.name] += 1
         self.disks = self.world.disks[self.name]
         self.starts = 0
-        self.journal = SimJournal()
+        folder = self.world.folder
+        self.journal = SimJournal(folder and folder / self.disk_id)
 
     @property
     def disk_id(self) -> str:
@@ -335,6 +339,7 @@ class Site:
         node = self.node = Node(options, self.wiring.map, self.journal.use, self.log)
         node.now_ms = self.now_ms()
         node.part = part = Part(node)
+        node.files_streams = self.journal.streams is not None
         recovery = recovered(node, self.journal)
         self.world.checkers.recovered(self, recovery.rings)
         recovery.adopt_into(node)
@@ -374,6 +379,8 @@ class Site:
             self.begin_again()
             return
         self.part.tick(self.node.now_ms)
+        if self.world.folder is not None and self._beats % CHECKPOINT_TICKS == 0:
+            self.world.checkpoint(self)
         if self._beats % 10 == 0:
             for connection in tuple(self.node.connections.values()):
                 connection.tick(self.node.now_ms)
@@ -412,7 +419,8 @@ class Site:
                 self.wiring.propose(command, done)
         if node.loads:
             for load in node.loads:
-                schedule.after(0.0005 + self.journal.delay_s, self.do, self.life, self._loaded, node, load)
+                content = self._read_stream(load) if isinstance(load, StreamLoad) else None
+                schedule.after(0.0005 + self.journal.delay_s, self.do, self.life, self._loaded, node, load, content)
             node.loads = []
         if node.checks:
             checks, node.checks = node.checks, []
@@ -445,9 +453,15 @@ class Site:
             self._wake_s = None
             self.wake(0)
 
-    def _loaded(self, node: Node, load: Any) -> None:
+    def _loaded(self, node: Node, load: Any, content: Any) -> None:
         if node is self.node and load.wanted():
-            node.loaded(load, self.journal.read(load.queue_id, load.locations))
+            node.loaded(load, self.journal.read(load.queue_id, load.locations) if content is None else content)
+
+    def _read_stream(self, load: StreamLoad) -> Any:
+        """The reader's thread has the place from the loop, and is there before what it reads goes away."""
+        part, streams = load.part(), self.journal.streams
+        assert streams is not None, "a stream's files are read where there are some"
+        return streams.take(load.queue_id, part, load.wish) if part is not None else NOTHING
 
     def _flush(self) -> None:
         """The gate: without a lease nothing is written to clients."""

@@ -19,6 +19,10 @@ class Kind:
     keeps_order: bool = True
     volatile: bool = False
     dead_letters_to: str = ""
+    stream: bool = False
+    """Nobody takes from it."""
+    leased: bool = False
+    """It is read by leases."""
 
 
 PLAIN = (Kind("q0"), Kind("q1"), Kind("q2"))
@@ -47,7 +51,17 @@ FEATURES: dict[str, tuple[Kind, ...]] = {
 }  # fmt: skip
 PIPELINE: dict[str, tuple[Kind, ...]] = {
     "batches": (),
+    "stream": (
+        Kind(
+            "log",
+            {"x-queue-type": "stream", "x-max-length-bytes": 6000},
+            keeps_all=False,
+            acknowledged=False,
+            stream=True,
+        ),
+    ),
+    "leases": (Kind("leased", leased=True),),
 }
-"""What pipelines use: micro-batches that are staged and committed, with queues of their own. Whether a seed has each of
+"""What pipelines use: micro-batches that are staged and committed, a stream, leases. Whether a seed has each of
 these is drawn apart, so that without them a seed is the story that it was before they came."""
 PIPELINE_SHARE = 0.3

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cluster import commands as c
@@ -18,11 +20,13 @@ from tests.simulation.batches import Batcher
 from tests.simulation.checkers import Checkers, Violation
 from tests.simulation.clients import Actor, Churner, Declarer, Pioneer
 from tests.simulation.consumers import Consumer, Poller
+from tests.simulation.leases import LeaseReader
 from tests.simulation.network import CONTROL, DATA, Network
 from tests.simulation.publishers import Insister, NamedPublisher, Publisher, Route, Transaction, Transactor
 from tests.simulation.raft_wiring import RaftControl, RaftWiring
 from tests.simulation.schedule import Schedule
 from tests.simulation.site import EPOCH_MS, Site
+from tests.simulation.streams import StreamReader
 from tests.simulation.workload import FEATURES, PIPELINE, PIPELINE_SHARE, PLAIN, Kind
 
 FOUNDERS = "abcde"
@@ -33,6 +37,7 @@ INSISTER = "i1"
 TARGETS = ("q0", "q1", "q2", "full", "log", "leased")
 """Queues that micro-batches go to."""
 FAN: list[Route] = [("fan", "", {}, ("q1", "q2"))]
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 UPKEEP_S = 5.0
 RETIRE_S = 15.0
 """So long a member that left stays for its vote."""
@@ -66,6 +71,9 @@ class World:
         if rng.random() < 0.2:  # owners may go on alone
             kinds = [replace(kind, arguments={**kind.arguments, "x-min-in-sync": 1}) for kind in kinds]
         self.kinds: dict[str, Kind] = {kind.name: kind for kind in kinds}
+        self._files = TemporaryDirectory(dir=MEMORY) if any(kind.stream for kind in kinds) else None
+        self.folder = None if self._files is None else Path(self._files.name)
+        """Where disks have the files of streams; None: there are no streams."""
         self.dead_letters = [(k.name, k.dead_letters_to) for k in self.kinds.values() if k.dead_letters_to]
         self.reviews: list[Callable[[Applied], None]] = []
         self.on_sent: Callable[[Site, str, Any], None] = lambda _site, _peer, _head: None
@@ -185,6 +193,9 @@ class World:
         """Who publishes again what was refused does so behind later messages."""
         return publisher != INSISTER.encode()
 
+    def is_stream(self, queue: str) -> bool:
+        return queue in self.kinds and self.kinds[queue].stream
+
     def volatile(self, queue: str) -> bool:
         return queue in self.kinds and self.kinds[queue].volatile
 
@@ -214,6 +225,11 @@ class World:
             actors.append(Churner(self, "churn"))
         if rng.random() < 0.5:
             actors.append(Pioneer(self, "pioneer"))
+        if "stream" in self.pipeline:
+            actors.append(Publisher(self, "s1", [("", "log", {}, ("log",))]))
+            actors.append(NamedPublisher(self, "s2", [("", "log", {}, ("log",))]))
+        if "leases" in self.pipeline:
+            actors.append(Publisher(self, "l1", [("", "leased", {}, ("leased",))]))
         if "batches" in self.pipeline:
             self._producers()
 
@@ -223,6 +239,11 @@ class World:
         for name in self.schedule.rng.choice((("b1",), ("b1", "b2"))):
             self.actors.append(Batcher(self, name, into if self.schedule.rng.random() < 0.7 else FAN))
         self._upkeep()
+
+    def end(self) -> None:
+        """Its files go."""
+        if self._files is not None:
+            self._files.cleanup()
 
     def settled(self, name: str) -> None:
         """A queue was declared and bound while the cluster works, and its client has been told."""
@@ -235,6 +256,13 @@ class World:
     def _consumer(self, kind: Kind, number: int) -> None:
         rng = self.schedule.rng
         name = f"c-{kind.name}-{number}"
+        if kind.stream:
+            self.actors.append(StreamReader(self, name, kind.name))
+            return
+        if kind.leased:
+            if not number:
+                self.actors.append(LeaseReader(self, name, kind.name))
+            return
         if number and rng.random() < 0.3 and kind.acknowledged and kind.name != "rot":
             self.actors.append(Poller(self, name, kind.name, 0))
             return
@@ -327,7 +355,9 @@ class World:
         journal = site.journal
         if site.node is None or not journal.idle or journal.checkpoint is not None:
             return
-        journal.begin_checkpoint(*site.node.checkpoint())
+        runs, metas, forgotten = site.node.checkpoint()
+        filings, site.node.filings = site.node.filings, []
+        journal.begin_checkpoint(runs, metas, forgotten, filings)
         self.schedule.counts["checkpoints"] += 1
         self.schedule.after(0.002 + journal.delay_s, site.do, site.life, self._checkpointed, site)
 

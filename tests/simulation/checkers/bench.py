@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from broker.amqp import methods as m
+from broker.streams.store import store_of
 from journal.layout import ENQ, SET
-from tests.simulation.checkers import batches, ending, handing, logs
+from tests.simulation.checkers import batches, ending, handing, leasing, logs, reading
 from tests.simulation.checkers.history import Checker, History, Violation
 from tests.simulation.sim_journal import Written
 from tests.unit.broker.session.harness import Content
@@ -14,13 +16,16 @@ from tests.unit.broker.session.harness import Content
 if TYPE_CHECKING:
     from broker.queues.ring import Ring
     from cluster.state import Applied
+    from tests.simulation.leases import LeaseReader, Range
     from tests.simulation.site import Site
     from tests.simulation.sockets import Socket
+    from tests.simulation.streams import StreamReader
     from tests.simulation.world import World
 
 EVENTS = (
     "began", "submitted", "committed", "taken_over", "ordered", "applied", "confirmed", "delivered", "wrote", "wakes",
-    "batch_answered", "ended",
+    "batch_answered", "read", "read_to_the_end", "ended_early", "offsets_told", "lease_told", "lease_read",
+    "lease_was_read", "lease_done", "ended",
 )  # fmt: skip
 
 
@@ -31,7 +36,7 @@ class Checkers:
         self.world = world
         self.history = History(world)
         found: list[Checker] = []
-        for module in (logs, handing, batches, ending):
+        for module in (logs, handing, batches, reading, leasing, ending):
             for name, kind in vars(module).items():
                 if name[0] == "I" and isinstance(kind, type) and issubclass(kind, Checker):
                     found.append(kind(self.history))
@@ -42,6 +47,7 @@ class Checkers:
         }
         self._groups: dict[tuple[str, int, int], list[Written]] = {}
         """Records of own queues that were submitted and not committed: by node, life and queue."""
+        self._shown: Counter[str] = Counter()
 
     def _tell(self, event: str, *facts: Any) -> None:
         for hook in self._hooks[event]:
@@ -125,11 +131,11 @@ class Checkers:
     def recovered(self, site: Site, rings: dict[int, Ring]) -> None:
         """What a node finds on its disk is what was durable when it went down."""
         for queue_id, ring in rings.items():
-            live = site.journal.live.get(queue_id, {})
+            live, store = site.journal.live.get(queue_id, {}), store_of(ring)
             found = {
                 seq
-                for bucket, _ in ring.emitted_buckets()
-                for first, last in ring.emitted_live(bucket)
+                for bucket, _ in store.emitted_buckets()
+                for first, last in store.emitted_live(bucket)
                 for seq in range(first, last + 1)
             }
             if found != set(live):
@@ -146,7 +152,7 @@ class Checkers:
                 if queue is not None:
                     consumer = getattr(said.method, "consumer_tag", "")
                     self._delivered(socket, queue, said.body, said.method.redelivered, consumer)
-                    socket.actor.handed(socket, channel, said)
+                socket.actor.handed(socket, channel, said)
             elif isinstance(said, m.BasicAck):
                 for body, queues in socket.actor.confirms(channel, said.delivery_tag, said.multiple):
                     self.confirmed(body, queues)
@@ -178,6 +184,57 @@ class Checkers:
     def batch_answered(self, producer: str, epoch: int, names: tuple[str, ...], outcome: str) -> None:
         """A producer is told that this epoch is committed."""
         self._tell("batch_answered", producer, epoch, names, outcome)
+
+    # -- streams
+
+    def read(self, reader: StreamReader, offset: int, body: bytes) -> None:
+        """A message is written to the reader's socket."""
+        self._tell("read", reader, offset, body)
+        self._shown[reader.queue] = max(self._shown[reader.queue], offset + 1)
+
+    def read_to_the_end(self, reader: StreamReader) -> None:
+        """The broker has cancelled it."""
+        self._tell("read_to_the_end", reader)
+
+    def ended_early(self, reader: StreamReader, why: str) -> None:
+        """What it reads is not there, it was told."""
+        self._tell("ended_early", reader, why)
+
+    def offsets_told(self, queue: str, first: int, end: int, shown: int) -> None:
+        """Where a stream begins and ends; `shown` is of the time when that was asked."""
+        self._tell("offsets_told", queue, first, end, shown)
+
+    def shown(self, queue: str) -> int:
+        """One past the last offset that anybody was shown."""
+        return self._shown[queue]
+
+    def last_offset(self, queue: str) -> int:
+        """The last one that is committed; -1: there is none."""
+        committed = self.history.committed[self.history.queue_id(queue) or 0]
+        return max(committed, default=0) - 1
+
+    def is_gone(self, queue: str, first: int, end: int) -> bool:
+        """Whether retention took all of these offsets."""
+        gone = self.history.settle_written[self.history.queue_id(queue) or 0]
+        return all(offset + 1 in gone for offset in range(first, end))
+
+    # -- leases
+
+    def lease_told(self, reader: LeaseReader, now: Range, word: dict[str, Any]) -> None:
+        """The reader is told what it has, before it forgets what it had."""
+        self._tell("lease_told", reader, now, word)
+
+    def lease_read(self, reader: LeaseReader, seq: int, body: bytes) -> None:
+        """A leased message is written to the reader's socket."""
+        self._tell("lease_read", reader, seq, body)
+
+    def lease_was_read(self, reader: LeaseReader, first: int, end: int, seqs: list[int]) -> None:
+        """The broker says that this was all."""
+        self._tell("lease_was_read", reader, first, end, seqs)
+
+    def lease_done(self, queue: str, upto: int) -> None:
+        """The reader is about to settle all below."""
+        self._tell("lease_done", queue, upto)
 
     def ended(self) -> None:
         self._tell("ended")

@@ -58,7 +58,7 @@ class I18Convergence(Checker):
             if serving is None or not serving.open:
                 return f"{queue.name} is not served by {queue.owner}: {getattr(serving, 'missing', None)}"
             ring = serving.queue.ring
-            if ring.ready or ring.unacked:
+            if (ring.ready or ring.unacked) and not self.world.is_stream(queue.name):
                 return f"{queue.name} has {ring.ready} ready and {ring.unacked} unacknowledged messages"
             if self.world.keeps_all(queue.name) and ring.dead():
                 return f"{queue.name} holds {len(ring.dead())} dead letters"
