@@ -36,7 +36,8 @@ class CompactReport(NamedTuple):
 
 def disk_bytes(directory: Path) -> int:
     """What the journal's files take on the disk."""
-    paths = [*(directory / "segments").glob("*"), *(directory / "index").glob("*.mdb")]
+    parts = (("segments", "*"), ("index", "*.mdb"), ("streams", "*/*.seg"))
+    paths = [path for folder, pattern in parts for path in (directory / folder).glob(pattern)]
     return sum(path.stat().st_blocks * 512 for path in paths)
 
 

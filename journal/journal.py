@@ -330,12 +330,12 @@ class Journal:
         self._reserve().unlink(missing_ok=True)
 
     def size(self) -> tuple[int, int]:
-        """(segment files, their bytes): what stands on the disk now."""
+        """(segment files, bytes of them and of streams' files): what stands on the disk now."""
         sizes = []
         for number in self._segments.numbers():
             with contextlib.suppress(FileNotFoundError):  # a checkpoint has just let it go
                 sizes.append(self._segments.size(number))
-        return len(sizes), sum(sizes)
+        return len(sizes), sum(sizes) + self._streams.size()[1]
 
     def sparse_segments(self) -> list[int]:
         """Segments before the checkpoint whose live bytes are few enough to be worth copying forward."""

@@ -54,10 +54,19 @@ class StreamFiles:
         self._open: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
         self._marks: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()  # (seq, offset), ascending
         self._made: set[tuple[int, int]] = set()  # files that no durable catalogue names yet
+        self._counts_of: dict[int, tuple[int, int]] = {}  # per stream (files, their bytes that count)
 
     def path(self, queue_id: int, name: int) -> Path:
         """Of one file."""
         return self.folder / str(queue_id) / f"{name:020d}.seg"
+
+    def size(self) -> tuple[int, int]:
+        """(files, their bytes) of all streams, by the catalogues."""
+        counts = tuple(self._counts_of.values())
+        return sum(files for files, _ in counts), sum(size for _, size in counts)
+
+    def _count(self, queue_id: int, files: Sequence[StreamFile]) -> None:
+        self._counts_of[queue_id] = len(files), sum(part.size for part in files)
 
     def queues(self) -> list[int]:
         """Those that have a folder, ascending."""
@@ -103,6 +112,7 @@ class StreamFiles:
             for fd in fds.values():
                 os.close(fd)
         filing.meta["files"] = [part.entry() for part in files]
+        self._count(filing.queue_id, files)
         return tuple(files)
 
     def _append(self, filing: Filing, files: list[StreamFile], fds: dict[int, int], moved: Moved) -> None:
@@ -191,14 +201,16 @@ class StreamFiles:
             self._marks.pop((queue_id, name), None)
             self.path(queue_id, name).unlink(missing_ok=True)
 
-    def forget(self, queue_id: int, kept: Iterable[StreamFile]) -> None:
+    def forget(self, queue_id: int, kept: Sequence[StreamFile]) -> None:
         """A copy of the stream is no more, and its meta neither; `kept` are files of another copy that began since. On
         the checkpoint's thread; `forget_open` on the reader's."""
         names = {part.name for part in kept}
+        self._counts_of.pop(queue_id, None)
         if not names:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(self.folder / str(queue_id))
             return
+        self._count(queue_id, kept)
         for name in self.names(queue_id):
             if name not in names:
                 self.path(queue_id, name).unlink(missing_ok=True)

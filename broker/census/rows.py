@@ -295,6 +295,19 @@ class CopyLag(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the owner would propose now; the wiring says what was agreed."""
 
 
+class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a stream holds."""
+
+    first: int
+    """Offset of the first message that there is; `next` when there is none."""
+    next: int
+    """One past the last committed one."""
+    files: int
+    file_bytes: int
+    oldest_ms: int | None = None
+    """Wall clock: when the first message of its files was taken; None: it has no files."""
+
+
 class LeaseRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Who reads a queue by a lease."""
 
@@ -349,6 +362,8 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=T
     """Of the other replicas."""
     lease: LeaseRow | None = None
     """None: nobody leases it."""
+    stream: StreamRow | None = None
+    """None: it is no stream."""
 
     @property
     def key(self) -> Key:

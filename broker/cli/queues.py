@@ -53,6 +53,9 @@ QUEUES = Table(
         Column("auto_delete", wide=True),
         Column("exclusive", wide=True),
         Column("arguments", wide=True),
+        Column("first_offset", "stream.first_offset", number, wide=True),
+        Column("next_offset", "stream.next_offset", number, wide=True),
+        Column("file_bytes", "stream.file_bytes", size, wide=True),
     ),
     narrow=True,
 )

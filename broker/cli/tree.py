@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "exchanges": Entry("exchanges", singular="exchange"),
     "bindings": Entry("exchanges", "bindings", singular="binding"),
     "producers": Entry("producers", singular="producer"),
+    "leases": Entry("leases"),
     "connections": Entry("connections", singular="connection"),
     "channels": Entry("connections", "channels", singular="channel"),
     "consumers": Entry("connections", "consumers", singular="consumer"),

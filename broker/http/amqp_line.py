@@ -7,6 +7,7 @@ comes out as a Refused; what was done before the answer was lost stays done, as 
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,6 +22,7 @@ from broker.server.private_socket import connected
 
 NAME: Final = "amqp.sock"
 TIMEOUT_S: Final = 30.0
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
 _HEAD: Final = struct.Struct(">BHI")
 _METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 _END: Final = b"\xce"
@@ -38,8 +40,8 @@ class AmqpRefused(Exception):
 
 
 async def carried_out(directory: Path, user: str, vhost: str, deed: deeds.Deed, token: bytes = b"") -> Any:
-    """The answer of a deed: nothing of a Call, `{"routed"}` of a Publish, the messages of a Get. `token`: whose rights
-    are to hold, in the place of the user's permissions."""
+    """The answer of a deed: nothing of a Call or an Ask, `{"routed"}` of a Publish, the messages of a Get. `token`:
+    whose rights are to hold, in the place of the user's permissions."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             line = await _Line.open(directory, user, vhost, token)
@@ -98,6 +100,8 @@ class _Line:
                 await self._call(1, deed.method, m.Method)
             case deeds.Publish():
                 return {"routed": await self._publish(deed)}
+            case deeds.Ask():
+                await self._ask(deed)
             case deeds.Get():
                 return await self._get(deed)
             case deeds.Live():
@@ -112,7 +116,25 @@ class _Line:
             raise Refused(503, "unavailable", "the message that was published cannot be got")
         return {"status": "ok"}
 
-    async def _publish(self, deed: deeds.Publish) -> bool:
+    async def _ask(self, deed: deeds.Ask) -> None:
+        """The answer comes before the confirm."""
+        await self._call(1, m.BasicConsume(queue=REPLY_TO, no_ack=True), m.BasicConsumeOk)
+        asked = p.Properties(content_type="application/json", reply_to=REPLY_TO)
+        await self._say(deeds.Publish(deed.exchange, deed.key, asked, json.dumps(deed.body).encode()))
+        told: Document = {}
+        while True:
+            match await self._answer(m.Method):
+                case m.BasicDeliver():
+                    told = json.loads((await self._content())[1])
+                case m.BasicAck():
+                    return
+                case m.BasicNack():
+                    raise AmqpRefused(told.get("code", 503), told.get("reason", "refused without an answer"))
+                case other:
+                    raise AmqpRefused(503, f"{type(other).__name__} was not expected")
+
+    async def _say(self, deed: deeds.Publish) -> None:
+        """A message that will be confirmed."""
         await self._call(1, m.ConfirmSelect(), m.ConfirmSelectOk)
         try:
             properties = p.encode(deed.properties)
@@ -123,6 +145,9 @@ class _Line:
         most = self._frame_bytes_max - 8
         for start in range(0, len(deed.payload), most):
             self._frame(_BODY, 1, deed.payload[start : start + most])
+
+    async def _publish(self, deed: deeds.Publish) -> bool:
+        await self._say(deed)
         routed = True
         while True:
             match await self._answer(m.Method):

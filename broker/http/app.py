@@ -228,6 +228,8 @@ class _Shell:
                 raise Refused(503, "unavailable", "there is no AMQP connection to the node")
             user = reading.seer.amqp_user(path["vhost"])
             answer = await carried_out(self._directory, user, path["vhost"], deed, reading.seer.token)
+            if isinstance(deed, amqp_deeds.Ask):
+                return Response(status_code=204)
             if not isinstance(deed, amqp_deeds.Call):
                 return json_response(answer)
             await self._until(deed)

@@ -2,8 +2,9 @@
 
 A plan is the method to send, and what comes of the answer; the shell opens a connection as the user, sends it, and
 closes. So permissions, argument checks, if-unused, exclusive queues and all else are those of any client, by
-construction. Three deeds are more than one method: publish waits for its confirm and for a return, get takes messages
-one by one and settles them in the end as the request says. The aliveness test is a declare, a publish and a get.
+construction. Four deeds are more than one method: publish waits for its confirm and for a return, get takes messages
+one by one and settles them in the end as the request says; what is asked of the broker itself (`amq.lease`) is a
+message, and its answer another one. The aliveness test is a declare, a publish and a get.
 
 AMQP's errors become HTTP's: 404 not_found, 403 not_authorised, all others bad_request, with the text that AMQP gave,
 without its name in front.
@@ -36,6 +37,8 @@ MESSAGES_MAX: Final = 10_000
 """Of one get: all are held until the last one came."""
 PAYLOAD_BYTES_MAX: Final = 64 << 20
 GET_BYTES_MAX: Final = 64 << 20
+UNAVAILABLE: Final = 503
+"""Of an answer to a question: it may be repeated."""
 
 AckMode = Literal["ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false"]
 ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
@@ -63,6 +66,14 @@ class Publish(msgspec.Struct, frozen=True):
     routing_key: str
     properties: Properties
     payload: bytes
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A question to an exchange that is the broker itself, and nothing is answered when it is done."""
+
+    exchange: str
+    key: str
+    body: dict[str, Any]
 
 
 class Get(msgspec.Struct, frozen=True):
@@ -94,7 +105,7 @@ class Nothing(msgspec.Struct, frozen=True):
     """There is nothing to do."""
 
 
-Deed = Call | Publish | Get | Live | CloseConnections | Nothing
+Deed = Call | Publish | Ask | Get | Live | CloseConnections | Nothing
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -138,6 +149,8 @@ def refused(code: int, text: str, deed: Deed) -> Refused:
         return Refused(503, "unavailable", reason)
     if isinstance(deed, Publish):
         return bad_request(f"{code} {text}")
+    if isinstance(deed, Ask) and code == UNAVAILABLE:
+        return Refused(503, "unavailable", reason)
     if code == 404:
         return Refused(404, "not_found", reason)
     return not_authorised(reason) if code == 403 else bad_request(reason)
@@ -177,6 +190,13 @@ def _purge(r: Reading, p: Path, _body: Body) -> Deed:
     if r.map.queue(p["vhost"], p["name"]) is None:
         raise object_not_found()
     return Call(m.QueuePurge(queue=p["name"]))
+
+
+def _end_lease(r: Reading, p: Path, _body: Body) -> Deed:
+    if r.map.queue(p["vhost"], p["name"]) is None:
+        raise object_not_found()
+    named = {"name": r.query["name"]} if r.query.get("name") else {}
+    return Ask("amq.lease", "end", {"queue": p["name"], **named})
 
 
 def _queue_action(r: Reading, p: Path, body: Body) -> Deed:
@@ -387,6 +407,7 @@ ACTS: Final[tuple[Act, ...]] = (
     Act("PUT", "/api/queues/{vhost}/{name}", "Declare a queue", _declare_queue),
     Act("DELETE", "/api/queues/{vhost}/{name}", "Delete a queue", _delete_queue),
     Act("DELETE", "/api/queues/{vhost}/{name}/contents", "Purge a queue", _purge),
+    Act("DELETE", "/api/queues/{vhost}/{name}/lease", "End the lease on a queue", _end_lease),
     Act("POST", "/api/queues/{vhost}/{name}/get", "Get messages", _get),
     Act("POST", "/api/queues/{vhost}/{name}/actions", "Synchronise a queue", _queue_action),
     Act("PUT", "/api/exchanges/{vhost}/{name}", "Declare an exchange", _declare_exchange),

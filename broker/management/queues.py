@@ -162,6 +162,15 @@ def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[Queu
             "rows": lease.rows,
             "until": moment(lease.until_ms),
         }
+    if row.stream is not None:
+        stream = row.stream
+        answer["stream"] = {
+            "first_offset": stream.first,
+            "next_offset": stream.next,
+            "files": stream.files,
+            "file_bytes": stream.file_bytes,
+            "oldest": None if stream.oldest_ms is None else moment(stream.oldest_ms),
+        }
     if track.idle_since_ms:
         answer["idle_since"] = moment(track.idle_since_ms)
     answer["copies"] = [

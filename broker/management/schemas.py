@@ -345,6 +345,7 @@ _QUERIES: Final[dict[Place, dict[str, Schema]]] = {
     ("POST", "/api/definitions/{vhost}"): {"dry_run": _TRUE},
     ("DELETE", "/api/queues/{vhost}/{name}"): {"if-unused": _TRUE, "if-empty": _TRUE},
     ("DELETE", "/api/exchanges/{vhost}/{name}"): {"if-unused": _TRUE},
+    ("DELETE", "/api/queues/{vhost}/{name}/lease"): {"name": text("Only if this reader has it", maxLength=200)},
     ("DELETE", "/api/nodes/{name}"): {"accept-loss": _TRUE},
 }
 _PATHS: Final[dict[str, dict[str, Schema]]] = {

@@ -60,6 +60,12 @@ class Release(msgspec.Struct, frozen=True, array_like=True, tag="release"):
     life: Name
 
 
+class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
+    """What is leased returns to the queue, whoever has the lease: its run is not asked. Empty name: any reader's."""
+
+    name: Name
+
+
 class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     """Messages of first to end - 1, which must be leased. It changes nothing."""
 
@@ -69,7 +75,7 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     rows_max: Annotated[int, msgspec.Meta(ge=1, le=READ_ROWS_MAX)] = READ_ROWS_MAX
 
 
-Word = Take | Settle | Release | Read
+Word = Take | Settle | Release | End | Read
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True, array_like=True):

@@ -38,7 +38,18 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.census.inspection import life_of
-from broker.queues.lease import GONE, READ_BYTES_MAX, TTL_MS_DEFAULT, LeaseAnswer, Read, Release, Settle, Take, Word
+from broker.queues.lease import (
+    GONE,
+    READ_BYTES_MAX,
+    TTL_MS_DEFAULT,
+    End,
+    LeaseAnswer,
+    Read,
+    Release,
+    Settle,
+    Take,
+    Word,
+)
 from broker.queues.ring import LEASED, Ring
 from broker.queues.ticket import Ticket
 from cluster.stream_settings import STREAM
@@ -154,7 +165,9 @@ class Leasing:
         self._step_ms = self._queue.host.now_ms + 1
         self._queue.ring.mark()
 
-    def _judged(self, word: Take | Settle | Release, now_ms: int) -> Walk:
+    def _judged(self, word: Take | Settle | Release | End, now_ms: int) -> Walk:
+        if isinstance(word, End):
+            return (yield from self._end_for_all(word))
         return self._judge(word) or (yield from self._obey(word, now_ms))
 
     def _when_safe(self, act: Callable[[], None], then: Then) -> None:
@@ -314,6 +327,14 @@ class Leasing:
             if at >= upto:
                 return
             yield
+
+    def _end_for_all(self, word: End) -> Walk:
+        lease = self.lease
+        if lease is None:
+            return self._answer(None)
+        if word.name not in ("", lease.name):
+            return LeaseAnswer(403, f"{self._place} {self.of_others}")
+        return (yield from self._end(lease))
 
     def _end(self, lease: Lease) -> Walk:
         ring = self._queue.ring

@@ -32,6 +32,7 @@ from broker.census.rows import (
     NodeRow,
     QueueFlowRow,
     QueueRow,
+    StreamRow,
     TlsFacts,
 )
 from broker.queues.ring import LEASED
@@ -40,6 +41,7 @@ from broker.server.alarms import free_bytes, resident_bytes
 from broker.server.certificates import shown
 from broker.session.counts import totals
 from broker.session.state import State
+from broker.streams.stream import Stream
 from broker.version import VERSION
 from cluster.entities import Queue as QueueEntity
 from cluster.ids import NodeId, QueueId
@@ -355,7 +357,13 @@ def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = ()) -> QueueRow:
         messages=queue_totals(ring),
         copies=copies,
         lease=_lease(queue),
+        stream=_stream(queue) if isinstance(queue, Stream) else None,
     )
+
+
+def _stream(queue: Stream) -> StreamRow:
+    (first, end), files = queue.bounds, queue.ring.past.files
+    return StreamRow(first, end, len(files), sum(part.size for part in files), files[0].first_ms if files else None)
 
 
 def _lease(queue: Queue) -> LeaseRow | None:

@@ -1,7 +1,7 @@
-"""amq.lease: take, settle and release of leases, and consumers that read by one (x-lease).
+"""amq.lease: take, settle, release and end of leases, and consumers that read by one (x-lease).
 
 The bodies and answers are in docs/leases.md, the lease itself in `broker.queues.leasing`. Who may read the queue may
-lease it.
+lease it, and who may configure it may end anybody's lease.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from broker.queues.lease import (
     TTL_MS_DEFAULT,
     TTL_MS_MAX,
     TTL_MS_MIN,
+    End,
     LeaseAnswer,
     Release,
     Settle,
@@ -31,6 +32,7 @@ from cluster.stream_settings import STREAM
 if TYPE_CHECKING:
     from broker.queues.face import QueueFace
     from broker.session.channel import Channel
+    from cluster.authorization import PermissionKind
 
 SEQ_MAX: Final = 2**56
 ROWS_DEFAULT: Final = 10_000
@@ -62,17 +64,23 @@ def _release(request: Request) -> None:
     _say(request, Release(*_who(request)), "released")
 
 
+def _end(request: Request) -> None:
+    request.only("queue", "name")
+    name = "" if request.body.get("name") is None else request.text("name", NAME_BYTES_MAX)
+    _say(request, End(name), "ended", "configure")
+
+
 def _who(request: Request) -> tuple[str, str, str]:
     """Name, run and life."""
     life = "" if request.body.get("life") is None else request.text("life", LIFE_BYTES_MAX)
     return request.text("name", NAME_BYTES_MAX), request.text("run", RUN_BYTES_MAX), life
 
 
-def _say(request: Request, word: Take | Settle | Release, outcome: str) -> None:
+def _say(request: Request, word: Take | Settle | Release | End, outcome: str, right: PermissionKind = "read") -> None:
     channel, name = request.channel, request.text("queue")
     vhost, now_ms = channel.connection.vhost, channel.connection.node.now_ms
     assert vhost is not None, "a channel is opened after its connection"
-    channel.check("read", "queue", name)
+    channel.check(right, "queue", name)
     queue = vhost.queues.get(name)
     if queue is None:
         request.refuse(404, f"no queue '{name}' in vhost '{vhost.name}'")
@@ -93,7 +101,7 @@ def _say(request: Request, word: Take | Settle | Release, outcome: str) -> None:
 
 
 def _range(answer: LeaseAnswer, outcome: str) -> dict[str, Any]:
-    if outcome == "released":
+    if outcome in ("released", "ended"):
         return {}
     found = {"acknowledged": answer.start}
     if outcome == "leased":
@@ -101,7 +109,9 @@ def _range(answer: LeaseAnswer, outcome: str) -> dict[str, Any]:
     return found
 
 
-AMQ_LEASE: Final = Service(needs_write=False, handlers={"take": _take, "settle": _settle, "release": _release})
+AMQ_LEASE: Final = Service(
+    needs_write=False, handlers={"take": _take, "settle": _settle, "release": _release, "end": _end}
+)
 
 
 # -- consumers --------------------------------------------------------------------------------------------------

@@ -296,6 +296,11 @@ class Stream(Queue):
         seq, _, _ = self._source(1, self._end)
         return seq or self._end
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Offsets of the first message that there is and of the next one that will be committed."""
+        return self._lowest - 1, self._end - 1
+
     def _find(self, asked: Asked) -> None:
         def answer(at: int, first_ms: int) -> None:
             if self.paused:

@@ -171,6 +171,8 @@ export interface Queue {
   consumer_details?: Consumer[];
   explain?: Record<string, unknown>;
   paused?: boolean;
+  lease?: { name: string; run: string; start: number; end: number; rows: number; until: string };
+  stream?: { first_offset: number; next_offset: number; files: number; file_bytes: number; oldest: string | null };
   may?: Kind[];
 }
 export interface Exchange {

@@ -7,7 +7,7 @@ from typing import Any
 
 from journal_bench import Node
 
-from journal.compact import compact
+from journal.compact import compact, disk_bytes
 from journal.inspect import JournalView
 from journal.record import read_records
 from journal.stream_catalogue import Filing, Moved, StreamFile
@@ -89,3 +89,24 @@ def test_a_copy_that_begins_anew_leaves_the_files_of_the_one_before_alone_until_
     assert not old.exists()
     node.journal.close()
     assert told(tmp_path) == [(1, b"new")]
+
+
+def test_sizes_count_the_files_of_streams(tmp_path: Path) -> None:
+    def stored(pattern: str) -> int:
+        return sum(path.stat().st_size for path in tmp_path.glob(pattern))
+
+    node = Node(tmp_path)
+    node.write(*[b"x" * 1000] * 100)
+    on_disk = disk_bytes(tmp_path)
+    checkpoint(node, filing(node))
+    assert stored("streams/1/*.seg") > 100_000
+    assert node.journal.size()[1] == stored("segments/*.seg") + stored("streams/1/*.seg")
+    assert disk_bytes(tmp_path) >= on_disk + 100_000
+    node.journal.close()
+    node.start()
+    assert node.journal.size()[1] >= stored("streams/1/*.seg") > 100_000, "a start counts them too"
+    done: list[int] = []
+    node.journal.checkpoint([], [], (QUEUE,), node.journal.position, lambda: done.append(1), [])
+    node.loop.until(lambda: bool(done))
+    assert node.journal.size()[1] == stored("segments/*.seg")
+    node.journal.close()

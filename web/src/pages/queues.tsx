@@ -135,6 +135,17 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
         {queue && changes && (
           <>
             <Pause queue={queue} at={at} then={live.again} />
+            {queue.lease && (
+              <Sure
+                button="End the lease"
+                question={`End the lease of ${queue.lease.name}?`}
+                detail={`${plural(queue.lease.rows, "message")} that it holds go back to the queue, marked redelivered, and others may consume. A reader that still runs fails.`}
+                deed={() => del(`${at}/lease?name=${encodeURIComponent(queue.lease!.name)}`)}
+                done={`${name} is leased by nobody.`}
+                refused={lacking(queue.may, name, "configure")}
+                then={live.again}
+              />
+            )}
             <Sure
               button="Purge"
               question={`Purge ${name}?`}
@@ -172,6 +183,8 @@ export function QueuePage({ me, vhost, name }: { me: Me; vhost: string; name: st
                 of={[
                   ["Messages", `${number(queue.messages)}: ${number(queue.messages_ready)} ready, ${number(queue.messages_unacknowledged)} unacknowledged`],
                   ["Size", bytes(queue.message_bytes)],
+                  ...leased(queue),
+                  ...streamed(queue),
                   ["In all", `${number(count(queue.message_stats, "publish"))} published, ${number(count(queue.message_stats, "ack"))} acknowledged, ${number(count(queue.message_stats, "redeliver"))} redelivered`],
                   ["Features", features(queue)],
                   ["Policy", queue.policy ? <a href={link("policies")}>{queue.policy}</a> : "none"],
@@ -273,6 +286,20 @@ function BindingsHere(props: { me: Me; queue: Queue; bindings: Binding[]; again:
       again={props.again}
     />
   );
+}
+
+function leased({ lease }: Queue): [string, string][] {
+  if (!lease) return [];
+  return [["Lease", `“${lease.name}” has ${plural(lease.rows, "message")}, ${number(lease.start)} to ${number(lease.end - 1)}; until ${lease.until} unless it is heard of`]];
+}
+
+function streamed({ stream }: Queue): [string, string][] {
+  if (!stream) return [];
+  const oldest = stream.oldest ? `, the oldest of ${stream.oldest}` : "";
+  return [
+    ["Offsets", `${number(stream.first_offset)} first, ${number(stream.next_offset)} next`],
+    ["Files", `${plural(stream.files, "file")}, ${bytes(stream.file_bytes)}${oldest}`],
+  ];
 }
 
 function Pause({ queue, at, then }: { queue: Queue; at: string; then: () => void }) {

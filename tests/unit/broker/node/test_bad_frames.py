@@ -10,7 +10,7 @@ import pytest
 from broker.amqp import methods as m
 from broker.node import hub as hub_module
 from broker.proxy import messages as p
-from broker.queues.lease import Read, Release, Settle, Take
+from broker.queues.lease import End, Read, Release, Settle, Take
 from cluster.link.frames import FrameReader, encode
 from replication import messages as r
 from tests.budget import examples
@@ -286,6 +286,8 @@ EXTREME_WORDS = [
     ),
     Take("\u00fc" * 200, "", "x", 0, 1, 1, 1000),
     Release("n", "", "0.0"),
+    End("\u00fc" * 200),
+    End(""),
 ]
 
 

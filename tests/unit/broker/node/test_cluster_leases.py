@@ -188,3 +188,15 @@ def test_a_transient_queue_of_another_node_is_leased_too() -> None:
     assert taken["end"] == 3
     assert reader.read(1, 3, queue="t") == rows(1, 2)
     assert reader.word("settle", queue="t", upto=3)["acknowledged"] == 3
+
+
+def test_a_lease_is_ended_over_any_node() -> None:
+    cluster = three()
+    filled(cluster)
+    reader = reader_at(cluster, "b")
+    assert reader.take(rows=2)["rows"] == 2
+    cluster["c"].client().publish("amq.lease", "end", b'{"queue": "q"}')
+    cluster.wait(200)
+    assert reader.word("settle", upto=2)["code"] == 404
+    assert cluster["a"].node.queues[cluster.queue("q").queue_id].ready == 10
+    assert not cluster.bad_frames

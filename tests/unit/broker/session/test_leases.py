@@ -39,6 +39,9 @@ def rows(*numbers: int) -> list[tuple[int, bytes]]:
     return [(n, b"%d" % n) for n in numbers]
 
 
+REPLY: Any = {"reply_to": "amq.rabbitmq.reply-to"}
+
+
 def life(world: World) -> str:
     entity = world.queue("q").entity
     return f"{entity.queue_id}.{entity.gap_epoch}"
@@ -557,3 +560,31 @@ def test_a_queue_that_is_deleted_amid_a_walk_answers_all_that_wait(monkeypatch: 
     for one in asking:
         (answer,) = [said for said in one.hear(1) if isinstance(said, Content)]
         assert json.loads(answer.body)["code"] == 404
+
+
+@pytest.mark.parametrize("name", [None, "n"])
+def test_who_may_configure_the_queue_ends_the_lease_of_a_reader_that_is_gone(name: str | None) -> None:
+    client, reader = leased(5)
+    world = client.world
+    reader.take(rows=3)
+    operator = Reader(world.client(), run="")
+    named = {} if name is None else {"name": name}
+
+    def end(queue: str = "q", **fields: Any) -> Any:
+        heard = operator.client.publish("amq.lease", "end", json.dumps({"queue": queue, **fields}).encode(), **REPLY)
+        while not heard:
+            world.wait(1)
+            heard = operator.client.hear(1)
+        return json.loads(heard[0].body) if isinstance(heard[0], Content) else heard[0]
+
+    refused = end(name="somebody else")
+    assert (refused["code"], refused["reason"]) == (403, "queue 'q' in vhost '/' is leased by 'n'")
+    assert end(**named) == {"outcome": "ended", "life": life(world)}
+    assert end(**named)["outcome"] == "ended", "it is over, as was asked for"
+    assert end("nothing")["code"] == 404
+    assert world.queue("q").ready == 5
+    assert reader.word("settle", upto=2)["code"] == 404
+    assert reader.take(rows=3)["start"] == 1, "nothing keeps it from beginning again"
+    world.wiring.propose(c.SetPermission(user="guest", vhost="/", configure="", write=".*", read=".*"))
+    closed = end(**named)
+    assert (type(closed), closed.reply_code) == (m.ChannelClose, 403)

@@ -1,0 +1,47 @@
+"""`clusterbroker leases`: who reads a queue by a lease, and the end of one (waits)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from broker.cli.commands import deed, listing
+from broker.cli.endings import Failed
+from broker.cli.given import OfVhost, QueueName, Vhost
+from broker.cli.reach import Reach
+from broker.cli.tables import Column, Document, Table, number
+
+app = typer.Typer(no_args_is_help=True, help="Leases on queues: who reads one so that others get nothing of it.")
+
+LEASES = Table(
+    (
+        Column("vhost"),
+        Column("queue"),
+        Column("lease", "lease.name"),
+        Column("run", "lease.run"),
+        Column("start", "lease.start", number),
+        Column("end", "lease.end", number),
+        Column("rows", "lease.rows", number),
+        Column("until", "lease.until"),
+    ),
+    name="queue",
+)
+
+
+@listing(app, "list", LEASES)
+def lease_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+    """All leases: whose it is, what it holds, and when it ends if nothing is heard of its reader."""
+    query = {"columns": "name,vhost,lease"}
+    queues: list[dict[str, Any]] = reach.api.documents("/api/queues", of=vhost, query=query)
+    return [{"queue": queue["name"], **queue} for queue in queues if queue.get("lease")]
+
+
+@deed(app, "end")
+def lease_end(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
+    """End the lease on a queue, for one whose reader is gone. What is left of it returns, flagged as redelivered."""
+    lease = reach.api.document("/api/queues/{}/{}", vhost, queue).get("lease")
+    if not lease:
+        raise Failed(f"queue '{queue}' in vhost '{vhost}' is not leased")
+    reach.api.delete("/api/queues/{}/{}/lease", vhost, queue, query={"name": lease["name"]})
+    return f"the lease of '{lease['name']}' on queue '{queue}' is ended"
