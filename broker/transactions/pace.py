@@ -37,12 +37,16 @@ class _Answer:
 
 
 class Pace:
-    """Of the answers of one node; a producer is a pair of its vhost and name."""
+    """Of the answers of one node; a producer is a pair of its vhost and name.
+
+    Both lines are in the order of asking, so who is late is the first of all and of its producer. Epochs of a producer
+    rise in it, since they are committed so: who may be told stands before who may not.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._held: dict[Key, list[_Answer]] = {}
-        self._line: deque[tuple[Key, _Answer]] = deque()  # all that are held, by their time; and some that were told
+        self._held: dict[Key, deque[_Answer]] = {}
+        self._line: deque[tuple[Key, _Answer]] = deque()  # all that are held; and some that were told
 
     def hold(self, producer: Key, epoch: int, tell: Callable[[], None]) -> None:
         """Calls `tell` when no rows of earlier epochs are on their way, or it is late."""
@@ -50,24 +54,20 @@ class Pace:
             tell()
             return
         answer = _Answer(self._node.now_ms + HOLD_MS, epoch, tell)
-        self._held.setdefault(producer, []).append(answer)
+        self._held.setdefault(producer, deque()).append(answer)
         self._line.append((producer, answer))
 
     def moved(self, producer: Key) -> None:
         """A segment of this producer is gone."""
-        held = self._held.get(producer)
-        if held is not None:
-            self._keep(producer, [one for one in held if self._node.map.moves_before(*producer, one.epoch)])
+        while (held := self._held.get(producer)) and not self._node.map.moves_before(*producer, held[0].epoch):
+            self._tell_first(producer)
 
-    def _keep(self, producer: Key, kept: list[_Answer]) -> None:
-        """The others are told."""
-        told = [one for one in self._held[producer] if one not in kept]
-        if kept:
-            self._held[producer] = kept
-        else:
+    def _tell_first(self, producer: Key) -> None:
+        held = self._held[producer]
+        first = held.popleft()
+        if not held:
             del self._held[producer]
-        for one in told:
-            one.told()
+        first.told()
 
     @property
     def next_wake_ms(self) -> int | None:
@@ -80,4 +80,5 @@ class Pace:
         """Tells those that have waited for long enough."""
         while (wake_ms := self.next_wake_ms) is not None and wake_ms <= now_ms:
             producer, late = self._line.popleft()
-            self._keep(producer, [one for one in self._held[producer] if one is not late])
+            assert self._held[producer][0] is late, "who has waited for longest is the first of its producer"
+            self._tell_first(producer)

@@ -16,10 +16,12 @@ class Told:
     def __init__(self) -> None:
         self.moving: dict[tuple[str, str], list[int]] = {P: [], Q: []}
         self.said: list[str] = []
+        self.asked = 0
         self.node: Any = SimpleNamespace(now_ms=1000, map=SimpleNamespace(moves_before=self._moves_before))
         self.pace = Pace(self.node)
 
     def _moves_before(self, vhost: str, producer: str, epoch: int) -> bool:
+        self.asked += 1
         return any(moving < epoch for moving in self.moving[vhost, producer])
 
     def hold(self, producer: tuple[str, str], epoch: int) -> None:
@@ -77,3 +79,19 @@ def test_who_asks_again_is_answered_too() -> None:
     told.hold(P, 2)
     told.moved(P, 1)
     assert told.said == ["p1", "p2", "p2"]
+
+
+def test_many_who_ask_again_cost_each_its_own_answer_and_no_more() -> None:
+    """One client may have thousands of them: 256 on each of its channels."""
+    told = Told()
+    told.hold(P, 1)
+    told.moving[P] += [1] * 100
+    for _ in range(2000):
+        told.hold(P, 2)
+    told.asked = 0
+    for _ in range(100):
+        told.moved(P, 1)
+    assert (told.asked, told.said) == (100, ["p1"])
+    told.pace.turn(1000 + HOLD_MS)
+    assert told.said == ["p1"] + 2000 * ["p2"]
+    assert told.pace.next_wake_ms is None
