@@ -34,14 +34,15 @@ class Line:
         self._connection: Connection | None = None
         self._place = 0
 
-    def ask(self, exchange: str, key: str, body: Mapping[str, Any], about: str) -> dict[str, Any]:
-        """The first answer that is one. Raises ConnectionLost, whose text says `about` whom it is, and Refused."""
+    def ask(self, exchange: str, key: str, body: Mapping[str, Any], about: str, held_s: float = 0.0) -> dict[str, Any]:
+        """The first answer that is one, which the broker may hold back for `held_s` on top of the time of a confirm.
+        Raises ConnectionLost, whose text says `about` whom it is, and Refused."""
         deadline_s = time.monotonic() + self._options.confirm_timeout_ms / 1000
         lost = ConnectionLost("no time to ask")
         while (left_s := deadline_s - time.monotonic()) > 0:
             try:
                 connection = self._connected()
-                answer = ask(connection, exchange, key, body, left_s)
+                answer = ask(connection, exchange, key, body, left_s + held_s)
             except ConnectionLost as error:
                 lost = error
             except BaseException:

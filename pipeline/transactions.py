@@ -25,6 +25,8 @@ STAGING: Final = "x-staging"
 SEGMENTS_MAX: Final = 64
 """Target exchanges of one attempt."""
 TRANSACTIONS_MAX: Final = 10_000
+HELD_S: Final = 5.0
+"""So long the answer to a commit may wait for the rows of earlier batches."""
 FENCED: Final = 409
 _FENCED_TEXT: Final = "fenced:"
 
@@ -126,7 +128,7 @@ def commit(options: Options, transaction: Transaction, names: Sequence[str], row
     if len(names) > TRANSACTIONS_MAX:
         raise TransactionRefused(413, f"a batch of more than {TRANSACTIONS_MAX} transactions: use fewer partitions")
     body = {**transaction.fields(), "transactions": list(names), "rows": rows, "ttl_ms": options.producer_ttl_ms}
-    answer = _answered(options, "commit", body)
+    answer = _answered(options, "commit", body, HELD_S)
     if answer["outcome"] == "refused":
         kind = Fenced if answer["code"] == FENCED else TransactionRefused
         raise kind(answer["code"], answer["reason"])
@@ -146,10 +148,10 @@ def status(options: Options, producer: str) -> dict[str, Any]:
     return _answered(options, "status", {"producer": producer})
 
 
-def _answered(options: Options, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def _answered(options: Options, key: str, body: Mapping[str, Any], held_s: float = 0.0) -> dict[str, Any]:
     """The first answer that is one. Raises ConnectionLost, Refused."""
     line = Line(options, f"clusterbroker {key}")
     try:
-        return line.ask(EXCHANGE, key, body, f"producer '{body['producer']}'")
+        return line.ask(EXCHANGE, key, body, f"producer '{body['producer']}'", held_s)
     finally:
         line.close()

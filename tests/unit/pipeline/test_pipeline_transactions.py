@@ -202,6 +202,18 @@ def test_what_is_unavailable_for_a_moment(model: TransactionBroker) -> None:
     assert status(options, "query")["epoch"] == 0
 
 
+def test_a_commit_whose_answer_waits_for_a_full_queue_is_patient(broker: TransactionNode) -> None:
+    """The broker holds the answer back while rows of an earlier batch are on their way, whatever a confirm may take."""
+    options = options_for(broker, exchange="full", publisherConfirmTimeoutMs="1000")
+    with broker._channel() as channel:
+        channel.exchange_declare("full", "fanout", durable=True)
+        channel.queue_declare("full", durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+        channel.queue_bind("full", "full")
+    assert commit(options, FIRST, stage(options, FIRST, batch(1, 2, 3)).segments, 3) == "committed"
+    second = Transaction("query", 1, "run")
+    assert commit(options, second, stage(options, second, batch(4)).segments, 1) == "committed"
+
+
 def test_nobody_answers(model: TransactionBroker) -> None:
     model.close()
     options = options_for(model, publisherConfirmTimeoutMs="200", reconnectAttempts="0")
