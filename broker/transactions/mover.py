@@ -114,12 +114,13 @@ class Mover:
 
     unroutable   rows that found no queue
     finished     nothing is left
+    at_once      rows of its last turn that nobody had to answer for: without a queue, or in queues that commit at once
     since_ms     when it took the rows that it has in its hands
     """
 
     __slots__ = (
-        "_again_ms", "_at", "_counted", "_group", "_have", "_loading", "_parts", "_prefix", "_refused", "ended",
-        "finished", "host", "queue", "router", "segment", "since_ms", "unroutable",
+        "_again_ms", "_at", "_counted", "_group", "_have", "_loading", "_parts", "_prefix", "_refused", "at_once",
+        "ended", "finished", "host", "queue", "router", "segment", "since_ms", "unroutable",
     )  # fmt: skip
 
     def __init__(self, queue: Queue, segment: Segment, router: Router[QueueFace], host: Host) -> None:
@@ -128,7 +129,7 @@ class Mover:
         self.segment = segment
         self.router = router
         self.host = host
-        self.unroutable = self.since_ms = 0
+        self.unroutable = self.since_ms = self.at_once = 0
         self.finished = False
         self.ended = False
         target = segment.target.encode()
@@ -138,7 +139,7 @@ class Mover:
         self._parts: list[Part] = []
         self._loading = False
         self._counted = 0  # rows up to this seq were routed once
-        self._again_ms = 0  # when what was refused is tried again
+        self._again_ms = 0  # not before then it goes on: it rests, or tries again what was refused
         self._have: dict[QueueFace, int] = {}  # of the group that is tried again: the last seq that a target has
         self._refused: dict[QueueFace, tuple[int, int]] = {}  # targets that had no room: (rows at once, tries)
 
@@ -149,16 +150,25 @@ class Mover:
 
     def turn(self, now_ms: int) -> bool:
         """Does what can be done now; whatever it waits for gives its queue a turn. Whether nothing is left."""
+        self.at_once = 0
         while not (self.ended or self._loading or self.queue.paused or self.queue.deleted):
             if now_ms < self._again_ms:
                 self.host.wake(self.queue, self._again_ms)
                 return False
-            if not self._group and not self._look():
+            begins = not self._group
+            if begins and not self._look():
                 return self.finished
             if not self._give(now_ms):
                 return False
+            self.at_once += len(self._group) if begins else 0
             self._settle()
+            if self.at_once >= ROWS_MAX:
+                self.rest(now_ms)
         return False
+
+    def rest(self, now_ms: int) -> None:
+        """Others have their turns."""
+        self._again_ms = max(self._again_ms, now_ms + 1)
 
     # -- a group --------------------------------------------------------------------------------------------------
 

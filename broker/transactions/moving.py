@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.queues.moved import forget_moved, moved_segments
 from broker.queues.queue import Queue
-from broker.transactions.mover import Mover
+from broker.transactions.mover import ROWS_MAX, Mover
 from broker.transactions.pace import Pace
 from cluster.commands import FinishSegments
 from cluster.entities import Segment
@@ -228,6 +228,7 @@ class Moving:
             self._active.pop(key, None)
 
     def _move(self, key: Key, now_ms: int) -> None:
+        at_once = 0
         for mover in self._lines.get(key, ()):
             if mover.finished:
                 continue  # and waits for the wiring to say so
@@ -236,8 +237,11 @@ class Moving:
             if self._node.alarms:
                 self._node.wake(mover.queue, now_ms + AGAIN_MS)
                 return
+            if at_once >= ROWS_MAX:
+                mover.rest(now_ms)
             if not mover.turn(now_ms):
                 return
+            at_once += mover.at_once
             if mover.unroutable:
                 self._node.log.unroutable(mover.segment, mover.unroutable)
             self._finished.append(mover)

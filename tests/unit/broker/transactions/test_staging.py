@@ -10,6 +10,7 @@ import pytest
 from broker.amqp import methods as m
 from broker.queues.face import CommitPart, Moved
 from broker.queues.ticket import Ticket
+from broker.transactions import mover, moving
 from broker.transactions.pace import HOLD_MS
 from cluster import commands as c
 from cluster.errors import Unavailable
@@ -492,3 +493,20 @@ def test_the_end_of_a_vhost_takes_what_is_on_its_way() -> None:
     world.wait(2000)
     assert not world.node.queues
     assert not world.node.moving.due
+
+
+def test_rows_without_a_queue_are_passed_over_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers for them, so nothing else would give others their turns."""
+    for module in (mover, moving):
+        monkeypatch.setattr(module, "ROWS_MAX", 4)
+    world, alice = begin()
+    for name, rows in (("txn.a", 10), ("txn.b", 3), ("txn.c", 3), ("txn.d", 3)):
+        alice.declare(name)
+        alice.stage(name, *(b"x" for _ in range(rows)), key="nowhere")
+    alice.commit("txn.a", "txn.b", "txn.c", "txn.d")
+    left = []
+    while world.node.map.segments("/"):
+        left.append(sum(world.node.vhosts["/"].staging[one.name].ring.ready for one in world.node.map.segments("/")))
+        world.wait(1)
+    assert left == [15, 11, 6]
+    assert alice.status()["unroutable"] == 19
