@@ -10,7 +10,7 @@ the same words, and it goes on. When the file `_DONE` stands beside the input's 
 writes `result.json` and ends.
 
     python -m pipeline.showcase.job --directory DIR --endpoints HOST:PORT,...
-    spark-submit --master spark://HOST:7077 --py-files clusterbroker.zip job.py --directory DIR --endpoints ...
+    spark-submit --master spark://HOST:7077 job.py --directory DIR --endpoints ...
 """
 
 from __future__ import annotations
@@ -167,7 +167,6 @@ def main() -> None:
         settings = {
             "spark_sql_session_timeZone": "UTC",
             "spark_log_level": "ERROR",
-            "spark_python_authenticate_socketTimeout": "120s",  # on a machine that has more to do than it can
         }
         spark = spark_session("meter readings", given.master, quick=True, **settings)
     else:

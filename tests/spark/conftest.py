@@ -59,7 +59,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         spark_sql_warehouse_dir=str(directory / "warehouse"),
         spark_local_dir=str(directory),
         spark_log_level="OFF",
-        spark_python_authenticate_socketTimeout="120s",
         spark_sql_streaming_minBatchesToRetain="10",
     )
     try:
