@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 from journal.errors import DamagedJournal
 from journal.fold import Entry, Fold
 from journal.index import LAST, Index
+from journal.layout import ENQ_OVERHEAD_BYTES
 from journal.options import JournalOptions
 from journal.reader import Reader
-from journal.record import DamagedRecord, Message, read_message
+from journal.record import DamagedRecord, Message, read_message, read_records
 from journal.replay import Tail
 from journal.segments import Segments
 from journal.stream_catalogue import StreamFile, Wish
@@ -52,6 +53,8 @@ class QueueSummary(NamedTuple):
 class StoredMessage(NamedTuple):
     entry: Entry
     message: Message
+    file: str = ""
+    """Of a stream's files: where it is, in the place of the entry's segment and offset."""
 
 
 def is_running(directory: Path) -> bool:
@@ -149,8 +152,16 @@ class JournalView:
         return None if message is None else message.time_ms
 
     def entries(self, queue_id: int, first: int = 0, last: int = LAST) -> Iterator[Entry]:
-        """The live messages of a queue without their contents, in the order of their seqs, of these seqs only."""
+        """The live messages of a queue without their contents, in the order of their seqs, of these seqs only; of a
+        stream without those in its files."""
         return self._fold.entries(queue_id, first, last)
+
+    def count(self, queue_id: int, most: int = LAST) -> int:
+        """How many live messages there are, in a stream's files too; it may stop at `most`."""
+        lowest, files = self._files(queue_id)
+        filed = sum(max(0, part.end - max(part.first, lowest)) for part in files)
+        behind = self._fold.entries(queue_id, max(lowest, files[-1].end if files else 0))
+        return filed + sum(1 for _ in islice(behind, max(0, most - filed)))
 
     def bounds(self, queue_id: int) -> tuple[int, int]:
         """(lowest seq, next seq) of what is there, also in a stream's files; equal when nothing is."""
@@ -185,8 +196,17 @@ class JournalView:
                 yield b"".join(part for part in parts if part is not None)
 
     def messages(self, queue_id: int) -> Iterator[StoredMessage]:
-        """The live messages of a queue, in the order of their seqs. Raises DamagedJournal."""
-        entries = self._fold.entries(queue_id)
+        """The live messages of a queue, in the order of their seqs, of a stream too. Raises DamagedJournal."""
+        first, files = self._files(queue_id)
+        for part in files:
+            for records in self._filed(queue_id, part, first, LAST):
+                file = self._file(queue_id, part)
+                for seq, message, _, _ in read_records(records):
+                    length = ENQ_OVERHEAD_BYTES + len(message.address) + len(message.payload)
+                    entry = Entry(seq, message.priority, False, 0, 0, 0, length, message.body_length)
+                    yield StoredMessage(entry, message, file)
+            first = max(first, part.end)
+        entries = self._fold.entries(queue_id, first)
         while batch := list(islice(entries, BATCH)):
             wanted = [(entry.seq, entry.segment, entry.offset, entry.length) for entry in batch]
             found = self._reader.read(queue_id, wanted)
@@ -194,14 +214,17 @@ class JournalView:
                 yield from map(StoredMessage, batch, found)
                 continue
             for entry in batch:
-                message = self._read(queue_id, entry)
-                if message is not None:
-                    yield StoredMessage(entry, message)
+                one = self._read(queue_id, entry)
+                if one is not None:
+                    yield StoredMessage(entry, one)
+
+    def _file(self, queue_id: int, part: StreamFile) -> str:
+        return str(self._streams.path(queue_id, part.name).relative_to(self.directory))
 
     def _filed(self, queue_id: int, part: StreamFile, first: int, last: int) -> Iterator[bytes]:
         """Out of one file of a stream. One that retention took meanwhile is left out."""
         seq, end = max(first, part.first), min(last + 1, part.end)
-        file = str(self._streams.path(queue_id, part.name).relative_to(self.directory))
+        file = self._file(queue_id, part)
         while seq < end:
             try:
                 taken = self._streams.read(queue_id, part, Wish(seq, end, RECORDS, RECORDS_BYTES))

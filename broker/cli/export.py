@@ -65,7 +65,7 @@ class Sheet(Protocol):
 
 def row_of(stored: StoredMessage) -> Row:
     """One message by column."""
-    entry, message = stored
+    entry, message, _ = stored
     properties, headers = properties_of(message.header)
     row: Row = dict.fromkeys(COLUMNS)
     row.update(

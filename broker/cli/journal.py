@@ -173,9 +173,9 @@ def list_queues(directory: Directory, as_json: AsJson = False) -> None:
 
 
 def _message_json(stored: StoredMessage, body: bool) -> dict[str, Any]:
-    entry, message = stored
+    entry, message, file = stored
     properties, headers = properties_of(message.header)
-    found = {
+    found: dict[str, Any] = {
         "seq": entry.seq,
         "exchange": plain(message.exchange),
         "routing_key": plain(message.routing_key),
@@ -185,8 +185,7 @@ def _message_json(stored: StoredMessage, body: bool) -> dict[str, Any]:
         "delivery_count": entry.delivery_count,
         "redelivered": entry.redelivered,
         "enqueued_ms": message.time_ms,
-        "segment": entry.segment,
-        "offset": entry.offset,
+        **({"file": file} if file else {"segment": entry.segment, "offset": entry.offset}),
     }
     if body:
         found["body"], found["body_encoding"] = body_text(message.body)
@@ -214,8 +213,7 @@ def inspect_queue(
                 _inspect_json(found, body)
             else:
                 _inspect_table(found, body)
-                count = sum(1 for _ in islice(view.entries(queue_id), limit + 1)) if limit else 0
-                if count > limit:
+                if limit and view.count(queue_id, limit + 1) > limit:
                     print(f"only the first {limit} are shown: --limit 0 shows all")
 
 
@@ -249,7 +247,7 @@ def _inspect_table(messages: Iterator[StoredMessage], body: bool) -> None:
 
 
 def _inspect_row(stored: StoredMessage, body: bool) -> list[str | Text]:
-    entry, message = stored
+    entry, message, file = stored
     properties, headers = properties_of(message.header)
     shown = [f"{name}={value}" for name, value in properties.items()]
     if headers is not None:
@@ -261,7 +259,7 @@ def _inspect_row(stored: StoredMessage, body: bool) -> list[str | Text]:
         f"{message.body_length:,}",
         str(entry.delivery_count),
         "yes" if entry.redelivered else "no",
-        f"{entry.segment}:{entry.offset}",
+        file or f"{entry.segment}:{entry.offset}",
         _cell(" ".join(shown)),
     ]
     if body:
@@ -396,7 +394,7 @@ def export(
         with closing(place.view()) as view, _progress() as progress:
             if queue_id not in view.queue_ids() and place.queue_by_id(queue_id) is None:
                 raise NotThere(f"no queue has the id {queue}: {place.listing}")
-            total = None if progress.disable else sum(1 for _ in view.entries(queue_id))
+            total = None if progress.disable else view.count(queue_id)
             task = progress.add_task("messages", total=total)
             try:
                 with sheet:
