@@ -89,8 +89,8 @@ class DataDirectory:
         return f"`clusterbroker journal ls {self.directory}` lists what is there"
 
     def queues(self) -> list[Queue]:
-        """The queues that a journal may hold messages of, by vhost and name."""
-        found = [] if self.wiring is None else [queue for queue in self.wiring.queues() if not queue.transient]
+        """The queues that a journal may hold messages of, those of staged rows with them, by vhost and name."""
+        found = () if self.wiring is None else self.wiring.lasting_queues()
         return sorted(found, key=lambda queue: (queue.vhost, queue.name))
 
     def queue_by_id(self, queue_id: int) -> Queue | None:
@@ -101,6 +101,9 @@ class DataDirectory:
         queue = None if self.wiring is None else self.wiring.queue(vhost, name)
         if queue is not None:
             return int(queue.queue_id)
+        segment = None if self.wiring is None else self.wiring.segment(vhost, name)
+        if segment is not None and segment.queue_id:
+            return int(segment.queue_id)
         if name.startswith("0x"):
             try:
                 return int(name, 16)

@@ -163,6 +163,24 @@ def test_ls_names_the_durable_queues_and_counts_what_waits(left_behind: Path) ->
     assert "no node runs on it" in run("ls", left_behind).stdout
 
 
+def test_rows_that_a_transaction_has_staged_are_there_by_its_name(tmp_path: Path) -> None:
+    started = StartedNode(tmp_path / "data")
+    try:
+        with pika.BlockingConnection(pika.URLParameters(started.url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            words = {"x-producer": "p", "x-epoch": 0, "x-run": "r", "x-target": "amq.topic"}
+            channel.exchange_declare("txn.a", "x-staging", durable=True, arguments=words)
+            channel.basic_publish("txn.a", "k", b"staged")
+    finally:
+        started.kill()
+    [line] = as_json("ls", tmp_path / "data")
+    assert (line["vhost"], line["name"], line["ready"]) == ("/", "txn.a", 1)
+    assert run("export", tmp_path / "data", "txn.a", "--to", tmp_path / "rows.jsonl").exit_code == 0
+    [row] = (tmp_path / "rows.jsonl").read_text().splitlines()
+    assert base64.b64decode(json.loads(row)["body"]) == b"staged"
+
+
 def test_a_journal_directory_is_as_good_as_the_nodes(left_behind: Path) -> None:
     assert as_json("ls", left_behind / "journal") == as_json("ls", left_behind)
 
