@@ -50,7 +50,8 @@ class JournalReader(FilteredReader):
             place = DataDirectory(Path(options.journal or ""))
         except NotThere as error:
             raise BadOption(f"option 'journal': {error}") from None
-        queues = {queue.name: int(queue.queue_id) for queue in place.queues() if queue.vhost == options.vhost}
+        there = [queue for queue in place.queues() if queue.vhost == options.vhost and not queue.staging]
+        queues = {queue.name: int(queue.queue_id) for queue in there}
         if missing := sorted(set(options.queues or ()) - set(queues)):
             raise BadOption(
                 f"option 'queues': vhost '{options.vhost}' has no queue '{missing[0]}' in {place.directory}"

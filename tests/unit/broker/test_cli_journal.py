@@ -26,6 +26,7 @@ from broker.cli import export as export_room
 from broker.cli.journal import app
 from broker.cli.readable import body_text, jsonable, plain, visible
 from journal.layout import GROUP_HEADER_BYTES
+from pipeline.options import parse
 
 pytestmark = pytest.mark.quick
 
@@ -179,6 +180,11 @@ def test_rows_that_a_transaction_has_staged_are_there_by_its_name(tmp_path: Path
     assert run("export", tmp_path / "data", "txn.a", "--to", tmp_path / "rows.jsonl").exit_code == 0
     [row] = (tmp_path / "rows.jsonl").read_text().splitlines()
     assert base64.b64decode(json.loads(row)["body"]) == b"staged"
+    pytest.importorskip("pyspark")
+    from pipeline.journal import JournalReader
+
+    options = parse({"journal": str(tmp_path / "data")}, reads=True)
+    assert JournalReader(options, (), None, frozenset()).partitions() == [], "no batch reads what is not committed"
 
 
 def test_a_journal_directory_is_as_good_as_the_nodes(left_behind: Path) -> None:
