@@ -154,7 +154,10 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
                "its batches have committed leaves the queue, with the next trigger."),
         Option("consumerName", None, short, "consumer_name",
                "Of `queue`: the name of the lease. A query that starts again with it goes on where it was, and one "
-               "that still runs with it is refused from then on."),
+               "that still runs with it is refused from then on. Of a query on `stream`: see `storeBrokerOffsets`."),
+        Option("storeBrokerOffsets", "true", flag, "stores_offsets",
+               "Of `stream`: whether a query with a `consumerName` tells the broker how far it is, for who looks at "
+               "its lag. Where it begins is in its checkpoint alone."),
         Option("leaseTtlMs", "86400000", whole(1000, 2_592_000_000), "lease_ttl_ms",
                "Of `queue`: so long after the last word of the query what it has not committed returns to the queue. "
                "Longer than the query may be away."),
@@ -255,6 +258,7 @@ class Options:
     """Of a query on a queue: that queue alone."""
     queue: str | None
     consumer_name: str | None
+    stores_offsets: bool
     lease_ttl_ms: int
     starting: Where | None
     ending: Where | None
@@ -377,7 +381,7 @@ def _check_together(values: Mapping[str, Any], named: set[str]) -> None:
 
 _NOT_OF_JOURNALS: Final = frozenset({
     "streams", "starting", "starting_ms", "ending", "ending_ms", "trigger_rows_max", "trigger_bytes_max",
-    "trigger_rows_min", "trigger_delay_max_s", "fail_on_data_loss", "queue",
+    "trigger_rows_min", "trigger_delay_max_s", "fail_on_data_loss", "queue", "consumer_name", "stores_offsets",
 })  # fmt: skip
 
 
@@ -402,8 +406,8 @@ def _check_reading(values: dict[str, Any], named: set[str]) -> None:
         raise BadOption("option 'maxTriggerDelay' needs option 'minOffsetsPerTrigger'")
 
 
-_OF_STREAMS: Final = ("streams", "starting", "starting_ms", "ending", "ending_ms")
-_OF_QUEUES: Final = ("consumer_name", "lease_ttl_ms")
+_OF_STREAMS: Final = ("streams", "starting", "starting_ms", "ending", "ending_ms", "stores_offsets")
+_OF_QUEUES: Final = ("lease_ttl_ms",)
 
 
 def _check_queue(values: dict[str, Any], named: set[str]) -> None:
@@ -411,6 +415,8 @@ def _check_queue(values: dict[str, Any], named: set[str]) -> None:
     if values["queue"] is None:
         if others := named & {*_OF_QUEUES}:
             raise BadOption(f"option '{_name_of(min(others))}' is used with 'queue' only")
+        if "stores_offsets" in named and values["stores_offsets"] and not values["consumer_name"]:
+            raise BadOption("option 'storeBrokerOffsets' needs option 'consumerName'")
         return
     if others := named & {*_OF_STREAMS}:
         raise BadOption(f"option '{_name_of(min(others))}' is not for a queue: leave it out")

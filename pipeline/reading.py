@@ -9,8 +9,9 @@ That all of it was of one life is asked before and after: a life that is over ne
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from pipeline import asking
@@ -21,6 +22,8 @@ from pipeline.offsets import Bounds, DataLost, Position, Span, kept
 from pipeline.options import Options
 from pipeline.records import BadRecord, Records, decode
 from pipeline.wire import Heard, method
+
+_log: Final = logging.getLogger(__name__)
 
 EXCHANGE: Final = "amq.stream"
 TAG: Final = "span"
@@ -54,6 +57,30 @@ def _understood(answer: dict[str, Any]) -> dict[str, Any]:
     if answer["outcome"] == "refused":
         raise Refused(answer["code"], answer["reason"])
     return answer
+
+
+class Teller:
+    """Tells the broker how far a query is, each time it has come on: for who looks at its lag. Without a name for the
+    query it tells nothing, and what cannot be told is logged and does not matter."""
+
+    def __init__(self, line: Line, options: Options) -> None:
+        self._line = line
+        self._name = options.consumer_name if options.stores_offsets and options.queue is None else None
+        self._told: dict[str, Position] = {}
+
+    def tell(self, positions: Mapping[str, Position]) -> None:
+        """What of these is new: the next message of each stream that is not read and committed."""
+        for stream, at in positions.items():
+            if self._name is None or self._told.get(stream) == at:
+                continue
+            body = {"queue": stream, "name": self._name, "offset": at.offset, "life": at.life}
+            try:
+                _understood(self._line.ask(EXCHANGE, "store", body, f"stream '{stream}'"))
+            except PublisherError as error:
+                _log.warning("stream '%s' does not keep the offset of '%s': %s", stream, self._name, error)
+                if isinstance(error, Refused):  # it would be again
+                    self._name = None
+            self._told[stream] = at
 
 
 class SpanReader:

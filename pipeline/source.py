@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _STREAMING_ONLY: Final = {
+    "consumerName": "consumer_name",
     "maxRecordsPerTrigger": "trigger_rows_max",
     "maxBytesPerTrigger": "trigger_bytes_max",
     "minOffsetsPerTrigger": "trigger_rows_min",
@@ -107,6 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stop_at: dict[str, Position] | None = None
         """With the trigger availableNow: what was there when the query began."""
         self._batch_at_s = time.monotonic()
+        self._teller = reading.Teller(self._line, options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         options = self._options
@@ -132,6 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tails = self._tails()
         said = offsets.of_json(start, options.streams)
         begin = {name: self._kept(name, at, tails[name]) for name, at in said.items()}
+        self._teller.tell(begin)
         limits = Limits()
         if not isinstance(limit, ReadAllAvailable):
             limits = Limits(
@@ -183,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Workers get a copy, and need no line."""
-        return {**self.__dict__, "_line": None}
+        return {**self.__dict__, "_line": None, "_teller": None}
 
 
 def _placed(

@@ -323,6 +323,16 @@ class LeaseRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Wall clock: then it ends, if nothing is heard."""
 
 
+class StoredOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far a reader of a stream says that it is."""
+
+    name: str
+    offset: int
+    """The next one that it reads."""
+    lag: int
+    """Messages from there to the stream's end."""
+
+
 class QueueRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="queue"):
     """A queue: told by its owner, and with gauges only by who holds a copy of a queue without an owner."""
 
@@ -364,6 +374,8 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=T
     """None: nobody leases it."""
     stream: StreamRow | None = None
     """None: it is no stream."""
+    readers: tuple[StoredOffset, ...] = ()
+    """Of a stream: those that have told, by name."""
 
     @property
     def key(self) -> Key:

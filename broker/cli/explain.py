@@ -81,6 +81,11 @@ def story(queue: Document) -> Iterator[str]:
             f"it is leased by '{text(lease['name'])}': {number(lease['rows'])} messages from number {lease['start']} "
             f"to {lease['end'] - 1}; nobody else is handed anything; if nothing is heard it ends at {lease['until']}"
         )
+    for reader in queue.get("stored_offsets", ()):
+        yield (
+            f"its reader '{text(reader['name'])}' says that it goes on with offset {reader['offset']}: "
+            f"{number(reader['lag'])} messages from the end"
+        )
     yield from _owner(queue)
     yield from _copies(queue)
     yield ""

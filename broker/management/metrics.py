@@ -209,6 +209,12 @@ def _own_queues(present: Present) -> Iterator[str]:
         for copy in owned.row.copies
     ]
     yield written(_BEHIND, behind)
+    lags = [
+        (labels({"vhost": owned.entity.vhost, "queue": owned.entity.name, "reader": reader.name}), reader.lag)
+        for owned in present.queues
+        for reader in owned.row.readers
+    ]
+    yield written(_LAG, lags)
 
 
 def _own_channels(present: Present) -> Iterator[str]:
@@ -225,6 +231,10 @@ def _own_exchanges(present: Present) -> Iterator[str]:
 
 _BEHIND: Final = Named(
     f"{OWN}queue_copy_messages_behind", GAUGE, "Messages that a copy may lack at most, by the node that has it"
+)
+
+_LAG: Final = Named(
+    f"{OWN}queue_reader_lag", GAUGE, "Messages between where a stream's reader says that it goes on and the end"
 )
 
 _EXPIRES: Final = Named(

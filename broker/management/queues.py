@@ -171,6 +171,10 @@ def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[Queu
             "file_bytes": stream.file_bytes,
             "oldest": None if stream.oldest_ms is None else moment(stream.oldest_ms),
         }
+    if row.readers:
+        answer["stored_offsets"] = [
+            {"name": reader.name, "offset": reader.offset, "lag": reader.lag} for reader in row.readers
+        ]
     if track.idle_since_ms:
         answer["idle_since"] = moment(track.idle_since_ms)
     answer["copies"] = [

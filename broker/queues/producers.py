@@ -20,6 +20,7 @@ to the other replicas. The names that share that table are told apart by their f
                               committed has lost its numbers too, so its next letters have another name
     b"l" + name, b"a" + name  a lease, its end and what of it has left (`broker.queues.leasing`)
     b"t" + queue id           rows of a committed segment (`moved`): the highest seq that came, and one
+    b"o" + name               how far a stream's reader says it is (`broker.streams.bookmarks`)
     b"c"                      1: the queue has had a consumer (auto-delete survives a failover)
 
 A value of 0 takes a name out of the table.

@@ -358,6 +358,7 @@ def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = ()) -> QueueRow:
         copies=copies,
         lease=_lease(queue),
         stream=_stream(queue) if isinstance(queue, Stream) else None,
+        readers=queue.readers() if isinstance(queue, Stream) and not queue.paused else (),
     )
 
 

@@ -6,12 +6,12 @@ from typing import Final
 
 from broker.session.leases import AMQ_LEASE
 from broker.session.services import Service
-from broker.streams.offsets import offsets
+from broker.streams.offsets import offsets, store, stored
 from broker.transactions import requests
 
 VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {
     "amq.lease": AMQ_LEASE,
-    "amq.stream": Service(False, {"offsets": offsets}),
+    "amq.stream": Service(False, {"offsets": offsets, "store": store, "stored": stored}),
     "amq.txn": requests.SERVICE,
 }
 """By name."""

@@ -1,9 +1,9 @@
 """What who reads a stream and its owner say to each other: heads of frames; records follow as payload.
 
-Reading changes nothing, so a question that was lost with a link or an owner is asked again, and an answer that comes
-twice is passed over. The owner remembers of a reader only what it waits for. A node numbers its questions anew with
-each start, so an answer says of which start and of what it is: one of a start before may come late, for its owner was
-reading its disk, and is nobody's.
+Reading changes nothing, and what is stored may be stored again, so a question that was lost with a link or an owner is
+asked again, and an answer that comes twice is passed over. The owner remembers of a reader only what it waits for, and
+how far it says that it is. A node numbers its questions anew with each start, so an answer says of which start and of
+what it is: one of a start before may come late, for its owner was reading its disk, and is nobody's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from cluster.link.fields import Signed, Term, Whole
 READ = 0  # records from `seq` on; answered when there are any
 FIND = 1  # where it begins and ends, and the first message that is not older than `since_ms`
 LEAVE = 2  # this reader is gone; not answered
+STORE = 3  # a reader named `name` goes on at `place` (0: forget it)
+STORED = 4  # what all of them have said
 
 
 class StreamMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -32,7 +34,7 @@ class StreamAsk(StreamMessage, frozen=True, tag=80):
     """Number, unique in the asking node's incarnation."""
     reader: Whole
     """Number of the consumer, likewise; 0: it is none."""
-    what: Annotated[int, msgspec.Meta(ge=READ, le=LEAVE)]
+    what: Annotated[int, msgspec.Meta(ge=READ, le=STORED)]
     seq: Whole = 0
     end: Whole = 0
     """Nothing from this seq on."""
@@ -41,6 +43,9 @@ class StreamAsk(StreamMessage, frozen=True, tag=80):
     since_ms: Signed = -1
     incarnation: Whole = 0
     """Of the asking node."""
+    name: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    place: Whole = 0
+    """Seq."""
 
 
 class StreamTold(StreamMessage, frozen=True, tag=81):
@@ -64,6 +69,10 @@ class StreamTold(StreamMessage, frozen=True, tag=81):
     """The question's."""
     asked: Whole = 0
     """The question's `seq`; never above this one's."""
+    refused: str = ""
+    """STORE: why not."""
+    readers: tuple[tuple[str, Whole], ...] = ()
+    """STORED: (name, place) of each."""
 
 
 AnyStream = StreamAsk | StreamTold

@@ -1,33 +1,53 @@
-"""amq.stream: where a stream begins and ends, for readers that keep their place themselves."""
+"""amq.stream: where a stream begins and ends, and how far its readers say that they are.
+
+Readers keep their place themselves: what they store here is for who looks at their lag.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.census.inspection import life_of
-from broker.streams.messages import FIND, StreamTold
+from broker.queues.face import QueueFace
+from broker.streams.messages import FIND, STORE, STORED, StreamTold
 from cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
     from broker.session.services import Request
+
+NAME_BYTES_MAX: Final = 200
+
+
+def _asked_for(request: Request) -> QueueFace | None:
+    """The stream, which may be read; None: the request is refused."""
+    name = request.text("queue")
+    channel = request.channel
+    channel.check("read", "queue", name)
+    vhost = channel.connection.vhost
+    assert vhost is not None, "a channel is opened after its connection"
+    queue: QueueFace | None = vhost.queues.get(name)
+    if queue is None:
+        request.refuse(404, f"no queue '{name}' in vhost '{vhost.name}'")
+    elif queue.settings.queue_type != STREAM:
+        request.refuse(406, f"queue '{name}' in vhost '{vhost.name}' is no stream")
+        return None
+    return queue
+
+
+def _late(request: Request, queue: QueueFace) -> None:
+    if queue.deleted:
+        request.refuse(404, f"no queue '{queue.name}' in vhost '{request.channel.vhost_name}'")
+    else:
+        request.refuse(503, "unavailable, may be repeated")
 
 
 def offsets(request: Request) -> None:
     """{"queue", "timestamp_ms"} -> {"outcome": "offsets", "life", "first", "next", "first_timestamp_ms", "bytes",
     "at"}; read permission on the queue."""
     request.only("queue", "timestamp_ms")
-    name = request.text("queue")
     since_ms = request.integer("timestamp_ms", 0, 2**53, 0) if "timestamp_ms" in request.body else -1
-    channel = request.channel
-    channel.check("read", "queue", name)
-    node, vhost = channel.connection.node, channel.connection.vhost
-    assert vhost is not None, "a channel is opened after its connection"
-    queue = vhost.queues.get(name)
+    queue = _asked_for(request)
     if queue is None:
-        request.refuse(404, f"no queue '{name}' in vhost '{vhost.name}'")
-        return
-    if queue.settings.queue_type != STREAM:
-        request.refuse(406, f"queue '{name}' in vhost '{vhost.name}' is no stream")
         return
     life = life_of(queue.entity)
 
@@ -44,10 +64,54 @@ def offsets(request: Request) -> None:
             }
         )
 
-    def late() -> None:
-        if queue.deleted:
-            request.refuse(404, f"no queue '{name}' in vhost '{vhost.name}'")
-        else:
-            request.refuse(503, "unavailable, may be repeated")
+    request.channel.connection.node.streams.ask(queue, FIND, told, lambda: _late(request, queue), since_ms=since_ms)
 
-    node.streams.ask(queue, FIND, told, late, since_ms=since_ms)
+
+def store(request: Request) -> None:
+    """{"queue", "name", "offset": the next one that the reader reads, or null to forget it, "life"} ->
+    {"outcome": "stored", "life", "offset"}, when it is committed; read permission on the queue."""
+    request.only("queue", "name", "offset", "life")
+    name = request.text("name", NAME_BYTES_MAX)
+    life = request.text("life", 64) if request.body.get("life") is not None else None
+    forgets = "offset" in request.body and request.body["offset"] is None
+    offset = None if forgets else request.integer("offset", 0, 2**61)
+    queue = _asked_for(request)
+    if queue is None:
+        return
+    now = life_of(queue.entity)
+    if life not in (None, now):
+        where = f"queue '{queue.name}' in vhost '{request.channel.vhost_name}'"
+        request.refuse(410, f"{where} is not the one that the offset is of")
+        return
+
+    def told(found: StreamTold, _: bytes | memoryview) -> None:
+        if found.refused:
+            request.refuse(406, found.refused)
+        else:
+            request.answer({"outcome": "stored", "life": now, "offset": offset})
+
+    streams, place = request.channel.connection.node.streams, 0 if offset is None else offset + 1
+    streams.ask(queue, STORE, told, lambda: _late(request, queue), name=name, place=place)
+
+
+def stored(request: Request) -> None:
+    """{"queue"} -> {"outcome": "stored", "life", "next", "readers": [{"name", "offset", "lag"}]}, by name; read
+    permission on the queue."""
+    request.only("queue")
+    queue = _asked_for(request)
+    if queue is None:
+        return
+    life = life_of(queue.entity)
+
+    def told(found: StreamTold, _: bytes | memoryview) -> None:
+        said = sorted(found.readers)
+        request.answer(
+            {
+                "outcome": "stored",
+                "life": life,
+                "next": found.next - 1,
+                "readers": [{"name": name, "offset": seq - 1, "lag": found.next - seq} for name, seq in said],
+            }
+        )
+
+    request.channel.connection.node.streams.ask(queue, STORED, told, lambda: _late(request, queue))

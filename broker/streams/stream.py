@@ -19,11 +19,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from broker.census.rows import StoredOffset
 from broker.queues.host import Host
 from broker.queues.queue import Queue
 from broker.queues.ring import Ring
 from broker.queues.ticket import Ticket
-from broker.streams.messages import FIND, LEAVE, StreamAsk, StreamTold
+from broker.streams.bookmarks import Bookmarks
+from broker.streams.messages import FIND, LEAVE, STORE, STORED, StreamAsk, StreamTold
 from broker.streams.past import Part
 from broker.streams.unblinded import unblinded
 from cluster.entities import Queue as QueueEntity
@@ -76,12 +78,13 @@ class Seat:
 class Stream(Queue):
     """See the module."""
 
-    __slots__ = ("_asked", "_later", "_seats", "_synced", "_trimmed")
+    __slots__ = ("_asked", "_bookmarks", "_later", "_seats", "_synced", "_trimmed")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         self._asked: deque[Asked] = deque()
         self._later: deque[Callable[[], None]] = deque()  # searches that go on in the next turn
         self._synced = True  # what this node had when it became the owner is committed
+        self._bookmarks: Bookmarks | None = None
         self._trimmed = 0  # what retention has let go, and the log may not have heard of yet
         self._seats: dict[tuple[str, int], Seat] = {}
         super().__init__(entity, settings, ring, host, now_ms)
@@ -137,6 +140,8 @@ class Stream(Queue):
     def committed(self, upto: int) -> None:
         self._synced = True
         super().committed(upto)
+        if self._bookmarks is not None and self._bookmarks.waits:
+            self.ring.mark()
 
     def ripe(self, _: int) -> int:
         """All that came is written: nobody is about to take it away."""
@@ -174,10 +179,16 @@ class Stream(Queue):
             asked = self._asked.popleft()
             if asked.ask.what == FIND:
                 self._find(asked)
+            elif asked.ask.what == STORE:
+                self._store(asked)
+            elif asked.ask.what == STORED:
+                self._tell(asked, self._end, self._end, readers=tuple(self.bookmarks.seqs.items()))
             elif self.halted or not self._read(asked):
                 self._asked.append(asked)
         for _ in range(len(self._later)):
             self._later.popleft()()
+        if self._bookmarks is not None:
+            self._bookmarks.turn()
         self._retain(now_ms)
 
     @property
@@ -214,12 +225,13 @@ class Stream(Queue):
         """Whether there is a message from `seq` on before `end`."""
         return seq < end and self._source(seq, end)[0] > 0
 
-    def _tell(self, asked: Asked, seq: int, end: int, first_ms: int = -1, size: int = 0, records: bytes = b"") -> None:
+    def _tell(self, asked: Asked, seq: int, end: int, records: bytes = b"", **more: Any) -> None:
         ask = asked.ask
         if not self.deleted:
             told = StreamTold(
-                ask.queue_id, ask.epoch, ask.request, seq, end, self._lowest, first_ms, size, ask.incarnation, ask.seq
-            )
+                ask.queue_id, ask.epoch, ask.request, seq, end, self._lowest, incarnation=ask.incarnation,
+                asked=ask.seq, **more,
+            )  # fmt: skip
             asked.tell(told, records)
 
     def _source(self, seq: int, end: int) -> tuple[int, int, Part | None]:
@@ -306,7 +318,7 @@ class Stream(Queue):
             if self.paused:
                 self._again(asked)
             else:
-                self._tell(asked, at, self._end, first_ms, max(0, self.ready_bytes))
+                self._tell(asked, at, self._end, first_ms=first_ms, bytes=max(0, self.ready_bytes))
 
         def began(taken: Taken) -> None:
             first_ms = _time_of(taken)
@@ -342,6 +354,29 @@ class Stream(Queue):
             self._take_of_ring(Wish(begin, end, 4096, PIECE_BYTES), took)
         else:
             self.host.read_stream(self, Wish(begin, end, 1, PIECE_BYTES, since_ms), took)
+
+    # -- how far readers are
+
+    @property
+    def bookmarks(self) -> Bookmarks:
+        """What they have told. At the owner, and not while it takes the queue over."""
+        self._bookmarks = self._bookmarks or Bookmarks(self)
+        return self._bookmarks
+
+    def readers(self) -> tuple[StoredOffset, ...]:
+        """What they have told, by name, with how far that is from the end."""
+        end = self._end
+        return tuple(
+            StoredOffset(name, seq - 1, max(0, end - seq)) for name, seq in sorted(self.bookmarks.seqs.items())
+        )
+
+    def _store(self, asked: Asked) -> None:
+        end = self._end
+
+        def kept(refused: str) -> None:
+            self._tell(asked, end, end, refused=refused)
+
+        self.bookmarks.keep(asked.ask.name, asked.ask.place, end, kept)
 
     # -- retention
 
@@ -395,6 +430,7 @@ class Stream(Queue):
         self._asked.clear()
         self._later.clear()
         self._seats.clear()
+        self._bookmarks = None
 
     def drop(self) -> None:
         super().drop()
@@ -402,6 +438,7 @@ class Stream(Queue):
         self._asked.clear()
         self._later.clear()
         self._seats.clear()
+        self._bookmarks = None
 
 
 def _nobody() -> None:

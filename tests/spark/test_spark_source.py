@@ -12,6 +12,8 @@ from typing import Any
 import pika
 import pytest
 
+from pipeline.asking import Line
+from pipeline.options import parse
 from tests.conftest import RunningNode
 
 Sink = Callable[..., dict[str, str]]
@@ -138,13 +140,24 @@ def test_filters_narrow_what_is_read(spark: Any, stream: StreamQueue, source: An
 
 
 def test_a_query_goes_on_where_it_was(spark: Any, stream: StreamQueue, source: Any, tmp_path: Path) -> None:
-    query = Query(spark, tmp_path, source(startingOffsets="earliest", maxRecordsPerTrigger="40", minPartitions="2"))
+    more = {"maxRecordsPerTrigger": "40", "minPartitions": "2", "consumerName": "to parquet"}
+    query = Query(spark, tmp_path, source(startingOffsets="earliest", **more))
     stream.add(0, 100)
     assert query.run() == [40, 40, 20]
     assert query.run() == [], "nothing new"
     stream.add(100, 10)
     assert query.run() == [10]
     assert query.rows() == [(n, n) for n in range(110)]
+    line = Line(parse(source(), reads=True), "test")
+    try:
+        [reader] = line.ask("amq.stream", "stored", {"queue": stream.name}, "it")["readers"]
+    finally:
+        line.close()
+    assert (reader["name"], reader["offset"] + reader["lag"]) == ("to parquet", 110)
+    assert reader["offset"] >= 100, "what the batches before have read is told with each trigger"
+    with pytest.raises(Exception) as error:
+        batch(spark, source(consumerName="n")).count()
+    assert "option 'consumerName' is for streams, which have triggers: leave it out" in str(error.value)
 
 
 def test_limits_of_bytes(spark: Any, stream: StreamQueue, source: Any, tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ export interface Queue {
   paused?: boolean;
   lease?: { name: string; run: string; start: number; end: number; rows: number; until: string };
   stream?: { first_offset: number; next_offset: number; files: number; file_bytes: number; oldest: string | null };
+  stored_offsets?: { name: string; offset: number; lag: number }[];
   may?: Kind[];
 }
 export interface Exchange {

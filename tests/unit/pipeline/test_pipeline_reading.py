@@ -6,6 +6,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import count
+from typing import Any
 
 import pika
 import pytest
@@ -16,9 +17,9 @@ from broker.embedded import Broker
 from pipeline import reading
 from pipeline.asking import Line as Questions
 from pipeline.connection import ConnectionLost, Refused
-from pipeline.offsets import DataLost, Span
+from pipeline.offsets import DataLost, Position, Span
 from pipeline.options import Options, parse
-from pipeline.reading import ReadTimeout, SpanReader
+from pipeline.reading import ReadTimeout, SpanReader, Teller
 from tests.unit.pipeline.publisher_line import Line
 
 ROWS = 5_000
@@ -201,3 +202,35 @@ def test_a_stream_that_is_declared_anew_while_it_is_read(broker: Broker, fails: 
                 assert len(list(found)) < 11
         finally:
             reader.close()
+
+
+def test_a_query_tells_how_far_it_is(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    name = declared(broker, 9)
+    now = asked(broker, name, lambda line: reading.bounds(line, name).life)
+
+    def readers() -> list[dict[str, Any]]:
+        questions = Questions(options(broker.port, name), "test")
+        try:
+            answer = questions.ask("amq.stream", "stored", {"queue": name}, "it")
+        finally:
+            questions.close()
+        found: list[dict[str, Any]] = answer["readers"]
+        return found
+
+    given_options = options(broker.port, name, consumerName="nightly")
+    questions = Questions(given_options, "test")
+    teller = Teller(questions, given_options)
+    teller.tell({name: Position(now, 4)})
+    assert readers() == [{"name": "nightly", "offset": 4, "lag": 6}]
+    teller.tell({name: Position(now, 10)})
+    assert readers() == [{"name": "nightly", "offset": 10, "lag": 0}]
+    assert caplog.messages == []
+    teller.tell({name: Position("1.2", 3)})
+    teller.tell({name: Position(now, 3)})
+    assert readers() == [{"name": "nightly", "offset": 10, "lag": 0}], "who was refused tells no more"
+    [warning] = caplog.messages
+    assert warning.startswith(f"stream '{name}' does not keep the offset of 'nightly': the broker refused: 410")
+    for more in ({}, {"consumerName": "other", "storeBrokerOffsets": "false"}):
+        Teller(questions, options(broker.port, name, **more)).tell({name: Position(now, 4)})
+    assert len(readers()) == 1
+    questions.close()

@@ -293,12 +293,13 @@ function leased({ lease }: Queue): [string, string][] {
   return [["Lease", `“${lease.name}” has ${plural(lease.rows, "message")}, ${number(lease.start)} to ${number(lease.end - 1)}; until ${lease.until} unless it is heard of`]];
 }
 
-function streamed({ stream }: Queue): [string, string][] {
+function streamed({ stream, stored_offsets: readers = [] }: Queue): [string, string][] {
   if (!stream) return [];
   const oldest = stream.oldest ? `, the oldest of ${stream.oldest}` : "";
   return [
     ["Offsets", `${number(stream.first_offset)} first, ${number(stream.next_offset)} next`],
     ["Files", `${plural(stream.files, "file")}, ${bytes(stream.file_bytes)}${oldest}`],
+    ...readers.map(({ name, offset, lag }): [string, string] => [`Reader ${name}`, `at ${number(offset)}, ${number(lag)} from the end`]),
   ];
 }
 

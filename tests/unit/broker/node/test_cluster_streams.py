@@ -131,6 +131,38 @@ def test_offsets_are_told_over_any_node() -> None:
         assert told["life"].endswith(".0")
 
 
+def asked(cluster: Cluster, node: str, key: str, **body: Any) -> Any:
+    """What amq.stream answers at a node."""
+    client = cluster[node].client()
+    client.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True))
+    raw = json.dumps({"queue": "s", **body}).encode()
+    said = client.publish("amq.stream", key, raw, reply_to="amq.rabbitmq.reply-to")
+    cluster.wait(3000)
+    (answer,) = [one for one in said + client.say() if isinstance(one, Content)]
+    return json.loads(answer.body)
+
+
+def test_how_far_readers_are_is_known_to_the_next_owner() -> None:
+    cluster = three()
+    stream(cluster)
+    publish(cluster, confirming(cluster, "a"), 0, 9)
+    for number, name in enumerate("abc"):
+        assert asked(cluster, name, "store", name=f"of {name}", offset=number)["outcome"] == "stored"
+    assert asked(cluster, "b", "store", name="of a", offset=8)["outcome"] == "stored"
+    assert asked(cluster, "b", "store", name="of b", offset=None)["outcome"] == "stored"
+    expected = [{"name": "of a", "offset": 8, "lag": 1}, {"name": "of c", "offset": 2, "lag": 7}]
+    assert asked(cluster, away(cluster, "s")[0], "stored")["readers"] == expected
+    owner, (here, _) = owner_of(cluster, "s"), away(cluster, "s")
+    cluster.kill(owner)
+    cluster.wait(3000)
+    assert asked(cluster, here, "stored")["readers"] == expected
+    assert asked(cluster, here, "store", name="of c", offset=9)["outcome"] == "stored"
+    cluster.restart(owner)
+    cluster.wait(5000)
+    hand_over(cluster, "s", owner)
+    assert asked(cluster, here, "stored")["readers"] == [expected[0], {"name": "of c", "offset": 9, "lag": 0}]
+
+
 def test_readers_of_a_deleted_stream_are_cancelled() -> None:
     cluster = three()
     stream(cluster)
