@@ -17,7 +17,7 @@ A segment that is declared when its epoch has been committed is a replay: it has
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -48,7 +48,7 @@ FENCED_RUNS_MAX: Final = 16
 SEGMENTS_MAX: Final = 10_000
 """Of a vhost."""
 PRODUCERS_MAX: Final = 10_000
-"""Of a vhost."""
+"""Of a vhost. A user who is no administrator has half of what others leave at most."""
 TRANSACTIONS_MAX: Final = 10_000
 """Of a commit."""
 _WORDS: Final = (
@@ -135,6 +135,18 @@ def not_of(producer: Producer, user: str, is_administrator: bool) -> str:
     return f"producer '{producer.name}' belongs to user '{producer.user}'"
 
 
+def too_many(vhost: str, producers: Collection[Producer], user: str, is_administrator: bool) -> str:
+    """Why this user may not have one more; empty: it may."""
+    if len(producers) >= PRODUCERS_MAX:
+        return f"vhost '{vhost}' has {PRODUCERS_MAX} producers of transactions"
+    if is_administrator or 2 * (len(producers) + 1) <= PRODUCERS_MAX:
+        return ""
+    own = sum(producer.user == user for producer in producers)
+    if 2 * (own + 1) <= PRODUCERS_MAX - (len(producers) - own):
+        return ""
+    return f"user '{user}' has {own} producers of transactions in vhost '{vhost}', half of what others leave"
+
+
 class Transactions(Membership):
     """Handlers of the commands about transactions.
 
@@ -185,8 +197,8 @@ class Transactions(Membership):
                 raise PreconditionFailed(over(known.name, known.epoch, asked.epoch))
             if asked.run in known.fenced_runs:
                 raise PreconditionFailed(replaced(known, asked.run))
-        elif len(ledger.producers) >= PRODUCERS_MAX:
-            raise LimitReached(f"vhost '{command.vhost}' has {PRODUCERS_MAX} producers of transactions")
+        elif why := too_many(command.vhost, ledger.producers.values(), command.user, command.is_administrator):
+            raise LimitReached(why)
         if len(ledger.segments) >= SEGMENTS_MAX:
             raise LimitReached(f"vhost '{command.vhost}' has {SEGMENTS_MAX} open transactions")
         replay = known is not None and known.epoch == asked.epoch
@@ -382,8 +394,9 @@ class Transactions(Membership):
     def _refusal(self, topology: Topology, producer: Producer | None, command: c.CommitTransaction) -> Outcome | None:
         """Why it is not committed; None: it is, or was."""
         if producer is None:
-            if len(topology.ledger.producers) >= PRODUCERS_MAX:
-                return Outcome("refused", 406, f"vhost '{command.vhost}' has {PRODUCERS_MAX} producers of transactions")
+            known = topology.ledger.producers.values()
+            if why := too_many(command.vhost, known, command.user, command.is_administrator):
+                return Outcome("refused", 406, why)
         else:
             if why := not_of(producer, command.user, command.is_administrator):
                 return Outcome("refused", 403, why)

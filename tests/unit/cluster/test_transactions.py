@@ -162,6 +162,34 @@ def test_a_producer_is_its_first_users(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has 0 open transactions" in str(apply(map_, staging("txn.c", epoch=6)).error)
 
 
+def beginning(producer: str, user: str = "u", **more: Any) -> c.CommitTransaction:
+    """A commit of nothing."""
+    return c.CommitTransaction(vhost="/", producer=producer, epoch=0, run="r1", transactions=(), user=user, **more)
+
+
+def test_a_user_has_half_of_the_producers_that_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "PRODUCERS_MAX", 12)
+    map_ = ClusterMap()
+
+    def begun(user: str, **more: Any) -> int:
+        """How many producers of its own a user may begin now."""
+        for number in range(20):
+            command = beginning(f"{user}{number}", user=user, **more)
+            result = apply(map_, command).result
+            if result.outcome == "refused":
+                refused = apply(map_, staging(f"txn.{user}", f"{user}{number}", user=user, **more)).error
+                assert (result.code, result.reason) == (406, str(refused).partition(" - ")[2] or str(refused))
+                return number
+        raise AssertionError("there is an end to it")
+
+    assert (begun("u"), begun("v"), begun("w")) == (6, 3, 1), "some is always left"
+    assert begun("u") == 6, "what is there goes on"
+    reason = "user 'u' has 6 producers of transactions in vhost '/', half of what others leave"
+    assert apply(map_, beginning("u9")).result.reason == reason
+    assert begun("a", is_administrator=True) == 2, "administrators have what is left"
+    assert apply(map_, beginning("x", user="x")).result.reason.startswith("vhost '/' has 12")
+
+
 def test_the_end_of_a_vhost_is_the_end_of_its_transactions() -> None:
     map_ = ClusterMap()
     apply(map_, staging("txn.a"))
