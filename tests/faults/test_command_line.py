@@ -198,6 +198,9 @@ ROWS = (
     Row("producers list", "epoch"),
     Row("producers list --vhost /", "epoch"),
     Row("producers show nobody", "there is nothing of this name", code=1),
+    Row("leases list", "lease"),
+    Row("leases list --vhost /", "lease"),
+    Row("leases end q/1 --vhost {v}", "is not leased", code=1),
     Row("connections close {connection} --reason test", "is closed"),
     Row("connections close --of {u}", "are closed"),
     # all of it
