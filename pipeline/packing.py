@@ -155,13 +155,14 @@ def stream(value: pa.Array) -> bytes:
     return body
 
 
-def alone(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows, with a struct `value` as an Arrow stream of one row each: what a dead letter shows of it."""
+def alone(batch: pa.RecordBatch, bad: Sequence[BadRow]) -> pa.RecordBatch:
+    """The batch, with each bad row's struct `value` as an Arrow stream of its own: what a dead letter shows of it."""
     import pyarrow as pa
 
     value = batch.column("value")
     if not pa.types.is_struct(value.type):
         return batch
-    there = value.is_valid().to_pylist()
-    bodies = [stream(value.slice(row, 1)) if is_there else None for row, is_there in enumerate(there)]
+    bodies: list[bytes | None] = [None] * batch.num_rows
+    for row, _ in bad:
+        bodies[row] = stream(value.slice(row, 1)) if value[row].is_valid else None
     return batch.set_column(batch.schema.get_field_index("value"), "value", pa.array(bodies, pa.binary()))

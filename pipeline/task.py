@@ -139,7 +139,7 @@ def _write(
             if options.on_row_error == "fail":
                 raise BadRows(_told(bad[0], first, len(bad)))
             if options.on_row_error == "deadLetter":
-                dead = encode.dead_letters(packing.alone(batch), bad, options.message_bytes_max)
+                dead = encode.dead_letters(packing.alone(batch, bad), bad, options.message_bytes_max)
                 _publish(publisher, graves, staging, dead, 0)
                 buried += len(bad)
             else:
