@@ -51,6 +51,9 @@ PRODUCERS_MAX: Final = 10_000
 """Of a vhost. A user who is no administrator has half of what others leave at most."""
 TRANSACTIONS_MAX: Final = 10_000
 """Of a commit."""
+NAMES_BYTES_MAX: Final = 450_000
+"""Of all names of a commit: a command of the wiring log has 512 KiB at most."""
+DUE_MAX: Final = 1000
 _WORDS: Final = (
     "x-producer", "x-epoch", "x-run", "x-target", "x-partition", "x-attempt", "x-expires", "x-max-staged-bytes",
 )  # fmt: skip
@@ -458,7 +461,7 @@ def is_forgettable(producer: Producer, at_ms: int) -> bool:
 
 
 class Due(NamedTuple):
-    """What the leader has ended."""
+    """What the leader has ended, DUE_MAX of each at most: a command has a bound."""
 
     vhost: str
     segments: tuple[str, ...]
@@ -474,5 +477,5 @@ def due(map_: ClusterView, at_ms: int) -> Iterator[Due]:
             for producer in map_.producers(vhost.name)
             if is_forgettable(producer, at_ms) and not map_.segments_of(vhost.name, producer.name)
         )
-        if segments or producers:
-            yield Due(vhost.name, segments, producers)
+        for first in range(0, max(len(segments), len(producers)), DUE_MAX):
+            yield Due(vhost.name, segments[first : first + DUE_MAX], producers[first : first + DUE_MAX])

@@ -17,6 +17,7 @@ from cluster.state import Applied
 from cluster.transactions import (
     EPOCH_MAX,
     EXPIRES_TTL_MS,
+    NAMES_BYTES_MAX,
     PRODUCER_BYTES_MAX,
     RUN_BYTES_MAX,
     TRANSACTIONS_MAX,
@@ -57,6 +58,10 @@ def _names(request: Request) -> tuple[str, ...]:
     if len(names) > TRANSACTIONS_MAX:
         raise request.invalid(
             f"'transactions' has {len(names)} names, at most {TRANSACTIONS_MAX} are committed at once"
+        )
+    if (size := sum(map(len, names))) > NAMES_BYTES_MAX:
+        raise request.invalid(
+            f"'transactions' has names of {size} bytes, at most {NAMES_BYTES_MAX} are committed at once"
         )
     if len(set(names)) < len(names):
         raise request.invalid("'transactions' names one twice")

@@ -9,6 +9,7 @@ import pytest
 from cluster import commands as c
 from cluster import transactions
 from cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
+from cluster.raft.raft_log import COMMAND_BYTES_MAX
 from cluster.state import Applied, ClusterMap
 from tests.property.test_cluster_map import through_bytes
 from tests.property.test_transaction_fold import staging
@@ -200,3 +201,30 @@ def test_the_end_of_a_vhost_is_the_end_of_its_transactions() -> None:
 def test_an_import_opens_no_segment() -> None:
     applied = apply(ClusterMap(), c.ImportDefinitions(import_id="i", number=0, commands=(staging("txn.a"),)))
     assert "a staging exchange belongs to a transaction" in str(applied.error)
+
+
+def test_what_commands_name_fits_into_the_wiring_log() -> None:
+    """All of a vhost's transactions and producers may be over at once, and have the longest of names."""
+    map_ = ClusterMap()
+    many = 2 * transactions.DUE_MAX + 1
+    for number in range(many):
+        producer = f"{number:04}" + "p" * (transactions.PRODUCER_BYTES_MAX - 4)
+        assert apply(map_, staging(f"txn.{number:04}" + "x" * 196, **{"x-producer": producer})).ok
+    later = 2**50
+    ended = 0
+    for _ in range(2):
+        for found in transactions.due(map_, later):
+            for command in (
+                c.ExpireTransactions(at_ms=later, vhost=found.vhost, names=found.segments),
+                c.ForgetProducers(at_ms=later, vhost=found.vhost, names=found.producers),
+            ):
+                assert len(c.encode(command)) <= COMMAND_BYTES_MAX
+                assert apply(map_, command).ok
+            ended += len(found.segments) + len(found.producers)
+    assert (ended, map_.segments("/"), map_.producers("/")) == (2 * many, (), ())
+
+
+def test_the_longest_commit_fits_into_the_wiring_log() -> None:
+    name = "x" * (transactions.NAMES_BYTES_MAX // transactions.TRANSACTIONS_MAX)
+    command = commit(*[name] * transactions.TRANSACTIONS_MAX, run="r" * 64, user="u" * 255, vhost="v" * 255)
+    assert len(c.encode(command)) + transactions.PRODUCER_BYTES_MAX <= COMMAND_BYTES_MAX

@@ -302,6 +302,8 @@ def test_transactional_channels_do_not_stage() -> None:
         ("commit", {"producer": "p", "epoch": 0, "run": "r"}, "'transactions' must be a list of names"),
         ("commit", {"producer": "p", "epoch": 0, "run": "r", "transactions": ["a", "a"]}, "names one twice"),
         ("commit", {"producer": "p", "epoch": 0, "run": "r", "transactions": ["\ud800"]}, "has a name that no staging"),
+        ("commit", {"producer": "p", "epoch": 0, "run": "r", "transactions": [f"{n:0250}" for n in range(2000)]},
+         "names of 500000 bytes, at most 450000"),
         ("commit", {"producer": "p", "epoch": 0, "run": "r", "transactions": [], "ttl": 1}, "unknown field 'ttl'"),
         ("commit", {"producer": "p", "epoch": 0, "run": "r", "transactions": [], "ttl_ms": 1}, "'ttl_ms' must be an"),
         ("abort", {"producer": "p", "epoch": 0, "run": "r", "transactions": [], "rows": 1}, "unknown field 'rows'"),
