@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KEPT_MAX: Final = 4
-"""Connections of a process that wait for their next task."""
+"""Connections of a process that wait for their next task, whatever their options: who waits the longest goes first."""
 CHUNKS_IN_FLIGHT: Final = 4
 """A window has room for so many chunks at least, so that rows are encoded while others are on their way."""
 CHUNK_ROWS_MAX: Final = 10_000
@@ -69,12 +69,20 @@ class Written:
 
 
 _kept: dict[tuple[int, Options], list[Publisher]] = {}
+"""Those that waited the longest come first."""
+
+
+def _place(options: Options) -> tuple[int, Options]:
+    """Where connections for these options wait. What is another one with each batch is none of theirs."""
+    return os.getpid(), replace(options, epoch=None, counts_file=None)
 
 
 def _lend(options: Options, name: str) -> Publisher:
     """A publisher for one task. A process that was forked has the sockets of the one before, and leaves them alone."""
-    kept = _kept.get((os.getpid(), options))
+    kept = _kept.pop(_place(options), [])
     publisher = kept.pop() if kept else Publisher(options, name)
+    if kept:
+        _kept[_place(options)] = kept
     try:
         publisher.begin()
     except BaseException:
@@ -84,11 +92,13 @@ def _lend(options: Options, name: str) -> Publisher:
 
 
 def _give_back(options: Options, publisher: Publisher) -> None:
-    kept = _kept.setdefault((os.getpid(), options), [])
-    if len(kept) < KEPT_MAX:
-        kept.append(publisher)
-    else:
-        publisher.close()
+    place = _place(options)
+    _kept[place] = [*_kept.pop(place, []), publisher]
+    mine = [kept for kept in _kept if kept[0] == place[0]]
+    if sum(len(_kept[kept]) for kept in mine) > KEPT_MAX:
+        _kept[mine[0]].pop(0).close()
+        if not _kept[mine[0]]:
+            del _kept[mine[0]]
 
 
 def write(

@@ -473,6 +473,20 @@ def test_a_task_that_fails_gives_no_connection_back(broker: Broker, queue: str, 
     assert line.connections == 2
 
 
+def test_connections_of_batches_that_are_over_are_used_again(line: Line, queue: str) -> None:
+    for batch in range(6):  # as foreachBatch does it
+        more = {"txnAppId": "a", "txnVersion": str(batch), "countsFile": f"/tmp/{batch}"}
+        write(options_for(line.port, routingKey=queue, deliveryGuarantee="exactly-once", **more), rows(1))
+    assert line.connections == 1
+
+
+def test_connections_for_other_options_do_not_pile_up(line: Line, queue: str) -> None:
+    for seconds in (*range(9, 20), 9):
+        write(options_for(line.port, routingKey=queue, connectTimeoutMs=f"{seconds}000"), rows(1))
+    assert sum(map(len, task._kept.values())) == task.KEPT_MAX
+    assert line.connections == 12
+
+
 def test_so_many_connections_wait_and_no_more(broker: Broker, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "KEPT_MAX", 1)
     options = options_for(broker.port)
