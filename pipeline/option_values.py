@@ -61,6 +61,26 @@ def short(value: str) -> str:
     return value
 
 
+def name(bytes_max: int = 255) -> Callable[[str], str]:
+    """Of what there is: an empty one would stand for none."""
+
+    def parse(value: str) -> str:
+        if not 1 <= len(value.encode()) <= bytes_max or "\0" in value:
+            raise ValueError(f"1 to {bytes_max} bytes of UTF-8, none of them NUL")
+        return value
+
+    return parse
+
+
+def is_host(value: str) -> bool:
+    """Whether a resolver may be asked for it: a name has labels of 1 to 63 bytes."""
+    try:
+        value.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
 def parse_endpoints(value: str) -> tuple[Endpoint, ...]:
     """`host`, `host:port` or `[address]:port`, separated by commas; without a port, the one that suits TLS: 0."""
     found = []
@@ -70,7 +90,9 @@ def parse_endpoints(value: str) -> tuple[Endpoint, ...]:
             host, port = parts.hostname, parts.port
         except ValueError:
             host = port = None
-        if not host or parts.path or parts.username is not None or (port is None and word.endswith(":")):
+        if not host or not is_host(host) or any((parts.path, parts.query, parts.fragment)):
+            host = None
+        if host is None or parts.username is not None or (port is None and word.endswith(":")):
             raise ValueError("HOST:PORT, or several separated by commas")
         found.append(Endpoint(host, port or 0))
     if not found:
@@ -78,6 +100,8 @@ def parse_endpoints(value: str) -> tuple[Endpoint, ...]:
     return tuple(found)
 
 
+MOMENT_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: what is beyond are not ms."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -89,13 +113,17 @@ def duration_s(value: str) -> float:
 
 
 def moment_ms(value: str) -> int:
+    """One before 1970 is 1970: brokers have taken nothing before it."""
     try:
         if value.strip().isdecimal():
-            return int(value)
+            number = int(value)
+            if number > MOMENT_MS_MAX:
+                raise ValueError
+            return number
         moment = datetime.fromisoformat(value.strip())
         if moment.tzinfo is None:
             raise ValueError
-        return int(moment.timestamp() * 1000)
+        return max(int(moment.timestamp() * 1000), 0)
     except (ValueError, OverflowError):
         raise ValueError("ms since 1970, or a moment with its zone such as 2026-01-31T08:00:00Z") from None
 
@@ -118,7 +146,7 @@ def where(value: str) -> Where:
         return value.strip().lower()
     try:
         said = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(_WHERE) from None
     if not isinstance(said, dict):
         raise ValueError(_WHERE)

@@ -20,7 +20,9 @@ from pipeline.option_values import (
     Where,
     duration_s,
     flag,
+    is_host,
     moment_ms,
+    name,
     names,
     one_of,
     parse_endpoints,
@@ -116,7 +118,7 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
     "Guarantees": (
         Option("deliveryGuarantee", "at-least-once", one_of("at-least-once", "exactly-once"), "guarantee",
                "`exactly-once`: rows are staged at the broker and published when the whole batch is there, once."),
-        Option("txnAppId", None, short, "producer",
+        Option("txnAppId", None, name(), "producer",
                "Exactly-once: who writes. A stream has the id of its query, a batch is written anew each time."),
         Option("txnVersion", None, whole(0, 2**62), "epoch",
                "Exactly-once: which batch of that writer this is. One that is committed is not written again. A stream "
@@ -149,10 +151,10 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
     "What is read": (
         Option("stream", None, names, "streams",
                "The stream queues to read, separated by commas. A checkpoint is of these and no others."),
-        Option("queue", None, short, "queue",
+        Option("queue", None, name(), "queue",
                "In the place of `stream`, for streaming: a queue that is taken from. The query leases it, alone; what "
                "its batches have committed leaves the queue, with the next trigger."),
-        Option("consumerName", None, short, "consumer_name",
+        Option("consumerName", None, name(200), "consumer_name",
                "Of `queue`: the name of the lease. A query that starts again with it goes on where it was, and one "
                "that still runs with it is refused from then on. Of a query on `stream`: see `storeBrokerOffsets`."),
         Option("storeBrokerOffsets", "true", flag, "stores_offsets",
@@ -341,13 +343,21 @@ def _of_uri(given: Mapping[str, str], named: set[str]) -> dict[str, Any]:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
-    if parts.scheme not in ("amqp", "amqps") or not parts.hostname or "/" in parts.path[1:]:
-        raise BadOption("option 'uri' is '***': expected amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps://...")
+    if parts.query and parts.hostname:
+        raise BadOption("option 'uri' has a query (?...): leave it out, what it says has options of its own")
+    is_whole = parts.scheme in ("amqp", "amqps") and parts.hostname and "/" not in parts.path[1:] and not parts.fragment
+    vhost = unquote(parts.path[1:]) or "/"
+    if not is_whole or not is_host(parts.hostname or "") or len(vhost.encode()) > 255:
+        raise BadOption(
+            "option 'uri' is '***': expected amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps://..., with %2F for '/', "
+            "%3F for '?', %23 for '#' and %40 for '@' in a name or password"
+        )
+    assert parts.hostname is not None, "it was looked at"
     return {
         "endpoints": (Endpoint(parts.hostname, port or 0),),
         "username": unquote(parts.username) if parts.username is not None else "guest",
         "password": None if parts.password is None else unquote(parts.password),
-        "vhost": unquote(parts.path[1:]) or "/",
+        "vhost": vhost,
         "tls": parts.scheme == "amqps",
     }
 

@@ -138,6 +138,11 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
     if overwrite:
         raise BadOption('a broker cannot be overwritten, only added to: use .mode("append")')
     options, names = _checked(given, schema)
+    if options.producer is not None and options.epoch is None:
+        raise BadOption(
+            "option 'txnAppId' needs option 'txnVersion' in a batch, another one for each: without it the next batch "
+            "would be taken for this one, and not be written"
+        )
     return BatchWriter(options, names, uuid.uuid4().hex)
 
 

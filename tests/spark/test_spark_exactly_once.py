@@ -142,6 +142,40 @@ def test_a_batch_is_all_or_nothing_and_may_be_run_again(spark: Any, broker: Tran
     assert seen(broker) == Counter(dict.fromkeys(range(100), 3))
 
 
+def test_a_batch_that_is_published_to_two_places_has_two_writers(
+    spark: Any, broker: TransactionNode, tmp_path: Path
+) -> None:
+    """With one, the second would be taken for a replay of the first, and its rows be lost silently."""
+    from pipeline.foreach_batch import publish
+    from pipeline.options import BadOption
+
+    spark.range(10).selectExpr("cast(id AS string) AS value").write.json(str(tmp_path / "source"))
+    said: list[str] = []
+
+    def both(frame: Any, batch_id: int) -> None:
+        publish(frame, options_for(broker, txnAppId="one", exchange="a"), batch_id)
+        with pytest.raises(BadOption) as error:
+            publish(frame, options_for(broker, txnAppId="one", exchange="b"), batch_id)
+        said.append(str(error.value))
+        publish(frame, options_for(broker, txnAppId="two", exchange="b"), batch_id)
+
+    for checkpoint in ("first", "again"):  # the same batch in another run is a replay
+        query = spark.readStream.schema("value string").json(str(tmp_path / "source")).writeStream.foreachBatch(both)
+        query = query.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(240)
+    assert len(said) == 2
+    assert "give each `publish` of a batch a txnAppId of its own" in said[0]
+    assert seen(broker) == Counter(dict.fromkeys(range(10), 2))
+
+
+def test_a_batch_has_a_version_of_its_own(spark: Any, broker: TransactionNode) -> None:
+    """Without it the next one would be taken for this one."""
+    with pytest.raises(Exception, match="option 'txnAppId' needs option 'txnVersion' in a batch"):
+        spark.range(1).selectExpr("cast(id AS string) AS value").write.format("clusterbroker").options(
+            **options_for(broker, txnAppId="nightly")
+        ).mode("append").save()
+
+
 @pytest.mark.parametrize("option", ["txnVersion", "persistent"])
 def test_options_that_would_lose_rows(spark: Any, broker: TransactionNode, tmp_path: Path, option: str) -> None:
     more = {"txnVersion": {"txnAppId": "a", "txnVersion": "1"}, "persistent": {"persistent": "false"}}[option]

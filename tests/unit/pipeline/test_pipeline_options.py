@@ -63,6 +63,15 @@ def test_a_uri_says_it_all() -> None:
         ({"uri": "amqp://h:x/"}, "option 'uri' is '***': expected amqp://"),
         ({"uri": "amqp://h/a/b"}, "option 'uri' is '***': expected amqp://"),
         ({"uri": "amqp://h", "vhost": "v"}, "option 'uri' says what option 'vhost' says too"),
+        ({"uri": "amqp://h/?heartbeat=30"}, "option 'uri' has a query (?...): leave it out"),
+        ({"uri": "amqp://u:pass#word@h/"}, "%23 for '#'"),
+        ({"uri": "amqp://h#x"}, "option 'uri' is '***': expected amqp://"),
+        ({"uri": "amqp://a..b"}, "option 'uri' is '***': expected amqp://"),
+        ({"uri": "amqp://h/" + "v" * 256}, "option 'uri' is '***': expected amqp://"),
+        ({"endpoints": "a..b:5672"}, "option 'endpoints' is 'a..b:5672': expected HOST:PORT"),
+        ({"endpoints": "a?b"}, "option 'endpoints' is 'a?b': expected HOST:PORT"),
+        ({"endpoints": "h" * 64}, "expected HOST:PORT"),
+        ({"deliveryGuarantee": "exactly-once", "txnAppId": ""}, "option 'txnAppId' is '': expected 1 to 255 bytes"),
         ({"password": "a", "passwordFile": "b"}, "options 'password' and 'passwordFile' exclude each other"),
         ({"onRowError": "deadletter"}, "option 'deadLetterExchange' must name an exchange"),
         ({"deadLetterExchange": "x"}, "is used with 'onRowError' = 'deadLetter' only"),
@@ -88,6 +97,7 @@ def test_what_a_source_reads() -> None:
     assert (options.streams, options.starting) == (("a", "b"), (("a", 5), ("b", "latest")))
     assert (options.trigger_delay_max_s, options.ending_ms) == (90, 1_769_846_400_000)
     assert parse({"stream": "a", "startingTimestamp": "5"}, reads=True).starting_ms == 5
+    assert parse({"stream": "a", "startingTimestamp": "1960-01-01T00:00:00Z"}, reads=True).starting_ms == 0
     options = parse({"queue": "q, r", "consumerName": "n"}, reads=True)
     assert (options.queue, options.streams, options.lease_ttl_ms) == ("q, r", ("q, r",), 86_400_000)
 
@@ -114,6 +124,10 @@ def test_what_a_source_reads() -> None:
         ({"stream": "a", "startingOffsets": "latest", "startingTimestamp": "1"}, "exclude each other"),
         ({"stream": "a", "startingTimestamp": "yesterday"}, "expected ms since 1970, or a moment with its zone"),
         ({"stream": "a", "startingTimestamp": "2026-01-31T08:00:00"}, "or a moment with its zone"),
+        ({"stream": "a", "startingTimestamp": "1769846400000000"}, "expected ms since 1970, or a moment"),
+        ({"stream": "a", "startingOffsets": "[" * 100_000}, "expected earliest, latest, or an offset for each"),
+        ({"queue": "", "consumerName": "n"}, "option 'queue' is '': expected 1 to 255 bytes of UTF-8"),
+        ({"queue": "q", "consumerName": "n" * 201}, "expected 1 to 200 bytes of UTF-8"),
         ({"stream": "a", "maxTriggerDelay": "5 minutes"}, "expected a whole number and ms, s, m, h or d, such as 15m"),
         ({"stream": "a", "maxTriggerDelay": "5m"}, "option 'maxTriggerDelay' needs option 'minOffsetsPerTrigger'"),
     ],
