@@ -15,12 +15,12 @@ _REFUSED: Final = (
         r"message size .* is larger than",
         "set maxMessageBytes to what the broker takes, and such a row is a bad row (onRowError)",
     ),
-    (r"in header 'B?CC'|invalid header 'x-", "mend the column headers, whose values are texts"),
+    (r"in header 'B?CC'|invalid header 'x-", "leave it out of the column headers, whose values are texts"),
     (r"is no stream", "read it with the options queue and consumerName, or name a stream"),
     (r"is read by offsets, and not leased", "read it with the option stream in the place of queue"),
     (r"is leased by", "read it with that consumerName, or wait until its lease has ended"),
     (r"a lease needs it alone", "stop its other consumers first"),
-    (r"another run", "another query runs with this consumerName: give each its own queue, and its own name"),
+    (r"was taken over by run", "another query runs with this consumerName: give each its own queue, and its own name"),
     (r"unknown exchange type 'x-staging'", "this broker has no transactions: set deliveryGuarantee to at-least-once"),
 )
 _LOST: Final = (
@@ -40,4 +40,4 @@ def of_loss(text: str) -> str:
 
 
 def _first(known: tuple[tuple[str, str], ...], text: str) -> str:
-    return next((f". What to do: {hint}" for pattern, hint in known if re.search(pattern, text)), "")
+    return next((f": {hint}" for pattern, hint in known if re.search(pattern, text)), "")

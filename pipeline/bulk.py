@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from pipeline import advice
 from pipeline.connection import Connection, ConnectionLost, PublisherError, Refused
 from pipeline.encode import Chunk
 from pipeline.options import Options
@@ -31,7 +32,10 @@ class Nacked(Refused):
     """Queues had no room (overflow reject-publish), or could not keep the rows."""
 
     def __str__(self) -> str:
-        return f"the broker did not take {self.args[0]} rows (basic.nack): a queue is full or has lost its copies"
+        return (
+            f"the broker did not take {self.args[0]} rows (basic.nack): a queue is full and rejects (x-max-length, "
+            "x-overflow), or has lost its copies. Spark writes them again; let consumers catch up, or give it more room"
+        )
 
 
 class Unroutable(Refused):
@@ -67,7 +71,8 @@ def any_endpoint(options: Options, name: str, first: int, rounds_max: int) -> tu
         if left:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, ROUND_PAUSE_MAX_S)
-    raise ConnectionLost(f"no endpoint answers: {'; '.join(dict.fromkeys(reasons))}")
+    said = "; ".join(dict.fromkeys(reasons))
+    raise ConnectionLost(f"no endpoint answers: {said}{advice.of_loss(said)}")
 
 
 @dataclass(slots=True)

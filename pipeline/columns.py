@@ -109,7 +109,11 @@ def check_source(columns: Iterable[tuple[str, str]]) -> tuple[str, ...]:
             raise BadColumns(f"unknown column '{name}': {hint}The source's columns are {', '.join(SOURCE)}")
         if _plain(kind) not in allowed:
             raise BadColumns(f"column '{name}' has type {kind} in the schema: it is read as {' or '.join(allowed)}")
+        if name in wanted:
+            raise BadColumns(f"column '{name}' is there twice in the schema: name it once")
         wanted.append(name)
+    if not wanted:
+        raise BadColumns("the schema has no column: name one at least, such as 'offset bigint' to count messages")
     return tuple(wanted)
 
 

@@ -15,6 +15,7 @@ left alone for longer may have been ended by the broker, which is heard before a
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import socket
@@ -24,11 +25,12 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline import wire
+from pipeline import advice, wire
 from pipeline.option_values import Endpoint
 from pipeline.options import BadOption, Options
 from pipeline.wire import Heard
 
+_log: Final = logging.getLogger(__name__)
 CHANNEL: Final = 1
 CLOSE_PATIENCE_S: Final = 2.0
 READ_BYTES: Final = 1 << 18
@@ -62,7 +64,8 @@ class Refused(PublisherError):
     """The broker closed the channel or the connection: `args` are its code and its text."""
 
     def __str__(self) -> str:
-        return f"the broker refused: {self.args[0]} {self.args[1]}"
+        text = str(self.args[1]).removesuffix(".")
+        return f"the broker refused: {self.args[0]} {text}{advice.of_refusal(text)}"
 
 
 def password_of(options: Options) -> str:
@@ -263,6 +266,7 @@ class Connection:
             raise Refused(*heard.fields[:2])
         if heard.name == "connection.blocked":
             self.blocked = heard.fields[0] or "no reason given"
+            _log.warning("%s takes no publishes now (%s): rows wait until it does", self.endpoint, self.blocked)
         elif heard.name == "connection.unblocked":
             self.blocked = None
         else:

@@ -31,8 +31,8 @@ def publish(frame: DataFrame, options: Mapping[str, Any], batch_id: int) -> Coun
     """Publishes the frame's rows, and returns how many, when all are confirmed.
 
     With `deliveryGuarantee` = `exactly-once` the options must name who writes (`txnAppId`), and a `batch_id` that is
-    committed is not written again. So whoever publishes several frames of a batch needs a `txnAppId` for each. Raises BadOption and BadColumns at once, and what Spark raises when a task has
-    failed for good.
+    committed is not written again; so whoever publishes several frames of a batch needs a `txnAppId` for each. Raises
+    BadOption and BadColumns at once, and what Spark raises when a task has failed for good.
     """
     options = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     parsed = parse(options)

@@ -78,8 +78,8 @@ def of_json(said: Any, streams: Sequence[str]) -> dict[str, Position]:
         ) from None
     if set(positions) != set(streams):
         raise DataLost(
-            f"the checkpoint is of {_named(positions)}, and option 'stream' names {_named(streams)}: "
-            "use another checkpointLocation, or the same streams"
+            f"the checkpoint is of {_named(positions)}, and the options name {_named(streams)}: "
+            "use another checkpointLocation, or name the same"
         )
     return positions
 
@@ -114,7 +114,8 @@ def kept(stream: str, at: Position, bounds: Bounds, fail_on_data_loss: bool) -> 
         if fail_on_data_loss:
             raise DataLost(
                 f"stream '{stream}' ends before offset {at.offset}, its next one is {bounds.next}. "
-                "Give a lower one, or set failOnDataLoss to false"
+                "Give a lower one (or another checkpointLocation: is this one of another broker?), or set "
+                "failOnDataLoss to false"
             )
         return Position(bounds.life, bounds.next)
     return at

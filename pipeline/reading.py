@@ -133,7 +133,10 @@ class SpanReader:
             "x-stream-chunks": True,
             "x-stream-exact": self._options.fail_on_data_loss,
         }
-        self._consume(self._connection, arguments)
+        try:
+            self._consume(self._connection, arguments)
+        except Refused as error:
+            raise self._looked_at_again(self._connection, error) from error
         return self._connection
 
     def _consume(self, connection: Connection, arguments: dict[str, Any]) -> None:
@@ -180,13 +183,14 @@ class SpanReader:
         self._is_there(connection)
 
     def _heard(self, connection: Connection, timeout_s: float) -> list[Heard]:
-        """A stream that is gone, or has less than there was, is looked at again: that tells what was lost."""
         try:
             return connection.receive(timeout_s)
         except Refused as error:
-            if error.args[0] in GONE:
-                raise ConnectionLost(f"{connection.endpoint}: {error.args[1]}") from error
-            raise
+            raise self._looked_at_again(connection, error) from error
+
+    def _looked_at_again(self, connection: Connection, error: Refused) -> PublisherError:
+        """A stream that is gone, or has less than there was, is asked for its bounds: that tells what was lost."""
+        return ConnectionLost(f"{connection.endpoint}: {error.args[1]}") if error.args[0] in GONE else error
 
     def _decoded(self, heard: Heard) -> Records:
         records = decode(heard.body, self._wanted, self._next + 1, self._span.end + 1)

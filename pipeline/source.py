@@ -78,6 +78,11 @@ class BatchReader(FilteredReader):
             start = _placed(line, options, wanted, options.starting or EARLIEST, options.starting_ms)
             end = _placed(line, options, wanted, options.ending or LATEST, options.ending_ms)
             for name in wanted:
+                if end[name].offset < start[name].offset:
+                    raise BadOption(
+                        f"stream '{name}' would be read from offset {start[name].offset} to {end[name].offset}: let "
+                        "endingOffsets (endingTimestamp) be behind startingOffsets (startingTimestamp)"
+                    )
                 first = max(start[name].offset, self._first(line, name))
                 start[name] = start[name]._replace(offset=first)
                 end[name] = end[name]._replace(offset=max(min(end[name].offset, self._narrowed.high), first))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pipeline import encode, packing
 from pipeline.bulk import Publisher
+from pipeline.connection import PublisherError
 from pipeline.encode import BadRow, Encoder, Template
 from pipeline.options import Options
 from pipeline.packing import Packer
@@ -117,7 +118,10 @@ def write(
         else:
             staging = Staging(publisher, options, transaction, identity.partition, identity.attempt)
             publisher.repeats = False
-            written = _write(batches, columns, options, identity, publisher, staging)
+            try:
+                written = _write(batches, columns, options, identity, publisher, staging)
+            except PublisherError as error:
+                raise staging.understood(error) from error
             written = replace(written, transaction=transaction, segments=staging.names)
             publisher.repeats = True
     except BaseException:

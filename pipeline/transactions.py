@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pipeline.asking import Line
-from pipeline.bulk import Publisher
-from pipeline.connection import PublisherError, Refused
+from pipeline.bulk import Nacked, Publisher, Unroutable
+from pipeline.connection import ConnectionLost, PublisherError, Refused
 from pipeline.options import Options
 
 EXCHANGE: Final = "amq.txn"
@@ -28,6 +28,7 @@ TRANSACTIONS_MAX: Final = 10_000
 HELD_S: Final = 5.0
 """So long the answer to a commit may wait for the rows of earlier batches."""
 FENCED: Final = 409
+GONE: Final = 404
 _FENCED_TEXT: Final = "fenced:"
 
 
@@ -35,7 +36,8 @@ class TransactionRefused(PublisherError):
     """The broker does not commit this, whoever asks again. `args`: code and reason."""
 
     def __str__(self) -> str:
-        return f"the broker does not commit: {self.args[1]} ({self.args[0]})"
+        hint = ". Give txnExpiresMs more time than a batch takes" if self.args[0] == GONE else ""
+        return f"the broker does not commit: {self.args[1]} ({self.args[0]}){hint}"
 
 
 class Fenced(TransactionRefused):
@@ -46,6 +48,10 @@ class Fenced(TransactionRefused):
             f"{self.args[1]}. Is another query running with this txnAppId or checkpoint, or was a checkpoint reset? "
             "Give a query of its own another txnAppId"
         )
+
+
+class NotStaged(PublisherError):
+    """What an attempt was to stage, or had staged, is not at the broker: the attempt fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +82,12 @@ class Staging:
         return tuple(self._names.values())
 
     def segment(self, target: str) -> str:
-        """The exchange to publish to in the place of `target`. Raises ConnectionLost, Refused, Fenced."""
+        """The exchange to publish to in the place of `target`. Raises ConnectionLost, Refused, Fenced,
+        NotStaged."""
         if target not in self._names:
             if len(self._names) == SEGMENTS_MAX:
-                raise Refused(
-                    0, f"one task writes to more than {SEGMENTS_MAX} exchanges: partition the frame by exchange"
+                raise NotStaged(
+                    f"one task writes to more than {SEGMENTS_MAX} exchanges: partition the frame by exchange"
                 )
             name = f"txn.{uuid.uuid4().hex}"
             try:
@@ -92,6 +99,31 @@ class Staging:
                 raise _understood(error) from None
             self._names[target] = name
         return self._names[target]
+
+    def understood(self, error: PublisherError) -> PublisherError:
+        """What ended the attempt, in words of who wrote the rows: segments are nothing that they have named."""
+        if isinstance(error, Unroutable):
+            code, text, exchange, key = error.args
+            named = {name: target for target, name in self._names.items()}
+            return Unroutable(code, text, named.get(exchange, exchange), key)
+        if isinstance(error, Nacked):
+            return NotStaged(
+                f"the broker did not take {error.args[0]} rows (basic.nack): this task has more than maxStagedBytes "
+                f"({self._options.staged_bytes_max}), or what it staged has lost its copies. Raise it, or divide the "
+                "frame into more partitions"
+            )
+        if isinstance(error, Refused) and error.args[0] == GONE and any(n in error.args[1] for n in self.names):
+            return NotStaged(
+                "what this task had staged is gone: it was older than txnExpiresMs "
+                f"({self._options.transaction_expires_ms}; give it more time than a batch takes), or another query has "
+                "begun with this txnAppId or checkpoint (give each its own)"
+            )
+        if isinstance(error, ConnectionLost) and self._names:
+            return ConnectionLost(
+                f"{error}. With exactly-once an attempt ends with its connection, and Spark runs the task again as "
+                "often as spark.task.maxFailures says (a local master never, unless it is local[CORES,FAILURES])"
+            )
+        return error
 
     def _arguments(self, target: str) -> dict[str, Any]:
         partition, attempt = self._place
@@ -113,9 +145,7 @@ def _understood(error: Refused) -> PublisherError:
     if _FENCED_TEXT in text:
         return Fenced(FENCED, text[text.index(_FENCED_TEXT) :])
     if "unknown exchange type" in text:
-        return Refused(
-            error.args[0], f"{text}: this broker has no transactions, deliveryGuarantee must be at-least-once"
-        )
+        return Refused(error.args[0], text)
     return error
 
 

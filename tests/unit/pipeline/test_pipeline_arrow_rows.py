@@ -66,6 +66,8 @@ def test_a_chunk_without_a_row() -> None:
         ([("vaule", "binary")], "unknown column 'vaule': did you mean 'value'?"),
         ([("x", "binary")], "unknown column 'x': The source's columns are value, queue, offset"),
         ([("offset", "int")], "column 'offset' has type int in the schema: it is read as bigint"),
+        ([("offset", "bigint"), ("offset", "bigint")], "column 'offset' is there twice in the schema: name it once"),
+        ([], "the schema has no column: name one at least"),
         ([("value", "int")], "column 'value' has type int in the schema: it is read as binary or string"),
     ],
 )

@@ -183,8 +183,8 @@ def test_a_full_queue(broker: Broker, channel: Any) -> None:
 @pytest.mark.parametrize(
     "more, said",
     [
-        ({"password": "wrong"}, "403 ACCESS_REFUSED"),
-        ({"vhost": "nowhere"}, "530 NOT_ALLOWED"),
+        ({"password": "wrong"}, "403 ACCESS_REFUSED .* logfile: look at the options username, password"),
+        ({"vhost": "nowhere"}, "530 NOT_ALLOWED .* not found: look at the option vhost"),
     ],
 )
 def test_who_may_not_come_in(broker: Broker, more: dict[str, str], said: str) -> None:
@@ -194,7 +194,7 @@ def test_who_may_not_come_in(broker: Broker, more: dict[str, str], said: str) ->
 
 def test_an_exchange_that_is_not_there(broker: Broker, queue: str) -> None:
     publisher = Publisher(options_for(broker.port))
-    with pytest.raises(Refused, match="404 NOT_FOUND - no exchange 'nowhere'"):
+    with pytest.raises(Refused, match="404 NOT_FOUND - no exchange 'nowhere' in vhost '/': declare it, or look"):
         publish(publisher, queue, 10, exchange="nowhere")
     publisher.abandon()
 
@@ -334,7 +334,9 @@ def test_a_line_that_nobody_looked_after_is_replaced_before_its_next_use(
     assert line.connections == 2
 
 
-def test_a_blocked_publisher_waits_without_a_timeout(broker: Broker, channel: Any, queue: str) -> None:
+def test_a_blocked_publisher_waits_without_a_timeout(
+    broker: Broker, channel: Any, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
     publisher = Publisher(options_for(broker.port, publisherConfirmTimeoutMs="200"))
     publish(publisher, queue, 10)
     connection = publisher.connection
@@ -348,6 +350,7 @@ def test_a_blocked_publisher_waits_without_a_timeout(broker: Broker, channel: An
     finally:
         broker.set_alarm("memory", False)
     assert publisher.connection is connection
+    assert "takes no publishes now (low on memory): rows wait until it does" in caplog.text
     assert numbers_in(channel, queue) == [*range(10), *range(10)]
     publisher.close()
 

@@ -23,7 +23,7 @@ def test_a_checkpoint_says_where_each_stream_is() -> None:
     [
         ({"topic": {"0": 5}}, "the checkpoint has offsets of another source"),
         ([1], "the checkpoint has offsets of another source"),
-        ({"x": {"life": "1.0", "offset": 5}}, "the checkpoint is of 'x', and option 'stream' names 'a', 'b'"),
+        ({"x": {"life": "1.0", "offset": 5}}, "the checkpoint is of 'x', and the options name 'a', 'b'"),
         ({}, "the checkpoint is of none"),
     ],
 )

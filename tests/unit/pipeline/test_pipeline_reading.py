@@ -18,7 +18,7 @@ from pipeline import reading
 from pipeline.asking import Line as Questions
 from pipeline.connection import ConnectionLost, Refused
 from pipeline.offsets import DataLost, Position, Span
-from pipeline.options import Options, parse
+from pipeline.options import BadOption, Options, parse
 from pipeline.reading import ReadTimeout, SpanReader, Teller
 from tests.unit.pipeline.publisher_line import Line
 
@@ -162,6 +162,33 @@ def test_what_is_not_there_is_told(
     with pytest.raises(DataLost, match=said):
         read(options(broker.port, stream), span)
     assert read(options(broker.port, stream, failOnDataLoss="false"), span) == []
+
+
+def test_a_batch_that_ends_before_it_begins(broker: Broker, stream: str) -> None:
+    pytest.importorskip("pyspark")
+    from pipeline.source import BatchReader
+
+    reversed_ones = {"startingOffsets": f'{{"{stream}": 10}}', "endingOffsets": f'{{"{stream}": 5}}'}
+    reader = BatchReader(options(broker.port, stream, **reversed_ones), WANTED, None, frozenset())
+    with pytest.raises(BadOption, match=r"from offset 10 to 5: let endingOffsets .* be behind startingOffsets"):
+        reader.partitions()
+
+
+def test_what_is_gone_when_it_is_asked_for_is_looked_at_again(
+    broker: Broker, stream: str, life: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when retention takes it between the question and the consumer: what was lost is told, not what was said."""
+    consume, refusals = SpanReader._consume, [Refused(406, "offset 5 of stream 's' is gone, the first is 1200")]
+
+    def refused_once(*args: object) -> None:
+        while refusals:
+            raise refusals.pop()
+        consume(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SpanReader, "_consume", refused_once)
+    reader = SpanReader(options(broker.port, stream), Span(stream, life, 5, 9), WANTED)
+    assert sum(records.rows for records in reader) == 4
+    reader.close()
 
 
 def test_a_stream_that_is_deleted_under_its_reader(broker: Broker) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from pipeline import task, transactions
 from pipeline.bulk import Publisher
-from pipeline.connection import ConnectionLost, Refused
+from pipeline.connection import ConnectionLost, PublisherError, Refused
 from pipeline.options import BadOption, parse
 from pipeline.task import Identity, Written
-from pipeline.transactions import Fenced, Transaction, TransactionRefused, abort, commit, status
+from pipeline.transactions import Fenced, NotStaged, Transaction, TransactionRefused, abort, commit, status
 from tests.conftest import RunningNode
 from tests.unit.pipeline.publisher_line import Line
 from tests.unit.pipeline.transaction_broker import TransactionBroker
@@ -143,7 +143,7 @@ def test_a_zombie_writes_into_nothing(broker: TransactionNode) -> None:
         broker.drop(open_one["transaction"])  # committed without it, meanwhile
         yield batch(*range(10))
 
-    with pytest.raises(Refused, match="404 NOT_FOUND"):
+    with pytest.raises(NotStaged, match="another query has begun with this txnAppId"):
         task.write(batches(), ["value"], options, Identity("query", 0, 0), FIRST)
     assert broker.messages == []
 
@@ -165,6 +165,31 @@ def test_an_attempt_is_not_continued_on_another_connection(broker: TransactionNo
     line.close()
 
 
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ({"maxStagedBytes": "300"}, r"more than maxStagedBytes \(300\)"),
+        ({"exchange": "", "routingKey": "nowhere"}, "no queue takes rows for exchange '' with routing key 'nowhere'"),
+        ({"exchange": "nowhere"}, "no exchange 'nowhere' in vhost .*: declare it, or look at the options exchange"),
+    ],
+)
+def test_what_is_wrong_is_told_without_segments(broker: TransactionNode, more: dict[str, str], said: str) -> None:
+    with pytest.raises(PublisherError, match=said) as error:
+        stage(options_for(broker, **more), FIRST, batch(*[10**99] * 10))
+    assert "txn." not in str(error.value)
+    assert broker.messages == []
+
+
+def test_a_query_that_is_fenced_amid_a_batch_is_told_why(broker: TransactionNode) -> None:
+    def batches() -> Iterator[Any]:
+        yield batch(1)
+        stage(options_for(broker), Transaction("query", 0, "another run"), batch(2))
+        yield from (batch(3) for _ in range(1000))
+
+    with pytest.raises(PublisherError, match="another query has begun with this txnAppId or checkpoint"):
+        task.write(batches(), ["value"], options_for(broker), Identity("query", 0, 0, 0), FIRST)
+
+
 def test_each_target_has_its_segment(broker: TransactionNode) -> None:
     options = options_for(broker, exchange="usual")
     written = stage(options, FIRST, batch(1, 2, 3, exchange=["a", None, "a"]), batch(4, exchange=["b"]))
@@ -175,7 +200,7 @@ def test_each_target_has_its_segment(broker: TransactionNode) -> None:
 
 def test_so_many_targets_and_no_more(broker: TransactionNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "SEGMENTS_MAX", 2)
-    with pytest.raises(Refused, match="more than 2 exchanges: partition the frame by exchange"):
+    with pytest.raises(NotStaged, match="more than 2 exchanges: partition the frame by exchange"):
         stage(options_for(broker), FIRST, batch(1, 2, 3, exchange=["a", "b", "c"]))
 
 
@@ -224,7 +249,7 @@ def test_nobody_answers(model: TransactionBroker) -> None:
 
 def test_a_broker_without_transactions(model: TransactionBroker) -> None:
     model.knows_transactions = False
-    with pytest.raises(Refused, match="has no transactions, deliveryGuarantee must be at-least-once"):
+    with pytest.raises(Refused, match="has no transactions: set deliveryGuarantee to at-least-once"):
         stage(options_for(model), FIRST, batch(1))
 
 
