@@ -1,7 +1,8 @@
 """Questions to the broker itself, `amq.txn` and its like: one message there, one answer back, as JSON (waits).
 
 A question is repeated over all endpoints until it is answered, for as long as a confirm may take; those who ask know
-that it may have been heard more than once. A `Line` keeps its connection for the next question.
+that it may have been heard more than once. A node that is silent has its share of that time, lest nobody else be asked.
+A `Line` keeps its connection for the next question.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ REPLIES: Final = "replies"
 """The tag of the consumer that hears them."""
 UNAVAILABLE: Final = 503
 PAUSE_S: Final = 0.1
+SHARES_MAX: Final = 3
 _JSON_WITH_REPLY: Final = 0x8000 | 0x0200
 """Flags of the properties content_type and reply_to."""
 
@@ -38,11 +40,12 @@ class Line:
         """The first answer that is one, which the broker may hold back for `held_s` on top of the time of a confirm.
         Raises ConnectionLost, whose text says `about` whom it is, and Refused."""
         deadline_s = time.monotonic() + self._options.confirm_timeout_ms / 1000
+        share_s = self._options.confirm_timeout_ms / 1000 / min(len(self._options.endpoints), SHARES_MAX)
         lost = ConnectionLost("no time to ask")
         while (left_s := deadline_s - time.monotonic()) > 0:
             try:
-                connection = self._connected()
-                answer = ask(connection, exchange, key, body, left_s + held_s)
+                connection = self._connected(share_s)
+                answer = ask(connection, exchange, key, body, min(left_s, share_s) + held_s)
             except ConnectionLost as error:
                 lost = error
             except BaseException:
@@ -57,13 +60,13 @@ class Line:
             self._place += 1
         raise ConnectionLost(f"{exchange} '{key}' of {about} was not answered: {lost}")
 
-    def _connected(self) -> Connection:
+    def _connected(self, patience_s: float) -> Connection:
         if self._connection is not None and not self._connection.is_usable():
             self._abandon()
         if self._connection is None:
             rounds = self._options.reconnects_max
             self._connection, self._place = any_endpoint(self._options, self._name, self._place, rounds)
-            hear_replies(self._connection, self._options.confirm_timeout_ms / 1000)
+            hear_replies(self._connection, patience_s)
         return self._connection
 
     def _abandon(self) -> None:

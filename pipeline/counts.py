@@ -58,6 +58,8 @@ def tell(path: str | None, query: str, batch: int, counts: Counts) -> None:
         _log.warning(
             "batch %d of %s: %d rows skipped, %d dead-lettered", batch, query, counts.skipped, counts.dead_lettered
         )
+    if counts.already:
+        _log.warning("batch %d of %s was committed before, so it is not published again", batch, query)
     if path is None:
         return
     try:

@@ -148,6 +148,16 @@ def test_a_broker_that_sends_nothing(line: Line, broker: Broker) -> None:
     reader.close()
 
 
+def test_a_node_that_is_silent_is_not_the_only_one_that_is_asked(broker: Broker, line: Line, stream: str) -> None:
+    """As one that is frozen: its connections stand, and it says nothing."""
+    both = f"127.0.0.1:{line.port},127.0.0.1:{broker.port}"
+    questions = Questions(options(broker.port, stream, endpoints=both, readTimeoutMs="4000"), "test")
+    assert reading.bounds(questions, stream).next == ROWS
+    line.swallow_answers()
+    assert reading.bounds(questions, stream).next == ROWS
+    questions.close()
+
+
 @pytest.mark.parametrize(
     "span_of, said",
     [
