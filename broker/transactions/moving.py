@@ -35,19 +35,22 @@ ACTIVE_MAX: Final = 32
 PATIENCE_MS: Final = 5000
 """So long a group may be on its way before others need not wait for it: its target may have no owner for days."""
 COUNTED_MAX: Final = 1000
-"""Segments whose rows are asked for at once; of others nobody is told how many they are."""
+"""Segments whose rows are asked for at once; of others nobody is told how many they are. Who asks for more of them than
+that in one millisecond waits for the next: one answer may name 10,000."""
 COUNT_MS: Final = 1000
 """So long somebody waits to hear how many rows there are."""
 FINISHED_AT_ONCE: Final = 1000
 Key = tuple[str, str]
+Counted = Callable[[dict[str, tuple[int, int]]], None]
+"""Is told rows and bytes of segments by their names."""
 
 
 class Counting:
     """Somebody waits for the rows of some segments."""
 
-    def __init__(self, waits: int, then: Callable[[dict[str, tuple[int, int]]], None]) -> None:
+    def __init__(self, waits: int, then: Counted) -> None:
         self.waits = waits
-        self.then: Callable[[dict[str, tuple[int, int]]], None] | None = then
+        self.then: Counted | None = then
         self._rows: dict[str, tuple[int, int]] = {}
 
     def counted(self, name: str, rows: int, size: int) -> None:
@@ -85,6 +88,8 @@ class Moving:
         self._waiting: dict[Key, None] = {}  # lines that are due and wait for others to come to an end
         self._finished: list[Mover] = []
         self._counting: deque[tuple[int, Counting]] = deque()
+        self._asked: deque[tuple[str, Sequence[Segment], Counted]] = deque()  # they wait for the next millisecond
+        self._told = 0, 0  # ms, and of how many segments somebody was told in it
 
     # -- what the node tells --------------------------------------------------------------------------------------
 
@@ -159,13 +164,25 @@ class Moving:
         """The queue remembers what it has of the segment."""
         self._keepers.setdefault(segment_id, {})[queue] = None
 
-    def count(
-        self, vhost: str, segments: Sequence[Segment], then: Callable[[dict[str, tuple[int, int]]], None]
-    ) -> None:
+    def count(self, vhost: str, segments: Sequence[Segment], then: Counted) -> None:
         """Calls `then` with rows and bytes of segments by their names, when all are known or COUNT_MS are over."""
-        segments = segments[:COUNTED_MAX]
+        self._asked.append((vhost, segments, then))
+        self._count_some(self._node.now_ms)
+
+    def _count_some(self, now_ms: int) -> None:
+        while self._asked:
+            told_ms, told = self._told
+            told = told if told_ms == now_ms else 0
+            if told >= COUNTED_MAX:
+                return
+            vhost, segments, then = self._asked.popleft()
+            self._told = now_ms, told + len(segments)
+            self._count(vhost, segments[:COUNTED_MAX], then)
+
+    def _count(self, vhost: str, segments: Sequence[Segment], then: Counted) -> None:
         counting = Counting(len(segments), then)
-        faces = [(segment.name, self._node.vhosts[vhost].staging.get(segment.name)) for segment in segments]
+        here = self._node.vhosts.get(vhost)  # None: it was deleted while somebody waited
+        faces = [(segment.name, None if here is None else here.staging.get(segment.name)) for segment in segments]
         for name, face in faces:
             if face is None or face.entity.owner is None:
                 counting.answered(name, None)
@@ -186,8 +203,10 @@ class Moving:
         """When that will be."""
         while self._counting and self._counting[0][1].then is None:
             self._counting.popleft()
-        counted_ms, paced_ms = self._counting[0][0] if self._counting else None, self.pace.next_wake_ms
-        return min((at_ms for at_ms in (counted_ms, paced_ms) if at_ms is not None), default=None)
+        counted_ms = self._counting[0][0] if self._counting else None
+        asked_ms = self._told[0] + 1 if self._asked else None
+        wishes = (counted_ms, asked_ms, self.pace.next_wake_ms)
+        return min((at_ms for at_ms in wishes if at_ms is not None), default=None)
 
     # -- the turn -------------------------------------------------------------------------------------------------
 
@@ -195,6 +214,7 @@ class Moving:
         """Moves what is due."""
         while self._counting and self._counting[0][0] <= now_ms:
             self._counting.popleft()[1].over()
+        self._count_some(now_ms)
         self.pace.turn(now_ms)
         due, self.due = self.due, {}
         for key in due:

@@ -512,3 +512,20 @@ def test_rows_without_a_queue_are_passed_over_in_slices(monkeypatch: pytest.Monk
         world.wait(1)
     assert left == [15, 11, 6]
     assert alice.status()["unroutable"] == 19
+
+
+def test_who_asks_for_much_again_and_again_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer names all that a producer has open: up to 10,000, some 40 ms of work."""
+    monkeypatch.setattr(moving, "COUNTED_MAX", 4)
+    world, alice = begin()
+    for number in range(3):
+        alice.declare(f"txn.{number}")
+    raw = b'{"producer": "p"}'
+    alice.client.raw(5 * alice.client.content("amq.txn", "status", raw, channel=2, reply_to="amq.rabbitmq.reply-to"))
+    answers = []
+    while sum(answers) < 5:
+        world.turn()
+        answers.append(sum(isinstance(heard, Content) for heard in alice.client.hear(2)))
+        assert len(answers) < 5
+        world.wait(1)
+    assert answers == [2, 2, 1]
