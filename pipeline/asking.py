@@ -36,11 +36,15 @@ class Line:
         self._connection: Connection | None = None
         self._place = 0
 
-    def ask(self, exchange: str, key: str, body: Mapping[str, Any], about: str, held_s: float = 0.0) -> dict[str, Any]:
-        """The first answer that is one, which the broker may hold back for `held_s` on top of the time of a confirm.
-        Raises ConnectionLost, whose text says `about` whom it is, and Refused."""
-        deadline_s = time.monotonic() + self._options.confirm_timeout_ms / 1000
-        share_s = self._options.confirm_timeout_ms / 1000 / min(len(self._options.endpoints), SHARES_MAX)
+    def ask(
+        self, exchange: str, key: str, body: Mapping[str, Any], about: str, held_s: float = 0.0,
+        within_s: float = float("inf"),
+    ) -> dict[str, Any]:  # fmt: skip
+        """The first answer that is one, which the broker may hold back for `held_s` on top of the time of a confirm,
+        or of `within_s` if that is shorter. Raises ConnectionLost, whose text says `about` whom it is, and Refused."""
+        patience_s = min(self._options.confirm_timeout_ms / 1000, within_s)
+        deadline_s = time.monotonic() + patience_s
+        share_s = patience_s / min(len(self._options.endpoints), SHARES_MAX)
         lost = ConnectionLost("no time to ask")
         while (left_s := deadline_s - time.monotonic()) > 0:
             try:

@@ -16,12 +16,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+PARTS_MAX: Final = 100_000
+"""Tasks of a batch: each is an object in the driver, and more of them would end it."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 
 class DataLost(Exception):
     """Messages that were to be read are not there any more, or the checkpoint is of something else."""
+
+
+class TooManyParts(ValueError):
+    """A batch of more tasks than a driver can have; the text says what to change."""
 
 
 class Bounds(NamedTuple):
@@ -148,9 +154,15 @@ def _mean_bytes(bounds: Bounds) -> float:
 
 
 def spans(start: Positions, end: Positions, parts_min: int, rows_max: int | None) -> list[Span]:
-    """The tasks of a batch: at least `parts_min` as far as there are rows, and none with more than `rows_max`."""
+    """The tasks of a batch: at least `parts_min` as far as there are rows, and none with more than `rows_max`. Raises
+    TooManyParts."""
     whole = [Span(stream, at.life, at.offset, end[stream].offset) for stream, at in start.items()]
     total = sum(span.end - span.start for span in whole)
+    if rows_max is not None and total > rows_max * PARTS_MAX:
+        raise TooManyParts(
+            f"option 'maxRecordsPerPartition' is '{rows_max}', and a batch of {total} messages would have more than "
+            f"{PARTS_MAX} tasks: raise it, or bound a micro-batch with maxRecordsPerTrigger"
+        )
     found: list[Span] = []
     for span in whole:
         count = span.end - span.start

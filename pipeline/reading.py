@@ -29,6 +29,9 @@ EXCHANGE: Final = "amq.stream"
 TAG: Final = "span"
 CHUNKS_AHEAD: Final = 4
 """Deliveries that may be on their way while one is worked on: at most 4 MiB."""
+TELL_WITHIN_S: Final = 3.0
+TELL_PAUSE_S: Final = 60.0
+"""How long nothing is told after that was not enough."""
 GONE: Final = (404, 406)
 """How a channel ends when what was to be read of a queue is not there, or not any more."""
 
@@ -61,25 +64,29 @@ def _understood(answer: dict[str, Any]) -> dict[str, Any]:
 
 class Teller:
     """Tells the broker how far a query is, each time it has come on: for who looks at its lag. Without a name for the
-    query it tells nothing, and what cannot be told is logged and does not matter."""
+    query it tells nothing, and what cannot be told soon is logged and does not matter: a stream that cannot be written
+    may well be read."""
 
     def __init__(self, line: Line, options: Options) -> None:
         self._line = line
         self._name = options.consumer_name if options.stores_offsets and options.queue is None else None
         self._told: dict[str, Position] = {}
+        self._silent_until_s = 0.0
 
     def tell(self, positions: Mapping[str, Position]) -> None:
         """What of these is new: the next message of each stream that is not read and committed."""
         for stream, at in positions.items():
-            if self._name is None or self._told.get(stream) == at:
+            silent = self._name is None or time.monotonic() < self._silent_until_s
+            if silent or self._told.get(stream) == at:
                 continue
             body = {"queue": stream, "name": self._name, "offset": at.offset, "life": at.life}
             try:
-                _understood(self._line.ask(EXCHANGE, "store", body, f"stream '{stream}'"))
+                _understood(self._line.ask(EXCHANGE, "store", body, f"stream '{stream}'", within_s=TELL_WITHIN_S))
             except PublisherError as error:
                 _log.warning("stream '%s' does not keep the offset of '%s': %s", stream, self._name, error)
                 if isinstance(error, Refused):  # it would be again
                     self._name = None
+                self._silent_until_s = time.monotonic() + TELL_PAUSE_S
             self._told[stream] = at
 
 

@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.offsets import Bounds, DataLost, Limits, Position, Span, as_json, begin, kept, of_json, spans, target
+from pipeline.offsets import (
+    Bounds,
+    DataLost,
+    Limits,
+    Position,
+    Span,
+    TooManyParts,
+    as_json,
+    begin,
+    kept,
+    of_json,
+    spans,
+    target,
+)
 
 NOW = Bounds("1.0", 100, 200, 20_000)
 
@@ -81,6 +94,13 @@ def test_tasks() -> None:
     assert spans(start, end, 2, None) == [Span("a", "1", 0, 50), Span("a", "1", 50, 100)]
     assert [span.end - span.start for span in spans(start, end, 1, 30)] == [25, 25, 25, 25]
     assert spans(start, start, 8, None) == []
+
+
+def test_so_many_tasks_and_no_more() -> None:
+    begin, end = {"a": Position("1.0", 0)}, {"a": Position("1.0", 10**9)}
+    with pytest.raises(TooManyParts, match="'maxRecordsPerPartition' is '10', and a batch of 1000000000 messages"):
+        spans(begin, end, 1, 10)
+    assert len(spans(begin, end, 1, 10**4)) == 10**5
 
 
 @given(

@@ -148,6 +148,23 @@ def test_a_broker_that_sends_nothing(line: Line, broker: Broker) -> None:
     reader.close()
 
 
+def test_a_query_does_not_wait_for_what_it_only_tells(
+    broker: Broker, line: Line, stream: str, life: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when too few copies are in sync: a stream can be read, and nothing be kept in it."""
+    asked = options(line.port, stream, consumerName="query")
+    questions = Questions(asked, "test")
+    teller = Teller(questions, asked)
+    assert reading.bounds(questions, stream).next == ROWS
+    line.swallow_answers()
+    begun_s = time.monotonic()
+    for offset in (5, 6, 7):
+        teller.tell({stream: Position(life, offset)})
+    assert time.monotonic() - begun_s < 2 * reading.TELL_WITHIN_S
+    assert caplog.text.count("does not keep the offset of 'query'") == 1
+    questions.close()
+
+
 def test_a_node_that_is_silent_is_not_the_only_one_that_is_asked(broker: Broker, line: Line, stream: str) -> None:
     """As one that is frozen: its connections stand, and it says nothing."""
     both = f"127.0.0.1:{line.port},127.0.0.1:{broker.port}"
