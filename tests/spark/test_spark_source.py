@@ -116,25 +116,24 @@ def test_a_stream_as_a_batch(spark: Any, stream: StreamQueue, source: Any) -> No
 def test_filters_narrow_what_is_read(spark: Any, stream: StreamQueue, source: Any) -> None:
     """With Spark's setting and without it the rows are the same."""
     setting = "spark.sql.python.filterPushdown.enabled"
-    stream.add(0, 50)
-    moment = batch(spark, source()).where("offset = 49").first().enqueued_at
+    stream.add(0, 12)
+    moment = batch(spark, source()).where("offset = 11").first().enqueued_at
     cases = [
-        ("offset >= 10 AND offset < 30", list(range(10, 30)), 20),
-        ("offset IN (3, 5)", [3, 5], 3),
+        ("offset >= 2 AND offset < 7", [2, 3, 4, 5, 6], 2),
         ("queue = 'another'", [], 0),
-        (f"routing_key = '{stream.name}' AND offset > 47", [48, 49], 2),
-        ("routing_key = 'another'", [], 50),
-        ("message_id = 'm7'", [7], 50),
+        (f"routing_key = '{stream.name}' AND offset > 9", [10, 11], 1),
+        ("routing_key = 'another' OR message_id = 'm7'", [7], 3),
+        ("routing_key = 'another'", [], 3),
     ]
     try:
-        for value in ("true", "false"):
+        for value, some in (("true", cases), ("false", cases[:1])):
             spark.conf.set(setting, value)
-            for where, rows, planned in cases:
-                frame = batch(spark, source(maxRecordsPerPartition="1")).where(where)
+            for where, rows, planned in some:
+                frame = batch(spark, source(maxRecordsPerPartition="4")).where(where)
                 assert numbers(frame) == rows, where
-                assert frame.rdd.getNumPartitions() == ((planned or 1) if value == "true" else 50), where
-            late = batch(spark, source()).where(f"enqueued_at >= timestamp '{moment.isoformat()}'")
-            assert 49 in numbers(late)
+                assert frame.rdd.getNumPartitions() == ((planned or 1) if value == "true" else 3), where
+        spark.conf.set(setting, "true")
+        assert 11 in numbers(batch(spark, source()).where(f"enqueued_at >= timestamp '{moment.isoformat()}'"))
     finally:
         spark.conf.unset(setting)
 
