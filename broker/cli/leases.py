@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from broker.cli.commands import deed, listing
-from broker.cli.endings import Failed
 from broker.cli.given import OfVhost, QueueName, Vhost
 from broker.cli.reach import Reach
 from broker.cli.tables import Column, Document, Table, number
@@ -38,10 +37,12 @@ def lease_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
 
 
 @deed(app, "end")
-def lease_end(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
+def lease_end(
+    reach: Reach,
+    queue: QueueName,
+    vhost: Vhost = "/",
+    name: Annotated[str, typer.Option("--name", metavar="LEASE", help="Only if this reader has it.")] = "",
+) -> str:
     """End the lease on a queue, for one whose reader is gone. What is left of it returns, flagged as redelivered."""
-    lease = reach.api.document("/api/queues/{}/{}", vhost, queue).get("lease")
-    if not lease:
-        raise Failed(f"queue '{queue}' in vhost '{vhost}' is not leased")
-    reach.api.delete("/api/queues/{}/{}/lease", vhost, queue, query={"name": lease["name"]})
-    return f"the lease of '{lease['name']}' on queue '{queue}' is ended"
+    reach.api.delete("/api/queues/{}/{}/lease", vhost, queue, query={"name": name} if name else {})
+    return f"nobody leases queue '{queue}'"

@@ -47,6 +47,8 @@ class Row:
     ways: str = BOTH
 
 
+TAKE = '{"queue": "leased", "name": "n", "run": "r"}'
+
 ROWS = (
     Row("version", "."),
     Row("settings", "CLUSTERBROKER_NAME"),
@@ -200,7 +202,11 @@ ROWS = (
     Row("producers show nobody", "there is nothing of this name", code=1),
     Row("leases list", "lease"),
     Row("leases list --vhost /", "lease"),
-    Row("leases end q/1 --vhost {v}", "is not leased", code=1),
+    Row("queues declare leased --vhost {v}", "is declared"),
+    Row("exchanges publish amq.lease -k take --vhost {v}", "published", stdin=TAKE),
+    Row("leases end leased --vhost {v} --name other", "is leased by 'n'", code=4),
+    Row("leases end leased --vhost {v} --name n", "nobody leases queue 'leased'"),
+    Row("leases end leased --vhost {v}", "nobody leases queue 'leased'"),
     Row("connections close {connection} --reason test", "is closed"),
     Row("connections close --of {u}", "are closed"),
     # all of it
