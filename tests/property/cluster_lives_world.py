@@ -137,6 +137,36 @@ def index_is_whole(site: Site) -> None:
         raise Broken(f"the index of {site.name} names segments that are gone: {missing}")
 
 
+def checkpoint_some(site: Site, rng: random.Random) -> str:
+    """A checkpoint begins at this node, or comes to its end, or both."""
+    journal, said = journal_of(site), ""
+    if journal.checkpoint is None and journal.idle:
+        site.begin_checkpoint()
+        said = f"{site.name} begins a checkpoint"
+    if journal.checkpoint is not None and rng.random() < 0.7:
+        journal.complete_checkpoint()
+        index_is_whole(site)
+        said = f"{site.name} has a checkpoint"
+    return said
+
+
+def copy_forward(site: Site, rng: random.Random) -> str:
+    """An old segment's messages are written again at this node."""
+    journal = journal_of(site)
+    old = [number for number in journal.segments if number < journal.end.segment and journal.use.live(number)]
+    if not old:
+        return ""
+    segment = rng.choice(old)
+    assert site.node.part is not None
+    for queue_id, seq, offset, message in journal.old_messages(segment):
+        queue = site.node.queues.get(queue_id)
+        if queue is None:
+            site.node.part.copying.move(queue_id, seq, segment, offset, message)
+        elif not queue.deleted:
+            queue.ring.rewrite(seq, segment, offset, message)
+    return f"{site.name} writes segment {segment} again"
+
+
 class Faults:
     """What befalls the nodes of one queue. Each deed returns its line of the story, empty when there was no occasion.
 
@@ -226,33 +256,12 @@ class Faults:
     def checkpoint(self) -> str:
         """It takes a while, or is done at once."""
         rng = self.cluster.rng
-        site = self.cluster[rng.choice(self._up)]
-        said = ""
-        if journal_of(site).checkpoint is None and journal_of(site).idle:
-            site.begin_checkpoint()
-            said = f"{site.name} begins a checkpoint"
-        if journal_of(site).checkpoint is not None and rng.random() < 0.7:
-            journal_of(site).complete_checkpoint()
-            index_is_whole(site)
-            said = f"{site.name} has a checkpoint"
-        return said
+        return checkpoint_some(self.cluster[rng.choice(self._up)], rng)
 
     def forward(self) -> str:
         """An old segment's messages are written again."""
-        site = self.cluster[self.cluster.rng.choice(self._up)]
-        journal = journal_of(site)
-        old = [number for number in journal.segments if number < journal.end.segment and journal.use.live(number)]
-        if not old:
-            return ""
-        segment = self.cluster.rng.choice(old)
-        assert site.node.part is not None
-        for queue_id, seq, offset, message in journal.old_messages(segment):
-            queue = site.node.queues.get(queue_id)
-            if queue is None:
-                site.node.part.copying.move(queue_id, seq, segment, offset, message)
-            elif not queue.deleted:
-                queue.ring.rewrite(seq, segment, offset, message)
-        return f"{site.name} writes segment {segment} again"
+        rng = self.cluster.rng
+        return copy_forward(self.cluster[rng.choice(self._up)], rng)
 
     def move(self) -> str:
         """The owner gives the queue to another."""

@@ -8,6 +8,7 @@ comes again, and a range that was told holds exactly what is said of it.
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.amqp import methods as m
 from tests.budget import examples
+from tests.property.cluster_lives_world import SEGMENT_BYTES, checkpoint_some, copy_forward, journal_of
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Content, bodies
 from tests.unit.broker.session.leasing_reader import ANSWERS, Reader, sliced
@@ -31,6 +33,8 @@ class Leases(RuleBasedStateMachine):
         if in_slices:
             sliced(self.patch)
         self.cluster = Cluster(*NODES)
+        for site in self.cluster.sites.values():
+            journal_of(site).segment_bytes = SEGMENT_BYTES
         self.cluster["a"].client().declare("q")
         self.transient = transient
         self.resident = resident
@@ -188,6 +192,16 @@ class Leases(RuleBasedStateMachine):
         else:
             self.cluster.restart(next(name for name in NODES if not self.cluster[name].alive))
         self.cluster.wait(3000)
+
+    @rule(pick=st.integers(0, 2), seed=st.integers(0, 99))
+    def a_checkpoint(self, pick: int, seed: int) -> None:
+        """It begins, or ends, or both."""
+        checkpoint_some(self.cluster[self.at(pick)], random.Random(seed))
+
+    @rule(pick=st.integers(0, 2), seed=st.integers(0, 99))
+    def an_old_segment_is_written_again(self, pick: int, seed: int) -> None:
+        copy_forward(self.cluster[self.at(pick)], random.Random(seed))
+        self.cluster.turn()
 
     @rule(pick=st.integers(0, 2))
     def the_queue_moves(self, pick: int) -> None:

@@ -5,6 +5,7 @@ of its producer's epochs; nothing else is anywhere.
     attempt    a segment opened at some node, and rows that are confirmed, or not: then it is given up
     commit     of whole attempts, one for each part of an epoch; asked once or twice, at any node
     full       a queue that refuses beyond three messages; somebody takes from it now and then
+    journals   their segments are small; checkpoints take a while, and what lives in old segments is written again
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from broker.amqp import methods as m
 from cluster import commands as c
+from tests.property.cluster_lives_world import SEGMENT_BYTES, checkpoint_some, copy_forward, journal_of
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.harness import Client, Content
 from tests.unit.broker.transactions.stager import Stager
@@ -43,6 +45,8 @@ class Life:
         self.names = self.taken = 0
         self.seen: dict[str, list[bytes]] = {queue: [] for queue in QUEUES}
         self.told: list[str] = []
+        for site in self.cluster.sites.values():
+            journal_of(site).segment_bytes = SEGMENT_BYTES
         for queue, key in QUEUES.items():
             client = self.node.client()
             words = {"x_max_length": 3, "x_overflow": "reject-publish"} if queue == "full" else {}
@@ -57,6 +61,7 @@ class Life:
         deeds = [
             *[self.attempt] * 6, *[self.commit] * 4, *[self.some_rounds] * 4, self.new_run, self.kill, self.restart,
             self.break_link, self.hand_over, self.slow_disk, self.take, self.zombie, self.abort,
+            *[self.checkpoint] * 2, *[self.forward] * 2, self.copy_anew,
         ]  # fmt: skip
         for _ in range(steps):
             deed = self.chance.choice(deeds)
@@ -176,13 +181,31 @@ class Life:
             self.cluster._round()
         site.disk_waits = False
 
+    def checkpoint(self) -> None:
+        checkpoint_some(self.node, self.chance)
+
+    def forward(self) -> None:
+        copy_forward(self.node, self.chance)
+
+    def copy_anew(self) -> None:
+        """A copy of a queue or a segment ends, and is made anew at the same node."""
+        entity = self.chance.choice(tuple(self.cluster.running[0].map.lasting_queues()))
+        others = [name for name in entity.replicas if name != entity.owner]
+        if others:
+            name = self.chance.choice(others)
+            self.cluster.order(c.MoveReplica(queue_id=entity.queue_id, remove=(name,)))
+            self.cluster.order(c.MoveReplica(queue_id=entity.queue_id, add=(name,)))
+
     def take(self) -> None:
         self.taken += self.drain(self.node.client(), "full", 2)
 
     def drain(self, client: Client, queue: str, most: int = 10**9) -> int:
         for count in range(most):
-            heard = [said for said in client.say(m.BasicGet(queue=queue, no_ack=True)) if isinstance(said, Content)]
+            heard = client.say(m.BasicGet(queue=queue, no_ack=True))
             if not heard:
+                client.leave()  # nobody serves the queue now: the answer would come when nobody looks any more
+                return count
+            if not isinstance(heard[0], Content):
                 return count
             self.seen[queue].append(heard[0].body)
         return most
