@@ -216,6 +216,10 @@ class Leasing:
         entity = self._queue.entity
         return f"queue '{entity.name}' in vhost '{entity.vhost}'"
 
+    @property
+    def _moving(self) -> LeaseAnswer:
+        return LeaseAnswer(503, f"unavailable, may be repeated: an operator moves messages of {self._place}")
+
     def _judge(self, word: Take | Settle | Release) -> LeaseAnswer | None:
         lease = self.lease
         if word.life and word.life != life_of(self._queue.entity):
@@ -269,7 +273,7 @@ class Leasing:
         if word.start > max(top, end):
             return LeaseAnswer(406, f"{word.start} is beyond {self._place}, which ends at {top}")
         if queue.aside and word.start > end:
-            return LeaseAnswer(503, f"unavailable, may be repeated: an operator moves messages of {self._place}")
+            return self._moving
         if lease is None:
             first = min((seq for seq, *_ in ring.living(1, top - 1, 1)), default=top)
             lease = self.lease = Lease(word.name, first, first, now_ms)
@@ -282,6 +286,8 @@ class Leasing:
         lease.ttl_ms = word.ttl_ms
         if word.start > lease.end:
             yield from self._add(lease, word.start, ALL, ALL)
+            if queue.aside:  # since the walk began: what is aside, and behind it, may return, and is not leased
+                return self._moving
             lease.end = word.start
         yield from self._settle(lease, word.start)
         if not queue.halted:

@@ -545,6 +545,28 @@ def test_words_behind_a_walk_are_carried_out_in_their_order(monkeypatch: pytest.
     assert world.queue("q").ready == 2
 
 
+def test_messages_that_an_operator_moves_amid_a_walk_are_not_stepped_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    sliced(monkeypatch)
+    client, reader = leased(10)
+    world, queue = client.world, client.world.queue("q")
+    reader.take(rows=1)
+    one = world.client()
+    one.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True))
+    body = json.dumps({"queue": "q", "name": "n", "run": "r1", "from": 9, "rows_max": 10}).encode()
+    one.raw(one.content("amq.lease", "take", body, reply_to="amq.rabbitmq.reply-to"))
+    world.turn()
+    assert queue.ring.set_aside(7)
+    queue.aside += 1
+    for _ in range(30):
+        world.wait(1)
+    (answer,) = [json.loads(said.body) for said in one.hear(1) if isinstance(said, Content)]
+    assert (answer["code"], "an operator moves messages" in answer["reason"]) == (503, True)
+    queue.ring.put_back(7)
+    queue.aside -= 1
+    taken = reader.take(9)
+    assert (taken["acknowledged"], taken["rows"], queue.ready) == (9, 2, 0)
+
+
 def test_a_queue_that_is_deleted_amid_a_walk_answers_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     sliced(monkeypatch)
     client, reader = leased(10)
