@@ -196,7 +196,7 @@ def table_of(result: dict[str, Any], taking: Consumers, watch: Watch, kills: dic
     table.add_row("alarms", f"{len(taking.alarms):,}", f"of {result['alarms']:,}")
     sums = "as in the files" if taking.totals == result["totals"] else f"not as in the files: {result['totals']}"
     table.add_row("totals by region", f"{len(taking.seen):,}", f"Wh of {len(taking.totals)} regions: {sums}")
-    table.add_row("delivered again", f"{taking.again:,}", "after a kill; consumers know them by their id")
+    table.add_row("delivered again", f"{taking.again:,}", "after a kill, and known by their ids")
     table.add_row("windows", f"{len(taking.windows):,}", "of 15 minutes and a region, when complete")
     for name, at_s in kills.items():
         table.add_row("kill -9", "", f"{name}, after {at_s:.0f} s")

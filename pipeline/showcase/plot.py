@@ -66,11 +66,13 @@ def draw(samples: Sequence[Sample], kills: Mapping[str, float], title: str, path
         for at_s in kills.values():
             axis.axvline(at_s, color="crimson", linestyle="--", linewidth=1)
     axes[0].set_xlim(0, ends_s)
-    for name, at_s in kills.items():
+    for place, (name, at_s) in enumerate(kills.items()):
         is_late = at_s > 0.7 * ends_s
-        axes[0].annotate(f"kill -9: {name}", (at_s, 1), xycoords=("data", "axes fraction"), color="crimson",
-                         xytext=(-4 if is_late else 4, -2), textcoords="offset points", va="top", fontsize="small",
-                         ha="right" if is_late else "left")  # fmt: skip
+        axes[0].annotate(
+            f"kill -9: {name}", (at_s, 1), xycoords=("data", "axes fraction"), color="crimson", fontsize="small",
+            xytext=(-4 if is_late else 4, -2 - 12 * place), textcoords="offset points", va="top",
+            ha="right" if is_late else "left",
+        )  # fmt: skip
     axes[-1].set_xlabel("seconds")
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
