@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _STREAMING_ONLY: Final = {
-    "consumerName": "consumer_name",
     "maxRecordsPerTrigger": "trigger_rows_max",
     "maxBytesPerTrigger": "trigger_bytes_max",
     "minOffsetsPerTrigger": "trigger_rows_min",
@@ -224,6 +223,8 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
         return JournalReader(options, names, arrow, texts)
     if options.queue is not None:
         raise BadOption("option 'queue' is for streams: readStream, for a batch with trigger(availableNow=True)")
+    if options.consumer_name is not None:
+        raise BadOption("option 'consumerName' is for streams, which have triggers: leave it out")
     return BatchReader(options, names, arrow, texts)
 
 
