@@ -13,6 +13,7 @@
                                            kill_in_sync        a sync begins, and one of the two dies
                                            half_sync           part of it is written, the rest is not
     an acknowledgement reaches a node      stall_settler       which stands still until it has been failed
+    an owner reads a stream's file         late_read           it takes long, and who may have asked dies and is back
 
 A moment is used with a chance that the run draws (`aim`), times a share where such moments are many. When a run is
 restricted to certain faults, it is about them, and every second moment is used.
@@ -29,6 +30,7 @@ from replication.messages import SyncBucket, SyncOffer, SyncWant
 from tests.simulation.consumers import Consumer
 from tests.simulation.network import DATA
 from tests.simulation.site import Site
+from tests.simulation.streams import StreamReader
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 DIRECTED: Final = (
     "cut_after_in_sync", "wipe_newcomer", "slow_at_election", "kill_in_hand_over", "kill_settler", "drop_attached",
     "kill_at_election", "unrelated_entry", "kill_in_sync", "drop_attach", "drop_delivery", "late_owner", "half_sync",
-    "stall_settler", "late_attached",
+    "stall_settler", "late_attached", "late_read",
 )  # fmt: skip
 LOST: Final[dict[type, tuple[str, float]]] = {
     Attach: ("drop_attach", 0.2),
@@ -69,6 +71,7 @@ class Directed:
         self.world.control.before_commit = self._before_commit
         self.world.on_sent = self._sent
         self.world.on_settling = self._settling
+        self.world.on_stream_read = self._stream_read
 
     def _aimed(self, name: str, share: float = 1.0) -> bool:
         if not self.faults.active or name not in self.names or self.rng.random() >= self.aim * share:
@@ -209,6 +212,17 @@ class Directed:
         if self._aimed("half_sync"):
             self.faults.slow(self.rng.uniform(0.2, 0.6), copy)
             self.schedule.after(self.rng.uniform(0.003, 0.006), self._kill_if_up, site)
+
+    def _stream_read(self, site: Site) -> float:
+        """An owner, or a member that copies, is about to read: how much longer it takes."""
+        readers = [actor.socket.site for actor in self.world.actors if isinstance(actor, StreamReader) and actor.socket]
+        asking = [reader for reader in readers if reader is not site]
+        if not asking or not self._aimed("late_read", 0.5):
+            return 0.0
+        victim = self.rng.choice(asking)
+        if victim.up:
+            self.faults.strike(victim, 0.02)
+        return self.rng.uniform(0.3, 1.5)
 
     def _settling(self, consumer: Consumer) -> None:
         """A client is about to acknowledge what somebody else gets, at another node, when this node is failed."""

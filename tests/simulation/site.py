@@ -419,8 +419,11 @@ class Site:
                 self.wiring.propose(command, done)
         if node.loads:
             for load in node.loads:
-                content = self._read_stream(load) if isinstance(load, StreamLoad) else None
-                schedule.after(0.0005 + self.journal.delay_s, self.do, self.life, self._loaded, node, load, content)
+                content, longer_s = None, self.journal.delay_s
+                if isinstance(load, StreamLoad):
+                    content = self._read_stream(load)
+                    longer_s += self.world.on_stream_read(self)
+                schedule.after(0.0005 + longer_s, self.do, self.life, self._loaded, node, load, content)
             node.loads = []
         if node.checks:
             checks, node.checks = node.checks, []

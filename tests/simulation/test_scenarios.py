@@ -2,9 +2,10 @@
 
 A seed means what it meant only as long as nothing draws from its chance in another order. Those whose story is told
 elsewhere: a copy that came back with its past (seed 30) and a rotating queue without a consumer at a replica (seed 80)
-in tests/unit/broker/node; one queue that looked first at a peer that was quick again, so that the peer's other queues
-never took it back (seed 277768354), and a sync that ended before what had waited behind it was folded, and lowered its
-producers' numbers (seed 288443043), in tests/unit/replication.
+in tests/unit/broker/node, and so is a stream's copy that took what its files had for committed (seed 2 with streams);
+one queue that looked first at a peer that was quick again, so that the peer's other queues never took it back (seed
+277768354), and a sync that ended before what had waited behind it was folded, and lowered its producers' numbers (seed
+288443043), in tests/unit/replication.
 """
 
 from __future__ import annotations

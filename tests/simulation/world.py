@@ -78,6 +78,7 @@ class World:
         self.reviews: list[Callable[[Applied], None]] = []
         self.on_sent: Callable[[Site, str, Any], None] = lambda _site, _peer, _head: None
         self.on_settling: Callable[[Consumer], None] = lambda _consumer: None
+        self.on_stream_read: Callable[[Site], float] = lambda _site: 0.0
         self.checkers = Checkers(self)
         self.raft = raft
         self.sites: dict[str, Site] = {}
