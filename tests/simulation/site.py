@@ -419,10 +419,12 @@ class Site:
                 self.wiring.propose(command, done)
         if node.loads:
             for load in node.loads:
-                content, longer_s = None, self.journal.delay_s
+                longer_s = self.journal.delay_s  # the reader's thread is there before what it reads goes away
                 if isinstance(load, StreamLoad):
                     content = self._read_stream(load)
                     longer_s += self.world.on_stream_read(self)
+                else:
+                    content = self.journal.read(load.queue_id, load.locations)
                 schedule.after(0.0005 + longer_s, self.do, self.life, self._loaded, node, load, content)
             node.loads = []
         if node.checks:
@@ -458,10 +460,10 @@ class Site:
 
     def _loaded(self, node: Node, load: Any, content: Any) -> None:
         if node is self.node and load.wanted():
-            node.loaded(load, self.journal.read(load.queue_id, load.locations) if content is None else content)
+            node.loaded(load, content)
 
     def _read_stream(self, load: StreamLoad) -> Any:
-        """The reader's thread has the place from the loop, and is there before what it reads goes away."""
+        """Where it is now, as the loop says it."""
         part, streams = load.part(), self.journal.streams
         assert streams is not None, "a stream's files are read where there are some"
         return streams.take(load.queue_id, part, load.wish) if part is not None else NOTHING
