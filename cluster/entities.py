@@ -77,6 +77,9 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     """An operator has paused it: its owner hands nothing out."""
     staging: bool = False
     """It holds the rows of a segment: nobody meets it by its name, which another queue may have, and no policy."""
+    declared_ms: int = 0
+    """When it was declared, by the wall clock of who proposed it, ms since 1970; 0: by an earlier release. Brokers all
+    count their queues from 1: this tells them apart."""
 
     @property
     def transient(self) -> bool:

@@ -208,6 +208,7 @@ class Topology:
             incarnation=command.incarnation,
             replicas=replicas,
             in_sync=replicas,
+            declared_ms=command.at_ms,
         )
         queue = self.adopt_queue(place(queue, command))
         changes.append(QueueDeclared(queue))

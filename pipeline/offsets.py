@@ -3,7 +3,7 @@
 An offset counts from 0 and names the same message for ever, in one *life* of its stream: a stream that is deleted and
 declared anew, or that lost what was confirmed, begins another. So a checkpoint says of each stream
 
-    {"readings": {"life": "12.0", "offset": 1200}}        the next message that is not read yet
+    {"readings": {"life": "19aa5b3c1f0.12.0", "offset": 1200}}        the next message that is not read yet
 
 and what has another life, or is behind what retention has left, is lost to the query: `DataLost`, unless its options
 say that it goes on with what there is.

@@ -88,8 +88,10 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
 
 
 def life_of(queue: Queue) -> str:
-    """In which a seq means one message for ever. A declaration anew ends it, and a loss of what was committed."""
-    return f"{queue.queue_id}.{queue.gap_epoch}"
+    """In which a seq means one message for ever. A declaration anew ends it, at this broker or at another one, and a
+    loss of what was committed."""
+    life = f"{queue.queue_id}.{queue.gap_epoch}"
+    return f"{queue.declared_ms:x}.{life}" if queue.declared_ms else life
 
 
 encode: Final = msgspec.msgpack.Encoder().encode

@@ -185,6 +185,7 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     if len(connection.node.queues) >= limit and connection.node.map.queue(channel.vhost_name, name) is None:
         raise precondition_failed(f"cannot declare queue '{name}': queue limit in this node ({limit}) is reached")
     command = DeclareQueue(
+        at_ms=connection.node.now_ms,
         vhost=channel.vhost_name,
         name=name,
         durable=method.durable,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.amqp import methods as m
+from broker.census.inspection import life_of
 from cluster import commands as c
 from journal.record import read_records
 from tests.unit.broker.session.harness import Client, Content, World, bodies
@@ -43,8 +44,7 @@ REPLY: Any = {"reply_to": "amq.rabbitmq.reply-to"}
 
 
 def life(world: World) -> str:
-    entity = world.queue("q").entity
-    return f"{entity.queue_id}.{entity.gap_epoch}"
+    return life_of(world.queue("q").entity)
 
 
 def test_a_reader_has_a_range_reads_it_twice_and_settles_it() -> None:

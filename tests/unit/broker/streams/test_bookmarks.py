@@ -13,6 +13,7 @@ import pytest
 
 from broker import Broker
 from broker.amqp import methods as m
+from broker.census.inspection import life_of
 from broker.streams import bookmarks
 from cluster import commands as c
 from tests.unit.broker.session.harness import Client
@@ -35,7 +36,7 @@ def readers(client: Client) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("journaled", [True, False])
 def test_the_last_word_counts(journaled: bool) -> None:
     world, _ = filled(10, journaled)
-    life = f"{world.queue('s').entity.queue_id}.0"
+    life = life_of(world.queue("s").entity)
     assert ask(world.client(), "stored") == {"outcome": "stored", "life": life, "next": 10, "readers": []}
     for name, offset in (("b", 0), ("a", 7), ("b", 10), ("a", 4)):
         told = ask(world.client(), "store", name=name, offset=offset, life=life)

@@ -9,6 +9,7 @@ import pytest
 
 from broker.amqp import methods as m
 from broker.amqp.fields import Timestamp
+from broker.census.inspection import life_of
 from cluster import commands as c
 from journal.record import read_records
 from tests.unit.broker.session.harness import Client, Content, World
@@ -39,6 +40,20 @@ def filled(count: int = 10, journaled: bool = True) -> tuple[World, Client]:
     client.raw(b"".join(client.content("", "s", b"%d" % n) for n in range(count)))
     world.turn()
     return world, client
+
+
+def test_the_same_stream_at_another_broker_has_another_life() -> None:
+    """Each of them counts its queues from 1, and a checkpoint must not be taken to the wrong one."""
+    lives = set()
+    for later_ms in (0, 1):
+        world = World()
+        world.now_ms += later_ms
+        client = world.client()
+        declare(client)
+        lives.add(life_of(world.queue("s").entity))
+        declare(client)
+        assert life_of(world.queue("s").entity) in lives, "it is there already"
+    assert len(lives) == 2
 
 
 @pytest.mark.parametrize("journaled", [True, False])
@@ -293,7 +308,7 @@ def test_where_a_stream_begins_and_ends_is_told() -> None:
     world.wait(10_000)
     client.publish("", "s", b"late")
     told = ask(client, queue="s", timestamp_ms=first_ms + 1)
-    life = f"{world.queue('s').entity.queue_id}.0"
+    life = life_of(world.queue("s").entity)
     assert told == {
         "outcome": "offsets", "life": life, "first": 0, "next": 6, "first_timestamp_ms": first_ms,
         "bytes": told["bytes"], "at": 5,
