@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.census.stored_offset import StoredOffset
 from broker.census.totals import MessageTotals as MessageTotals
 
 VERSION: Final = 2
@@ -321,16 +322,6 @@ class LeaseRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Messages."""
     until_ms: int
     """Wall clock: then it ends, if nothing is heard."""
-
-
-class StoredOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How far a reader of a stream says that it is."""
-
-    name: str
-    offset: int
-    """The next one that it reads."""
-    lag: int
-    """Messages from there to the stream's end."""
 
 
 class QueueRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="queue"):

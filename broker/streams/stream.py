@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from broker.census.rows import StoredOffset
+from broker.census.stored_offset import StoredOffset
 from broker.queues.host import Host
 from broker.queues.queue import Queue
 from broker.queues.ring import Ring
