@@ -16,7 +16,7 @@ import pytest
 from broker import Broker
 from tests.unit.broker.streams.test_stream_node import declare, offsets, publish, read
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.processes]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from broker import Broker
 from journal.record import read_records
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.processes]
 PIECE = b"x" * 4000
 
 
