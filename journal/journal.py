@@ -335,7 +335,7 @@ class Journal:
         for number in self._segments.numbers():
             with contextlib.suppress(FileNotFoundError):  # a checkpoint has just let it go
                 sizes.append(self._segments.size(number))
-        return len(sizes), sum(sizes) + self._streams.size()[1]
+        return len(sizes), sum(sizes) + self._streams.size()
 
     def sparse_segments(self) -> list[int]:
         """Segments before the checkpoint whose live bytes are few enough to be worth copying forward."""

@@ -54,19 +54,18 @@ class StreamFiles:
         self._open: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
         self._marks: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()  # (seq, offset), ascending
         self._made: set[tuple[int, int]] = set()  # files that no durable catalogue names yet
-        self._counts_of: dict[int, tuple[int, int]] = {}  # per stream (files, their bytes that count)
+        self._sizes: dict[int, int] = {}  # per stream, of what counts in its files
 
     def path(self, queue_id: int, name: int) -> Path:
         """Of one file."""
         return self.folder / str(queue_id) / f"{name:020d}.seg"
 
-    def size(self) -> tuple[int, int]:
-        """(files, their bytes) of all streams, by the catalogues."""
-        counts = tuple(self._counts_of.values())
-        return sum(files for files, _ in counts), sum(size for _, size in counts)
+    def size(self) -> int:
+        """Bytes in files of all streams, by the catalogues."""
+        return sum(tuple(self._sizes.values()))
 
     def _count(self, queue_id: int, files: Sequence[StreamFile]) -> None:
-        self._counts_of[queue_id] = len(files), sum(part.size for part in files)
+        self._sizes[queue_id] = sum(part.size for part in files)
 
     def queues(self) -> list[int]:
         """Those that have a folder, ascending."""
@@ -205,7 +204,7 @@ class StreamFiles:
         """A copy of the stream is no more, and its meta neither; `kept` are files of another copy that began since. On
         the checkpoint's thread; `forget_open` on the reader's."""
         names = {part.name for part in kept}
-        self._counts_of.pop(queue_id, None)
+        self._sizes.pop(queue_id, None)
         if not names:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(self.folder / str(queue_id))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.census.inspection import life_of
 from broker.queues.face import QueueFace
+from broker.queues.lease import LIFE_BYTES_MAX
 from broker.streams.messages import FIND, STORE, STORED, StreamTold
 from cluster.stream_settings import STREAM
 
@@ -72,7 +73,7 @@ def store(request: Request) -> None:
     {"outcome": "stored", "life", "offset"}, when it is committed; read permission on the queue."""
     request.only("queue", "name", "offset", "life")
     name = request.text("name", NAME_BYTES_MAX)
-    life = request.text("life", 64) if request.body.get("life") is not None else None
+    life = request.text("life", LIFE_BYTES_MAX) if request.body.get("life") is not None else None
     forgets = "offset" in request.body and request.body["offset"] is None
     offset = None if forgets else request.integer("offset", 0, 2**61)
     queue = _asked_for(request)

@@ -48,6 +48,10 @@ class Pace:
         self._held: dict[Key, deque[_Answer]] = {}
         self._line: deque[tuple[Key, _Answer]] = deque()  # all that are held; and some that were told
 
+    def __bool__(self) -> bool:
+        """Whether `next_wake_ms` may tell of a time."""
+        return bool(self._line)
+
     def hold(self, producer: Key, epoch: int, tell: Callable[[], None]) -> None:
         """Calls `tell` when no rows of earlier epochs are on their way, or it is late."""
         if not self._node.map.moves_before(*producer, epoch):
