@@ -141,7 +141,8 @@ class ClusterShell:
         disk = FileDisk(self._directory / "raft")
         if raft_identity.read(disk) is None:
             self._format(disk, identity, founders, own)
-        self.heart = Heart(self.name, BeatCodec(secret.key("beats"), identity.cluster_id, self.name), self)
+        codec = BeatCodec(secret.key("beats"), identity.cluster_id, self.name)
+        self.heart = Heart(self.name, codec, self, time_ms=self._shell.clock.now_ms)
         self.raft = RaftLog(
             disk,
             now_s=self._loop.time(),

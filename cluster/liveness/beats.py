@@ -1,13 +1,14 @@
 """A beat and its answer: one datagram of at most 128 bytes, for one receiver (pure).
 
-     0  u8   version, 1
+     0  u8   version, 2
      1  u8   kind: 1 beat, 2 answer
      2  u64  incarnation: of the sender of the beat, in both kinds
     10  u64  term that the sender knows
     18  u64  seq: number of the beat, in both kinds; of one sender and incarnation it only grows
     26  u64  the sender's applied wiring index
     34  u32  ms for which the slowest of the sender's loop, journal flush and Raft flush has been stuck
-    38  u8   length of the sender's name          39  name
+    38  u64  the sender's time, ms since 1970: for people and alerts, nothing counts on it
+    46  u8   length of the sender's name          47  name
      +  16   HMAC-SHA256, cut to 128 bits, over cluster id, receiver's name and all before
 
 The receiver's name is under the tag without being sent, so what was said to one node proves nothing to another. An old
@@ -22,11 +23,11 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 DATAGRAM_BYTES_MAX: Final = 128
 TAG_BYTES: Final = 16
 NAME_BYTES_MAX: Final = 64
-_HEAD: Final = struct.Struct("<BBQQQQIB")
+_HEAD: Final = struct.Struct("<BBQQQQIQB")
 _BEAT: Final = 1
 _ANSWER: Final = 2
 _STUCK_MS_MAX: Final = 2**32 - 1
@@ -46,6 +47,8 @@ class Beat:
     applied: int
     stuck_ms: int = 0
     answer: bool = False
+    time_ms: int = 0
+    """The sender's, ms since 1970."""
 
 
 class BeatCodec:
@@ -75,9 +78,8 @@ class BeatCodec:
         assert 0 < len(name) <= NAME_BYTES_MAX, f"'{beat.name}' is no node name"
         kind = _ANSWER if beat.answer else _BEAT
         stuck_ms = min(beat.stuck_ms, _STUCK_MS_MAX)
-        body = (
-            _HEAD.pack(VERSION, kind, beat.incarnation, beat.term, beat.seq, beat.applied, stuck_ms, len(name)) + name
-        )
+        numbers = beat.incarnation, beat.term, beat.seq, beat.applied, stuck_ms, beat.time_ms
+        body = _HEAD.pack(VERSION, kind, *numbers, len(name)) + name
         return body + self._tag(receiver, body)
 
     def decode(self, data: bytes) -> Beat | None:
@@ -87,12 +89,12 @@ class BeatCodec:
         body = data[:-TAG_BYTES]
         if not hmac.compare_digest(self._tag(self._own, body), data[-TAG_BYTES:]):
             return None
-        _, kind, incarnation, term, seq, applied, stuck_ms, length = _HEAD.unpack_from(body)
+        _, kind, incarnation, term, seq, applied, stuck_ms, time_ms, length = _HEAD.unpack_from(body)
         name = body[_HEAD.size :]
         if kind not in (_BEAT, _ANSWER) or len(name) != length:
             return None
         try:
-            return Beat(name.decode(), incarnation, term, seq, applied, stuck_ms, kind == _ANSWER)
+            return Beat(name.decode(), incarnation, term, seq, applied, stuck_ms, kind == _ANSWER, time_ms)
         except UnicodeDecodeError:
             return None
 

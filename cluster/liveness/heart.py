@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from .beats import Beat, BeatCodec, ReplayGuard
+from .clocks import Clocks
 from .datagrams import Datagrams, Where, resolve
 from .detector import Detector, DetectorOptions
 from .lease import Grant, LeaseGranter, LeaseKeeper, LeaseOptions, LeaseState
@@ -32,6 +33,11 @@ Clock = Callable[[], float]
 def boottime() -> float:
     """Seconds since the machine started, also those it slept. Elsewhere than on Linux: the monotonic clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970, by the machine."""
+    return time.time_ns() // 1_000_000
 
 
 class HeartOwner(Protocol):
@@ -92,12 +98,15 @@ class Heart:
         owner: HeartOwner,
         options: HeartOptions | None = None,
         clock: Clock = boottime,
+        time_ms: Callable[[], int] = wall_ms,
     ) -> None:
+        """`time_ms`: the time by which this node dates things, ms since 1970; it travels in beats."""
         self._name = name
         self._codec = codec
         self._owner = owner
         self._options = options or HeartOptions()
         self._clock = clock
+        self._time_ms = time_ms
         self._beat_s = self._options.lease.beat_s
         self._datagrams: Datagrams | None = None
         self._members: dict[str, Member] = {}
@@ -115,6 +124,8 @@ class Heart:
         """For the gates: `keeper.lease_until` is on this heart's clock."""
         self.heard: dict[str, tuple[float, Beat]] = {}
         """The last beat of each member, and when it came; for status."""
+        self.clocks = Clocks()
+        """How far the members' time is from this node's."""
 
     # life
 
@@ -158,6 +169,7 @@ class Heart:
         }
         self.heard = {name: entry for name, entry in self.heard.items() if name in members}
         self._guard.keep(set(members))
+        self.clocks.keep(set(others))
         self._detector.watch(others, now)
         self._granter.set_members({name: m.incarnation for name, m in self._members.items() if m.alive}, now)
         if any(name not in self._resolved for name in others) and self._resolver is not None:
@@ -252,6 +264,7 @@ class Heart:
             self._seq,
             self._owner.applied_index(),
             max(0, int(stuck_s * 1000)),
+            time_ms=self._time_ms(),
         )
         self.keeper.sent(self._seq, now)
         assert self._datagrams is not None, "it beats when it is open"
@@ -284,6 +297,7 @@ class Heart:
             self._reassure(beat)
         elif beat.name in self._members and beat.name != self._name and self._guard.is_new(beat):
             self.heard[beat.name] = now, beat
+            self.clocks.heard(beat.name, beat.time_ms - self._time_ms(), now)
             self._detector.heard(beat.name, now)
             self._hear(beat, now)
 

@@ -12,7 +12,9 @@ from cluster.liveness.beats import DATAGRAM_BYTES_MAX, Beat, BeatCodec, ReplayGu
 KEY = bytes(range(32))
 U64 = st.integers(0, 2**64 - 1)
 BEATS = st.builds(
-    Beat, st.text("abcz09.-_", min_size=1, max_size=64), U64, U64, U64, U64, st.integers(0, 2**32 - 1), st.booleans()
+    Beat,
+    *(st.text("abcz09.-_", min_size=1, max_size=64), U64, U64, U64, U64),
+    *(st.integers(0, 2**32 - 1), st.booleans(), U64),
 )
 
 

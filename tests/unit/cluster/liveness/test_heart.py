@@ -11,7 +11,7 @@ import pytest
 
 from cluster.liveness.beats import Beat, BeatCodec
 from cluster.liveness.datagrams import Datagrams, resolve
-from cluster.liveness.heart import Heart, Member, boottime
+from cluster.liveness.heart import Heart, Member, boottime, wall_ms
 from cluster.liveness.lease import LeaseState
 
 KEY = bytes(32)
@@ -57,10 +57,10 @@ class Owner:
 class Node:
     """A heart and its owner."""
 
-    def __init__(self, name: str, clock: Callable[[], float] = boottime) -> None:
+    def __init__(self, name: str, clock: Callable[[], float] = boottime, time_ms: Callable[[], int] = wall_ms) -> None:
         self.name = name
         self.owner = Owner()
-        self.heart = Heart(name, BeatCodec(KEY, "c", name), self.owner, clock=clock)
+        self.heart = Heart(name, BeatCodec(KEY, "c", name), self.owner, clock=clock, time_ms=time_ms)
 
 
 @asynccontextmanager
@@ -100,6 +100,17 @@ async def test_registered_nodes_get_leases_and_keep_them() -> None:
         assert sorted(a.heart.heard) == ["b", "c"]
         assert not a.owner.overdue
         assert not b.owner.suspicions
+
+
+async def test_each_knows_how_far_its_clock_is_from_the_others() -> None:
+    a, b, c = Node("a"), Node("b"), Node("c", time_ms=lambda: wall_ms() + 3_600_000)
+    async with beating(a, b, c):
+        await until(lambda: all(len(node.heart.clocks.ahead_ms(boottime())) == 2 for node in (a, b, c)))
+        ahead = a.heart.clocks.ahead_ms(boottime())
+        assert abs(ahead["b"]) < 30_000
+        assert abs(ahead["c"] - 3_600_000) < 30_000
+        assert abs(c.heart.clocks.off_ms(boottime()) - 3_600_000) < 30_000
+        assert abs(b.heart.clocks.off_ms(boottime())) < 30_000
 
 
 async def test_a_node_asks_before_it_registers_whether_the_leader_hears_it() -> None:
