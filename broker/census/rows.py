@@ -80,6 +80,16 @@ class Certificate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     authorities_expire_ms: int = 0
 
 
+class AlertRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A condition that an operator must see (`broker.node.alerts`)."""
+
+    kind: str
+    subject: str
+    text: str
+    since_ms: int
+    """ms since 1970."""
+
+
 class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="node"):
     """What a member says of itself."""
 
@@ -165,6 +175,10 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """Total of records sent to copies of queues that are owned here."""
     copies_received_bytes: int = 0
     """Total of records received for copies that this node keeps."""
+    alerts: tuple[AlertRow, ...] = ()
+    """The oldest ALERTS_TOLD_MAX of them."""
+    alerts_count: int = 0
+    """All of them."""
 
     @property
     def key(self) -> Key:

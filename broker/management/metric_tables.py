@@ -136,6 +136,7 @@ OWN_NODE: Final = (
     Of("leased", GAUGE, "1: the node holds a lease; 0: it is cut off", lambda r: r.leased),
     Of("lease_left_seconds", GAUGE, "Until the lease ends without a beat", lambda r: r.lease_left_ms / 1000),
     Of("loop_lag_seconds", GAUGE, "How late the loop was since the last sample", lambda r: r.loop_lag_ms / 1e3),
+    Of("alerts_held", GAUGE, "Conditions that an operator must see", lambda r: r.alerts_count),
     Of("draining", GAUGE, "1: the node gives its queues away", lambda r: r.draining),
     Of("wiring_index", GAUGE, "Index of the last applied command of the wiring log", lambda r: r.wiring_index),
     Of("wiring_is_leader", GAUGE, "1: this node orders the wiring log", lambda r: r.wiring_leader == r.name),

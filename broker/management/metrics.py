@@ -15,6 +15,7 @@ The text comes in parts, one metric each, so that who sends it can do other thin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -237,6 +238,7 @@ _LAG: Final = Named(
     f"{OWN}queue_reader_lag", GAUGE, "Messages between where a stream's reader says that it goes on and the end"
 )
 
+_ALERTS: Final = Named(f"{OWN}alerts", GAUGE, "Conditions that an operator must see, by kind, of the oldest hundred")
 _EXPIRES: Final = Named(
     f"{OWN}certificate_expires_seconds", GAUGE, "When the certificate of a TLS listener ends, s since 1970"
 )
@@ -306,6 +308,8 @@ def _node(row: NodeRow) -> Iterator[str]:
     yield from _each(f"{SHARED}global_", GLOBAL, ((labels(PROTOCOL), row.messages),))
     yield from _each(f"{SHARED}global_", GLOBAL_OUT, ((labels(QUEUE_TYPE), row.messages),))
     yield from _summed(OWN, OWN_NODE, (row,))
+    kinds = Counter(alert.kind for alert in row.alerts)
+    yield written(_ALERTS, [(labels({"kind": kind}), count) for kind, count in sorted(kinds.items())])
     yield from _each(OWN, LINK, [(labels({"peer": link.peer}), link) for link in row.links])
 
 

@@ -155,6 +155,10 @@ def _own_facts(row: NodeRow) -> Document:
     """What RabbitMQ's nodes do not have."""
     return {
         "alarms": list(row.alarms),
+        "alerts": [
+            {"kind": one.kind, "subject": one.subject, "text": one.text, "since": one.since_ms} for one in row.alerts
+        ],
+        "alerts_count": row.alerts_count,
         "journal_bytes": row.journal_bytes,
         "journal_segments": row.journal_segments,
         "leased": row.leased,

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from broker.amqp.errors import AmqpError
 from broker.node import loading, making, reactions
+from broker.node.alerts import Alerts
 from broker.node.churn import Churn
 from broker.node.dead_letters import DeadLetters
 from broker.node.flows import Flows
@@ -99,6 +100,7 @@ class Node:
         self.reply_targets: dict[str, ReplyTarget] = {}
         self.replies: Replies | None = None  # the way to requesters at other nodes
         self.alarms: dict[str, None] = {}
+        self.alerts = Alerts(self.log, lambda: self.now_ms)
         self.congested: Mapping[Any, None] = {}
         """Queues elsewhere that have too much uncommitted: who publishes to them waits."""
         self.alarms_elsewhere: dict[str, tuple[str, ...]] = {}

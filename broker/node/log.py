@@ -23,6 +23,9 @@ class Log(Protocol):
     def unroutable(self, segment: Segment, rows: int) -> None:
         """So many committed rows of a segment found no queue when they were moved."""
 
+    def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
+        """A condition that an operator must see began, or ended."""
+
 
 class Silence:
     """A Log that says nothing."""
@@ -37,4 +40,7 @@ class Silence:
         pass
 
     def unroutable(self, segment: Segment, rows: int) -> None:
+        pass
+
+    def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
         pass

@@ -20,7 +20,8 @@ import json
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from broker.server.audit import Audit
 from broker.server.certificates import Chain, reload_all
 from broker.server.cluster_operations import CLUSTER
 from broker.server.cluster_operations import facts as cluster_facts
+from broker.server.counting import ALERTS_TOLD_MAX
 from broker.server.endings import Restart
 from broker.server.operations import Facts, Refused, carry_out
 from broker.server.private_socket import bound, connected
@@ -115,6 +117,8 @@ async def _status(shell: NodeShell, _: Facts) -> Facts:
         "messages_ready": sum(queue.ready for queue in queues),
         "messages_unacknowledged": sum(queue.ring.unacked for queue in queues),
         "alarms": list(shell.alarms.raised),
+        "alerts": [asdict(alert) for alert in islice(node.alerts, ALERTS_TOLD_MAX)],
+        "alerts_count": len(node.alerts),
         "resident_bytes": resident_bytes(),
         "memory_limit_bytes": shell.alarms.memory_limit_bytes,
         **member,

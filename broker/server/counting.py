@@ -10,6 +10,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ import msgspec
 
 from broker.amqp import properties
 from broker.census.rows import (
+    AlertRow,
     AnyRow,
     ChannelRow,
     ConnectionRow,
@@ -62,6 +64,7 @@ HAS_TIMESTAMP: Final = 0x40
 """In the second byte of a message's properties: it has a timestamp."""
 FREE_BYTES_MAX: Final = 16 << 10
 """Longer arguments and properties are not told: a batch has to fit into a frame whatever clients say."""
+ALERTS_TOLD_MAX: Final = 100
 _FREE: Final = msgspec.msgpack.Encoder(enc_hook=str)
 
 
@@ -180,6 +183,10 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         wiring_term=0 if cluster is None else cluster.raft.term,
         copies_sent_bytes=0 if node.part is None else node.part.copying.sent_bytes,
         copies_received_bytes=0 if node.part is None else node.part.copying.received_bytes,
+        alerts=tuple(
+            AlertRow(one.kind, one.subject, one.text, one.since_ms) for one in islice(node.alerts, ALERTS_TOLD_MAX)
+        ),
+        alerts_count=len(node.alerts),
     )
 
 

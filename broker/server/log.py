@@ -157,6 +157,12 @@ class NodeLog:
         }  # fmt: skip
         self._caused("warning", "txn.unroutable", facts)
 
+    def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
+        if raised:
+            self.say("warning", "alert.raised", alert=kind, subject=subject, text=text)
+        else:
+            self.say("info", "alert.cleared", alert=kind, subject=subject, text=text)
+
     def turned_away(self, peer: str, why: str) -> None:
         """A socket was closed before a word was said."""
         self._caused("warning", "client.turned_away", {"peer": peer, "why": why})

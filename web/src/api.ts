@@ -106,6 +106,8 @@ export interface Node {
   running: boolean;
   told_ms_ago: number | null;
   alarms?: string[];
+  alerts?: { kind: string; subject: string; text: string; since: number }[];
+  alerts_count?: number;
   draining?: boolean;
   witness?: boolean;
   voter?: boolean;

@@ -85,10 +85,13 @@ function Tile(props: { name: string; value: string; sub?: string; href?: string 
   );
 }
 
+const ALERTS_SHOWN = 10;
+
 function Alarms({ nodes }: { nodes: Node[] }) {
   const alarms = nodes.flatMap((node) => (node.alarms ?? []).map((alarm) => ({ node: node.name, alarm })));
+  const alerts = nodes.flatMap((node) => (node.alerts ?? []).slice(0, ALERTS_SHOWN).map((alert) => ({ node, ...alert })));
   const down = nodes.filter((node) => !node.running);
-  if (!alarms.length && !down.length) return null;
+  if (!alarms.length && !alerts.length && !down.length) return null;
   return (
     <div class="alarms" role="alert">
       {alarms.map(({ node, alarm }) => (
@@ -96,6 +99,18 @@ function Alarms({ nodes }: { nodes: Node[] }) {
           <Pill kind="bad">{alarm} alarm</Pill> Node {node} has too little {alarm}: publishers of the whole cluster wait until there is more.
         </p>
       ))}
+      {alerts.map(({ node, kind, subject, text }) => (
+        <p key={`${node.name} ${kind} ${subject}`}>
+          <Pill kind="warn">{kind}</Pill> {text} <small>(node {node.name})</small>
+        </p>
+      ))}
+      {nodes
+        .filter((node) => (node.alerts_count ?? 0) > ALERTS_SHOWN)
+        .map((node) => (
+          <p key={`${node.name} more`}>
+            Node {node.name} has {node.alerts_count! - ALERTS_SHOWN} alerts more: <code>clusterbroker status</code> lists them.
+          </p>
+        ))}
       {down.map((node) => (
         <p key={node.name}>
           <Pill kind="warn">not running</Pill> Node {node.name} does not answer{node.told_ms_ago === null ? "" : `, it last did ${span(node.told_ms_ago)} ago`}.
