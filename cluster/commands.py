@@ -14,19 +14,20 @@ from typing import Any, Final
 
 import msgspec
 
+from .account_commands import ClearPermission as ClearPermission
+from .account_commands import ClearTopicPermission as ClearTopicPermission
+from .account_commands import DeleteUser as DeleteUser
+from .account_commands import PutUser as PutUser
+from .account_commands import SetPermission as SetPermission
+from .account_commands import SetTopicPermission as SetTopicPermission
+from .account_commands import SetUserLimits as SetUserLimits
 from .arguments import ENCODER, NESTING_MAX, too_deep
-from .entities import ApplyTo, DestinationKind, UserLimits
+from .command import Command as Command
+from .entities import ApplyTo, DestinationKind
 from .errors import NewerRelease, PreconditionFailed
 from .ids import LOCAL_NODE, Epoch, Incarnation, NodeId, QueueId
 
 VERSION: Final = 1
-
-
-class Command(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="command"):
-    """Root of all commands."""
-
-    at_ms: int = 0
-    """When it was proposed, wall clock of the proposer, ms since 1970; for display, and for what expires."""
 
 
 class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
@@ -39,6 +40,8 @@ class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
     default_queue_type: str | None = None
     tracing: bool | None = None
     """None: as it was."""
+    only: tuple[str, ...] = ()
+    """See cluster/command.py."""
 
 
 class DeleteVhost(Command, frozen=True, kw_only=True, tag="delete_vhost"):
@@ -155,65 +158,6 @@ class ForgetTransient(Command, frozen=True, kw_only=True, tag="forget_transient"
     alone: bool = True
 
 
-class PutUser(Command, frozen=True, kw_only=True, tag="put_user"):
-    """Make or replace a user."""
-
-    name: str
-    password_hash: str
-    hash_algorithm: str
-    tags: tuple[str, ...] = ()
-    limits: UserLimits = UserLimits()
-    only_if_hash: str | None = None
-    """Refused unless the user is there and has this hash: whoever replaces a hash of the same password must not bring
-    back a password or a user that somebody else changed or deleted meanwhile. Tags and limits then stay as they are:
-    those of the command are not looked at. None: whatever is there."""
-
-    def __repr__(self) -> str:
-        """Without the hash: it must never reach a log."""
-        return f"PutUser(name={self.name!r}, hash_algorithm={self.hash_algorithm!r}, tags={self.tags!r})"
-
-
-class DeleteUser(Command, frozen=True, kw_only=True, tag="delete_user"):
-    """Delete a user and its permissions; a missing one is a success."""
-
-    name: str
-
-
-class SetPermission(Command, frozen=True, kw_only=True, tag="set_permission"):
-    """What a user may do in a vhost: three regular expressions over names."""
-
-    user: str
-    vhost: str
-    configure: str
-    write: str
-    read: str
-
-
-class ClearPermission(Command, frozen=True, kw_only=True, tag="clear_permission"):
-    """The user may no longer enter the vhost."""
-
-    user: str
-    vhost: str
-
-
-class SetTopicPermission(Command, frozen=True, kw_only=True, tag="set_topic_permission"):
-    """Which routing keys a user may use on a topic exchange; {username}, {vhost}, {client_id} are filled in."""
-
-    user: str
-    vhost: str
-    exchange: str
-    write: str
-    read: str
-
-
-class ClearTopicPermission(Command, frozen=True, kw_only=True, tag="clear_topic_permission"):
-    """Remove a topic permission, or with no exchange all of the user's in the vhost."""
-
-    user: str
-    vhost: str
-    exchange: str | None = None
-
-
 class PutPolicy(Command, frozen=True, kw_only=True, tag="put_policy"):
     """Make or replace a policy."""
 
@@ -273,6 +217,8 @@ class SetVhostLimits(Command, frozen=True, kw_only=True, tag="set_vhost_limits")
     vhost: str
     queues_max: int | None = None
     connections_max: int | None = None
+    only: tuple[str, ...] = ()
+    """See cluster/command.py."""
 
 
 class ClearVhostLimits(Command, frozen=True, kw_only=True, tag="clear_vhost_limits"):
@@ -516,6 +462,7 @@ AnyCommand = (
     | RemoveConnection
     | ForgetTransient
     | PutUser
+    | SetUserLimits
     | DeleteUser
     | SetPermission
     | ClearPermission

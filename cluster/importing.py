@@ -280,7 +280,7 @@ class Importing(Transactions):
                 yield "vhost", command.name
             case c.SetVhostLimits() | c.ClearVhostLimits():
                 yield "vhost", command.vhost
-            case c.PutUser() | c.DeleteUser():
+            case c.PutUser() | c.SetUserLimits() | c.DeleteUser():
                 yield "user", command.name
             case c.SetPermission() | c.ClearPermission() | c.SetTopicPermission() | c.ClearTopicPermission():
                 yield from self._missing_vhost(command.vhost)

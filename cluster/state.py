@@ -12,9 +12,10 @@ The questions that the map answers are in view.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from . import changes as told
 from . import commands as c
@@ -29,10 +30,11 @@ from .entities import (
     Queue,
     TopicPermission,
     User,
+    UserLimits,
     Vhost,
     VhostLimits,
 )
-from .errors import PreconditionFailed, Unavailable, WiringError, no_queue, no_vhost
+from .errors import NotFound, PreconditionFailed, Unavailable, WiringError, no_queue, no_vhost
 from .exchange_rules import STAGING
 from .ids import NTH_BITS, LogIndex, QueueId
 from .importing import Importing
@@ -97,6 +99,7 @@ class ClusterMap(Importing):
             c.RemoveConnection: self._remove_connection,
             c.ForgetTransient: self._forget_transient,
             c.PutUser: self._put_user,
+            c.SetUserLimits: self._set_user_limits,
             c.DeleteUser: self._delete_user,
             c.SetPermission: self._set_permission,
             c.ClearPermission: self._clear_permission,
@@ -216,6 +219,10 @@ class ClusterMap(Importing):
             default_queue_type=command.default_queue_type,
             tracing=topology is not None and topology.vhost.tracing if command.tracing is None else command.tracing,
         )
+        if command.only:
+            if topology is None:
+                raise no_vhost(command.name)
+            vhost = in_part(topology.vhost, vhost, command.only)
         if topology is None:
             topology = self._vhosts[command.name] = Topology(vhost)
             log.append(told.VhostAdded(vhost.name))
@@ -298,8 +305,10 @@ class ClusterMap(Importing):
             raise PreconditionFailed("user name is empty")
         check_length("user", command.name)
         tags, limits = command.tags, command.limits
+        present = self._accounts.user(command.name)
+        if limits is None:
+            limits = UserLimits() if present is None else present.limits
         if command.only_if_hash is not None:
-            present = self._accounts.user(command.name)
             if present is None or present.password_hash != command.only_if_hash:
                 raise PreconditionFailed(f"user '{command.name}' was changed or deleted meanwhile: it stays as it is")
             tags, limits = present.tags, present.limits
@@ -310,8 +319,22 @@ class ClusterMap(Importing):
             tags=tags,
             limits=limits,
         )
+        if command.only:
+            user = in_part(self._user(command.name), user, command.only)
         if self._accounts.put_user(user):
             log.append(told.UserChanged(command.name))
+
+    def _set_user_limits(self, command: c.SetUserLimits, log: list[Change]) -> None:
+        user = self._user(command.name)
+        limits = in_part(user.limits, command.limits, command.only)
+        if self._accounts.put_user(replace(user, limits=limits)):
+            log.append(told.UserChanged(command.name))
+
+    def _user(self, name: str) -> User:
+        user = self._accounts.user(name)
+        if user is None:
+            raise NotFound(f"user '{name}' not found")
+        return user
 
     def _delete_user(self, command: c.DeleteUser, log: list[Change]) -> bool:
         vhosts = self._accounts.delete_user(command.name)
@@ -422,6 +445,10 @@ class ClusterMap(Importing):
     def _set_vhost_limits(self, command: c.SetVhostLimits, log: list[Change]) -> None:
         topology = self._topology(command)
         limits = VhostLimits(command.vhost, command.queues_max, command.connections_max)
+        if command.only:
+            limits = in_part(topology.limits or VhostLimits(command.vhost), limits, command.only)
+            if limits == VhostLimits(command.vhost) and topology.limits is None:
+                return
         if topology.limits != limits:
             topology.limits = limits
             log.append(told.VhostChanged(command.vhost))
@@ -433,3 +460,16 @@ class ClusterMap(Importing):
         topology.limits = None
         log.append(told.VhostChanged(command.vhost))
         return True
+
+
+_Row = TypeVar("_Row", Vhost, User, UserLimits, VhostLimits)
+
+
+def in_part(present: _Row, wanted: _Row, only: tuple[str, ...]) -> _Row:
+    """The row that is there, with the fields of the other that are named; none: the other."""
+    if not only:
+        return wanted
+    unknown = [name for name in only if name not in present.__struct_fields__]
+    if unknown:
+        raise PreconditionFailed(f"no such field: '{unknown[0]}'")
+    return replace(present, **{name: getattr(wanted, name) for name in only})

@@ -120,8 +120,8 @@ def user_password(reach: Reach, name: UserName, password: Password = None) -> st
     if reach.here:
         reach.perform("user.password", name=name, password=new_password(password, name))
     else:
-        tags = _known(reach, name)["tags"]
-        reach.api.put("/api/users/{}", name, body={"password": new_password(password, name), "tags": tags})
+        _known(reach, name)
+        reach.api.put("/api/users/{}", name, body={"password": new_password(password, name)})
     return f"user '{name}' has another password"
 
 
@@ -132,17 +132,14 @@ def user_tags(
     tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]...", help="All that it has from now on.")] = None,
 ) -> str:
     """Give a user these tags, and no others."""
-    user = _known(reach, name)
-    kept = {"password_hash": user["password_hash"], "hashing_algorithm": user["hashing_algorithm"]}
-    reach.api.put("/api/users/{}", name, body={**kept, "tags": tags or []})
+    _known(reach, name)
+    reach.api.put("/api/users/{}", name, body={"tags": tags or []})
     return f"user '{name}' has the tags: {', '.join(tags or []) or 'none'}"
 
 
-def _known(reach: Reach, name: str) -> dict[str, Any]:
-    user: dict[str, Any] | None = reach.api.get_or_none("/api/users/{}", name)
-    if user is None:
+def _known(reach: Reach, name: str) -> None:
+    if reach.api.get_or_none("/api/users/{}", name) is None:
         raise Failed(f"there is no user '{name}'", FAILED)
-    return user
 
 
 @deed(app, "delete")

@@ -35,7 +35,7 @@ _EXPORTS: Final = ("/api/definitions", "/api/definitions/{vhost}")
 _SINGLE_MAX: Final = 20
 _TOLD: Final = (
     "name", "user", "vhost", "exchange", "component", "tags", "limits", "configure", "write", "read", "pattern",
-    "definition", "apply_to", "priority", "queues_max", "connections_max", "tracing",
+    "definition", "apply_to", "priority", "queues_max", "connections_max", "tracing", "only",
 )  # fmt: skip
 
 
@@ -96,6 +96,10 @@ def told(commands: Sequence[AnyCommand]) -> Any:
 
 def _one(command: AnyCommand) -> dict[str, Any]:
     fields = {field: getattr(command, field) for field in _TOLD if getattr(command, field, None) is not None}
+    only = fields.pop("only", ())
+    if only:  # a command of a part says nothing of the rest
+        fields = {name: value for name, value in fields.items() if name in ("name", "vhost", "limits", *only)}
+        fields["only"] = only
     if isinstance(fields.get("limits"), UserLimits):
         fields["limits"] = limits_of(fields["limits"])
     return {"command": type(command).__name__, **msgspec.to_builtins(fields, enc_hook=str)}

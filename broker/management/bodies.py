@@ -178,12 +178,22 @@ def _shown(value: Any) -> str:
     return f"'{value}'"[:80] if isinstance(value, str) else type(value).__name__
 
 
-def user_command(name: str, body: Body, had: UserLimits | None = None) -> tuple[c.PutUser, str | None]:
-    """Make or replace a user; with a password, that is still to be hashed, or a hash that RabbitMQ or we made."""
-    if "tags" not in body:
-        raise bad_request("tags_not_present")
+def user_command(name: str, body: Body, there: bool = False) -> tuple[c.PutUser, str | None]:
+    """Make or replace a user; with a password, that is still to be hashed, or a hash that RabbitMQ or we made.
+
+    Of a user that is there the body may say a part: the tags alone, or the password alone. The rest stays as it is
+    then, and so do limits of which the body says nothing.
+    """
     password: str | None = None
     stored, algorithm = "", SCRYPT
+    only: tuple[str, ...] = ()
+    secret = ("password" in body and body.value("password") is not None) or "password_hash" in body
+    if there and "tags" not in body and secret:
+        only = ("password_hash", "hash_algorithm")
+    elif there and "tags" in body and not secret:
+        only = ("tags",)
+    elif "tags" not in body:
+        raise bad_request("tags_not_present")
     if "password" in body and body.value("password") is not None:
         password = body.text("password")
         if not password:
@@ -197,10 +207,12 @@ def user_command(name: str, body: Body, had: UserLimits | None = None) -> tuple[
             raise bad_request(f"hashing_algorithm is none of {', '.join(_HASHES)}")
         if algorithm != SCRYPT and not _BASE64.fullmatch(stored):
             raise bad_request("password_hash is not base64")
-    else:
+    elif not only:
         raise bad_request("password or password_hash is missing")
-    limits = had if had is not None else UserLimits()
+    limits = None if there else UserLimits()
     if "limits" in body:
+        if only:
+            only = (*only, "limits")
         limits = UserLimits()
         for limit, value in body.table("limits").items():
             limits = user_limits_with(limits, limit, value)
@@ -209,38 +221,53 @@ def user_command(name: str, body: Body, had: UserLimits | None = None) -> tuple[
         name=name,
         password_hash=stored,
         hash_algorithm=algorithm,
-        tags=body.tags(),
+        tags=() if "tags" not in body else body.tags(),
         limits=limits,
+        only=only,
     )
     return command, password
 
 
-def user_limits_with(limits: UserLimits, name: str, value: Any) -> UserLimits:
-    """A user's limits with one of them changed; None takes it off."""
-    fields = {"max-connections": "connections_max", "max-channels": "channels_max"}
-    if name not in fields:
-        raise bad_request(f"Validation failed\n\nUnrecognised terms [{name}] in user-limits\n")
+_USER_LIMITS: Final = {"max-connections": "connections_max", "max-channels": "channels_max"}
+_VHOST_LIMITS: Final = {"max-connections": "connections_max", "max-queues": "queues_max"}
+
+
+def _limit(names: Mapping[str, str], of: str, name: str, value: Any) -> str:
+    """The field of a limit; refused if there is none of this name, or it cannot have this value."""
+    if name not in names:
+        raise bad_request(f"Validation failed\n\nUnrecognised terms [{name}] in {of}\n")
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63):
         raise bad_request(f"Validation failed\n\n{name} should be a number, actually was {_shown(value)}\n")
-    return msgspec.structs.replace(limits, **{fields[name]: value})
+    return names[name]
+
+
+def user_limits_with(limits: UserLimits, name: str, value: Any) -> UserLimits:
+    """A user's limits with one of them changed; None takes it off."""
+    return msgspec.structs.replace(limits, **{_limit(_USER_LIMITS, "user-limits", name, value): value})
+
+
+def user_limit_command(user: str, name: str, value: int | None, at_ms: int) -> c.SetUserLimits:
+    """One limit of a user; None takes it off."""
+    field = _limit(_USER_LIMITS, "user-limits", name, value)
+    return c.SetUserLimits(at_ms=at_ms, name=user, limits=UserLimits(**{field: value}), only=(field,))
 
 
 def limits_command(vhost: str, limits: Mapping[str, Any], at_ms: int) -> c.SetVhostLimits:
     """All limits of a vhost."""
-    fields = {"max-connections": "connections_max", "max-queues": "queues_max"}
-    chosen: dict[str, int] = {}
+    chosen: dict[str, Any] = {}
     for name, value in limits.items():
-        if name not in fields:
-            raise bad_request(f"Validation failed\n\nUnrecognised terms [{name}] in limits\n")
-        if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
+        field = _limit(_VHOST_LIMITS, "limits", name, value)
+        if value is None:
             raise bad_request(f"Validation failed\n\n{name} should be a number, actually was {_shown(value)}\n")
-        chosen[fields[name]] = value
-    return c.SetVhostLimits(
-        at_ms=at_ms,
-        vhost=vhost,
-        queues_max=chosen.get("queues_max"),
-        connections_max=chosen.get("connections_max"),
-    )
+        chosen[field] = value
+    return c.SetVhostLimits(at_ms=at_ms, vhost=vhost, **chosen)
+
+
+def limit_command(vhost: str, name: str, value: int | None, at_ms: int) -> c.SetVhostLimits:
+    """One limit of a vhost; None takes it off."""
+    field = _limit(_VHOST_LIMITS, "limits", name, value)
+    fields: dict[str, Any] = {field: value}
+    return c.SetVhostLimits(at_ms=at_ms, vhost=vhost, only=(field,), **fields)
 
 
 def policy_command(vhost: str, name: str, body: Body, *, operator: bool = False) -> c.PutPolicy | c.PutOperatorPolicy:

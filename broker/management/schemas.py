@@ -148,8 +148,9 @@ USER: Final = table(
         "tags": _TAGS,
         "limits": _USER_LIMITS,
     },
-    ("tags",),
-    anyOf=[{"required": ["password"]}, {"required": ["password_hash"]}],
+    anyOf=[{"required": ["password"]}, {"required": ["password_hash"]}, {"required": ["tags"]}],
+    description="A new user needs tags and one of password and password_hash; of one that is there, what is left out "
+    "stays as it is.",
 )
 PERMISSION: Final = table(dict.fromkeys(("configure", "write", "read"), _PATTERN), ("configure", "write", "read"))
 TOPIC_PERMISSION: Final = table(

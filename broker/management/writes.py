@@ -21,11 +21,11 @@ from .bodies import (
     BODY_BYTES_MAX,
     DEFINITIONS_BYTES_MAX,
     Body,
-    limits_command,
+    limit_command,
     parameter_command,
     policy_command,
     user_command,
-    user_limits_with,
+    user_limit_command,
 )
 from .errors import bad_request, object_not_found
 from .messages import require_unlocked
@@ -105,13 +105,7 @@ def _put_vhost(r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Plann
     existing = r.map.vhost(p["vhost"])
     command = body.vhost_command(p["vhost"])
     if existing is not None and set(fields) == {"tracing"}:  # a switch says nothing of the rest
-        command = replace(
-            command,
-            description=existing.description,
-            tags=existing.tags,
-            metadata=existing.metadata,
-            default_queue_type=existing.default_queue_type,
-        )
+        command = replace(command, only=("tracing",))
     return _made(command, existing is not None)
 
 
@@ -130,7 +124,7 @@ def _start_vhost(r: Reading, p: Path, _body: Body, _fields: dict[str, Any]) -> P
 
 def _put_user(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
     existing = r.map.user(p["user"])
-    command, password = user_command(p["user"], body, existing.limits if existing else None)
+    command, password = user_command(p["user"], body, existing is not None)
     planned = _made(command, existing is not None)
     if password is not None:
         planned.passwords = [(0, password)]
@@ -238,40 +232,25 @@ def _put_cluster_name(_r: Reading, _p: Path, body: Body, _fields: dict[str, Any]
 
 def _put_vhost_limit(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
     settings.vhost_named(r, p["vhost"])
-    limits = settings.limits_of(r.map.vhost_limits(p["vhost"])) | {p["name"]: body.number("value")}
-    return Planned([limits_command(p["vhost"], limits, body.at_ms)])
+    return Planned([limit_command(p["vhost"], p["name"], body.number("value"), body.at_ms)])
 
 
 def _delete_vhost_limit(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    limits = settings.limits_of(r.map.vhost_limits(p["vhost"]))
-    if limits.pop(p["name"], None) is None:
+    if p["name"] not in settings.limits_of(r.map.vhost_limits(p["vhost"])):
         raise object_not_found()
-    if not limits:
-        return Planned([c.ClearVhostLimits(at_ms=body.at_ms, vhost=p["vhost"])])
-    return Planned([limits_command(p["vhost"], limits, body.at_ms)])
-
-
-def _user_with_limit(r: Reading, p: Path, body: Body, value: int | None) -> Planned:
-    user = accounts.user_named(r, p["user"])
-    command = c.PutUser(
-        at_ms=body.at_ms,
-        name=user.name,
-        password_hash=user.password_hash,
-        hash_algorithm=user.hash_algorithm,
-        tags=user.tags,
-        limits=user_limits_with(user.limits, p["name"], value),
-    )
-    return Planned([command])
+    return Planned([limit_command(p["vhost"], p["name"], None, body.at_ms)])
 
 
 def _put_user_limit(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    return _user_with_limit(r, p, body, body.number("value"))
+    user = accounts.user_named(r, p["user"])
+    return Planned([user_limit_command(user.name, p["name"], body.number("value"), body.at_ms)])
 
 
 def _delete_user_limit(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-    if p["name"] not in accounts.limits_of(accounts.user_named(r, p["user"]).limits):
+    user = accounts.user_named(r, p["user"])
+    if p["name"] not in accounts.limits_of(user.limits):
         raise object_not_found()
-    return _user_with_limit(r, p, body, None)
+    return Planned([user_limit_command(user.name, p["name"], None, body.at_ms)])
 
 
 def _import(r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Planned:

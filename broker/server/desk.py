@@ -43,10 +43,10 @@ LOOKS_MAX: Final = 64
 """Of these so many may be about single messages: who may look into a queue must not keep operators from their deeds."""
 NO_LEASE: Final = "this node is cut off from the majority of its cluster: ask another one, or wait"
 OPERATORS: Final = (
-    c.AddVhost, c.DeleteVhost, c.DeclareExchange, c.DeclareQueue, c.Bind, c.PutUser, c.DeleteUser, c.SetPermission,
-    c.ClearPermission, c.SetTopicPermission, c.ClearTopicPermission, c.PutPolicy, c.DeletePolicy, c.PutOperatorPolicy,
-    c.DeleteOperatorPolicy, c.PutParameter, c.DeleteParameter, c.SetVhostLimits, c.ClearVhostLimits,
-    c.ImportDefinitions, c.DropImport, c.PauseQueue,
+    c.AddVhost, c.DeleteVhost, c.DeclareExchange, c.DeclareQueue, c.Bind, c.PutUser, c.SetUserLimits, c.DeleteUser,
+    c.SetPermission, c.ClearPermission, c.SetTopicPermission, c.ClearTopicPermission, c.PutPolicy, c.DeletePolicy,
+    c.PutOperatorPolicy, c.DeleteOperatorPolicy, c.PutParameter, c.DeleteParameter, c.SetVhostLimits,
+    c.ClearVhostLimits, c.ImportDefinitions, c.DropImport, c.PauseQueue,
 )  # fmt: skip
 """Members, owners and the lives of connections are no affair of a management process."""
 

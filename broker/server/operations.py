@@ -20,10 +20,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-import msgspec
-
 from cluster import commands as c
-from cluster.entities import UserLimits
 from cluster.passwords import SCRYPT, hashed
 from cluster.state import Applied
 from cluster.view import ClusterView
@@ -70,28 +67,28 @@ async def _user_add(operator: Operator, asked: Facts) -> Facts:
         raise Refused(
             f"there is a user '{name}' already: 'user password' changes its password, 'user add --replace' its tags too"
         )
-    return await _user_put(operator, name, password, tuple(tags))
+    stored = await _hashed(operator, password)
+    # permissions and limits of a user that is there stay
+    command = c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=tuple(tags), limits=None)
+    return await _ordered(operator, command)
 
 
 async def _user_password(operator: Operator, asked: Facts) -> Facts:
     name, password = _text(asked, "name"), _text(asked, "password")
-    user = operator.map.user(name)
-    if user is None:
+    if operator.map.user(name) is None:
         raise Refused(f"there is no user '{name}'")
-    return await _user_put(operator, name, password, user.tags)
+    stored = await _hashed(operator, password)
+    command = c.PutUser(
+        name=name, password_hash=stored, hash_algorithm=SCRYPT, only=("password_hash", "hash_algorithm")
+    )
+    return await _ordered(operator, command)
 
 
-async def _user_put(operator: Operator, name: str, password: str, tags: tuple[str, ...]) -> Facts:
-    """Permissions and limits of a user that is there stay."""
+async def _hashed(operator: Operator, password: str) -> str:
     try:
-        stored = await asyncio.to_thread(hashed, password, cost=operator.password_cost)
+        return await asyncio.to_thread(hashed, password, cost=operator.password_cost)
     except ValueError as error:
         raise Refused(str(error)) from error
-    user = operator.map.user(name)
-    limits = UserLimits() if user is None else user.limits
-    return await _ordered(
-        operator, c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=tags, limits=limits)
-    )
 
 
 async def _user_delete(operator: Operator, asked: Facts) -> Facts:
@@ -208,15 +205,8 @@ async def _vhost_limit(operator: Operator, asked: Facts) -> Facts:
     field = fields.get(_text(asked, "limit"))
     if field is None or not isinstance(value, int):
         raise Refused(f"'limit' is one of {', '.join(fields)}, and 'value' a number (negative: no limit)")
-    limits = operator.map.vhost_limits(name)
-    if field == "queues_max":
-        limits = msgspec.structs.replace(limits, queues_max=None if value < 0 else value)
-    else:
-        limits = msgspec.structs.replace(limits, connections_max=None if value < 0 else value)
-    return await _ordered(
-        operator,
-        c.SetVhostLimits(vhost=name, queues_max=limits.queues_max, connections_max=limits.connections_max),
-    )
+    fields_set: dict[str, Any] = {field: None if value < 0 else value}
+    return await _ordered(operator, c.SetVhostLimits(vhost=name, only=(field,), **fields_set))
 
 
 WIRING: dict[str, Callable[[Operator, Facts], Awaitable[Facts]]] = {

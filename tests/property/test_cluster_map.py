@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cluster import commands as c
 from cluster import snapshot
-from cluster.entities import Binding
+from cluster.entities import Binding, UserLimits
 from cluster.errors import WiringError
 from cluster.ids import LOCAL_NODE, Epoch, LogIndex, QueueId
 from cluster.state import ClusterMap
@@ -106,6 +106,19 @@ COMMANDS: st.SearchStrategy[c.AnyCommand] = st.one_of(
         tags=st.sampled_from([(), ("monitoring",)]),
         only_if_hash=st.one_of(st.none(), KEYS),
     ),
+    st.builds(
+        c.PutUser,
+        name=USERS,
+        tags=st.sampled_from([(), ("monitoring",)]),
+        limits=st.just(None),
+        only=st.sampled_from([("tags",), ("password_hash", "hash_algorithm"), ("nonsense",)]),
+    ),
+    st.builds(
+        c.SetUserLimits,
+        name=USERS,
+        limits=st.builds(UserLimits, st.sampled_from([None, -1, 2]), st.sampled_from([None, 3])),
+        only=st.sampled_from([(), ("connections_max",), ("channels_max",)]),
+    ),
     st.builds(c.DeleteUser, name=USERS),
     st.builds(c.SetPermission, user=USERS, vhost=VHOSTS, configure=PATTERNS, write=PATTERNS, read=PATTERNS),
     st.builds(c.ClearPermission, user=USERS, vhost=VHOSTS),
@@ -130,7 +143,12 @@ COMMANDS: st.SearchStrategy[c.AnyCommand] = st.one_of(
         value=st.sampled_from([1, True, 1.0, {"a": 1}, {"a": True}]),
     ),
     st.builds(c.DeleteParameter, vhost=st.one_of(VHOSTS, st.just("")), component=st.just("c"), name=USERS),
-    st.builds(c.SetVhostLimits, vhost=VHOSTS, queues_max=st.sampled_from([None, -1, 0, 2])),
+    st.builds(
+        c.SetVhostLimits,
+        vhost=VHOSTS,
+        queues_max=st.sampled_from([None, -1, 0, 2]),
+        only=st.sampled_from([(), ("queues_max",), ("connections_max",)]),
+    ),
     st.builds(c.ClearVhostLimits, vhost=VHOSTS),
 )
 LOGS = st.lists(COMMANDS, max_size=40)

@@ -32,6 +32,8 @@ EVERY = [
     c.ForgetTransient(node=NodeId("n1"), alone=False),
     c.PutUser(name="u", password_hash="h", hash_algorithm="scrypt", tags=("t",), limits=UserLimits(1, 2)),
     c.PutUser(name="u", password_hash="h", hash_algorithm="scrypt", only_if_hash="g"),
+    c.PutUser(name="u", tags=("t",), limits=None, only=("tags",)),
+    c.SetUserLimits(name="u", limits=UserLimits(1, 2), only=("channels_max",)),
     c.DeleteUser(name="u"),
     c.SetPermission(user="u", vhost="v", configure="a", write="b", read="c"),
     c.ClearPermission(user="u", vhost="v"),

@@ -451,6 +451,47 @@ def test_a_hash_is_replaced_only_by_whoever_knows_it(world: World) -> None:
     assert world.map.user("u") == User("u", "new", "scrypt"), "without a condition it is what the command says"
 
 
+def test_a_limit_of_a_user_is_set_and_nothing_else_of_it(world: World) -> None:
+    world.do(c.PutUser(name="u", password_hash="h", hash_algorithm="scrypt", tags=("t",), limits=UserLimits(1, 2)))
+    world.do(c.SetUserLimits(name="u", limits=UserLimits(channels_max=9), only=("channels_max",)))
+    assert world.told == ["UserChanged"]
+    assert world.map.user("u") == User("u", "h", "scrypt", ("t",), UserLimits(1, 9))
+    world.do(c.SetUserLimits(name="u", limits=UserLimits(channels_max=9), only=("channels_max",)))
+    assert world.told == []
+    world.do(c.SetUserLimits(name="u", limits=UserLimits(5)))
+    assert world.map.user("u") == User("u", "h", "scrypt", ("t",), UserLimits(5))
+    world.do(c.DeleteUser(name="u"))
+    with pytest.raises(NotFound, match="user 'u' not found"):
+        world.do(c.SetUserLimits(name="u", limits=UserLimits(5)))
+    with pytest.raises(NotFound, match="user 'u' not found"):
+        world.do(c.PutUser(name="u", tags=("t",), only=("tags",)))
+    assert world.map.user("u") is None, "a part brings no user back"
+
+
+def test_a_part_of_a_row_leaves_the_rest_as_it_is(world: World) -> None:
+    world.do(c.PutUser(name="u", password_hash="h", hash_algorithm="scrypt", tags=("t",), limits=UserLimits(1, 2)))
+    world.do(c.PutUser(name="u", tags=("x",), only=("tags",)))
+    assert world.map.user("u") == User("u", "h", "scrypt", ("x",), UserLimits(1, 2))
+    world.do(c.PutUser(name="u", password_hash="i", hash_algorithm="s", only=("password_hash", "hash_algorithm")))
+    assert world.map.user("u") == User("u", "i", "s", ("x",), UserLimits(1, 2))
+    world.do(c.PutUser(name="u", password_hash="j", hash_algorithm="s", limits=None))
+    assert world.map.user("u") == User("u", "j", "s", (), UserLimits(1, 2)), "limits as they were"
+    world.do(c.PutUser(name="new", password_hash="j", hash_algorithm="s", limits=None))
+    assert world.map.user("new") == User("new", "j", "s")
+    world.do(c.AddVhost(name="v", description="words", tags=("a",), default_queue_type="quorum"))
+    world.do(c.AddVhost(name="v", tracing=True, only=("tracing",)))
+    vhost = world.map.vhost("v")
+    assert vhost is not None
+    assert (vhost.description, vhost.tags, vhost.default_queue_type, vhost.tracing) == ("words", ("a",), "quorum", True)
+    world.do(c.SetVhostLimits(vhost="v", queues_max=1, connections_max=2))
+    world.do(c.SetVhostLimits(vhost="v", queues_max=7, only=("queues_max",)))
+    assert (world.map.vhost_limits("v").queues_max, world.map.vhost_limits("v").connections_max) == (7, 2)
+    with pytest.raises(NotFound):
+        world.do(c.AddVhost(name="gone", tracing=True, only=("tracing",)))
+    with pytest.raises(PreconditionFailed, match="no such field: 'nonsense'"):
+        world.do(c.PutUser(name="u", only=("nonsense",)))
+
+
 def test_parameters(world: World) -> None:
     world.do(c.PutParameter(vhost="", component="c", name="n", value=1))
     world.do(c.PutParameter(vhost="", component="c", name="n", value=True))

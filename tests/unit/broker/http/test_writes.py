@@ -10,6 +10,7 @@ import pytest
 
 from broker.management.writes import WRITES
 from cluster import commands as c
+from cluster.entities import UserLimits
 from cluster.passwords import SCRYPT, verified
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import NOW_MS, recorded_place
@@ -88,6 +89,42 @@ async def test_a_new_password_ends_the_old_one_at_once(client: Client) -> None:
     assert (await client.ask("PUT", "/api/users/mon", body=body)).status_code == 204
     assert (await client.get("/api/whoami", "mon")).status_code == 401
     assert (await client.get("/api/user-limits/mon")).json()[0]["value"] == {"max-connections": 5}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "ordered"),
+    [
+        ("PUT", "/api/user-limits/mon/max-channels", {"value": 7}, c.SetUserLimits(
+            at_ms=NOW_MS, name="mon", limits=UserLimits(channels_max=7), only=("channels_max",))),
+        ("DELETE", "/api/user-limits/mon/max-connections", None, c.SetUserLimits(
+            at_ms=NOW_MS, name="mon", limits=UserLimits(), only=("connections_max",))),
+        ("PUT", "/api/users/mon", {"tags": "a"}, c.PutUser(
+            at_ms=NOW_MS, name="mon", hash_algorithm=SCRYPT, tags=("a",), limits=None, only=("tags",))),
+        ("PUT", "/api/users/mon", {"password_hash": "", "hashing_algorithm": SCRYPT}, c.PutUser(
+            at_ms=NOW_MS, name="mon", hash_algorithm=SCRYPT, limits=None, only=("password_hash", "hash_algorithm"))),
+        ("PUT", "/api/users/mon", {"password_hash": "", "hashing_algorithm": SCRYPT, "tags": "a"}, c.PutUser(
+            at_ms=NOW_MS, name="mon", hash_algorithm=SCRYPT, tags=("a",), limits=None)),
+        ("PUT", "/api/vhost-limits/%2F/max-connections", {"value": 3}, c.SetVhostLimits(
+            at_ms=NOW_MS, vhost="/", connections_max=3, only=("connections_max",))),
+        ("DELETE", "/api/vhost-limits/%2F/max-queues", None, c.SetVhostLimits(
+            at_ms=NOW_MS, vhost="/", only=("queues_max",))),
+        ("PUT", "/api/vhosts/%2F", {"tracing": True}, c.AddVhost(
+            at_ms=NOW_MS, name="/", tracing=True, only=("tracing",))),
+    ],
+)  # fmt: skip
+async def test_a_part_is_ordered_without_the_rest(
+    client: Client, method: str, path: str, body: dict[str, Any] | None, ordered: c.AnyCommand
+) -> None:
+    """Whatever the rest is by the time that it is carried out: a password that was changed meanwhile, a deletion."""
+    answer = await client.ask(method, path, body=None if body is None else json.dumps(body))
+    assert answer.status_code == 204
+    assert client.deeds.ordered == [ordered]
+
+
+async def test_a_new_user_is_said_whole(client: Client) -> None:
+    for body in ({"tags": "a"}, {"password": "sesame"}, {}):
+        assert (await client.ask("PUT", "/api/users/newcomer", body=json.dumps(body))).status_code == 400
+    assert client.deeds.ordered == []
 
 
 async def test_who_wrote_reads_what_it_wrote(client: Client) -> None:

@@ -1,0 +1,17 @@
+"""What all commands of the wiring log have in common.
+
+A command that changes a row may say a part of it, by `only`: the names of the fields that it sets. The row must be
+there (404), and its other fields stay as they are at the moment that the command is applied. The proposer never fills
+them in from what it has read: who changed them meanwhile would be undone. Without `only` a command says the whole row.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="command"):
+    """Root of all commands."""
+
+    at_ms: int = 0
+    """When it was proposed, wall clock of the proposer, ms since 1970; for display, and for what expires."""
