@@ -42,8 +42,8 @@ HIDDEN_HEADER: Final = b"BCC"
 """Receivers that other receivers are not to see."""
 SECONDS_MAX: Final = 253_402_300_799
 """The end of the year 9999. A timestamp beyond is no time that anybody meant, and is left out."""
-NESTED_MAX: Final = 64
-"""Brokers take no message with deeper headers."""
+NESTED_MAX: Final = 128
+"""No broker takes or makes a message with deeper headers (`broker.amqp.fields.STORED_LIMITS`)."""
 SEQ_END: Final = 2**62
 
 _RECORD: Final = struct.Struct("<IIB7xQQ")

@@ -26,7 +26,7 @@ from broker.amqp.errors import (
     syntax_error,
     unexpected_frame,
 )
-from broker.amqp.fields import DEFAULT_LIMITS, pull_table
+from broker.amqp.fields import DEFAULT_LIMITS, STORED_LIMITS, pull_table
 from broker.amqp.properties import without_header
 
 cdef extern from "Python.h":
@@ -57,8 +57,12 @@ cdef enum:
 cdef uint32_t PUBLISH_START = BASIC << 16 | 40
 cdef uint32_t ACK_START = BASIC << 16 | 80
 cdef uint64_t TTL_MAX = 0xFFFFFFFF
-cdef uint32_t FIELD_DEPTH_MAX = DEFAULT_LIMITS.depth_max
-cdef uint32_t FIELD_ENTRIES_MAX = DEFAULT_LIMITS.entries_max
+cdef struct Limits:
+    uint32_t depth_max
+    uint32_t entries_max
+
+cdef Limits PUBLISHED = Limits(DEFAULT_LIMITS.depth_max, DEFAULT_LIMITS.entries_max)
+cdef Limits STORED = Limits(STORED_LIMITS.depth_max, STORED_LIMITS.entries_max)
 cdef uint64_t TAG_MAX = 0x7FFFFFFFFFFFFFFF
 
 
@@ -255,12 +259,12 @@ for _tag, _size in ((c't', 1), (c'b', 1), (c'B', 1), (c's', 2), (c'u', 2), (c'I'
     FIELD_SIZES[_tag] = _size
 
 
-cdef bint fields_are_valid(const uint8_t *p, uint64_t at, uint64_t end, bint named, uint32_t depth,
+cdef bint fields_are_valid(const uint8_t *p, uint64_t at, uint64_t end, bint named, uint32_t depth_left,
                            uint32_t *budget) noexcept:
     # whether fields.pull_table would read the table (named) or array between at and end
     cdef uint8_t tag
     cdef uint64_t stop
-    if depth > FIELD_DEPTH_MAX:
+    if depth_left == 0:
         return False
     while at < end:
         if named:
@@ -280,7 +284,7 @@ cdef bint fields_are_valid(const uint8_t *p, uint64_t at, uint64_t end, bint nam
             stop = at + 4 + get32(p + at)
             if stop > end:
                 return False
-            if (tag == c'F' or tag == c'A') and not fields_are_valid(p, at + 4, stop, tag == c'F', depth + 1, budget):
+            if (tag == c'F' or tag == c'A') and not fields_are_valid(p, at + 4, stop, tag == c'F', depth_left - 1, budget):
                 return False
             at = stop
         elif tag != c'V':
@@ -288,7 +292,7 @@ cdef bint fields_are_valid(const uint8_t *p, uint64_t at, uint64_t end, bint nam
     return True
 
 
-cdef object classify(const uint8_t *header, uint64_t length, Traits *traits):
+cdef object classify(const uint8_t *header, uint64_t length, Traits *traits, const Limits *limits):
     # codec_pure.make_message without the message: None, or the channel error that a bad expiration deserves
     cdef uint64_t at = 2, start, ttl_ms
     cdef uint32_t budget
@@ -308,11 +312,12 @@ cdef object classify(const uint8_t *header, uint64_t length, Traits *traits):
     if bits & 0x2000:  # headers
         if at + 4 > length:
             raise cut_off()
-        budget = FIELD_ENTRIES_MAX
+        budget = limits.entries_max
         start = at
         at += 4 + <uint64_t>get32(header + at)
-        if at > length or not fields_are_valid(header, start + 4, at, True, 1, &budget):
-            pull_table((<const char *>header)[:length], start)  # says what is wrong with it
+        if at > length or not fields_are_valid(header, start + 4, at, True, limits.depth_max, &budget):
+            # says what is wrong with it
+            pull_table((<const char *>header)[:length], start, DEFAULT_LIMITS if limits == &PUBLISHED else STORED_LIMITS)
             raise AssertionError("the two readers of a table agree")
         traits.flags |= HAS_HEADERS
     if bits & 0x1000:  # delivery-mode
@@ -368,7 +373,7 @@ cdef object classify(const uint8_t *header, uint64_t length, Traits *traits):
 def make_message(bytes address not None, bytes header not None, bytes body not None, int64_t now_ms):
     """A message of a content's parts, or the channel error it deserves; see codec_pure.make_message."""
     cdef Traits traits
-    cdef object refusal = classify(<const uint8_t *>PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header), &traits)
+    cdef object refusal = classify(<const uint8_t *>PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header), &traits, &STORED)
     if refusal is not None:
         return refusal
     return new_message(address, header + body, <uint32_t>PyBytes_GET_SIZE(header), traits.flags, traits.priority,
@@ -629,7 +634,7 @@ cdef class FrameDecoder:
         if length == self.header_length and length and memcmp(self.header, header, length) == 0:
             return None
         self.header_length = 0
-        refusal = classify(header, length, &self.traits)
+        refusal = classify(header, length, &self.traits, &PUBLISHED)
         if refusal is None and length <= REMEMBERED:
             memcpy(self.header, header, length)
             self.header_length = <uint8_t>length

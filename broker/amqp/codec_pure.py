@@ -27,7 +27,7 @@ from broker.amqp.errors import (
     syntax_error,
     unexpected_frame,
 )
-from broker.amqp.fields import pull_table
+from broker.amqp.fields import DEFAULT_LIMITS, STORED_LIMITS, FieldLimits, pull_table
 from broker.amqp.properties import without_header
 from journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
 from journal.record_pure import Message
@@ -283,7 +283,7 @@ class FrameDecoder:
         mandatory, immediate = bool(content.bits & 1), bool(content.bits & 2)
         assert content.header is not None, "a complete content has a header"
         if content.refusal is None:
-            message = make_message(content.address, content.header, bytes(content.body), now_ms)
+            message = make_message(content.address, content.header, bytes(content.body), now_ms, DEFAULT_LIMITS)
             if isinstance(message, Message):
                 last = events[-1] if events else None
                 if (
@@ -317,8 +317,11 @@ _CORRELATION_ID, _REPLY_TO, _EXPIRATION, _MESSAGE_ID, _TIMESTAMP = 0x0400, 0x020
 _TYPE, _USER_ID, _APP_ID, _CLUSTER_ID = 0x0020, 0x0010, 0x0008, 0x0004
 
 
-def make_message(address: bytes, header: bytes, body: bytes, now_ms: int) -> Message | AmqpError:
-    """A message of a content's parts; `header` is the property flags and list.
+def make_message(
+    address: bytes, header: bytes, body: bytes, now_ms: int, limits: FieldLimits = STORED_LIMITS
+) -> Message | AmqpError:
+    """A message of a content's parts; `header` is the property flags and list. A decoder asks for what a publish may
+    hold; whoever makes one of a message that was accepted once does not.
 
     Returns the channel error that a bad expiration deserves; raises syntax_error when the properties, or the fields of
     the headers table, cannot be read to their end: they go on to consumers as they are and would fail there.
@@ -338,7 +341,7 @@ def make_message(address: bytes, header: bytes, body: bytes, now_ms: int) -> Mes
     if bits & _HEADERS:
         if at + 4 > len(header):
             raise syntax_error("a content header is cut off")
-        _, at = pull_table(header, at)
+        _, at = pull_table(header, at, limits)
         flags |= HAS_HEADERS
     if bits & _DELIVERY_MODE:
         if at >= len(header):

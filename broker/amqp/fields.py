@@ -144,6 +144,12 @@ class FieldLimits:
 
 
 DEFAULT_LIMITS: Final = FieldLimits()
+"""What a client may send: at the publish, and nowhere later."""
+
+STORED_LIMITS: Final = FieldLimits(depth_max=128, entries_max=2**32 - 1)
+"""What was accepted once, and what the broker made of it: nothing of that exceeds them. Its bytes bound the values,
+for each takes one at least. The broker nests what it tells of a message two levels deeper (the firehose), and a dead
+letter's history is four levels deep; so twice the depth of a publish is never reached."""
 
 
 @dataclass(frozen=True, slots=True)

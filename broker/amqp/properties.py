@@ -31,7 +31,7 @@ from broker.amqp.domains import (
     push_shortstr,
 )
 from broker.amqp.errors import syntax_error
-from broker.amqp.fields import DEFAULT_LIMITS, FieldLimits, Table, pull_table, push_table
+from broker.amqp.fields import STORED_LIMITS, FieldLimits, Table, pull_table, push_table
 
 CLASS_ID: Final = 60
 """The class ``basic``, the only one with content."""
@@ -85,8 +85,9 @@ _TABLE: Final = tuple((1 << (15 - place), name, *_DOMAINS[domain]) for place, (n
 _FLAGS_UNUSED: Final = 0xFFFF >> len(PROPERTIES)
 
 
-def decode(raw: bytes, limits: FieldLimits = DEFAULT_LIMITS) -> Properties:
-    """Flags and property list. Raises ``ConnectionFault`` 502 for anything malformed, truncated or left over."""
+def decode(raw: bytes, limits: FieldLimits = STORED_LIMITS) -> Properties:
+    """Flags and property list. Raises ``ConnectionFault`` 502 for anything malformed, truncated or left over. What a
+    publish may hold was asked when it came (``codec.FrameDecoder``), and is not asked again."""
     flags, offset = pull_short(raw, 0)
     if flags & _FLAGS_UNUSED:
         raise syntax_error(f"unknown property flags 0x{flags & _FLAGS_UNUSED:x}", CLASS_ID)

@@ -96,7 +96,8 @@ class Hub:
     # -- out
 
     def send(self, peer: str, head: msgspec.Struct, payload: Iterable[Payload] = ()) -> bool:
-        """False: there is no link, and whoever sends will hear of it when there is one again."""
+        """False: there is no link, and whoever sends will hear of it when there is one again. Raises ValueError for a
+        head that cannot be encoded, which is the fault of whoever gave its values: nothing of it is sent."""
         if peer == self.name:
             self._round.append((head, memoryview(b"".join(payload))))
             return True
@@ -104,11 +105,16 @@ class Hub:
             return False
         out, applied = self.out.setdefault(peer, []), self._applied()
         parts = tuple(payload)
+        ahead: list[memoryview] = []
         if sum(map(len, parts)) > PIECE_BYTES:
             *ahead, rest = pieces(memoryview(b"".join(parts)))
-            out.extend(encode(More(), applied, (piece,)) for piece in ahead)
             parts = (rest,)
-        out.append(encode(head, applied, parts))
+        try:
+            last = encode(head, applied, parts)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{type(head).__name__} cannot be said: {error}") from error
+        out.extend(encode(More(), applied, (piece,)) for piece in ahead)
+        out.append(last)
         return True
 
     def take(self) -> dict[str, list[bytes]]:

@@ -23,6 +23,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.amqp import properties as codec
+from broker.amqp.errors import AmqpError
+from broker.amqp.fields import DEFAULT_LIMITS, FieldLimits
 from broker.queues.ticket import Ticket
 from broker.queues.watch import Delivery
 from journal.layout import HAS_BCC, HAS_HEADERS
@@ -37,6 +39,8 @@ _TRACEPARENT: Final = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{
 SAMPLED: Final = 1
 SPARE_BYTES: Final = 256
 """A content header cannot be cut: one that leaves less of its frame gets no header of ours."""
+WITH_ROOM: Final = FieldLimits(entries_max=DEFAULT_LIMITS.entries_max - 1)
+"""Headers that take one more, so that a consumer may publish what it got."""
 QUEUES_MAX: Final = 100
 """So many names of a route's queues: thousands of spans may wait to be sent, and a route may have 10,000 queues."""
 OPEN_MAX: Final = 1000
@@ -131,9 +135,13 @@ class Spans:
         """A trace that begins here, by chance."""
         if not self._chosen or message.exchange.startswith(b"amq.rabbitmq."):
             return None
-        if len(message.header) > self._header_bytes_max:
+        if len(message.header) > self._header_bytes_max or self._world.chance(32) >= self._chosen:
             return None
-        return Context(self._id(128), 0) if self._world.chance(32) < self._chosen else None
+        try:
+            codec.decode(message.header, WITH_ROOM)
+        except AmqpError:
+            return None
+        return Context(self._id(128), 0)
 
     def _publish(self, channel: Any, route: Any, message: Message, context: Context) -> tuple[Message, Commit]:
         began_ns, span_id = self._world.now_ns(), self._id(64)

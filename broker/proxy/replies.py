@@ -98,10 +98,21 @@ class Replies:
                 target.reply(reply)
 
     def _node_of(self, key: str) -> str | None:
-        """The node of a key whose channel may still wait."""
+        """The node of a key whose channel may still wait. Publishers write keys: one that is no text is nobody's."""
+        if not _is_text(key):
+            return None
         parts = key.rpartition(".reply-to.")[2].rsplit("-", 2)
         if len(parts) != 3:
             return None
         node, start, _ = parts
         incarnation = self._incarnation_of(node)
         return node if incarnation is not None and f"{incarnation:x}" == start else None
+
+
+def _is_text(key: str) -> bool:
+    """Not so of bytes that were no UTF-8, which properties carry through text."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -23,6 +23,11 @@ before, unless a client rejected it on the way round: a circle that only timers 
 end. Only the deaths since the last one in that queue are on the way round. An older rejection does not excuse
 the circle; if it did, one rejection would make all later circles of that message endless.
 
+*Bounded.* A history is decoded and encoded at each death, and stands in a content header, which cannot be cut. So it
+has at most DEATHS_MAX tables (the oldest go), of about HISTORY_BYTES_MAX bytes: when there are more, the oldest tables
+lose all but queue, reason and count. What a history cannot hold any more, it cannot prove to be no circle either: a
+message that has died DEATHS_MAX times on its way, and no client rejected it meanwhile, goes no further.
+
 Headers come from clients, who republish dead messages with `x-death` changed or turned into text. What is not a
 table of the form above is dropped from the history; nothing here raises because of it.
 """
@@ -35,11 +40,16 @@ from typing import Final, Literal
 
 from broker.amqp.fields import FieldTable, FieldValue, Timestamp
 from broker.amqp.properties import Properties
+from broker.routing.carbon_copy import COPIES_MAX
 
 Reason = Literal["rejected", "expired", "maxlen", "delivery_limit"]
 
 COUNT_MAX: Final = 2**63 - 1
 """What the wire type of `count` can hold; a client may have written it."""
+DEATHS_MAX: Final = 128
+HISTORY_BYTES_MAX: Final = 32 << 10
+KEYS_MAX: Final = 1 + COPIES_MAX
+"""Of one death: with more, no message is accepted any more."""
 
 
 def death(
@@ -69,7 +79,7 @@ def death(
         # a client may have doubled the table: the newest one speaks for all
         entry = {**same[0], "count": min(_count(same) + 1, COUNT_MAX)}
     else:
-        keys: list[FieldValue] = list(routing_keys)
+        keys: list[FieldValue] = list(routing_keys[:KEYS_MAX])
         entry = {
             "count": 1,
             "reason": reason,
@@ -80,7 +90,7 @@ def death(
         }
         if properties.expiration is not None:
             entry["original-expiration"] = properties.expiration
-    headers["x-death"] = [entry, *(old for old in deaths if not _is_of(old, queue, reason))]
+    headers["x-death"] = _bounded([entry, *(old for old in deaths if not _is_of(old, queue, reason))])
     # "BCC always removed; DLRK set => CC removed"
     headers.pop("BCC", None)
     if key_replaced:
@@ -94,13 +104,14 @@ def is_cycle(headers: Mapping[str, object] | None, target_queue: str) -> bool:
     `headers` are those after `death`, so the newest death is the one that sends the message on its way. When
     that was a rejection, there is no cycle.
     """
-    for entry in _history(headers):
+    deaths = _history(headers)
+    for entry in deaths:
         # "without a client explicitly rejecting the message somewhere in the cycle"
         if entry["reason"] == "rejected":
             return False
         if entry["queue"] == target_queue:
             return True
-    return False
+    return len(deaths) >= DEATHS_MAX  # an older death in that queue may not be told any more
 
 
 def dead_letter_keys(
@@ -129,6 +140,32 @@ def _history(headers: Mapping[str, object] | None) -> list[FieldTable]:
         for entry in deaths
         if isinstance(entry, dict) and isinstance(entry.get("queue"), str) and isinstance(entry.get("reason"), str)
     ]
+
+
+def _bounded(deaths: list[FieldTable]) -> list[FieldValue]:
+    """The history, newest first, as far as it may be told."""
+    kept: list[FieldValue] = list(deaths[:DEATHS_MAX])
+    sizes = [_size(entry) for entry in kept]
+    excess = sum(sizes) - HISTORY_BYTES_MAX
+    for place in range(len(kept) - 1, 0, -1):  # the newest is what consumers read: it stays
+        if excess <= 0:
+            break
+        old = deaths[place]
+        entry: FieldTable = {"count": _count([old]), "reason": old["reason"], "queue": old["queue"]}
+        kept[place] = entry
+        excess += _size(entry) - sizes[place]
+    return kept
+
+
+def _size(value: FieldValue) -> int:
+    """About the bytes of a value in a field table."""
+    if isinstance(value, str | bytes):
+        return 8 + len(value)
+    if isinstance(value, dict):
+        return 8 + sum(len(name) + _size(item) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return 8 + sum(_size(item) for item in value)
+    return 8
 
 
 def _is_of(entry: FieldTable, queue: str, reason: str) -> bool:

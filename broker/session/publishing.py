@@ -27,7 +27,7 @@ from broker.amqp.fields import FieldTable
 from broker.amqp.layout import Method
 from broker.queues.face import QueueFace
 from broker.queues.ticket import Ticket
-from broker.routing.carbon_copy import UnacceptableHeader, copy_keys
+from broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
 from broker.routing.router import Route
 from broker.session.confirms import Confirms
 from broker.session.counts import ExchangeCounts
@@ -201,12 +201,11 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
         found = connection.node.reply(key, _rebuilt(message, changed) if changed is not properties else message)
         return message, Route(found_exchange=found, uncacheable=True), None
     try:
-        blind = copy_keys(properties.headers, "BCC")
-        more = (*copy_keys(properties.headers, "CC"), *blind)
+        copies, blind = accepted_keys(properties.headers)
     except UnacceptableHeader as error:
         raise precondition_failed(str(error)) from None
     route = vhost.router.route(
-        exchange, key, lambda: properties.headers, more, lambda name: getattr(properties, name, None)
+        exchange, key, lambda: properties.headers, (*copies, *blind), lambda name: getattr(properties, name, None)
     )
     if blind or changed is not properties:
         message = _rebuilt(message, changed, HAS_BCC if blind else 0)

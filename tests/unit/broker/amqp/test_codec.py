@@ -837,3 +837,16 @@ def test_mistakes_of_ours_are_refused(half: Any) -> None:
     with pytest.raises(AssertionError, match="a reply text is a short string"):
         out.returned(1, 312, b"x" * 256, message_of(half))
     assert out.take() == b""
+
+
+def test_what_was_accepted_once_is_read_beyond_the_limits_of_a_publish(half: Any) -> None:
+    """The broker adds to headers: a history of deaths, counts, numbers, traces."""
+    for fields in (b"\x00V" * 30_000, nested(100)):
+        properties = b"\x20\x00" + len(fields).to_bytes(4, "big") + fields
+        made = half.make_message(b"\x00\x00", properties, b"", NOW)
+        assert made.header == properties
+        fault = decoder_of(half, 131072).feed(publish(properties=properties), NOW)[-1]
+        assert fault.code == 502
+    with pytest.raises(ConnectionFault, match="nested deeper than 128"):
+        fields = nested(128)
+        half.make_message(b"\x00\x00", b"\x20\x00" + len(fields).to_bytes(4, "big") + fields, b"", NOW)

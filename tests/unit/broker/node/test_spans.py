@@ -273,3 +273,16 @@ def test_nodes_of_a_cluster_see_their_parts_of_a_trace() -> None:
     assert receivers[reader].names() == ["deliver q", "settle q"]
     assert {span.trace_id for one in receivers.values() for span in one.spans} == {TRACE}
     assert isinstance(cluster, Cluster)
+
+
+def test_headers_that_take_no_more_get_no_trace(receiver: Receiver) -> None:
+    """A consumer could not publish again what it got."""
+    world = World()
+    traced(world, receiver, sampled=1.0)
+    client = world.client()
+    client.declare("q")
+    client.publish("", "q", b"full", headers={str(n): None for n in range(10_000)})
+    client.publish("", "q", b"one left", headers={str(n): None for n in range(9_999)})
+    full, left = client.consume("q")
+    assert (len(full.properties.headers), len(left.properties.headers)) == (10_000, 10_000)
+    assert "traceparent" in left.properties.headers

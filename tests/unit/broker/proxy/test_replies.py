@@ -107,3 +107,13 @@ def test_a_requester_that_cannot_be_reached_is_not_there() -> None:
     assert [heard.reply_code for heard in server.say()] == [404]
     nodes.cut = True
     assert nodes.worlds["b"].client().code(probe) == 404
+
+
+def test_a_key_that_is_no_text_reaches_nobody() -> None:
+    """It names a living node; the bytes behind are no UTF-8, and no link could carry them."""
+    nodes = Nodes(**{"a-1": 1, "b": 1})
+    _, _, key = asked(nodes)
+    replies = nodes.worlds["b"].node.replies
+    assert replies is not None
+    for serial in ("\udcff", "\ud800", "1\udc80"):
+        assert not replies.send(key.rpartition("-")[0] + "-" + serial, None)  # type: ignore[arg-type]

@@ -5,7 +5,16 @@ import pytest
 
 from broker.amqp.fields import Int16, Timestamp
 from broker.amqp.properties import Properties, decode, encode
-from broker.queues.deadletter import COUNT_MAX, Reason, dead_letter_keys, death, is_cycle
+from broker.queues.deadletter import (
+    COUNT_MAX,
+    DEATHS_MAX,
+    HISTORY_BYTES_MAX,
+    KEYS_MAX,
+    Reason,
+    dead_letter_keys,
+    death,
+    is_cycle,
+)
 
 
 def die(properties: Properties, queue: str, reason: Reason = "expired", now_s: int = 1_700_000_000) -> Properties:
@@ -231,3 +240,35 @@ def test_a_forged_rejection_cannot_keep_a_circle_turning() -> None:
 )
 def test_dead_letter_keys(replacement: str | None, expected: tuple[str, ...]) -> None:
     assert dead_letter_keys(replacement, ["k"], ["cc", "k"], ["bcc"]) == expected
+
+
+def test_a_history_is_bounded_and_its_newest_tables_are_whole() -> None:
+    dead = Properties()
+    for number in range(300):
+        dead = die(dead, f"q{number}", now_s=number)
+    deaths = x_death(dead)
+    assert [entry["queue"] for entry in deaths] == [f"q{number}" for number in range(299, 299 - DEATHS_MAX, -1)]
+    assert dead.headers["x-first-death-queue"] == "q0", "what consumers ask for first is not in a table"
+    assert len(deaths[0]) == len(deaths[50]) == 6
+    assert len(encode(dead)) < HISTORY_BYTES_MAX + 1000
+
+
+def test_long_tables_lose_what_no_circle_is_known_by() -> None:
+    dead = Properties()
+    for number in range(300):
+        dead = death(dead, f"{number:0255}", "expired", "x" * 255, ["k" * 255] * 200, number)
+    deaths = x_death(dead)
+    assert len(deaths) == DEATHS_MAX
+    assert deaths[0]["routing-keys"] == ["k" * 255] * KEYS_MAX
+    assert set(deaths[-1]) == {"count", "reason", "queue"}
+    assert len(encode(dead)) < 80_000, "names and keys are as long as they can be"
+    assert is_cycle(dead.headers, f"{299 - DEATHS_MAX + 1:0255}")
+
+
+def test_what_a_history_cannot_hold_is_taken_for_a_circle() -> None:
+    dead = Properties()
+    for number in range(DEATHS_MAX - 1):
+        dead = die(dead, f"q{number}")
+    assert not is_cycle(dead.headers, "new")
+    assert is_cycle(die(dead, "last").headers, "new")
+    assert not is_cycle(die(dead, "last", "rejected").headers, "new"), "a client was asked"

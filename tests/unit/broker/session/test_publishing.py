@@ -110,6 +110,8 @@ def test_the_unroutable_is_confirmed_at_once_and_the_routed_when_it_is_safe() ->
         ({"reply_to": "amq.rabbitmq.reply-to"}, 406),
         ({"headers": {"CC": "not a list"}}, 406),
         ({"headers": {"BCC": "not a list"}}, 406),
+        ({"headers": {"CC": ["k"] * 101}}, 406),
+        ({"headers": {"BCC": ["k" * 256]}}, 406),
         ({"expiration": "soon"}, 406),
         ({"expiration": "-1"}, 406),
     ],
