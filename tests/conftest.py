@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from broker.trial import nodes
 from tests.budget import BRIEF, examples
+from tests.support.processes import popen, run
+
+nodes.start_process = popen
 
 # how long an example takes says something of the machine, and nothing of the code
 settings.register_profile("untimed", deadline=None)
@@ -62,7 +66,7 @@ class RunningNode:
     def start(self, *flags: str, environment: dict[str, str] | None = None) -> RunningNode:
         command = ["start", "--data-dir", str(self.data_dir), "--amqp", f"127.0.0.1:{self.port}", *flags]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = popen(
                 [sys.executable, "-m", "broker.cli.main", *command],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -100,7 +104,7 @@ class RunningNode:
 
 def run_command(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """`clusterbroker WORDS`."""
-    return subprocess.run(
+    return run(
         [sys.executable, "-m", "broker.cli.main", *words],
         capture_output=True,
         text=True,

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,6 +32,8 @@ FIRST_PORT: Final = 15_000
 LAST_PORT: Final = 32_000
 """Systems give ports above these to whoever asks for any (Linux: from 32768 on)."""
 _given: set[int] = set()
+start_process: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
+"""What starts a node. Tests have a parent of their own for processes."""
 
 
 class TrialError(Exception):
@@ -117,7 +119,7 @@ class Node:
         words += ["--data-dir", str(self.data_dir), "--amqp", f"{LOOPBACK}:{self.amqp_port}"]
         words += ["--cluster", f"{LOOPBACK}:{self.cluster_port}", "--peers", peers]
         with open(self.directory / "node.out", "wb") as out, open(self.log, "ab") as log:
-            self.process = subprocess.Popen(  # noqa: S603 - our own command
+            self.process = start_process(
                 words, stdout=out, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
             )
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from tests.support import processes
+
 from .oracle import Oracle
 
 START_TIMEOUT_S = 20.0
@@ -158,7 +160,7 @@ class Clusterbroker(Target):
         command = [sys.executable, "-m", "broker.cli.main", "start", "--name", "c1"]
         command += ["--data-dir", str(directory / "data"), "--amqp", "127.0.0.1:0"]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self.process = subprocess.Popen(command, stdout=self.output, stderr=self.log, env=environment)
+        self.process = processes.popen(command, stdout=self.output, stderr=self.log, env=environment)
         self.url = f"amqp://guest:guest@{self._listener()}/"
 
     def _listener(self) -> str:
@@ -181,7 +183,7 @@ class Clusterbroker(Target):
 
     @staticmethod
     def _command_at(data_dir: Path, *words: str) -> str:
-        finished = subprocess.run(
+        finished = processes.run(
             [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(data_dir)],
             capture_output=True,
             text=True,

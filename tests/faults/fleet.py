@@ -17,6 +17,7 @@ from broker.amqp import methods
 from broker.server.admin import ask
 from broker.trial.client import Client, Delivery, Target
 from broker.trial.nodes import LOOPBACK, Node, all_ready, environment, free_port
+from tests.support.processes import popen, run
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 40.0
@@ -56,7 +57,7 @@ class Fleet:
         line = [sys.executable, "-m", "broker.cli.main", "start", "--name", name, "--data-dir", str(node.data_dir)]
         line += ["--amqp", f"{LOOPBACK}:{node.amqp_port}", *words]
         with open(node.directory / "node.out", "wb") as out, open(node.log, "ab") as log:
-            node.process = subprocess.Popen(
+            node.process = popen(
                 line, stdout=out, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT,
                 env=environment(self.secret) | settings, start_new_session=True,
             )  # fmt: skip
@@ -106,7 +107,7 @@ class Fleet:
         """`clusterbroker WORDS --data-dir ...`: exit code, what it said, its errors."""
         line = [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(self.node(name).data_dir)]
         done = await asyncio.to_thread(
-            subprocess.run, line, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+            run, line, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
             env=environment(self.secret),
         )  # fmt: skip
         return done.returncode, done.stdout.strip(), done.stderr.strip()

@@ -18,6 +18,8 @@ from typing import Any
 
 import psutil
 
+from tests.support.processes import popen, run
+
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -77,7 +79,7 @@ class NodeProcess:
             environment["CLUSTERBROKER_" + name.upper().replace(".", "__")] = str(value)
         (self.directory / "node.out").write_bytes(b"")
         with open(self.directory / "node.out", "wb") as out, open(self.directory / "node.log", "ab") as log:
-            self.process = subprocess.Popen(command, stdout=out, stderr=log, env=environment, cwd=self.directory)
+            self.process = popen(command, stdout=out, stderr=log, env=environment, cwd=self.directory)
 
     def start(self) -> NodeProcess:
         self.launch()
@@ -116,7 +118,7 @@ class NodeProcess:
 def command(*words: str) -> tuple[int, str]:
     """`clusterbroker WORDS`: exit code, and all that it said."""
     line = [sys.executable, "-m", "broker.cli.main", *words]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    done = run(line, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
     return done.returncode, done.stdout + done.stderr
 
 

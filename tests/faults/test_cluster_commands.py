@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.cluster_trial import on_trial
+from tests.support import processes
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "broker.cli.main", *words]
-    return subprocess.run(line, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT)
+    return processes.run(line, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT)
 
 
 def call(*words: str) -> tuple[int, str]:

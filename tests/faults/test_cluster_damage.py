@@ -7,7 +7,6 @@ in memory any more.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +18,7 @@ import pika
 import pytest
 
 from broker.trial.nodes import LocalCluster, TrialError
+from tests.support import processes
 
 pytestmark = [pytest.mark.timeout(200)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +88,7 @@ def consume(cluster: LocalCluster, name: str, queue: str, count: int) -> list[in
 
 def ctl(cluster: LocalCluster, name: str, *words: str) -> str:
     line = [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(cluster.data_dir(name))]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    done = processes.run(line, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -18,6 +18,7 @@ from pika import spec
 
 from tests.faults.client import Channel, Client, Delivery
 from tests.faults.node import ROOT, NodeProcess, until
+from tests.support import processes
 
 MakeNode = Callable[..., NodeProcess]
 MIB = 1 << 20
@@ -268,7 +269,7 @@ async def test_client_stopped_and_continued(make_node: MakeNode) -> None:
     """SIGSTOP of a consumer: after two missed heartbeats its messages go to another; SIGCONT finds it closed."""
     node = make_node().start()
     publisher = await filled(node, "paused", 20, 10)
-    program = subprocess.Popen(  # noqa: ASYNC220
+    program = processes.popen(
         [sys.executable, "-c", STOPPED, node.url], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT
     )
     assert program.stdout is not None

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import ssl
-import subprocess
 import sys
 import time
 import urllib.error
@@ -29,6 +28,7 @@ from broker.server.throttle import FAILURES_MAX
 from broker.trial.nodes import free_port
 from tests.authority import Authority
 from tests.conftest import RunningNode
+from tests.support import processes
 from tests.unit.broker.oauth2 import authority as tokens
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
@@ -188,7 +188,7 @@ def test_a_node_that_waits_for_others_is_not_ended_by_the_word_to_reload(tmp_pat
         "CLUSTERBROKER_TLS__CERTIFICATE": str(tmp_path / "node.pem"),
     }
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
+        process = processes.popen(
             [sys.executable, "-m", "broker.cli.main", *words], stderr=log, env={**os.environ, **environment}
         )
     try:

@@ -21,6 +21,7 @@ from broker.trial.nodes import LocalCluster
 from broker.trial.rounds import Round, run_rounds
 from tests.conftest import run_command
 from tests.faults.node import NodeProcess
+from tests.support import processes
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -132,7 +133,7 @@ def test_the_benchmarks_surviving_load_through_kills(make_node: Callable[..., No
     node = make_node().start()
     options = ["--publishers", "2", "--consumers", "2", "--rate", "400", "--seconds", "60", "--drain", "20"]
     argv = generator.command("survive", node.port, [*options, "--gap-ms", "100"])
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as load:
+    with processes.popen(argv, stdout=subprocess.PIPE, text=True) as load:
         assert load.stdout is not None, "its output is read"
         assert load.stdout.readline() == "running\n"
         outages_s = []

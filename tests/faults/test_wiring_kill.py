@@ -11,6 +11,7 @@ import pytest
 
 from cluster.local_log import LocalLog
 from cluster.log_store import LogStore
+from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 8
@@ -85,7 +86,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
 
 def run_and_kill(directory: Path, prefix: str, lines_min: int) -> list[list[str]]:
     """Start the child, wait until it has told so many outcomes, kill it; the complete lines it printed."""
-    child = subprocess.Popen(
+    child = processes.popen(
         [sys.executable, "-c", CHILD, str(directory), prefix],
         stdout=subprocess.PIPE,
         cwd=ROOT,

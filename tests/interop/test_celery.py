@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from celery import Celery, chain, chord, group
 
 from tests.faults.node import ROOT, NodeProcess, wait_for
+from tests.support import processes
 
 WAIT_S = 20
 
@@ -30,7 +30,7 @@ class Worker:
         command += ["-n", f"{host}@test", "-c", "2", "-l", "info", *options]
         environment = {**os.environ, "INTEROP_URL": node.url}
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+            self.process = processes.popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
         wait_for(lambda: "ready." in self.said or self.process.poll() is not None, "the worker", 30)
         assert self.process.poll() is None, self.said
 

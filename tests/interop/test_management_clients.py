@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ import pytest
 from broker import Broker
 from broker.trial.nodes import free_port
 from tests.faults.node import wait_for
+from tests.support import processes
 
 READY = 5
 HELD = 2
@@ -73,7 +73,7 @@ def flower(node: Broker, directory: Path) -> Iterator[str]:
     words += [f"--broker-api={node.http_url.replace('://', '://guest:guest@')}/api/", "--enable-events=False"]
     environment = os.environ | {"FLOWER_UNAUTHENTICATED_API": "true"}
     with open(directory / "flower.log", "wb") as log:
-        process = subprocess.Popen(words, stdout=log, stderr=log, cwd=directory, env=environment)
+        process = processes.popen(words, stdout=log, stderr=log, cwd=directory, env=environment)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

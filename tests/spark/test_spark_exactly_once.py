@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from pipeline.options import parse
 from pipeline.transactions import status
 from tests.conftest import RunningNode
 from tests.spark.stream_of_files import Stream
+from tests.support import processes
 from tests.unit.pipeline.transaction_broker import TransactionBroker
 from tests.unit.pipeline.transaction_node import TransactionNode
 
@@ -199,7 +199,7 @@ def test_a_driver_that_is_killed_and_comes_back_with_more_cores(broker: Transact
     words = [sys.executable, str(DRIVER), str(tmp_path), options["endpoints"], options["vhost"]]
     root = str(DRIVER.parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
-    killed = subprocess.Popen([*words, "2"], env=environment, start_new_session=True)
+    killed = processes.popen([*words, "2"], env=environment, start_new_session=True)
     end_s = time.monotonic() + 240
     try:
         while not any(
@@ -213,7 +213,7 @@ def test_a_driver_that_is_killed_and_comes_back_with_more_cores(broker: Transact
         killed.wait()
     assert seen(broker) == Counter()
     (tmp_path / "go").touch()
-    subprocess.run([*words, "3"], env=environment, check=True, timeout=300)
+    processes.run([*words, "3"], env=environment, check=True, timeout=300)
     assert seen(broker) == Counter(range(20_000))
     [query] = broker.producers
     told = status(asking, query)

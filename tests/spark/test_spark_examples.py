@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,13 @@ from typing import Any
 import pika
 
 from tests.conftest import RunningNode
+from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*words: str, timeout_s: float = 300) -> str:
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, *words],
         capture_output=True,
         text=True,
@@ -33,7 +33,7 @@ def run(*words: str, timeout_s: float = 300) -> str:
 def test_ten_lines(broker: RunningNode, queue: Any) -> None:
     queue.bind("amq.topic", "rate.#")
     words = [sys.executable, "examples/spark_ten_lines.py", f"127.0.0.1:{broker.port}"]
-    process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process = processes.popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
         bodies = [json.loads(body) for _, body in queue.take(10_000)]
     finally:

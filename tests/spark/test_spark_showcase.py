@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.showcase.readings import files
+from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,7 +56,7 @@ def test_every_line_is_one_or_the_other(spark: Any, tmp_path: Path) -> None:
 def test_all_of_it_with_both_kills(rows: int, tmp_path: Path) -> None:
     pytest.importorskip("aio_pika")
     words = ["--rows", str(rows), "--directory", str(tmp_path / "run"), "--plot", str(tmp_path / "rates.svg")]
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-m", "pipeline.showcase", *words],
         capture_output=True,
         text=True,

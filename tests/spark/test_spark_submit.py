@@ -19,6 +19,7 @@ import pytest
 
 from pipeline.session import QUICK_START, java_home
 from tests.conftest import RunningNode
+from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ("127.0.0.1", "localhost")
@@ -58,7 +59,7 @@ class Standalone:
 
     def _begin(self, name: str, *words: str) -> None:
         with (self._directory / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
+            process = processes.popen(
                 [str(self._bin / "spark-class"), f"org.apache.spark.deploy.{words[0]}", *words[1:]],
                 stdout=log, stderr=log, env=self._environment(), cwd=self._directory, start_new_session=True,
             )  # fmt: skip
@@ -84,7 +85,7 @@ class Standalone:
 
     def submit(self, settings: dict[str, Any], *words: str) -> subprocess.CompletedProcess[str]:
         given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-        return subprocess.run(
+        return processes.run(
             [str(self._bin / "spark-submit"), "--master", self.url, *given, *words],
             capture_output=True, text=True, check=False, env=self._environment(), cwd=self._directory, timeout=500,
         )  # fmt: skip

@@ -27,6 +27,7 @@ from broker.cli.journal import app
 from broker.cli.readable import body_text, jsonable, plain, visible
 from journal.layout import GROUP_HEADER_BYTES
 from pipeline.options import parse
+from tests.support import processes
 
 pytestmark = pytest.mark.quick
 
@@ -46,7 +47,7 @@ class StartedNode:
             "CLUSTERBROKER_JOURNAL__SEGMENT_BYTES": str(1 << 20),
             "CLUSTERBROKER_JOURNAL__CHECKPOINT_INTERVAL_S": "3600",
         }
-        self.process = subprocess.Popen(
+        self.process = processes.popen(
             [*command, "--amqp", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True, env=os.environ | settings
         )
         watchdog = threading.Timer(START_TIMEOUT_S, self.process.kill)

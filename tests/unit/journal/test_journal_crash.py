@@ -16,6 +16,7 @@ from journal_bench import SMALL, Node
 
 from journal.errors import DamagedJournal
 from journal.layout import GROUP_HEADER, WINDOW_SHIFT
+from tests.support import processes
 
 
 def file_of(node: Node, segment: int = 1) -> Path:
@@ -178,7 +179,7 @@ def test_twenty_kills_lose_and_resurrect_nothing(tmp_path: Path) -> None:
     there, what it said to be settled is gone, in one row of seqs without a hole."""
     wrote = settling = settled = 0
     for kill in range(22):
-        process = subprocess.Popen(
+        process = processes.popen(
             [sys.executable, "-c", CRASHER, str(tmp_path), str(Path(__file__).parent)],
             stdout=subprocess.PIPE,
             text=True,

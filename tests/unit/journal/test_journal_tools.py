@@ -16,6 +16,7 @@ from journal.compact import compact
 from journal.errors import DamagedJournal, LockedJournal
 from journal.inspect import JournalView
 from journal.record import enqueued, verify_records
+from tests.support import processes
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
@@ -186,7 +187,7 @@ print(json.dumps([report.running, [str(b) for b in report.broken], ready, read])
 def test_beside_a_running_node(used: Node) -> None:
     """A second process proves and reads the journal while this one writes, settles and reclaims."""
     used.start()
-    process = subprocess.Popen([sys.executable, "-c", BESIDE, str(used.directory)], stdout=subprocess.PIPE, text=True)
+    process = processes.popen([sys.executable, "-c", BESIDE, str(used.directory)], stdout=subprocess.PIPE, text=True)
     while process.poll() is None:
         used.write(*[b"y" * 100] * 20)
         oldest = min(used.memory.queues[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from broker import Broker
+from tests.support import processes
 from tests.unit.broker.streams.test_stream_node import declare, offsets, publish, read
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.processes]
@@ -27,7 +27,7 @@ def node(tmp_path: Path) -> Iterator[Broker]:
 
 def journal(*words: str) -> Any:
     """In a process of its own, for a node of this one has its index open."""
-    done = subprocess.run([sys.executable, "-m", "broker.cli.main", "journal", *words], capture_output=True, text=True)
+    done = processes.run([sys.executable, "-m", "broker.cli.main", "journal", *words], capture_output=True, text=True)
     assert done.returncode == 0, (words, done.stdout, done.stderr)
     return done.stdout
 
