@@ -24,9 +24,9 @@ end. Only the deaths since the last one in that queue are on the way round. An o
 the circle; if it did, one rejection would make all later circles of that message endless.
 
 *Bounded.* A history is decoded and encoded at each death, and stands in a content header, which cannot be cut. So it
-has at most DEATHS_MAX tables (the oldest go), of about HISTORY_BYTES_MAX bytes: when there are more, the oldest tables
-lose all but queue, reason and count. What a history cannot hold any more, it cannot prove to be no circle either: a
-message that has died DEATHS_MAX times on its way, and no client rejected it meanwhile, goes no further.
+has at most DEATHS_MAX tables, of about HISTORY_BYTES_MAX bytes: when there are more bytes, the oldest tables lose all
+but queue, reason and count. Of older deaths a digest of the queue's name is left, in the bytes of `x-death-older`, so
+that circles of any size are seen: a chain may have OLDER_MAX queues more, and what is longer is taken for a circle.
 
 Headers come from clients, who republish dead messages with `x-death` changed or turned into text. What is not a
 table of the form above is dropped from the history; nothing here raises because of it.
@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Final, Literal
 
 from broker.amqp.fields import FieldTable, FieldValue, Timestamp
@@ -47,6 +48,9 @@ Reason = Literal["rejected", "expired", "maxlen", "delivery_limit"]
 COUNT_MAX: Final = 2**63 - 1
 """What the wire type of `count` can hold; a client may have written it."""
 DEATHS_MAX: Final = 128
+OLDER: Final = "x-death-older"
+OLDER_MAX: Final = 4096
+DIGEST_BYTES: Final = 8
 HISTORY_BYTES_MAX: Final = 32 << 10
 KEYS_MAX: Final = 1 + COPIES_MAX
 """Of one death: with more, no message is accepted any more."""
@@ -90,7 +94,10 @@ def death(
         }
         if properties.expiration is not None:
             entry["original-expiration"] = properties.expiration
-    headers["x-death"] = _bounded([entry, *(old for old in deaths if not _is_of(old, queue, reason))])
+    deaths = [entry, *(old for old in deaths if not _is_of(old, queue, reason))]
+    headers["x-death"] = _bounded(deaths)
+    if len(deaths) > DEATHS_MAX:
+        headers[OLDER] = _older_by(_older(headers), deaths[DEATHS_MAX:])
     # "BCC always removed; DLRK set => CC removed"
     headers.pop("BCC", None)
     if key_replaced:
@@ -111,7 +118,11 @@ def is_cycle(headers: Mapping[str, object] | None, target_queue: str) -> bool:
             return False
         if entry["queue"] == target_queue:
             return True
-    return len(deaths) >= DEATHS_MAX  # an older death in that queue may not be told any more
+    older = _older(headers)
+    digest = _digest(target_queue)
+    return len(older) >= OLDER_MAX * DIGEST_BYTES or any(
+        older[at : at + DIGEST_BYTES] == digest for at in range(0, len(older), DIGEST_BYTES)
+    )
 
 
 def dead_letter_keys(
@@ -155,6 +166,23 @@ def _bounded(deaths: list[FieldTable]) -> list[FieldValue]:
         kept[place] = entry
         excess += _size(entry) - sizes[place]
     return kept
+
+
+def _older(headers: Mapping[str, object] | None) -> bytes:
+    """Digests of the queues in which it died before all that `x-death` tells."""
+    older = None if headers is None else headers.get(OLDER)
+    return older if isinstance(older, bytes) and len(older) % DIGEST_BYTES == 0 else b""
+
+
+def _older_by(older: bytes, deaths: Sequence[FieldTable]) -> bytes:
+    """With these deaths, newest first, which are told no more. What lies before a rejection is on no way round."""
+    for entry in reversed(deaths):
+        older = b"" if entry["reason"] == "rejected" else older + _digest(str(entry["queue"]))
+    return older
+
+
+def _digest(queue: str) -> bytes:
+    return blake2b(queue.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 def _size(value: FieldValue) -> int:

@@ -42,8 +42,8 @@ def nested(depth: int, kind: type) -> Any:
 
 
 def deaths(count: int, **more: Any) -> list[Any]:
-    """A history that a client made up. Without a rejection so long a one would be taken for a circle."""
-    return [{"queue": f"d{n}", "reason": "rejected", "count": 1, **more} for n in range(count)]
+    """A history that a client made up."""
+    return [{"queue": f"d{n}", "reason": "expired", "count": 1, **more} for n in range(count)]
 
 
 MOST = DEFAULT_LIMITS.entries_max

@@ -8,8 +8,10 @@ from broker.amqp.properties import Properties, decode, encode
 from broker.queues.deadletter import (
     COUNT_MAX,
     DEATHS_MAX,
+    DIGEST_BYTES,
     HISTORY_BYTES_MAX,
     KEYS_MAX,
+    OLDER_MAX,
     Reason,
     dead_letter_keys,
     death,
@@ -265,10 +267,29 @@ def test_long_tables_lose_what_no_circle_is_known_by() -> None:
     assert is_cycle(dead.headers, f"{299 - DEATHS_MAX + 1:0255}")
 
 
-def test_what_a_history_cannot_hold_is_taken_for_a_circle() -> None:
+def test_a_circle_is_seen_however_many_queues_it_has() -> None:
     dead = Properties()
-    for number in range(DEATHS_MAX - 1):
+    for number in range(DEATHS_MAX + 200):
         dead = die(dead, f"q{number}")
+    assert is_cycle(dead.headers, "q0")
+    assert is_cycle(dead.headers, "q199")
+    assert is_cycle(dead.headers, "q200")
     assert not is_cycle(dead.headers, "new")
-    assert is_cycle(die(dead, "last").headers, "new")
-    assert not is_cycle(die(dead, "last", "rejected").headers, "new"), "a client was asked"
+    again = decode(encode(dead))
+    assert is_cycle(again.headers, "q3")
+    assert not is_cycle(die(dead, "last", "rejected").headers, "q3"), "a client was asked"
+
+
+def test_an_old_rejection_excuses_what_lies_before_it_and_nothing_else() -> None:
+    dead = die(die(Properties(), "before"), "asked", "rejected")
+    for number in range(DEATHS_MAX + 5):
+        dead = die(dead, f"q{number}")
+    assert not is_cycle(dead.headers, "before")
+    assert is_cycle(dead.headers, "q0")
+
+
+def test_what_a_history_cannot_hold_is_taken_for_a_circle() -> None:
+    full = Properties(headers={"x-death": [], "x-death-older": bytes(DIGEST_BYTES * OLDER_MAX)})
+    assert is_cycle(die(full, "q").headers, "new")
+    for forged in (bytes(DIGEST_BYTES + 1), "text", None, 7, []):
+        assert not is_cycle(die(Properties(headers={"x-death-older": forged}), "q").headers, "new")
