@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -68,8 +68,18 @@ PATIENCE_BYTES_PER_MS = 64 << 10
 Done = Callable[[Applied], None]
 
 
+Entropy = Callable[[int], bytes]
+"""So many random bytes that nobody can foretell; a core has none of its own, and a simulated node gets them from its
+seed."""
+SECRET_BYTES: Final = 16
+
+
 class ReplyTarget(Protocol):
     """A channel that consumes from amq.rabbitmq.reply-to."""
+
+    @property
+    def vhost_name(self) -> str:
+        """Where it is: replies come from there."""
 
     def reply(self, message: Message) -> None: ...
 
@@ -78,8 +88,15 @@ class Node:
     """The node's core. `cluster_map` is shared with the wiring log, which alone changes it."""
 
     def __init__(
-        self, options: NodeOptions, cluster_map: ClusterView, use: SegmentUse | None = None, log: Log | None = None
+        self,
+        options: NodeOptions,
+        cluster_map: ClusterView,
+        use: SegmentUse | None = None,
+        log: Log | None = None,
+        *,
+        entropy: Entropy,
     ) -> None:
+        self._entropy = entropy
         self.options = options
         self.map = cluster_map
         self.use = use
@@ -150,20 +167,30 @@ class Node:
         self._serial += 1
         return f"{self.options.name}-{self.options.incarnation:x}-{self._serial}"
 
-    def reply(self, key: str, message: Message) -> bool:
-        """Direct reply-to: hands the message to the channel that waits for it, here or elsewhere, if there is one."""
+    def secret_name(self) -> str:
+        """A name part that says where it was made, as `unique` does, and that nobody else can guess: for names whose
+        knowledge is a right. `broker.proxy.replies` reads node and start from it."""
+        return f"{self.options.name}-{self.options.incarnation:x}-{self._entropy(SECRET_BYTES).hex()}"
+
+    def requester(self, vhost: str, key: str) -> ReplyTarget | None:
+        """Direct reply-to: the channel of this node that waits for replies by this key, in this vhost."""
         target = self.reply_targets.get(key)
+        return target if target is not None and target.vhost_name == vhost else None
+
+    def reply(self, vhost: str, key: str, message: Message) -> bool:
+        """Direct reply-to: hands the message to the channel that waits for it, here or elsewhere, if there is one."""
+        target = self.requester(vhost, key)
         if target is not None:
             target.reply(message)
             return True
-        return self.replies is not None and self.replies.send(key, message)
+        return self.replies is not None and self.replies.send(vhost, key, message)
 
-    def seek_requester(self, key: str, then: Callable[[bool], None]) -> None:
+    def seek_requester(self, vhost: str, key: str, then: Callable[[bool], None]) -> None:
         """Direct reply-to: whether the requester of this key is still there, here or at another node."""
         if self.replies is not None:
-            self.replies.seek(key, then)
+            self.replies.seek(vhost, key, then)
         else:
-            then(key in self.reply_targets)
+            then(self.requester(vhost, key) is not None)
 
     def remove_connection(self, connection_id: str, then: Callable[[], None] = lambda: None) -> None:
         """Ends the queues that were exclusive to it; `then` is called when that was tried."""

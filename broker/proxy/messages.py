@@ -181,6 +181,8 @@ class Reply(ProxyMessage, frozen=True, tag=28):
     ids mean nothing. Delivered at most once: what is lost with a link stays lost."""
 
     key: str
+    vhost: str = ""
+    """From where."""
 
 
 class Commit(ProxyMessage, frozen=True, tag=29):
@@ -216,6 +218,8 @@ class Seek(ProxyMessage, frozen=True, tag=31):
 
     request: Whole
     key: Annotated[str, msgspec.Meta(max_length=512)]
+    vhost: str = ""
+    """From where."""
 
 
 class Sought(ProxyMessage, frozen=True, tag=32):

@@ -1,8 +1,9 @@
 """Direct reply-to between nodes: a reply goes straight to the node whose client asked.
 
-A reply key ends with `<node>-<incarnation, hexadecimal>-<serial>` of the channel that consumes it (`Node.unique`), so
-any node can read from it where the reply belongs, and whether that start of the node is over. A reply is sent once and
-not acknowledged, as between a client and its node: what is lost with a link stays lost.
+A reply key ends with `<node>-<incarnation, hexadecimal>-<secret>` of the channel that consumes it (`Node.secret_name`),
+so any node can read from it where the reply belongs, and whether that start of the node is over. Who knows the key may
+reply, for nobody can guess it; and from the requester's vhost only, so that vhosts stay apart whoever tells a key. A
+reply is sent once and not acknowledged, as between a client and its node: what is lost with a link stays lost.
 
 Whether a requester is still there (passive declare of its key) only its node knows, and is asked: `Seek`, `Sought`.
 When the link to it ends, the answer is no.
@@ -20,6 +21,10 @@ from journal.record import Message, RecordBuffer, read_records
 
 class Target(Protocol):
     """The channel that waits for the reply."""
+
+    @property
+    def vhost_name(self) -> str:
+        """Where it is: replies come from there."""
 
     def reply(self, message: Message) -> None: ...
 
@@ -44,9 +49,9 @@ class Replies:
         self._sought: dict[int, tuple[str, Callable[[bool], None]]] = {}  # by request: the node that is asked
         self._requests = 0
 
-    def seek(self, key: str, then: Callable[[bool], None]) -> None:
-        """Whether the requester of this key still waits for replies."""
-        if key in self._host.reply_targets:
+    def seek(self, vhost: str, key: str, then: Callable[[bool], None]) -> None:
+        """Whether the requester of this key, in this vhost, still waits for replies."""
+        if self._target(vhost, key) is not None:
             then(True)
             return
         node = self._node_of(key)
@@ -55,7 +60,7 @@ class Replies:
             return
         self._requests += 1
         self._sought[self._requests] = (node, then)
-        if not self._host.send(node, Seek(self._requests, key)):
+        if not self._host.send(node, Seek(self._requests, key, vhost)):
             self._answer(self._requests, False)
 
     def unlinked(self, node: str) -> None:
@@ -69,7 +74,7 @@ class Replies:
             sought[1](there)
 
     def looked_for(self, peer: str, message: Seek, _: memoryview) -> None:
-        self._host.send(peer, Sought(message.request, message.key in self._host.reply_targets))
+        self._host.send(peer, Sought(message.request, self._target(message.vhost, message.key) is not None))
 
     def found(self, peer: str, message: Sought, _: memoryview) -> None:
         sought = self._sought.get(message.request)
@@ -81,21 +86,25 @@ class Replies:
         """By head: what the node's links bring."""
         return {Reply: self.received, Seek: self.looked_for, Sought: self.found}
 
-    def send(self, key: str, message: Message) -> bool:
+    def send(self, vhost: str, key: str, message: Message) -> bool:
         """Sends the reply; False when it can reach nobody."""
         node = self._node_of(key)
         if node is None:
             return False
         buffer = RecordBuffer()
         buffer.enqueue(0, 0, 1, message, 0, False)
-        return self._host.send(node, Reply(key), (buffer.take(),))
+        return self._host.send(node, Reply(key, vhost), (buffer.take(),))
 
     def received(self, _: str, message: Reply, payload: memoryview) -> None:
         """A reply for a channel of this node, which may be gone by now."""
-        target = self._host.reply_targets.get(message.key)
+        target = self._target(message.vhost, message.key)
         if target is not None:
             for _seq, reply, _count, _redelivered in read_records(payload):
                 target.reply(reply)
+
+    def _target(self, vhost: str, key: str) -> Target | None:
+        target = self._host.reply_targets.get(key)
+        return target if target is not None and target.vhost_name == vhost else None
 
     def _node_of(self, key: str) -> str | None:
         """The node of a key whose channel may still wait. Publishers write keys: one that is no text is nobody's."""

@@ -123,7 +123,8 @@ class Storage:
             raise self._damage
         options = replace(self._options.node, incarnation=self.incarnation)
         journal = self.journal
-        node = Node(options, self.wiring.map, journal.use if journal is not None else None, log)
+        use = journal.use if journal is not None else None
+        node = Node(options, self.wiring.map, use, log, entropy=os.urandom)
         node.now_ms = now_ms
         if journal is None:
             node.adopt({})

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 CLOSE: Final = b"\x00\x14\x00\x28"
 CLOSE_OK: Final = b"\x00\x14\x00\x29"
+TOPICS_REMEMBERED_MAX: Final = 1024
+"""Verdicts on routing keys, of a connection."""
 REPLY_BYTES_MAX: Final = 32 << 20
 """So much may wait for a socket before direct replies are dropped: they come from others, whom nothing holds back."""
 
@@ -249,12 +251,20 @@ class Channel:
             )
 
     def check_topic(self, kind: TopicPermissionKind, exchange: str, key: str) -> None:
-        """403 unless the user may use the routing key on this exchange, if it is a topic exchange."""
+        """403 unless the user may use the routing key on this exchange, if it is a topic exchange; remembered until a
+        permission changes. Asked for each key that a message is routed by, so for those of CC and BCC too."""
         connection, vhost = self.connection, self.connection.vhost
         assert vhost is not None, "a channel is opened after its connection"
-        if vhost.router.exchange_type(exchange) == "topic" and not connection.rights.topic_allowed(
-            vhost.name, kind, exchange, key
-        ):
+        if vhost.router.exchange_type(exchange) != "topic":
+            return
+        node = connection.node
+        known = connection.topic_authorization.get((kind, exchange, key))
+        if known is None or known[0] != node.authorization_generation:
+            known = (node.authorization_generation, connection.rights.topic_allowed(vhost.name, kind, exchange, key))
+            if len(connection.topic_authorization) >= TOPICS_REMEMBERED_MAX:
+                connection.topic_authorization.clear()
+            connection.topic_authorization[(kind, exchange, key)] = known
+        if not known[1]:
             raise access_refused(
                 f"{kind} access to topic '{key}' in exchange '{exchange}' in vhost '{vhost.name}' refused for user "
                 f"'{connection.user}'"

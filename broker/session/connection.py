@@ -76,7 +76,7 @@ class Connection:
         "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
         "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms",
         "out", "parked_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "rights", "state",
-        "until_ms", "user", "vhost",
+        "topic_authorization", "until_ms", "user", "vhost",
     )  # fmt: skip
 
     def __init__(self, node: Node, peer: str, loopback: bool, now_ms: int, peer_identity: str | None = None) -> None:
@@ -101,6 +101,7 @@ class Connection:
         self.client_properties: dict[str, Any] = {}
         self.capabilities: dict[str, Any] = {}
         self.authorization: dict[tuple[str, str], tuple[int, bool]] = {}
+        self.topic_authorization: dict[tuple[str, str, str], tuple[int, bool]] = {}
         self.channel_max = 0
         self.heartbeat_s = 0
         self.publishes = False
@@ -364,6 +365,7 @@ class Connection:
         """Another token has come for the same user: nothing that was allowed by the old one is remembered."""
         self.rights, self.until_ms = rights, until_ms
         self.authorization.clear()
+        self.topic_authorization.clear()
         for channel in self.channels.values():
             channel.routes.clear()
         self.review_rights()

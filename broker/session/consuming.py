@@ -185,7 +185,7 @@ def _consume_replies(channel: Channel, method: methods.BasicConsume, tag: str) -
     if channel.reply_key:
         raise precondition_failed("reply consumer already set")
     node = channel.connection.node
-    channel.reply_key = f"{REPLY_TO}.{node.unique()}"
+    channel.reply_key = f"{REPLY_TO}.{node.secret_name()}"
     raw = tag.encode()
     channel.reply_tag = bytes((len(raw),)) + raw
     node.reply_targets[channel.reply_key] = channel

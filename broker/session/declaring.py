@@ -174,7 +174,7 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
         return
     server_named = not name
     if server_named:
-        name = f"amq.gen-{connection.node.unique()}"
+        name = f"amq.gen-{connection.node.secret_name()}"
     channel.check("configure", "queue", name)
     arguments = plain(method.arguments)
     dead_letters = arguments.get("x-dead-letter-exchange")
@@ -249,7 +249,7 @@ def _seek_requester(channel: Channel, method: methods.QueueDeclare, name: str) -
     if name == REPLY_TO:
         found(True)
     else:
-        channel.connection.node.seek_requester(name, found)
+        channel.connection.node.seek_requester(channel.vhost_name, name, found)
 
 
 def _declared(

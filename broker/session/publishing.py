@@ -198,12 +198,18 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
         changed = replace(changed, reply_to=channel.reply_key)
     exchange, key = event.exchange, event.routing_key
     if not exchange and key.startswith(REPLY_TO + "."):
-        found = connection.node.reply(key, _rebuilt(message, changed) if changed is not properties else message)
+        reply = _rebuilt(message, changed) if changed is not properties else message
+        found = connection.node.reply(vhost.name, key, reply)
         return message, Route(found_exchange=found, uncacheable=True), None
     try:
         copies, blind = accepted_keys(properties.headers)
     except UnacceptableHeader as error:
         raise precondition_failed(str(error)) from None
+    if more:
+        segment = vhost.segments.get(exchange)
+        topic = exchange if segment is None else segment.target  # where its rows go when they are committed
+        for each in more:
+            channel.check_topic("write", topic, each)
     route = vhost.router.route(
         exchange, key, lambda: properties.headers, (*copies, *blind), lambda name: getattr(properties, name, None)
     )

@@ -176,7 +176,7 @@ def _reply(channel: Channel, asked: codec.Properties, outcome: Mapping[str, Any]
     )
     message = own_message("", key, header, json.dumps(outcome).encode(), node.now_ms)
     if key.startswith(REPLY_TO + "."):
-        node.reply(key, message)
+        node.reply(vhost.name, key, message)
         return
     queue = vhost.queues.get(key)
     if queue is not None and not queue.deleted:

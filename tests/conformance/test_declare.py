@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Callable
 from typing import Any
 
@@ -271,6 +272,14 @@ def test_an_empty_name_gets_one(channel: Channel) -> None:
     assert first.startswith("amq.gen-")
     assert second.startswith("amq.gen-")
     assert first != second
+
+
+@rule("5.3/server-named-secret")
+def test_names_of_the_server_are_no_counter(channel: Channel) -> None:
+    """A permission like ^amq\\.gen.* is common: who knows its own names must not know those of others."""
+    names = [channel.queue_declare("", exclusive=True).queue for _ in range(4)]
+    known = len(os.path.commonprefix(names))
+    assert min(len(name) for name in names) - known >= 16, names
 
 
 @rule("5.3/precedence-argument", "5.3/precedence-minimum")

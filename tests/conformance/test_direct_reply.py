@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os.path
+
 import pytest
 
 from .conftest import Connect
@@ -30,6 +32,17 @@ def test_a_reply_reaches_the_client(connect: Connect, channel: Channel, queue: s
     reply = channel.delivery()
     assert (reply.body, reply.consumer_tag, reply.exchange, reply.routing_key) == (b"reply", tag, "", reply_to)
     assert reply.properties == {"correlation_id": "c1"}
+
+
+@rule("5.4/reply-key-secret")
+def test_reply_keys_are_no_counter(connect: Connect, queue: str) -> None:
+    """Who knows a key may reply, without another permission: nobody finds the keys of others from its own."""
+    keys = []
+    for _ in range(3):
+        client = connect().channel()
+        client.consume(PSEUDO, no_ack=True)
+        keys.append(request(client, queue))
+    assert min(len(key) for key in keys) - len(os.path.commonprefix(keys)) >= 16, keys
 
 
 def test_a_passive_declare_says_whether_the_client_is_there(connect: Connect, channel: Channel, queue: str) -> None:

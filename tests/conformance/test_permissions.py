@@ -176,6 +176,16 @@ def test_topic_permissions_are_checked_on_the_routing_key(channel_as: As) -> Non
         channel.queue_bind(Q, "perm-topic", "b.#")
 
 
+@rule("5.3/permission-topic-copies")
+@differs_from_rabbitmq_3_10("asks for the routing key alone; 4.1 asks for all (rabbitmq-server 12553)")
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_topic_permissions_are_checked_on_the_keys_of_headers(channel_as: As, header: str) -> None:
+    channel = channel_as("conf-topical")
+    channel.basic_publish("perm-topic", "a.b", b"allowed", headers={header: ["a.c"]})
+    with channel.closes(403, "access to topic 'b.a' in exchange 'perm-topic' in vhost '/' refused", "basic.publish"):
+        channel.basic_publish("perm-topic", "a.b", b"x", headers={header: ["a.c", "b.a"]})
+
+
 @rule("5.5/cancel-notice-permission")
 @differs_from_rabbitmq_3_10("keeps a consumer whose permission is taken", hangs=True)
 def test_a_consumer_whose_permission_is_taken_is_cancelled(connect_as: Connect, things: None, target: Target) -> None:

@@ -7,6 +7,7 @@ it dead. Whatever happens to it is an event in `do`, so a pause holds everything
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -336,7 +337,8 @@ class Site:
             return
         self.incarnation = max(self.starts, member.incarnation + 1)
         options = NodeOptions(name=self.name, incarnation=self.incarnation)
-        node = self.node = Node(options, self.wiring.map, self.journal.use, self.log)
+        chance = random.Random(f"{self.name}.{self.disks}.{self.incarnation}")  # the schedule's stays as it is
+        node = self.node = Node(options, self.wiring.map, self.journal.use, self.log, entropy=chance.randbytes)
         node.now_ms = self.now_ms()
         node.part = part = Part(node)
         node.files_streams = self.journal.streams is not None

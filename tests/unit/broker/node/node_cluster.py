@@ -23,7 +23,7 @@ from cluster import commands as c
 from cluster.ids import Incarnation, LogIndex, NodeId
 from cluster.link.frames import FrameReader
 from cluster.state import Applied, ClusterMap
-from tests.unit.broker.session.harness import Client, Story, World
+from tests.unit.broker.session.harness import Client, Story, World, entropy
 from tests.unit.broker.session.memory_journal import MemoryJournal
 
 
@@ -59,7 +59,7 @@ class Site(World):
         self.alive = True
         self.catch_up(quiet=True)
         options = NodeOptions(name=self.name, incarnation=self.incarnation, **self.options)
-        node = self.node = Node(options, self.map, self.journal.use, self.story)
+        node = self.node = Node(options, self.map, self.journal.use, self.story, entropy=entropy())
         node.now_ms = self.now_ms
         node.part = part = Part(node)
         part.tell = lambda event, facts: self.events.append((event, dict(facts)))

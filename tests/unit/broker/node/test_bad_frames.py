@@ -264,12 +264,12 @@ def test_publishes_count_once_and_without_gaps() -> None:
 
 def test_replies_to_nobody_and_forged_ones() -> None:
     cluster, owner, other, confirmed = loaded()
-    say(cluster, other, owner, p.Reply("amq.rabbitmq.reply-to.x-1-1"), publishes(1, 1, 1))
+    say(cluster, other, owner, p.Reply("amq.rabbitmq.reply-to.x-1-1", "/"), publishes(1, 1, 1))
     assert cluster.bad_frames == []
     asking = cluster[owner].client()
     asking.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True))
     ((key, _),) = cluster[owner].node.reply_targets.items()
-    say(cluster, other, owner, p.Reply(key), other_records(1, 1))
+    say(cluster, other, owner, p.Reply(key, "/"), other_records(1, 1))
     assert len(cluster.bad_frames) == 1
     assert bodies(asking.say()) == []
     still_there(cluster, confirmed)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from broker.amqp import methods as m
 from broker.proxy.replies import Replies
-from tests.unit.broker.session.harness import World, bodies
+from cluster import commands as c
+from tests.unit.broker.session.harness import Client, World, bodies
 
 
 class Nodes:
@@ -85,6 +88,30 @@ def test_a_requester_that_left_loses_its_reply() -> None:
     requester, server, key = asked(nodes)
     requester.leave()
     assert server.publish("", key, b"late", mandatory=True) == [], "only its own node knows"
+
+
+def in_vhost_evil(world: World) -> Client:
+    """A client that may only publish, and only in a vhost of its own."""
+    world.command(c.AddVhost(name="evil"))
+    world.command(c.SetPermission(user="eve", vhost="evil", configure="^$", write="^amq.default$", read="^$"))
+    client = Client(world)
+    client.enter("eve", "evil")
+    client.say(m.ChannelOpen())
+    return client
+
+
+@pytest.mark.parametrize("at", ["a-1", "b"])
+def test_a_key_is_one_of_its_vhost_only(at: str) -> None:
+    nodes = Nodes(**{"a-1": 1, "b": 1})
+    requester, server, key = asked(nodes)
+    stranger = in_vhost_evil(nodes.worlds[at])
+    stranger.publish("", key, b"forged")
+    assert stranger.code(m.QueueDeclare(queue=key, passive=True)) == 404
+    nodes.worlds["a-1"].turn()
+    assert bodies(requester.hear()) == []
+    server.publish("", key, b"reply")
+    nodes.worlds["a-1"].turn()
+    assert bodies(requester.hear()) == [b"reply"]
 
 
 def test_whether_a_requester_is_there_its_node_is_asked() -> None:

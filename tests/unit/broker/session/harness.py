@@ -14,6 +14,7 @@ unless `disk_waits` is set; then `commit` completes the group under way. Likewis
 
 from __future__ import annotations
 
+import random
 import struct
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from broker.amqp.codec import OutBuffer
 from broker.amqp.errors import AmqpError
 from broker.amqp.layout import Method
 from broker.amqp.properties import Properties
-from broker.node.core import Group, Load, Node
+from broker.node.core import Entropy, Group, Load, Node
 from broker.node.options import NodeOptions
 from broker.node.wants import GOOD, WRONG, Verdict
 from broker.queues.patience import PATIENCE_MS
@@ -39,6 +40,11 @@ from tests.unit.broker.session.memory_journal import MemoryJournal
 
 HEADER = b"AMQP\0\0\x09\x01"
 CAPABILITIES = {"consumer_cancel_notify": True, "connection.blocked": True, "authentication_failure_close": True}
+
+
+def entropy(seed: int = 0) -> Entropy:
+    """Chance that is the same at each run."""
+    return random.Random(seed).randbytes
 
 
 class Content(NamedTuple):
@@ -99,7 +105,8 @@ class World:
         self._incarnation += 1
         options = NodeOptions(incarnation=self._incarnation, **self._options)
         self.wiring.propose(c.ForgetTransient(node=LOCAL_NODE))
-        node = self.node = Node(options, self.wiring.map, self.journal.use if self.journal else None, self.story)
+        use = self.journal.use if self.journal else None
+        node = self.node = Node(options, self.wiring.map, use, self.story, entropy=entropy())
         node.now_ms = self.now_ms
         if self.journal is None:
             node.adopt({})

@@ -64,6 +64,42 @@ def test_a_remembered_route_follows_the_topic_permissions() -> None:
     assert client.publish("t", "b.a", b"3")[0].reply_code == 403
 
 
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_keys_in_headers_need_the_topic_permission_too(header: str) -> None:
+    """RabbitMQ: "Check topic permissions of CC and BCC headers" (rabbitmq-server 12553)."""
+    world = World()
+    client = world.client("eve", channels=2)
+    client.say(m.ExchangeDeclare(exchange="t", type="topic"))
+    client.declare("q")
+    client.say(m.QueueBind(queue="q", exchange="t", routing_key="tenant2.#"))
+    assert client.publish("t", "tenant1.x", b"1", headers={header: ["tenant2.y"]}) == []
+    assert ready(world, "q") == 1, "there is no topic permission yet"
+    world.command(c.SetTopicPermission(user="eve", vhost="/", exchange="t", write="^tenant1", read=".*"))
+    assert client.publish("t", "tenant1.x", b"2", headers={header: ["tenant1.y"]}) == []
+    (closed,) = client.publish("t", "tenant1.x", b"3", headers={header: ["tenant1.y", "tenant2.y"]})
+    assert closed.reply_text == (
+        "ACCESS_REFUSED - write access to topic 'tenant2.y' in exchange 't' in vhost '/' refused for user 'eve'"
+    )
+    assert ready(world, "q") == 1
+    world.command(c.ClearTopicPermission(user="eve", vhost="/"))
+    assert client.publish("t", "tenant1.x", b"4", headers={header: ["tenant2.y"]}, channel=2) == []
+    assert ready(world, "q") == 2, "what is remembered ends with the permission"
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_keys_in_headers_of_staged_rows_need_it_when_they_are_staged(header: str) -> None:
+    world = World()
+    client = world.client("eve", channels=2)
+    client.say(m.ExchangeDeclare(exchange="t", type="topic", durable=True))
+    words = {"x-producer": "p", "x-epoch": 0, "x-run": "r", "x-target": "t"}
+    client.say(m.ExchangeDeclare(exchange="txn.one", type="x-staging", durable=True, arguments=words))
+    world.command(c.SetTopicPermission(user="eve", vhost="/", exchange="t", write="^tenant1", read=".*"))
+    assert client.publish("txn.one", "tenant1.x", b"1", headers={header: ["tenant1.y"]}) == []
+    (closed,) = client.publish("txn.one", "tenant1.x", b"2", headers={header: ["tenant2.y"]})
+    assert closed.reply_code == 403
+    assert "write access to topic 'tenant2.y' in exchange 't'" in closed.reply_text
+
+
 def test_more_addresses_than_are_remembered() -> None:
     world = World(journaled=False)
     client = world.client()

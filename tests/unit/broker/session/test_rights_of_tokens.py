@@ -75,6 +75,17 @@ def test_routing_keys_of_topics() -> None:
     )
 
 
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_routing_keys_of_topics_in_headers(header: str) -> None:
+    world = World()
+    client, _ = entered(world, put(world, b"t", "write:%2F/amq.topic/orders.*"))
+    assert client.publish("amq.topic", "orders.new", b"", headers={header: ["orders.old"]}) == []
+    (closed,) = client.publish("amq.topic", "orders.new", b"", headers={header: ["orders.old", "bills.new"]})
+    assert closed.reply_text == (
+        "ACCESS_REFUSED - write access to topic 'bills.new' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"
+    )
+
+
 def test_nobody_publishes_in_the_name_of_others() -> None:
     world = World()
     client, _ = entered(world, put(world, b"t"))
