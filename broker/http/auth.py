@@ -188,7 +188,7 @@ class SignIn:
             if not answer.done():
                 answer.set_result(ok is True)
 
-        self._credentials.check(stored, algorithm, password, then)
+        self._credentials.check(name, stored, algorithm, password, then)
         good = await answer
         if good and user is not None:
             self._rehashing.offer(user, password)

@@ -169,7 +169,7 @@ async def first_user(shell: NodeShell) -> None:
         stored = GUEST_HASH
     else:
         stored = await asyncio.to_thread(hashed, password, cost=shell.options.password_cost)
-    shell.logins.credentials.remember(stored, SCRYPT, password.encode())
+    shell.logins.credentials.remember(name, stored, SCRYPT, password.encode())
     # a member may have to wait for others, and without the user nobody could do anything about it
     ordered = shell.propose if shell.cluster is None else shell.cluster.ordered
     await ordered(c.PutUser(name=name, password_hash=stored, hash_algorithm=SCRYPT, tags=("administrator",)))

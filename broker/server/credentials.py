@@ -4,7 +4,11 @@ A verification is slow on purpose (cluster.passwords). Clients that open a thous
 would keep a core busy for a minute, so what was verified is remembered for a while, under a digest keyed with a
 random key of this process: neither the password nor anything that helps to guess it is kept. The digest covers the
 stored hash, so a changed password is asked again. Equal questions from one place that come while one is being answered
-wait for that answer. Wrong passwords are remembered for a moment only, and unknown users cost what known ones cost.
+wait for that answer. Wrong passwords are remembered for a moment only.
+
+How long a refusal takes tells nothing of who exists. An unknown user costs what a known one costs, `verify`. The digest
+covers the name, so what was learnt of one name answers for no other: all unknown users have the same stored hash, none.
+And a refusal that is remembered is told after the time of a verification.
 
 THREADS questions are verified at a time, in turns of the places that they came from: who asks a thousand makes somebody
 elsewhere wait for one of them. When its turn comes a question is verified only if it is still wanted (`wanted`): not if
@@ -84,6 +88,7 @@ class Credentials:
 
     def check(
         self,
+        name: str,
         stored_hash: str,
         algorithm: str,
         password: bytes,
@@ -91,12 +96,11 @@ class Credentials:
         place: str = "",
         wanted: Callable[[], bool] = always,
     ) -> None:
-        """`then(ok)` comes on the loop, at once when the answer is known."""
-        digest = self._digest(stored_hash, algorithm, password)
+        """`then(ok)` comes on the loop, at once when the password is known to be good."""
+        digest = self._digest(name, stored_hash, algorithm, password)
         known = self._answer_to(digest)
         if known is not None:
-            then(known)
-            self._told()
+            self._recall([(then, wanted)], known)
             return
         question = digest, place
         asked = self._asked.get(question)
@@ -107,17 +111,24 @@ class Credentials:
         self._waiting.setdefault(place, deque()).append(question)
         self._next()
 
-    def remember(self, stored_hash: str, algorithm: str, password: bytes) -> None:
+    def remember(self, name: str, stored_hash: str, algorithm: str, password: bytes) -> None:
         """This process made the hash itself."""
-        self._keep(self._digest(stored_hash, algorithm, password), True)
+        self._keep(self._digest(name, stored_hash, algorithm, password), True)
+
+    def _recall(self, askers: list[tuple[Answer, Callable[[], bool]]], known: bool) -> None:
+        """An answer that is remembered; a refusal takes its time."""
+        if known:
+            self._tell(askers, True)
+        else:
+            self._loop.call_later(self.took_s, self._tell, askers, False)
 
     def _answer_to(self, digest: bytes) -> bool | None:
         known = self._known.get(digest)
         return known[0] if known is not None and known[1] > self._loop.time() else None
 
-    def _digest(self, stored_hash: str, algorithm: str, password: bytes) -> bytes:
+    def _digest(self, name: str, stored_hash: str, algorithm: str, password: bytes) -> bytes:
         digest = hashlib.blake2b(key=self._key, digest_size=32)
-        for part in (stored_hash.encode(), algorithm.encode(), password):
+        for part in (name.encode("utf-8", "surrogatepass"), stored_hash.encode(), algorithm.encode(), password):
             digest.update(len(part).to_bytes(8, "big"))
             digest.update(part)
         return digest.digest()
@@ -136,7 +147,10 @@ class Credentials:
         if known is not None or not any(wanted() for _, wanted in asked.askers):
             del self._asked[question]
             # not from in here: whoever hears of it may ask again
-            self._loop.call_soon(self._tell, asked.askers, known)
+            if known is None:
+                self._loop.call_soon(self._tell, asked.askers, None)
+            else:
+                self._loop.call_soon(self._recall, asked.askers, known)
             return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "passwords")

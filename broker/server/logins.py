@@ -76,6 +76,7 @@ class Logins:
             return
         stored, algorithm = ("", "") if check.user is None else (check.user.password_hash, check.user.hash_algorithm)
         self.credentials.check(
+            check.name,
             stored,
             algorithm,
             check.secret,

@@ -31,8 +31,8 @@ Order = Callable[[PutUser], Awaitable[object]]
 class Rehashing:
     """Belongs to one loop; `close` in the end."""
 
-    def __init__(self, order: Order, remember: Callable[[str, str, bytes], None], cost: int) -> None:
-        """`remember`: is told of each new hash, its algorithm and its password. `cost`: of scrypt."""
+    def __init__(self, order: Order, remember: Callable[[str, str, str, bytes], None], cost: int) -> None:
+        """`remember`: is told of each user, its new hash, the algorithm and the password. `cost`: of scrypt."""
         self._order = order
         self._remember = remember
         self._cost = cost
@@ -62,7 +62,7 @@ class Rehashing:
     async def _replace(self, user: User, password: bytes) -> None:
         stored = await asyncio.to_thread(passwords.hashed, password, cost=self._cost)
         # known before the fold says so: clients that come at once need not be verified again
-        self._remember(stored, passwords.SCRYPT, password)
+        self._remember(user.name, stored, passwords.SCRYPT, password)
         command = PutUser(
             name=user.name, password_hash=stored, hash_algorithm=passwords.SCRYPT, only_if_hash=user.password_hash
         )

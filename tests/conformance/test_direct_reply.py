@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
-
 import pytest
 
 from .conftest import Connect
@@ -42,7 +40,8 @@ def test_reply_keys_are_no_counter(connect: Connect, queue: str) -> None:
         client = connect().channel()
         client.consume(PSEUDO, no_ack=True)
         keys.append(request(client, queue))
-    assert min(len(key) for key in keys) - len(os.path.commonprefix(keys)) >= 16, keys
+    known = next(at for at, letters in enumerate(zip(*keys, strict=False)) if len(set(letters)) > 1)
+    assert min(len(key) for key in keys) - known >= 16, keys
 
 
 def test_a_passive_declare_says_whether_the_client_is_there(connect: Connect, channel: Channel, queue: str) -> None:

@@ -11,6 +11,7 @@ from broker.census import rows
 from broker.http.auth import is_own_name
 from broker.server.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
 from cluster import commands as c
+from cluster import passwords
 from cluster.ids import NodeId
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place, user
@@ -37,6 +38,22 @@ async def test_one_password_for_many_names_waits_as_well(client: Client) -> None
     assert (await client.get("/api/whoami", "mon")).status_code == 429
     client.now_ms += 60_000
     assert (await client.get("/api/whoami", "mon")).status_code == 200
+
+
+async def test_a_name_that_nobody_has_is_verified_like_any_other(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt too: the password was just refused for another name."""
+    verified: list[bytes] = []
+
+    def counted(password: bytes) -> bool:
+        verified.append(password)
+        return False
+
+    monkeypatch.setattr(passwords, "verified_nobody", counted)
+    for number in range(3):
+        assert (await client.ask("GET", "/api/whoami", f"nobody-{number}", password="P")).status_code == 401
+    assert verified == [b"P"] * 3
 
 
 async def test_many_good_ones_at_once_wait_for_nobody(client: Client) -> None:

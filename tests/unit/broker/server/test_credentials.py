@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from server_support import until
@@ -42,9 +43,9 @@ async def credentials(counting: Counting) -> AsyncIterator[Credentials]:
     made.close()
 
 
-async def answer(credentials: Credentials, password: str, stored: str = STORED) -> bool:
+async def answer(credentials: Credentials, password: str, stored: str = STORED, name: str = "ann") -> bool:
     heard: list[bool] = []
-    credentials.check(stored, passwords.SCRYPT, password.encode(), heard.append)
+    credentials.check(name, stored, passwords.SCRYPT, password.encode(), heard.append)
     await until(lambda: heard)
     return heard[0]
 
@@ -61,7 +62,7 @@ async def test_a_thousand_connections_with_one_password_cost_one_verification(
     counting.gate.clear()
     heard: list[bool] = []
     for _ in range(1000):
-        credentials.check(STORED, passwords.SCRYPT, b"right", heard.append)
+        credentials.check("ann", STORED, passwords.SCRYPT, b"right", heard.append)
     counting.gate.set()
     await until(lambda: len(heard) == 1000)
     assert all(heard)
@@ -83,11 +84,61 @@ async def test_an_unknown_user_takes_a_verification() -> None:
         made.close()
 
 
+class Clocked:
+    """A loop whose timers come at once, and are kept."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.delays_s: list[float] = []
+
+    def call_later(self, delay_s: float, call: Callable[..., object], *arguments: Any) -> None:
+        self.delays_s.append(delay_s)
+        self._loop.call_soon(call, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+async def test_a_refusal_answers_for_no_other_name(counting: Counting) -> None:
+    """Or the second of two made-up names would be refused without a verification, and one that exists after one."""
+    clocked = Clocked()
+    made = Credentials(clocked, lambda: None, counting)  # type: ignore[arg-type]
+    try:
+        assert not await answer(made, "guess", "", "nobody")
+        assert not await answer(made, "guess", "", "nobody-else")
+        assert not await answer(made, "guess", STORED, "ann")
+        assert (counting.asked, clocked.delays_s) == (3, []), (
+            "each name is verified, whether there is such a user or not"
+        )
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("stored", [STORED, ""])
+async def test_a_refusal_that_is_remembered_takes_the_time_of_a_verification(counting: Counting, stored: str) -> None:
+    clocked = Clocked()
+    made = Credentials(clocked, lambda: None, counting)  # type: ignore[arg-type]
+    try:
+        assert not await answer(made, "guess", stored)
+        made.took_s = 123.0
+        assert not await answer(made, "guess", stored)
+        assert (counting.asked, clocked.delays_s) == (1, [123.0])
+        heard: list[bool | None] = []
+        counting.gate.clear()
+        for place in ("192.0.2.1", "192.0.2.2", "192.0.2.3"):  # one more than there are threads: it has to wait
+            made.check("ann", stored, passwords.SCRYPT, b"other guess", heard.append, place)
+        counting.gate.set()
+        await until(lambda: len(heard) == 3)
+        assert (counting.asked, len(clocked.delays_s)) == (3, 2), "what was learnt for another place as well"
+    finally:
+        made.close()
+
+
 async def test_what_is_remembered_is_bounded_and_holds_no_password(
     credentials: Credentials, counting: Counting
 ) -> None:
     for number in range(VERIFIED_MAX + 10):
-        credentials.remember(STORED, passwords.SCRYPT, b"secret-%d" % number)
+        credentials.remember("ann", STORED, passwords.SCRYPT, b"secret-%d" % number)
     assert len(credentials._known) == VERIFIED_MAX
     assert not any(b"secret" in question for question in credentials._known)
     assert await answer(credentials, f"secret-{VERIFIED_MAX + 9}")
