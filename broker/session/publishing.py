@@ -205,10 +205,10 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
         copies, blind = accepted_keys(properties.headers)
     except UnacceptableHeader as error:
         raise precondition_failed(str(error)) from None
-    if more:
+    if copies or blind:
         segment = vhost.segments.get(exchange)
         topic = exchange if segment is None else segment.target  # where its rows go when they are committed
-        for each in more:
+        for each in (*copies, *blind):
             channel.check_topic("write", topic, each)
     route = vhost.router.route(
         exchange, key, lambda: properties.headers, (*copies, *blind), lambda name: getattr(properties, name, None)
