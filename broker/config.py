@@ -138,7 +138,8 @@ class TlsSettings(_Section):
     authorities: Path | None = None
     """PEM file with the authorities that sign client certificates."""
     client_certificate: Literal["none", "wanted", "required"] = "none"
-    """Whether clients are asked for a certificate ("wanted" offers EXTERNAL), or refused without one ("required")."""
+    """Whether clients are asked for a certificate ("wanted": who shows one may use EXTERNAL), or refused without one
+    ("required")."""
     identity: Literal["distinguished_name", "common_name"] = "distinguished_name"
     """What of a client certificate's subject is the user name for EXTERNAL."""
     minimum_version: Literal["1.2", "1.3"] = "1.2"

@@ -29,8 +29,9 @@ from .stream_settings import (
     check_age,
 )
 
-MILLISECONDS_MAX: Final = 2**32 - 1
-"""RabbitMQ's longest timer, 49.7 days."""
+MILLISECONDS_MAX: Final = 2**63 - 1
+"""The longest time that AMQP can say; what no clock can hold is never. RabbitMQ 4.3 takes as much in policies, and at
+most ten years in the arguments x-message-ttl and x-expires."""
 QUORUM_DELIVERY_LIMIT: Final = 20
 
 Check = Callable[[Any], str | None]

@@ -90,6 +90,8 @@ HAS_EXPIRATION: Final = 4
 HAS_USER_ID: Final = 8
 HAS_REPLY_TO: Final = 16
 HAS_BCC: Final = 32  # a BCC header that consumers must not see
+TTL_MS_MAX: Final = 2**63 - 1
+"""A longer time to live counts as this one. No clock comes so far: a message that would expire beyond never does."""
 REDELIVERED_BIT: Final = 0x80
 """In the flags of ENQ records that go from node to node: the consumer shall see `redelivered`. Never stored."""
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES_MAX: Final = 4 << 20
 SHORT_BYTES_MAX: Final = 255
-TTL_MS_MAX: Final = 2**32 - 1
 REMEMBERED_MAX: Final = 16_384
 """Method frames and lengths that are kept; what comes beyond is made anew each time they are full."""
 ROW_ERROR_HEADER: Final = "x-row-error"
@@ -304,7 +303,7 @@ class Encoder:
             if name in batch.schema.names:
                 yield _outside(batch.column(name), high), f"column '{name}' is not between 0 and {high}"
         if "expiration" in batch.schema.names:
-            yield _bad_expirations(batch.column("expiration")), "column 'expiration' is no number of ms below 2^32"
+            yield _bad_expirations(batch.column("expiration")), "column 'expiration' is no whole number of ms"
         if "headers" in batch.schema.names:
             yield from self._bad_headers(batch.column("headers"))
         if "headers" in batch.schema.names:
@@ -411,7 +410,5 @@ def _bad_expirations(column: pa.Array) -> Sequence[int]:
     import pyarrow.compute as pc
 
     if pa.types.is_integer(column.type):
-        return _outside(column, TTL_MS_MAX)
-    digits = pc.match_substring_regex(column, "^[0-9]{1,10}$")
-    numbers = pc.if_else(digits, column, pa.scalar(str(TTL_MS_MAX + 1), column.type)).cast(pa.int64())
-    return _where(pc.greater(numbers, TTL_MS_MAX))
+        return _where(pc.less(column, pa.scalar(0, column.type)))
+    return _where(pc.invert(pc.match_substring_regex(column, "^[0-9]+$")))

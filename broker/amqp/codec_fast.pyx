@@ -56,7 +56,7 @@ cdef enum:
 
 cdef uint32_t PUBLISH_START = BASIC << 16 | 40
 cdef uint32_t ACK_START = BASIC << 16 | 80
-cdef uint64_t TTL_MAX = 0xFFFFFFFF
+cdef uint64_t TTL_MS_MAX = 0x7FFFFFFFFFFFFFFF
 cdef struct Limits:
     uint32_t depth_max
     uint32_t entries_max
@@ -294,7 +294,7 @@ cdef bint fields_are_valid(const uint8_t *p, uint64_t at, uint64_t end, bint nam
 
 cdef object classify(const uint8_t *header, uint64_t length, Traits *traits, const Limits *limits):
     # codec_pure.make_message without the message: None, or the channel error that a bad expiration deserves
-    cdef uint64_t at = 2, start, ttl_ms
+    cdef uint64_t at = 2, start, first, digit, ttl_ms
     cdef uint32_t budget
     cdef uint16_t bits
     cdef bint valid
@@ -340,15 +340,16 @@ cdef object classify(const uint8_t *header, uint64_t length, Traits *traits, con
         start = at + 1
         at = skip_short(header, length, at)
         traits.flags |= HAS_EXPIRATION
-        valid = 0 < at - start <= 10
+        first = start + (at > start and (header[start] == c'+' or header[start] == c'-'))
+        valid = first < at
         ttl_ms = 0
-        if valid:
-            for place in range(start, at):
-                if not c'0' <= header[place] <= c'9':
-                    valid = False
-                    break
-                ttl_ms = 10 * ttl_ms + (header[place] - c'0')
-        if not valid or ttl_ms > TTL_MAX:
+        for place in range(first, at):
+            if not c'0' <= header[place] <= c'9':
+                valid = False
+                break
+            digit = header[place] - c'0'
+            ttl_ms = TTL_MS_MAX if ttl_ms > (TTL_MS_MAX - digit) // 10 else 10 * ttl_ms + digit
+        if not valid or (ttl_ms and header[start] == c'-'):
             text = (<const char *>header)[start:at]
             return precondition_failed(f"invalid expiration '{text.decode(errors='replace')}'")
         traits.ttl_ms = <int64_t>ttl_ms
@@ -518,7 +519,7 @@ cdef class FrameDecoder:
             kind = p[at]
             channel = get16(p + at + 1)
             size = get32(p + at + 3)
-            if size + FRAME_OVERHEAD > self.frame_max:
+            if size + FRAME_OVERHEAD > self.frame_max and (size > self.frame_max or kind == FRAME_HEADER):
                 raise frame_error(f"frame_too_large: type {kind}, payload size {size}, frame_max {self.frame_max}")
             if end - at < size + FRAME_OVERHEAD:
                 break
@@ -565,7 +566,7 @@ cdef class FrameDecoder:
                 return 0
             if get32(p + at + 3) != body_size or body_size > self.message_bytes_max:
                 return 0
-            if body_size + FRAME_OVERHEAD > self.frame_max or length - at < body_size + FRAME_OVERHEAD:
+            if body_size > self.frame_max or length - at < body_size + FRAME_OVERHEAD:
                 return 0
             if body[body_size] != FRAME_END:
                 return 0

@@ -29,7 +29,7 @@ from broker.amqp.errors import (
 )
 from broker.amqp.fields import DEFAULT_LIMITS, STORED_LIMITS, FieldLimits, pull_table
 from broker.amqp.properties import without_header
-from journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
+from journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT, TTL_MS_MAX
 from journal.record_pure import Message
 
 FRAME_METHOD: Final = 1
@@ -47,7 +47,6 @@ _HEAD: Final = struct.Struct(">BHI")
 _HEADER: Final = struct.Struct(">HHQH")
 _PUBLISH_START: Final = bytes((0, BASIC, 0, PUBLISH))
 _ACK_START: Final = bytes((0, BASIC, 0, ACK))
-_TTL_MAX: Final = 0xFFFFFFFF
 _TAG_MAX: Final = (1 << 63) - 1
 
 
@@ -136,7 +135,8 @@ class _Content:
 class FrameDecoder:
     """Bytes of one connection in, events out.
 
-    frame_max          largest frame accepted, its 8 octets of framing included (8192 before tuning)
+    frame_max          largest payload accepted (8192 before tuning). By the letter of AMQP (4.2.3) it is the largest
+                       frame, 8 octets of framing included, and so it is for content headers, which go on as they came
     message_bytes_max  larger bodies are refused with a channel error, their frames passed over
     partial_bytes_max  bound on the incomplete contents (names, properties, bodies) of all channels together
     opened             content is a fault until the session sets this (nothing is buffered before authentication)
@@ -172,7 +172,7 @@ class FrameDecoder:
         try:
             while end - at >= 7:
                 kind, channel, size = _HEAD.unpack_from(data, at)
-                if size > self.frame_max - FRAME_OVERHEAD:
+                if size > (self.frame_max - FRAME_OVERHEAD if kind == FRAME_HEADER else self.frame_max):
                     raise frame_error(f"frame_too_large: type {kind}, payload size {size}, frame_max {self.frame_max}")
                 if end - at < size + FRAME_OVERHEAD:
                     break
@@ -364,10 +364,11 @@ def make_message(
         at = _skip_short(header, at)
         flags |= HAS_EXPIRATION
         text = header[start:at]
-        # amqp-rules 5.6: expiration is a decimal string
-        if not text.isdigit() or len(text) > 10 or int(text) > _TTL_MAX:
+        # amqp-rules 5.6: expiration is a decimal string. As in RabbitMQ it may have a sign; a negative life has none
+        digits = text[1:] if text[:1] in (b"+", b"-") else text
+        if not digits.isdigit() or (text[:1] == b"-" and int(digits)):
             return precondition_failed(f"invalid expiration '{text.decode(errors='replace')}'")
-        ttl_ms = int(text)
+        ttl_ms = min(int(digits), TTL_MS_MAX)
     if bits & _MESSAGE_ID:
         at = _skip_short(header, at)
     if bits & _TIMESTAMP:

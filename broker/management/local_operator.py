@@ -29,6 +29,11 @@ class LocalOperator(Seer):
     def __init__(self, map_: ClusterView) -> None:
         super().__init__(map_, NAME, (ADMINISTRATOR,))
 
+    @property
+    def account(self) -> str:
+        """None, also if a user is called as it is shown."""
+        return ""
+
     def enters(self, vhost: str) -> bool:
         """Every one that there is."""
         return self._map.vhost(vhost) is not None

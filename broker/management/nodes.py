@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -283,15 +283,29 @@ def without_lease(reading: Reading) -> Health | None:
 
 def alarms(reading: Reading, *, local: bool = False) -> Health:
     """Whether any node, or this one, has a resource alarm."""
+    if local:
+        return _alarms_of((reading.mirror.node,), reading, "on this node")
+    return _alarms_of(reading.mirror.node_names(), reading, "in the cluster")
+
+
+def health(reading: Reading, name: str) -> Health:
+    """Whether a node runs and has no resource alarm. Refused (404) when no member has this name."""
+    if name not in reading.mirror.node_names():
+        raise object_not_found()
+    if not reading.mirror.running(name, reading.now_ms):
+        return Health(False, {"reason": f"node {name} does not run"})
+    return _alarms_of((name,), reading, f"on node {name}")
+
+
+def _alarms_of(names: Collection[str], reading: Reading, where: str) -> Health:
     found = [
         {"node": row.name, "resource": alarm}
         for row in sorted(reading.mirror.node_rows(), key=lambda row: row.name)
-        if row.name == reading.mirror.node or not local
+        if row.name in names
         for alarm in row.alarms
     ]
     if not found:
         return Health(True)
-    where = "on this node" if local else "in the cluster"
     return Health(False, {"alarms": found, "reason": f"There are alarms in effect {where}"})
 
 

@@ -132,6 +132,11 @@ _CHECKS: Final[tuple[Read, ...]] = (
         _check(lambda r, p: nodes.certificate_expiration(r, p["within"], p["unit"])),
     ),
     Read("/api/healthchecks/node", "This node's alarms and lease", _check(lambda r, _: nodes.alarms(r, local=True))),
+    Read(
+        "/api/healthchecks/node/{name}",
+        "Whether a node runs, and its alarms",
+        _check(lambda r, p: nodes.health(r, p["name"])),
+    ),
 )
 
 _SINGLE: Final = frozenset(

@@ -60,6 +60,11 @@ class Seer:
         """The seer behind an account."""
         return cls(map_, user.name, user.tags)
 
+    @property
+    def account(self) -> str:
+        """The user of the broker that it is; empty: it is none."""
+        return "" if self.token else self.name
+
     def has(self, right: str) -> bool:
         """Whether a tag gives this right."""
         return any(tag in _GRANTED[right] for tag in self.tags)

@@ -106,7 +106,13 @@ def _put_vhost(r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Plann
     command = body.vhost_command(p["vhost"])
     if existing is not None and set(fields) == {"tracing"}:  # a switch says nothing of the rest
         command = replace(command, only=("tracing",))
-    return _made(command, existing is not None)
+    planned = _made(command, existing is not None)
+    if existing is None and r.seer.account:  # as in RabbitMQ, whose clients make a vhost and go on to use it
+        every = c.SetPermission(
+            at_ms=body.at_ms, user=r.seer.account, vhost=p["vhost"], configure=".*", write=".*", read=".*"
+        )
+        planned.commands.append(every)
+    return planned
 
 
 def _delete_vhost(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:

@@ -102,7 +102,6 @@ class Node:
         self.use = use
         self.log: Log = log or Silence()
         self.cluster_name = f"clusterbroker@{options.name}"
-        self.offers_external = False
         self.turns_away = False
         """It drains: no client may stay, nor open a connection, but for its own management process."""
         self.now_ms = 0

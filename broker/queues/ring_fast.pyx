@@ -81,6 +81,7 @@ cdef enum:
     EPO = 8
 
 cdef uint64_t NONE = 0xFFFFFFFFFFFFFFFF
+cdef int64_t TTL_MS_MAX = 0x7FFFFFFFFFFFFFFF
 cdef uint64_t SEQ_MASK = (<uint64_t>1 << SEQ_BITS) - 1
 
 cdef struct slot:
@@ -763,7 +764,9 @@ cdef class LocalRing:
         cdef int64_t ttl = message.ttl_ms
         if self.ttl_ms >= 0 and (ttl < 0 or self.ttl_ms < ttl):
             ttl = self.ttl_ms
-        return -1 if ttl < 0 else message.time_ms + ttl
+        if ttl < 0 or (message.time_ms > 0 and ttl > TTL_MS_MAX - message.time_ms):
+            return -1  # beyond what a clock can say
+        return message.time_ms + ttl
 
     @cython.final
     cdef inline bint may_hand_out(self, uint64_t seq) noexcept:

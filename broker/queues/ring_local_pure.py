@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from journal.layout import ENQ_OVERHEAD_BYTES, PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH
+from journal.layout import ENQ_OVERHEAD_BYTES, PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH, TTL_MS_MAX
 from journal.queue_state import PRODUCERS_OWN, QueueState
 from journal.record_pure import GroupWriter, Message, SegmentUse
 
@@ -310,7 +310,9 @@ class LocalRing:
         ttl = message.ttl_ms
         if self.ttl_ms >= 0 and (ttl < 0 or self.ttl_ms < ttl):
             ttl = self.ttl_ms
-        return -1 if ttl < 0 else message.time_ms + ttl
+        if ttl < 0 or ttl > TTL_MS_MAX - message.time_ms:
+            return -1  # beyond what a clock can say
+        return message.time_ms + ttl
 
     def head_message(self) -> Message | None:
         """What stands at the head, if it is in memory."""

@@ -140,9 +140,6 @@ class NodeShell:
                 if self.cluster is None:
                     raise
                 raise await self.cluster.give_up_copies(damage) from damage
-            self.node.offers_external = (
-                tls is not None and options.tls is not None and (options.tls.client_certificate != "none")
-            )
             if (journal := self.storage.journal) is not None:
                 self._copy_forward = CopyForward(journal, self.node, self.loop, self.schedule, self._damaged, self.fail)
             self._end_spans = begin_spans(options.spans, self.node)

@@ -60,8 +60,8 @@ class Channel:
     """A channel's state. `last_queue` is what an empty queue name means (amqp-rules 5.3)."""
 
     __slots__ = (
-        "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines", "last_queue", "ledger",
-        "number", "opened", "parked", "prefetch", "reply_key", "reply_tag", "requests", "routes", "traced",
+        "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines", "deletes", "last_queue",
+        "ledger", "number", "opened", "parked", "prefetch", "reply_key", "reply_tag", "requests", "routes", "traced",
         "transaction",
     )  # fmt: skip
 
@@ -72,6 +72,8 @@ class Channel:
         self.counts = ChannelCounts()
         self.deadlines: list[Callable[[int], bool]] = []
         """Who waits for others: asked about twice a second whether it has waited for too long; True: it is over."""
+        self.deletes: tuple[int, list[methods.BasicCancel]] | None = None
+        """The id of the queue that is being deleted here, and what its consumers here are told after the answer."""
         self.opened = False
         self.closing = False
         self.parked: deque[Any] | None = None
@@ -312,10 +314,15 @@ class Channel:
                 self.cancelled(subscription)
 
     def cancelled(self, subscription: Subscription) -> None:
-        """The broker ended a consumer: clients that can are told (amqp-rules 5.5)."""
+        """The broker ended a consumer: clients that can are told (amqp-rules 5.5), but by a channel that deletes the
+        queue only after the answer, for which the client waits."""
         self.consumers.pop(subscription.tag, None)
         if not self.closing and self.connection.capabilities.get("consumer_cancel_notify") is True:
-            self.send(methods.BasicCancel(subscription.tag, True))
+            notice = methods.BasicCancel(subscription.tag, True)
+            if self.deletes is not None and self.deletes[0] == subscription.queue.entity.queue_id:
+                self.deletes[1].append(notice)
+            else:
+                self.send(notice)
 
     def reply(self, message: Any) -> None:
         """Direct reply-to: the message goes straight to this channel's reply consumer."""

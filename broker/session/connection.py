@@ -144,7 +144,7 @@ class Connection:
         self.decoder.rest = b""
         if data[:8] in (HEADER_0_9_1, HEADER_0_9):
             self.state = State.START
-            self.send(0, handshake.start(self.node, self.trusted))
+            self.send(0, handshake.start(self.node, self.proved))
             return data[8:]
         newer = data[:6] == b"AMQP\x00\x00" and len(data) >= 8 and data[6] >= 9
         self.out.raw(HEADER_0_9_1 if newer else b"AMQP\x03\x01\x00\x00")
@@ -221,6 +221,11 @@ class Connection:
 
     def _secure_ok(self, method: methods.ConnectionSecureOk) -> None:
         handshake.login(self, self.mechanism, method.response)
+
+    @property
+    def proved(self) -> bool:
+        """Whether the client has shown who it is by the way that it came: EXTERNAL takes its word."""
+        return self.trusted or self.peer_identity is not None
 
     @property
     def address(self) -> str:

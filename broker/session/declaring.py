@@ -340,6 +340,10 @@ def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
                 return
             if not method.nowait:
                 channel.send(methods.QueueDeleteOk(count))
+            assert channel.deletes is not None, "a channel deletes one queue at a time"
+            notices, channel.deletes = channel.deletes[1], None
+            for notice in notices:
+                channel.send(notice)
             channel.resume()
 
         entity = queue.entity
@@ -347,6 +351,7 @@ def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
         command = DeleteQueue(vhost=vhost.name, name=name, queue_id=entity.queue_id, epoch=epoch)
         channel.propose(command, method, deleted)
 
+    channel.deletes = (queue.entity.queue_id, [])
     ask()
 
 

@@ -2,12 +2,13 @@
 
     PLAIN      authorization id NUL user NUL password (RFC 4616); the authorization id is ignored
     AMQPLAIN   a field table without its length: LOGIN, PASSWORD
-    EXTERNAL   the name in the client's TLS certificate; offered only on such a socket. On the node's own `amqp.sock`,
-               which only who may read its data directory can open, the response names the user to be
+    EXTERNAL   the name in the client's TLS certificate; offered only to a client that has shown a verified one, for
+               many take the first mechanism that they know. On the node's own `amqp.sock`, which only who may read its
+               data directory can open, the response names the user to be
 
 A node that takes the tokens of an authority takes one in the place of a password, with any user name: user and rights
 are then the token's, and the connection ends with it unless connection.update-secret brings another one of the same
-user in time.
+user in time. Who signed in otherwise has nothing to refresh: connection.update-secret is answered, and changes nothing.
 
 Why a login was refused is in the node's log and never in the answer (amqp-rules 5.1). A user that does not exist
 costs the same time as a wrong password, and one that has to wait after too many failures is told the same as well.
@@ -44,8 +45,9 @@ CAPABILITIES: Final = {
 }
 
 
-def start(node: Node, trusted: bool = False) -> methods.ConnectionStart:
-    """In a cluster a client is told where else it may connect: the AMQP addresses of the members."""
+def start(node: Node, external: bool = False) -> methods.ConnectionStart:
+    """`external`: the client has shown who it is before its first byte (`Connection.proved`). In a cluster a client is
+    told where else it may connect: the AMQP addresses of the members."""
     properties: dict[str, Any] = {
         "capabilities": dict(CAPABILITIES),
         "cluster_name": node.cluster_name,
@@ -57,7 +59,7 @@ def start(node: Node, trusted: bool = False) -> methods.ConnectionStart:
     if node.part is not None:
         properties["node"] = node.options.name
         properties["members"] = list(addresses(node.map))
-    mechanisms = b"PLAIN AMQPLAIN EXTERNAL" if node.offers_external or trusted else b"PLAIN AMQPLAIN"
+    mechanisms = b"PLAIN AMQPLAIN EXTERNAL" if external else b"PLAIN AMQPLAIN"
     return methods.ConnectionStart(0, 9, properties, mechanisms, b"en_US")
 
 
@@ -74,7 +76,7 @@ def login(connection: Connection, mechanism: str, response: bytes) -> None:
         if not isinstance(user, str) or not isinstance(password, (str, bytes)):
             raise syntax_error("an AMQPLAIN response has LOGIN and PASSWORD")
         _verify(connection, user.encode(), password.encode() if isinstance(password, str) else bytes(password))
-    elif mechanism == "EXTERNAL" and (connection.trusted or connection.peer_identity is not None):
+    elif mechanism == "EXTERNAL" and connection.proved:
         name = connection.peer_identity or response.decode("utf-8", "replace")
         if connection.node.map.user(name) is None:
             _refuse(connection, name, "EXTERNAL", "no such user")
@@ -162,9 +164,11 @@ def check_channel_limits(connection: Connection) -> None:
 
 
 def update_secret(connection: Connection, secret: bytes) -> None:
-    """connection.update-secret: the new password, or token of the same user, is verified like the first one (530 when
-    refused). A token's rights take the place of those of the one before, be they more or less."""
-
+    """connection.update-secret: another token of the same user is verified like the first one (530 when refused), and
+    its rights take the place of those of the one before, be they more or less."""
+    if not connection.until_ms:
+        connection.send(0, methods.ConnectionUpdateSecretOk())
+        return
     if connection.checks_secret:
         # each costs as much as a login, so nobody may have a queue of them before the logins of others
         raise command_invalid("connection.update-secret before the last one was answered")
@@ -176,10 +180,8 @@ def update_secret(connection: Connection, secret: bytes) -> None:
         if connection.state is not State.OPEN or vhost is None:
             return  # nothing is said after connection.close
         token = verdict.token
-        if verdict.refusal or (token is not None) is not (connection.until_ms > 0):
+        if verdict.refusal or token is None:
             connection.fail(not_allowed("New secret was refused by one of the backends"))
-        elif token is None:
-            connection.send(0, methods.ConnectionUpdateSecretOk())
         elif token.name != connection.user:
             connection.fail(not_allowed("New secret was refused by one of the backends: it is another user's"))
         elif not token.grants.enters(vhost.name):

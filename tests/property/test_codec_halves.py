@@ -36,7 +36,9 @@ channels = st.sampled_from([1] * 20 + [2] * 10 + [3] * 5 + [0])
 good_names = st.sampled_from([b"key"] * 12 + [b"", b"a", b"other", "ü".encode(), b"n" * 255])
 names = st.integers(0, 40).flatmap(lambda luck: good_names if luck else st.just(b"\xff"))
 short_strings = st.binary(max_size=30).map(short)
-expirations = st.sampled_from([b"0", b"60000", b"4294967295", b"4294967296", b"", b"x", b"\xfe"]).map(short)
+expirations = st.sampled_from(
+    [b"0", b"60000", b"4294967296", b"9223372036854775808", b"-0", b"+1", b"-1", b"", b"x", b"\xfe"]
+).map(short)
 octets = st.integers(0, 255).map(lambda value: bytes((value,)))
 tables = st.sampled_from([b"\x00\x00\x00\x00", b"\x00\x00\x00\x04\x01kt\x01", b"\x00\x00\x01\x00", b"\xff\xff\xff\xff"])
 PROPERTIES: list[st.SearchStrategy[bytes]] = [

@@ -60,6 +60,8 @@ def redeclare(existing: Queue, **fields: Any) -> None:
         {"x-replicas": 3, "x-min-in-sync": 2, "x-durability": "disk"},
         {"x-ownership": "rotating", "x-ownership-hold-ms": 50},
         {"x-delayed-retry-type": "failed", "x-delayed-retry-min": 100, "x-delayed-retry-max": 100},
+        {"x-message-ttl": 2**32, "x-expires": 134_217_728_000, "x-consumer-timeout": 2**63 - 1},
+        {"x-message-ttl": 2**63 - 1, "x-expires": 2**63 - 1},
     ],
 )
 def test_good_arguments(arguments: dict[str, Any]) -> None:
@@ -73,7 +75,7 @@ def test_good_arguments(arguments: dict[str, Any]) -> None:
         ({"x-message-ttl": "10"}, "x-message-ttl"),
         ({"x-message-ttl": True}, "x-message-ttl"),
         ({"x-message-ttl": 1.0}, "x-message-ttl"),
-        ({"x-message-ttl": 2**32}, "x-message-ttl"),
+        ({"x-message-ttl": 2**63}, "x-message-ttl"),
         ({"x-expires": 0}, "x-expires"),
         ({"x-max-length": -1}, "x-max-length"),
         ({"x-max-length": 2**63}, "x-max-length"),

@@ -77,7 +77,7 @@ export function Vhosts({ me }: { me: Me }) {
               ]}
               submit={async (values) => {
                 const { name, ...fields } = values;
-                const well = await attempt(() => put(`vhosts/${path(name!)}`, fields), `Vhost ${name} is set. Give users a permission in it, if nobody has one.`);
+                const well = await attempt(() => put(`vhosts/${path(name!)}`, fields), `Vhost ${name} is set. Who makes one may do everything in it; give others a permission.`);
                 if (well) again();
                 return well;
               }}

@@ -142,7 +142,7 @@ async def test_a_node_that_is_cut_off_says_so_and_fails_its_checks(client: Clien
     client.place.mirror.lease(False, NOW_MS - 42_000)
     answer = await client.get("/api/queues")
     assert (answer.status_code, answer.headers["x-clusterbroker-stale"]) == (200, "42")
-    for path in ("/api/health/checks/alarms", "/api/healthchecks/node"):
+    for path in ("/api/health/checks/alarms", "/api/healthchecks/node", "/api/healthchecks/node/none"):
         answer = await client.get(path)
         assert (answer.status_code, answer.json()["status"]) == (503, "failed")
     answer = await client.get("/api/aliveness-test/%2F")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.oauth2.tokens import Tokens
+from cluster import commands as c
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
 from tests.unit.broker.oauth2 import authority as a
@@ -53,6 +54,8 @@ async def test_its_scopes_say_what_it_sees(bearer: Bearer) -> None:
 
 async def test_an_administrator_by_token_administers(bearer: Bearer) -> None:
     assert (await bearer.ask(a.token(), "/api/vhosts/new", "PUT", json={})).status_code == 201
+    said = "its scopes say what it may; a user of the same name is somebody else"
+    assert [type(command) for command in bearer.client.deeds.ordered] == [c.AddVhost], said
     refused = await bearer.ask(a.token(scope="mq.tag:monitoring"), "/api/vhosts/newer", "PUT", json={})
     assert refused.status_code == 401
 

@@ -26,6 +26,7 @@ def test_it_may_everything_everywhere(place: Place) -> None:
     assert operator.open_vhosts() == ["/", "closed"]
     assert operator.sees_all_vhosts()
     assert operator.own()("anybody")
+    assert operator.account == "", "also if a user is called as it is shown"
     assert operator.may("closed", "anything") == ["configure", "write", "read"]
     with pytest.raises(Refused) as refused:
         operator.enter("none")

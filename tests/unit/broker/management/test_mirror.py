@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from broker.census import rows
 from broker.management import exchanges, nodes, queues, reads
+from broker.management.errors import Refused
 from broker.management.paging import inner
 from broker.management.reading import Reading
 from cluster import commands as c
@@ -140,6 +141,14 @@ def test_a_member_that_says_nothing_or_failed_does_not_run() -> None:
     place.tell(rows.NodeRow(name="n1"), node="n1")
     place.tell(rows.NodeRow(name="n2"), node="n2")
     assert [place.mirror.running(f"n{number}", NOW_MS) for number in (1, 2, 3)] == [True, True, False]
+    checks = [nodes.health(place.reading(), f"n{number}") for number in (1, 2, 3)]
+    assert [check.ok for check in checks] == [True, True, False]
+    assert checks[2].document == {"status": "failed", "reason": "node n3 does not run"}
+    place.tell(rows.NodeRow(name="n2", alarms=("disk",)), node="n2")
+    assert nodes.health(place.reading(), "n2").facts["reason"] == "There are alarms in effect on node n2"
+    assert [nodes.health(place.reading(), name).ok for name in ("n1", "n2")] == [True, False]
+    with pytest.raises(Refused):
+        nodes.health(place.reading(), "none")
     assert not place.mirror.running("n2", NOW_MS + 31_000)
     documents = nodes.all_nodes(place.reading(now_ms=NOW_MS + 31_000))
     assert [document["told_ms_ago"] for document in documents] == [31_000, 31_000, None]

@@ -162,6 +162,23 @@ def test_the_lower_ttl_counts_and_only_the_head_expires(half: Any) -> None:
     assert ring.head_expiry_ms() == -1
 
 
+@pytest.mark.parametrize("of_queue", [False, True])
+def test_what_no_clock_can_say_never_expires(half: Any, of_queue: bool) -> None:
+    now_ms, end_ms = 1_800_000_000_000, 2**63 - 1
+    for ttl_ms, expiry_ms in (
+        (end_ms, -1),
+        (end_ms - now_ms + 1, -1),
+        (end_ms - now_ms, end_ms),
+        (2**32, now_ms + 2**32),
+    ):
+        ring = half.ring()
+        if of_queue:
+            ring.ttl_ms = ttl_ms
+        ring.append([half.message(time_ms=now_ms, ttl_ms=-1 if of_queue else ttl_ms)])
+        assert ring.head_expiry_ms() == expiry_ms
+        assert ring.head(now_ms + 2**31) == HEAD_OK
+
+
 def test_ttl_zero_expires_at_once(half: Any) -> None:
     ring = half.ring()
     ring.append([half.message(time_ms=100, ttl_ms=0)])

@@ -102,6 +102,23 @@ async def test_external_is_who_the_certificate_says(
     peer.writer.close()
 
 
+async def test_external_is_offered_to_who_has_shown_a_certificate(start: Any, authority: Authority) -> None:
+    tls = TlsOptions(authority["node"], None, authority["root"], "wanted")
+    shell = await start(amqps=(Address("127.0.0.1", 0),), tls=tls)
+    plain = shell.listeners[0].addresses[0].port
+    without, sure = await open_tls(shell, authority, None), await open_tls(shell, authority, "client")
+    for peer, offered in (
+        (Peer(*await asyncio.open_connection("127.0.0.1", plain)), b"PLAIN AMQPLAIN"),
+        (without, b"PLAIN AMQPLAIN"),
+        (sure, b"PLAIN AMQPLAIN EXTERNAL"),
+    ):
+        peer.writer.write(b"AMQP\x00\x00\x09\x01")
+        said = await peer.receive()
+        assert isinstance(said, methods.ConnectionStart)
+        assert said.mechanisms == offered
+        peer.writer.close()
+
+
 async def test_a_client_without_a_certificate_is_refused_where_one_is_required(
     start: Any, authority: Authority
 ) -> None:

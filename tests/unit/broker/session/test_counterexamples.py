@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from broker.amqp import methods as m
+from broker.oauth2.scopes import granted
+from broker.oauth2.verifier import Token
 from broker.session.channel import REPLY_BYTES_MAX
 from broker.session.publishing import TRANSACTION_BYTES_MAX
 from cluster.commands import DeletePolicy, PutPolicy
 from cluster.errors import Unavailable
 from cluster.wiring_log import unlogged
-from tests.unit.broker.session.harness import World, bodies
+from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Client, World, bodies
 
 
 def refuse_proposals(world: World) -> None:
@@ -52,9 +54,14 @@ def test_replies_to_a_client_that_does_not_read_do_not_fill_the_memory() -> None
 
 def test_secrets_are_checked_one_at_a_time() -> None:
     world = World()
-    world.passwords_wait = True
-    world.passwords_wait = False
-    client = world.client()
+    world.tokens[b"t"] = Token("ann", granted(["mq.read:%2F/*"], "mq."), world.now_ms / 1000 + 60)
+    client = Client(world)
+    client.raw(HEADER)
+    client.raw_method(0, m.ConnectionStartOk({"capabilities": CAPABILITIES}, "PLAIN", b"\0whoever\0t"))
+    client.raw_method(0, m.ConnectionTuneOk(2047, 131072, 0))
+    client.raw_method(0, m.ConnectionOpen("/"))
+    world.turn()
+    client.hear(0)
     world.passwords_wait = True
     for secret in (b"1", b"2", b"3"):
         client.raw_method(0, m.ConnectionUpdateSecret(secret, ""))

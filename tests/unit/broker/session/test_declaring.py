@@ -21,7 +21,7 @@ def test_counts_in_declare_ok() -> None:
     assert client.declare("q") == m.QueueDeclareOk("q", 2, 1), "ready only, all consumers"
     assert client.ask(m.QueueDeclare(queue="q", passive=True)) == m.QueueDeclareOk("q", 2, 1)
     assert client.ask(m.QueuePurge(queue="q")) == m.QueuePurgeOk(2)
-    assert client.say(m.QueueDelete(queue="q")) == [m.BasicCancel("ctag", True), m.QueueDeleteOk(0)]
+    assert client.say(m.QueueDelete(queue="q")) == [m.QueueDeleteOk(0), m.BasicCancel("ctag", True)]
 
 
 def test_the_last_declared_queue_is_what_an_empty_name_means() -> None:

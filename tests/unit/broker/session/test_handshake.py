@@ -42,8 +42,11 @@ def test_start_says_who_we_are() -> None:
     (start,) = client.hear(0)
     assert (start.version_major, start.version_minor, start.mechanisms) == (0, 9, b"PLAIN AMQPLAIN")
     assert start.server_properties["capabilities"]["publisher_confirms"] is True
-    client = Client(World())
-    client.world.node.offers_external = True
+
+
+def test_external_is_offered_to_who_has_shown_a_certificate() -> None:
+    """py-amqp and AMQPStorm choose it wherever it is offered."""
+    client = Client(World(), identity="eve")
     client.raw(HEADER)
     client.world.turn()
     assert client.hear(0)[0].mechanisms == b"PLAIN AMQPLAIN EXTERNAL"

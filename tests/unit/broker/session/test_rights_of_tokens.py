@@ -123,6 +123,21 @@ def test_another_token_of_the_same_user_prolongs_it() -> None:
     assert client.hear(0)[-1].reply_code == 320
 
 
+def test_nothing_is_said_after_close_when_the_new_token_is_verified_late() -> None:
+    for secret in (b"later", b"wrong"):
+        world = World()
+        client, _ = entered(world, put(world, b"t"))
+        put(world, b"later")
+        world.passwords_wait = True
+        assert client.say(m.ConnectionUpdateSecret(secret, "renewal"), channel=0) == []
+        client.connection.force_close("maintenance")
+        world.turn()
+        assert client.hear(0)[-1].reply_code == 320
+        world.answer_passwords()
+        world.turn()
+        assert client.hear(0) == []
+
+
 def test_rights_are_those_of_the_latest_token() -> None:
     """Remembered answers and routes of the old one are not used, and its consumers end."""
     world = World()
@@ -169,8 +184,11 @@ def test_a_token_that_does_not_take_its_place(name: str, scopes: str, text: str)
 
 def test_a_password_and_a_token_do_not_stand_for_each_other() -> None:
     world = World()
-    put(world, b"t", name="guest")
+    put(world, b"t", name="guest", for_s=10)
     client = world.client("guest")
-    assert client.ask(m.ConnectionUpdateSecret(b"t", ""), 0).reply_code == 530
+    assert client.ask(m.ConnectionUpdateSecret(b"t", ""), 0) == m.ConnectionUpdateSecretOk(), "and nothing changes"
+    world.wait(20_000)
+    assert client.hear(0) == []
+    put(world, b"t", name="guest")
     client, _ = entered(world, b"t")
     assert client.ask(m.ConnectionUpdateSecret(b"guest", ""), 0).reply_code == 530
