@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .entities import Binding, Exchange, Member, Queue, Segment
+from .entities import Binding, Exchange, LogTime, Member, Queue, Segment
 from .ids import Epoch, NodeId
 
 
@@ -167,6 +167,12 @@ class ProducerChanged(msgspec.Struct, frozen=True, tag=True):
     name: str
 
 
+class TimePassed(msgspec.Struct, frozen=True, tag=True):
+    """The log is older."""
+
+    time: LogTime
+
+
 Change = (
     QueueDeclared
     | QueueDeleted
@@ -192,4 +198,5 @@ Change = (
     | SegmentCommitted
     | SegmentEnded
     | ProducerChanged
+    | TimePassed
 )

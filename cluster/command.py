@@ -14,4 +14,4 @@ class Command(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_fi
     """Root of all commands."""
 
     at_ms: int = 0
-    """When it was proposed, wall clock of the proposer, ms since 1970; for display, and for what expires."""
+    """When it was proposed, wall clock of the proposer, ms since 1970; for display: nothing ends by it."""

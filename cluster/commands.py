@@ -67,6 +67,8 @@ class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"
     user: str = ""
     """Who declares it; of a staging exchange."""
     is_administrator: bool = False
+    lived_ms: int = 0
+    """The log's age when it was proposed, as the proposer knew it (passing.py); of a staging exchange."""
 
 
 class DeleteExchange(Command, frozen=True, kw_only=True, tag="delete_exchange"):
@@ -409,6 +411,8 @@ class CommitTransaction(Command, frozen=True, kw_only=True, tag="commit_transact
     """So long after it the producer is remembered; None: the default."""
     user: str = ""
     is_administrator: bool = False
+    lived_ms: int = 0
+    """The log's age when it was proposed, as the proposer knew it (passing.py)."""
 
 
 class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transaction"):
@@ -427,17 +431,32 @@ class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transactio
 
 
 class ExpireTransactions(Command, frozen=True, kw_only=True, tag="expire_transactions"):
-    """Drop those of these segments that are not committed and whose time is over at `at_ms`."""
+    """Drop those of these segments that are not committed and whose time is over."""
 
     vhost: str
     names: tuple[str, ...]
+    lived_ms: int = 0
+    """The log's age by which they are judged; 0: an earlier release's, which judged by `at_ms`."""
 
 
 class ForgetProducers(Command, frozen=True, kw_only=True, tag="forget_producers"):
-    """Forget those of these producers that have no segment and whose time is over at `at_ms`."""
+    """Forget those of these producers that have no segment and whose time is over."""
 
     vhost: str
     names: tuple[str, ...]
+    lived_ms: int = 0
+    """As of ExpireTransactions."""
+
+
+class PassTime(Command, frozen=True, kw_only=True, tag="pass_time"):
+    """Time has passed (passing.py). Nothing changes if the log is not as old any more as its proposer believed."""
+
+    after_ms: int
+    """The log's age that the proposer went out from."""
+    lived_ms: int
+    """Its age now: later by what has passed on the proposer's monotonic clock."""
+    wall_ms: int
+    """The log's calendar now, ms since 1970."""
 
 
 class FinishSegments(Command, frozen=True, kw_only=True, tag="finish_segments"):
@@ -494,6 +513,7 @@ AnyCommand = (
     | ExpireTransactions
     | ForgetProducers
     | FinishSegments
+    | PassTime
 )
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

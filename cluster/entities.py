@@ -234,6 +234,8 @@ class Producer(msgspec.Struct, frozen=True, array_like=True):
     ttl_ms: int = 30 * 24 * 3_600_000
     unroutable: int = 0
     """Rows that found no queue when they were moved, of all its epochs."""
+    lived_ms: int = 0
+    """The log's age then (`LogTime`): what `ttl_ms` counts from."""
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -256,8 +258,19 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     bytes_max: int
     place: int | None = None
     """In the order of its commit, from 0; None: it is not committed."""
+    lived_ms: int = 0
+    """The log's age when it was opened (`LogTime`): what `expires_ms` counts from."""
 
     @property
     def discards(self) -> bool:
         """Whether what is published to it goes nowhere: it is a replay."""
         return self.queue_id == 0
+
+
+class LogTime(msgspec.Struct, frozen=True, array_like=True):
+    """Time as the wiring log knows it (passing.py)."""
+
+    lived_ms: int = 0
+    """Its age: for so long somebody has ordered it. It only grows."""
+    wall_ms: int = 0
+    """Its calendar, ms since 1970; 0: not known yet."""

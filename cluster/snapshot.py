@@ -2,8 +2,8 @@
 
     chunk    u8 version (1) | msgpack [kind, [entity, entity, ...]]       at most CHUNK_ENTITIES entities
     kinds    vhost, limits, exchange, queue, binding, policy, operator_policy, user, permission, topic_permission,
-             parameter, member, forgotten_disk, import, import_command, producer, segment; in this order, within a
-             kind in the map's order, so that order survives too
+             parameter, member, forgotten_disk, import, import_command, producer, segment, time; in this order,
+             within a kind in the map's order, so that order survives too
 
 A snapshot holds transient things as well: what a later command of the log answered may have depended on them,
 and replay must give that answer again. A restart ends them by a command of its own (ForgetTransient).
@@ -22,6 +22,7 @@ from .entities import (
     Binding,
     Exchange,
     ForgottenDisk,
+    LogTime,
     Member,
     OperatorPolicy,
     Parameter,
@@ -69,6 +70,7 @@ _KINDS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("import_command", "import_commands", Defining),
     ("producer", "producers", Producer),
     ("segment", "segments", Segment),
+    ("time", "times", LogTime),
 )
 _FIELDS: Final = {kind: field for kind, field, _ in _KINDS}
 _LISTS: Final[dict[str, Any]] = {
@@ -100,6 +102,8 @@ class Snapshot(msgspec.Struct):
     import_commands: list[Defining] = []
     producers: list[Producer] = []
     segments: list[Segment] = []
+    times: list[LogTime] = []
+    """One; none of a log that no time has passed in."""
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order."""

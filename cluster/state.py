@@ -23,6 +23,7 @@ from .arguments import same
 from .changes import Change
 from .entities import (
     Exchange,
+    LogTime,
     OperatorPolicy,
     Parameter,
     Permission,
@@ -113,6 +114,7 @@ class ClusterMap(Importing):
             c.DeleteParameter: self._delete_parameter,
             c.SetVhostLimits: self._set_vhost_limits,
             c.ClearVhostLimits: self._clear_vhost_limits,
+            c.PassTime: self._pass_time,
             **self._membership_handlers(),
             **self._importing_handlers(),
             **self._transaction_handlers(),
@@ -177,6 +179,8 @@ class ClusterMap(Importing):
             self._vhosts[producer.vhost].ledger.producers[producer.name] = producer
         for segment in snapshot.segments:
             self._vhosts[segment.vhost].ledger.put(segment)
+        for time in snapshot.times:
+            self._time = time
         for header in snapshot.imports:
             self._taken_up(header, list(snapshot.import_commands))
         return self
@@ -460,6 +464,11 @@ class ClusterMap(Importing):
         topology.limits = None
         log.append(told.VhostChanged(command.vhost))
         return True
+
+    def _pass_time(self, command: c.PassTime, log: list[Change]) -> None:
+        if command.after_ms == self._time.lived_ms < command.lived_ms:
+            self._time = LogTime(command.lived_ms, command.wall_ms)
+            log.append(told.TimePassed(self._time))
 
 
 _Row = TypeVar("_Row", Vhost, User, UserLimits, VhostLimits)

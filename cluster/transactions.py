@@ -224,6 +224,7 @@ class Transactions(Membership):
             opened_at_ms=command.at_ms,
             expires_ms=asked.expires_ms,
             bytes_max=asked.bytes_max,
+            lived_ms=self._lived(command),
         )
         ledger.put(segment)
         exchange = Exchange(topology.vhost.name, command.name, STAGING, arguments=command.arguments)
@@ -274,11 +275,12 @@ class Transactions(Membership):
     ) -> None:
         """A run that is new is the producer's current one, and ends what the one before has staged."""
         if known is None:
-            known = Producer(topology.vhost.name, asked.producer, command.user, run=asked.run, at_ms=command.at_ms)
+            known = Producer(topology.vhost.name, asked.producer, command.user, run=asked.run)
         elif known.run != asked.run:
             known = self._fence(topology, known, asked.run, log)
         if known.epoch is None:
-            known = replace(known, at_ms=max(known.at_ms, command.at_ms))
+            lived_ms = max(known.lived_ms, self._lived(command))
+            known = replace(known, at_ms=max(known.at_ms, command.at_ms), lived_ms=lived_ms)
         self._put_producer(topology, known, log)
 
     def _fence(self, topology: Topology, producer: Producer, run: str, log: list[Change]) -> Producer:
@@ -294,6 +296,10 @@ class Transactions(Membership):
         if not same(topology.ledger.producers.get(producer.name), producer):
             topology.ledger.producers[producer.name] = producer
             log.append(told.ProducerChanged(producer.vhost, producer.name))
+
+    def _lived(self, command: c.DeclareExchange | c.CommitTransaction) -> int:
+        """The log's age at a command: its proposer counts on from the last PassTime, and none of both is too old."""
+        return max(self._time.lived_ms, command.lived_ms)
 
     # ---- the end of a segment ----
 
@@ -329,16 +335,24 @@ class Transactions(Membership):
         topology = self._in(command.vhost)
         for name in command.names:
             segment = topology.ledger.segments.get(name)
-            if segment is not None and is_expired(segment, command.at_ms):
+            if segment is not None and is_expired(segment, *self._judged_at(command)):
                 self._drop(topology, segment, log)
 
     def _forget_producers(self, command: c.ForgetProducers, log: list[Change]) -> None:
         topology = self._in(command.vhost)
         for name in command.names:
             producer = topology.ledger.producers.get(name)
-            if producer is not None and is_forgettable(producer, command.at_ms) and not topology.ledger.of(name):
+            if producer is None or topology.ledger.of(name):
+                continue
+            if is_forgettable(producer, *self._judged_at(command)):
                 del topology.ledger.producers[name]
                 log.append(told.ProducerChanged(producer.vhost, name))
+
+    def _judged_at(self, command: c.ExpireTransactions | c.ForgetProducers) -> tuple[int, int]:
+        """The log's age and 0; of an earlier release's command, which a log may still hold, 0 and its wall clock."""
+        if command.lived_ms:
+            return min(command.lived_ms, self._time.lived_ms), 0
+        return 0, command.at_ms
 
     def _finish_segments(self, command: c.FinishSegments, log: list[Change]) -> None:
         for queue_id, epoch, unroutable in command.segments:
@@ -382,6 +396,7 @@ class Transactions(Membership):
             rows=command.rows,
             at_ms=command.at_ms,
             ttl_ms=producer.ttl_ms if command.ttl_ms is None else command.ttl_ms,
+            lived_ms=self._lived(command),
         )
         self._put_producer(topology, producer, log)
         self._drop_the_rest(topology, producer, log)
@@ -450,14 +465,20 @@ def _check_same(existing: Exchange, command: c.DeclareExchange) -> None:
             raise PreconditionFailed(f"inequivalent arg '{word}' for {where}: {difference_text(wanted, current)}")
 
 
-def is_expired(segment: Segment, at_ms: int) -> bool:
-    """Whether the time of a segment that nobody committed is over."""
-    return segment.place is None and segment.opened_at_ms + segment.expires_ms <= at_ms
+def is_expired(segment: Segment, lived_ms: int, at_ms: int = 0) -> bool:
+    """Whether the time of a segment that nobody committed is over: by the log's age, or by an older release's clock."""
+    return segment.place is None and (
+        segment.opened_at_ms + segment.expires_ms <= at_ms
+        if at_ms
+        else segment.lived_ms + segment.expires_ms <= lived_ms
+    )
 
 
-def is_forgettable(producer: Producer, at_ms: int) -> bool:
-    """Whether the time of a producer is over; one that has segments stays."""
-    return producer.at_ms + producer.ttl_ms <= at_ms
+def is_forgettable(producer: Producer, lived_ms: int, at_ms: int = 0) -> bool:
+    """Whether the time of a producer is over, as `is_expired`; one that has segments stays."""
+    if at_ms:
+        return producer.at_ms + producer.ttl_ms <= at_ms
+    return producer.lived_ms + producer.ttl_ms <= lived_ms
 
 
 class Due(NamedTuple):
@@ -468,14 +489,14 @@ class Due(NamedTuple):
     producers: tuple[str, ...]
 
 
-def due(map_: ClusterView, at_ms: int) -> Iterator[Due]:
-    """What is over at this time, by vhost."""
+def due(map_: ClusterView, lived_ms: int) -> Iterator[Due]:
+    """What is over when the log is so old, by vhost."""
     for vhost in map_.vhosts():
-        segments = tuple(segment.name for segment in map_.segments(vhost.name) if is_expired(segment, at_ms))
+        segments = tuple(segment.name for segment in map_.segments(vhost.name) if is_expired(segment, lived_ms))
         producers = tuple(
             producer.name
             for producer in map_.producers(vhost.name)
-            if is_forgettable(producer, at_ms) and not map_.segments_of(vhost.name, producer.name)
+            if is_forgettable(producer, lived_ms) and not map_.segments_of(vhost.name, producer.name)
         )
         for first in range(0, max(len(segments), len(producers)), DUE_MAX):
             yield Due(vhost.name, segments[first : first + DUE_MAX], producers[first : first + DUE_MAX])

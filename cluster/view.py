@@ -15,6 +15,7 @@ from .entities import (
     Binding,
     DestinationKind,
     Exchange,
+    LogTime,
     Member,
     OperatorPolicy,
     Parameter,
@@ -45,7 +46,9 @@ class ClusterView:
     owns, and `_members` lists each of them under the members that it names.
     """
 
-    __slots__ = ("_accounts", "_applied", "_by_id", "_exclusive", "_import", "_members", "_parameters", "_vhosts")
+    __slots__ = (
+        "_accounts", "_applied", "_by_id", "_exclusive", "_import", "_members", "_parameters", "_time", "_vhosts",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         """Nothing at all, not even a vhost."""
@@ -57,11 +60,17 @@ class ClusterView:
         self._accounts = Accounts()
         self._parameters: dict[tuple[str, str, str], Parameter] = {}
         self._import: Import | None = None
+        self._time = LogTime()
 
     @property
     def applied(self) -> LogIndex:
         """Index of the last applied command."""
         return self._applied
+
+    @property
+    def time(self) -> LogTime:
+        """How old the log is, and its calendar."""
+        return self._time
 
     @property
     def entities(self) -> int:
@@ -105,6 +114,7 @@ class ClusterView:
             import_commands=[] if held is None else list(held.commands),
             producers=[p for t in vhosts for p in t.ledger.producers.values()],
             segments=[s for t in vhosts for s in t.ledger.segments.values()],
+            times=[self._time] if self._time.lived_ms else [],
         )
 
     @property

@@ -52,6 +52,8 @@ class LinkRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Total."""
     received_bytes: int = 0
     """Total."""
+    clock_ahead_ms: int = 0
+    """How far its clock is ahead of this node's, by its last beat; 0 as well when none came lately."""
 
 
 class LoginTotals(msgspec.Struct, frozen=True, array_like=True, gc=False):

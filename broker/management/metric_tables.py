@@ -158,7 +158,9 @@ LINK: Final = (
     Of("link_up", GAUGE, "1: the link to another member is up", lambda link: link.up),
     Of("link_sent_bytes_total", COUNTER, "Bytes sent to another member", lambda link: link.sent_bytes),
     Of("link_received_bytes_total", COUNTER, "Bytes received from another member", lambda link: link.received_bytes),
-)
+    Of("link_clock_ahead_seconds", GAUGE, "How far another member's clock is ahead of this one's",
+       lambda link: link.clock_ahead_ms / 1000),
+)  # fmt: skip
 EXCHANGE: Final = (
     Of("exchange_messages_in_total", COUNTER, "Published to an exchange at this node", lambda r: r.publish_in),
     Of("exchange_messages_out_total", COUNTER, "Went from there to queues", lambda r: r.publish_out),

@@ -29,6 +29,7 @@ from broker.node.churn import Churn
 from broker.node.dead_letters import DeadLetters
 from broker.node.flows import Flows
 from broker.node.log import Log, Silence
+from broker.node.log_clock import LogClock
 from broker.node.occupancy import Occupancy
 from broker.node.options import NodeOptions
 from broker.node.vhost import VirtualHost
@@ -45,9 +46,17 @@ from broker.queues.ticket import Ticket
 from broker.streams.streams import Streams
 from broker.transactions.moving import Moving
 from cluster import changes
-from cluster.commands import AnyCommand, DeclareExchange, DeclareQueue, DeleteQueue, RemoveConnection
+from cluster.commands import (
+    AnyCommand,
+    CommitTransaction,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteQueue,
+    RemoveConnection,
+)
 from cluster.entities import Queue as QueueEntity
 from cluster.errors import Unavailable
+from cluster.exchange_rules import STAGING
 from cluster.ids import Incarnation, NodeId
 from cluster.state import Applied
 from cluster.view import ClusterView
@@ -105,6 +114,7 @@ class Node:
         self.turns_away = False
         """It drains: no client may stay, nor open a connection, but for its own management process."""
         self.now_ms = 0
+        self.log_clock = LogClock()
         self.churn = Churn()
         self.occupancy = Occupancy()
         self.flows = Flows()
@@ -215,6 +225,8 @@ class Node:
         if self.part is not None and isinstance(command, (DeclareQueue, DeclareExchange)):
             me = NodeId(self.options.name)
             command = replace(command, owner=me, incarnation=Incarnation(self.options.incarnation))
+        if isinstance(command, CommitTransaction) or (isinstance(command, DeclareExchange) and command.type == STAGING):
+            command = replace(command, lived_ms=self.log_clock.lived_ms(self.now_ms))
         self.proposals.append((command, done))
 
     def set_alarm(self, name: str, raised: bool) -> None:
@@ -252,6 +264,7 @@ class Node:
 
     def adopt(self, rings: dict[int, Ring]) -> None:
         """Builds the node from the map at start; `rings` are those with recovered messages, by queue id."""
+        self.log_clock.passed(self.map.time, self.now_ms)
         for vhost in self.map.vhosts():
             reactions.vhost_added(self, changes.VhostAdded(vhost.name))
             for exchange in self.map.exchanges(vhost.name):
@@ -295,6 +308,10 @@ class Node:
             self.forgotten.append(ring.queue_id)
 
     # -- what queues ask (broker.queues.queue.Host) -----------------------------------------------------------
+
+    @property
+    def ages_by_ms(self) -> int | None:
+        return self.log_clock.ages_by(self.now_ms)
 
     def load(self, queue: Queue, locations: list[Location]) -> None:
         loading.load(self, queue, locations)

@@ -120,6 +120,10 @@ def authorization_changed(node: Node, change: changes.UserChanged | changes.Perm
             connection.review_rights()
 
 
+def time_passed(node: Node, change: changes.TimePassed) -> None:
+    node.log_clock.passed(change.time, node.now_ms)
+
+
 def nothing(node: Node, _: changes.Change) -> None:
     pass
 
@@ -155,4 +159,5 @@ REACTIONS: Final[dict[type, Callable[[Node, Any], None]]] = {
     changes.SegmentCommitted: segment_known,
     changes.SegmentEnded: segment_ended,
     changes.ProducerChanged: nothing,
+    changes.TimePassed: time_passed,
 }

@@ -22,6 +22,10 @@ class Host(Protocol):
     def now_ms(self) -> int:
         """Time of what is being handled, wall clock."""
 
+    @property
+    def ages_by_ms(self) -> int | None:
+        """The date by which a stream's messages are too old or not; None: no message may be called so now."""
+
     def dead_letter(self, queue: Queue, message: Message, reason: Reason) -> None:
         """Publish the message to the queue's dead-letter exchange."""
 

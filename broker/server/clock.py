@@ -40,6 +40,10 @@ class Clock:
         """The wall clock as it is, which may jump: what others have dated is over by this one."""
         return self._wall_ns() // 1_000_000
 
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some moment; it never jumps, and stands still while the machine sleeps."""
+        return self._monotonic_ns() // 1_000_000
+
     def lead(self) -> float:
         """Moves towards the wall clock by at most a tenth of the time since the last call.
 

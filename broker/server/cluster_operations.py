@@ -92,6 +92,7 @@ def facts(shell: NodeShell) -> Facts:
 async def _members(shell: NodeShell, _: Facts) -> Facts:
     cluster, view = _cluster(shell), shell.node.map
     leader = cluster.raft.leader
+    clocks = cluster.heart.clocks_ahead_ms()
     return {
         "members": [
             {
@@ -106,6 +107,7 @@ async def _members(shell: NodeShell, _: Facts) -> Facts:
                 "witness": member.witness,
                 "owns": view.owned(member.name),
                 "holds": view.held(member.name),
+                "clock_ahead_ms": clocks.get(member.name),
                 "trouble": None if member.name == cluster.name else cluster.mesh.trouble(member.name),
             }
             for member in view.members()

@@ -129,6 +129,7 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
     journal = shell.storage.journal
     segments, journal_bytes = (0, 0) if journal is None else journal.size()
     linked = () if node.part is None else node.part.hub.linked
+    clocks = {} if cluster is None else cluster.heart.clocks_ahead_ms()
     return NodeRow(
         name=options.node.name,
         incarnation=0 if cluster is None else node.options.incarnation,
@@ -159,7 +160,9 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         journal_written_bytes=0 if journal is None else journal.written_bytes,
         journal_flushes=0 if journal is None else journal.groups,
         journal_flush_us=0 if journal is None else journal.groups_us,
-        links=tuple(LinkRow(peer, peer in linked, *_traffic(shell, peer)) for peer in _others(shell)),
+        links=tuple(
+            LinkRow(peer, peer in linked, *_traffic(shell, peer), clocks.get(peer, 0)) for peer in _others(shell)
+        ),
         connections_created=shell.connections_created,
         connections_closed=shell.connections_created - len(shell.clients),
         channels_created=node.churn.channels,

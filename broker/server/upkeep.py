@@ -1,7 +1,11 @@
-"""What of transactions is over is ended by whoever orders the wiring (waits).
+"""Whoever orders the wiring says how time passes in it, and ends what of transactions is over (waits).
 
-Segments that nobody committed in time, and producers that have been silent for as long as they are remembered. The time
-is that of who proposes it; the fold judges by what the command says.
+Segments that nobody committed in time, and producers that have been silent for as long as they are remembered. Both go
+by the log's age (`cluster.passing`), which no wall clock moves.
+
+Every member also compares its clocks with the others': the machine's, and the node's own time, which began with the
+machine's at its start. One that is more than a minute away from the middle of all raises the alert `clock.differs` and
+ends nothing meanwhile: neither what is due in the log nor, at the streams that it owns, what is too old.
 """
 
 from __future__ import annotations
@@ -9,33 +13,94 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cluster import commands as c
+from cluster.liveness.clocks import DIFFERS_MS
+from cluster.liveness.heart import boottime
+from cluster.passing import Passing
 from cluster.transactions import due
 
 if TYPE_CHECKING:
     from broker.server.shell import NodeShell
 
 EVERY_S: Final = 10.0
+AHEAD_MS: Final = 24 * 3_600_000
+"""A wall clock that is so far ahead of the log's calendar may be wrong: an operator should know."""
+DIFFERS: Final = "clock.differs"
+AHEAD: Final = "clock.ahead"
 
 
 class Upkeep:
-    """Looks at the map every EVERY_S, if this node leads or is alone."""
+    """Looks at the map and at the clocks every EVERY_S."""
 
     def __init__(self, shell: NodeShell) -> None:
         self._shell = shell
-        self._again()
-
-    def _again(self) -> None:
-        self._shell.loop.call_later(EVERY_S, self._look)
+        self._passing = Passing()
+        self._look()
 
     def _look(self) -> None:
-        shell, wiring = self._shell, self._shell.storage.wiring
+        shell = self._shell
         if shell.ended.done():
             return
-        if shell.cluster is None or shell.cluster.raft.is_leader:
-            at_ms = shell.clock.now_ms()
-            for found in due(wiring.map, at_ms):
-                if found.segments:
-                    wiring.propose(c.ExpireTransactions(at_ms=at_ms, vhost=found.vhost, names=found.segments))
-                if found.producers:
-                    wiring.propose(c.ForgetProducers(at_ms=at_ms, vhost=found.vhost, names=found.producers))
-        self._again()
+        doubted = self._compare()
+        self._pass_time(doubted)
+        shell.loop.call_later(EVERY_S, self._look)
+
+    def _compare(self) -> bool:
+        """Whether this node's clocks are not to be believed."""
+        shell = self._shell
+        off_ms = 0
+        if shell.cluster is not None:
+            ahead_ms = shell.clock.wall_ms() - shell.clock.now_ms()
+            clocks, now = shell.cluster.heart.clocks, boottime()
+            off_ms = max((clocks.off_ms(now, own_ms) for own_ms in (0, ahead_ms)), key=abs)
+        doubted = abs(off_ms) > DIFFERS_MS
+        shell.node.log_clock.doubted = doubted
+        name = shell.options.node.name
+        if doubted:
+            which = "ahead of" if off_ms > 0 else "behind"
+            shell.node.alerts.set(
+                DIFFERS,
+                name,
+                f"the clock of {name} is {_span(abs(off_ms))} {which} the other members': it ends nothing by age "
+                "meanwhile, and dates messages wrongly; set the clock, and start the node again",
+            )
+        else:
+            shell.node.alerts.clear(DIFFERS, name)
+        return doubted
+
+    def _pass_time(self, doubted: bool) -> None:
+        shell, wiring = self._shell, self._shell.storage.wiring
+        orders = shell.cluster is None or shell.cluster.raft.is_leader
+        monotonic_ms, wall_ms = shell.clock.monotonic_ms(), shell.clock.wall_ms()
+        passing, map_ = self._passing, wiring.map
+        passing.look(orders, map_.time, monotonic_ms, wall_ms)
+        over = tuple(due(map_, passing.lived_ms(monotonic_ms))) if orders and not doubted else ()
+        word = passing.word(monotonic_ms, wall_ms, doubted, bool(over))
+        if word is not None:
+            wiring.propose(word)
+        lived_ms = passing.lived_ms(monotonic_ms)
+        for vhost, segments, producers in over:
+            if segments:
+                wiring.propose(c.ExpireTransactions(at_ms=wall_ms, vhost=vhost, names=segments, lived_ms=lived_ms))
+            if producers:
+                wiring.propose(c.ForgetProducers(at_ms=wall_ms, vhost=vhost, names=producers, lived_ms=lived_ms))
+        self._tell_ahead(passing.behind_ms(monotonic_ms, wall_ms))
+
+    def _tell_ahead(self, ahead_ms: int) -> None:
+        alerts, name = self._shell.node.alerts, self._shell.options.node.name
+        if ahead_ms <= AHEAD_MS:
+            alerts.clear(AHEAD, name)
+            return
+        alerts.set(
+            AHEAD,
+            name,
+            f"the wall clock is {_span(ahead_ms)} ahead of what the wiring log knows: nobody was up for so long, or "
+            "the clock is wrong; ages of streams follow it slowly, from ten minutes after its last jump on",
+        )
+
+
+def _span(ms: int) -> str:
+    """For people."""
+    for unit, name in ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes")):
+        if ms >= 2 * unit:
+            return f"{ms / unit:.1f} {name}"
+    return f"{ms / 1000:.0f} s"

@@ -39,6 +39,8 @@ SEQ_END: Final = 2**62
 PIECE_BYTES: Final = 1 << 20
 RETAIN_MS_MIN: Final = 1000
 """How long retention by age may be late."""
+RETAIN_AGAIN_MS: Final = 60_000
+"""While the log's calendar is behind the node's time it may gain: so often age is judged again then."""
 
 
 class Asked(NamedTuple):
@@ -174,8 +176,8 @@ class Stream(Queue):
             asked for asked in self._asked if asked.node != node or reader not in (None, asked.ask.reader)
         )
 
-    def _serve_all(self, now_ms: int) -> None:
-        for _ in range(len(self._asked)):
+    def _serve_all(self, _: int) -> None:
+        for _asked in range(len(self._asked)):
             asked = self._asked.popleft()
             if asked.ask.what == FIND:
                 self._find(asked)
@@ -185,11 +187,11 @@ class Stream(Queue):
                 self._tell(asked, self._end, self._end, readers=tuple(self.bookmarks.seqs.items()))
             elif self.halted or not self._read(asked):
                 self._asked.append(asked)
-        for _ in range(len(self._later)):
+        for _later in range(len(self._later)):
             self._later.popleft()()
         if self._bookmarks is not None:
             self._bookmarks.turn()
-        self._retain(now_ms)
+        self._retain()
 
     @property
     def _end(self) -> int:
@@ -380,15 +382,15 @@ class Stream(Queue):
 
     # -- retention
 
-    def _retain(self, now_ms: int) -> None:
+    def _retain(self) -> None:
         past, settings = self.ring.past, self.settings
         size_max, age_ms = settings.max_length_bytes, settings.max_age_ms
         if size_max is None and age_ms is None:
             return
-        last, size = 0, past.bytes
+        last, size, old_ms = 0, past.bytes, self._old_ms
         for part in past.files[:-1]:
             too_much = size_max is not None and size > size_max
-            too_old = age_ms is not None and part.last_ms < now_ms - age_ms
+            too_old = part.last_ms < old_ms
             if part.end > self._end or not (too_much or too_old):
                 break
             last, size = part.end - 1, size - part.size
@@ -396,27 +398,41 @@ class Stream(Queue):
             self._trimmed = last
             self.ring.trim(last)
         if self.ring.use is None:
-            self._retain_in_memory(now_ms)
+            self._retain_in_memory(old_ms)
 
-    def _retain_in_memory(self, now_ms: int) -> None:
-        ring, settings = self.ring, self.settings
-        size_max, age_ms = settings.max_length_bytes, settings.max_age_ms
+    @property
+    def _old_ms(self) -> int:
+        """What was published before is too old; 0: nothing is."""
+        age_ms, now_ms = self.settings.max_age_ms, self.host.ages_by_ms
+        return 0 if age_ms is None or now_ms is None else max(0, now_ms - age_ms)
+
+    def _retain_in_memory(self, old_ms: int) -> None:
+        ring, size_max = self.ring, self.settings.max_length_bytes
         while ring.ready > 1:
             oldest = ring.head_message()
             too_much = size_max is not None and ring.ready_bytes > size_max
-            too_old = age_ms is not None and oldest is not None and oldest.time_ms < now_ms - age_ms
+            too_old = oldest is not None and oldest.time_ms < old_ms
             if not (too_much or too_old) or not ring.living(1, self._end - 1, 1):
                 return
             seq, _, _ = ring.pop_head()
             ring.settle(seq)
 
     def _schedule(self, now_ms: int) -> None:
-        age_ms, files = self.settings.max_age_ms, self.ring.past.files
-        if age_ms is not None and len(files) > 1 and not self.paused:
-            self.host.wake(self, max(files[0].last_ms + age_ms, now_ms) + RETAIN_MS_MIN)
-        elif age_ms is not None and self.ring.use is None and self.ring.ready > 1:
-            oldest: Any = self.ring.head_message()
-            self.host.wake(self, max(oldest.time_ms + age_ms, now_ms) + RETAIN_MS_MIN)
+        files, oldest_ms = self.ring.past.files, None
+        if self.settings.max_age_ms is None:
+            return
+        if len(files) > 1 and not self.paused:
+            oldest_ms = files[0].last_ms
+        elif self.ring.use is None and self.ring.ready > 1:
+            head: Any = self.ring.head_message()
+            oldest_ms = head.time_ms
+        if oldest_ms is None:
+            return
+        by_ms = self.host.ages_by_ms
+        wait_ms = RETAIN_AGAIN_MS if by_ms is None else max(0, oldest_ms + self.settings.max_age_ms - by_ms)
+        if by_ms != now_ms:
+            wait_ms = min(wait_ms, RETAIN_AGAIN_MS)
+        self.host.wake(self, now_ms + wait_ms + RETAIN_MS_MIN)
 
     # -- ownership, and the end
 

@@ -221,6 +221,10 @@ class Heart:
         """Where the node stands at this moment."""
         return self.keeper.state(self._clock())
 
+    def clocks_ahead_ms(self) -> dict[str, int]:
+        """How far the clocks of others are ahead of this node's, of those whose beats came lately."""
+        return self.clocks.ahead_ms(self._clock())
+
     def suspected(self, peer: str) -> bool:
         """Whether its beats have been missing for longer than chance explains."""
         return self._detector.suspected(peer)

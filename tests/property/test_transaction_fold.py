@@ -22,20 +22,35 @@ EPOCHS = st.integers(0, 3)
 RUNS = st.sampled_from(["r1", "r2", "r3"])
 USERS = st.sampled_from(["u", "u", "v"])
 TIMES = st.integers(0, 40_000)
+AGES = st.sampled_from([0, 0, 1_000, 12_000, 30_000, 90_000])
 
 
 def staging(
-    name: str, producer: str = "p", epoch: int = 0, run: str = "r1", user: str = "u", at_ms: int = 0, **more: Any
+    name: str,
+    producer: str = "p",
+    epoch: int = 0,
+    run: str = "r1",
+    user: str = "u",
+    at_ms: int = 0,
+    lived_ms: int = 0,
+    **more: Any,
 ) -> c.DeclareExchange:
     words = {"x-producer": producer, "x-epoch": epoch, "x-run": run, "x-target": "amq.topic", "x-expires": 10_000}
     return c.DeclareExchange(
-        at_ms=at_ms, vhost="/", name=name, type="x-staging", durable=True, arguments=words | more, user=user
+        at_ms=at_ms,
+        vhost="/",
+        name=name,
+        type="x-staging",
+        durable=True,
+        arguments=words | more,
+        user=user,
+        lived_ms=lived_ms,
     )
 
 
 COMMANDS: st.SearchStrategy[c.AnyCommand] = st.one_of(
-    st.builds(staging, NAMES, PRODUCERS, EPOCHS, RUNS, USERS, TIMES),
-    st.builds(staging, NAMES, PRODUCERS, EPOCHS, RUNS, USERS, TIMES),
+    st.builds(staging, NAMES, PRODUCERS, EPOCHS, RUNS, USERS, TIMES, AGES),
+    st.builds(staging, NAMES, PRODUCERS, EPOCHS, RUNS, USERS, TIMES, AGES),
     st.builds(
         c.CommitTransaction,
         at_ms=TIMES,
@@ -46,6 +61,7 @@ COMMANDS: st.SearchStrategy[c.AnyCommand] = st.one_of(
         transactions=st.lists(NAMES, max_size=3, unique=True).map(tuple),
         rows=st.integers(0, 9),
         ttl_ms=st.sampled_from([None, 3_600_000, 20_000]),
+        lived_ms=AGES,
         user=USERS,
         is_administrator=st.sampled_from([False, False, True]),
     ),
@@ -53,8 +69,15 @@ COMMANDS: st.SearchStrategy[c.AnyCommand] = st.one_of(
         c.AbortTransaction, vhost=st.just("/"), producer=PRODUCERS, epoch=EPOCHS, run=RUNS,
         transactions=st.lists(NAMES, max_size=3).map(tuple), user=USERS, is_administrator=st.booleans(),
     ),
-    st.builds(c.ExpireTransactions, at_ms=TIMES, vhost=st.just("/"), names=st.lists(NAMES, max_size=4).map(tuple)),
-    st.builds(c.ForgetProducers, at_ms=TIMES, vhost=st.just("/"), names=st.lists(PRODUCERS, max_size=2).map(tuple)),
+    st.builds(
+        c.ExpireTransactions, at_ms=TIMES, vhost=st.just("/"), names=st.lists(NAMES, max_size=4).map(tuple),
+        lived_ms=AGES,
+    ),
+    st.builds(
+        c.ForgetProducers, at_ms=TIMES, vhost=st.just("/"), names=st.lists(PRODUCERS, max_size=2).map(tuple),
+        lived_ms=AGES,
+    ),
+    st.builds(c.PassTime, at_ms=TIMES, after_ms=AGES, lived_ms=AGES, wall_ms=TIMES),
     st.builds(
         c.FinishSegments,
         node=st.sampled_from([LOCAL_NODE, LOCAL_NODE, NodeId("other")]),
@@ -79,13 +102,14 @@ class Model:
     def __init__(self) -> None:
         self.ledger: dict[str, dict[str, Any]] = {}
         self.segments: dict[str, dict[str, Any]] = {}
+        self.lived = 0
 
     def expects(self, command: Any, index: int) -> str:
         """ "" or what stands in the error or in the reason of the refusal."""
         name = {
             "DeclareExchange": "declare", "CommitTransaction": "commit", "AbortTransaction": "abort",
             "ExpireTransactions": "expire", "ForgetProducers": "forget", "FinishSegments": "finish",
-            "DeleteExchange": "delete", "Bind": "bind",
+            "DeleteExchange": "delete", "Bind": "bind", "PassTime": "pass_time",
         }.get(type(command).__name__)  # fmt: skip
         return getattr(self, name)(command, index) if name else ""
 
@@ -123,9 +147,11 @@ class Model:
         self.fence(producer, run)
         if entry["epoch"] < 0:
             entry["at"] = max(entry["at"], command.at_ms)
+            entry["lived"] = max(entry.get("lived", 0), command.lived_ms, self.lived)
         self.segments[command.name] = {
             "producer": producer, "epoch": epoch, "run": run, "place": None, "user": command.user,
             "queue": 0 if entry["epoch"] == epoch else index, "ends": command.at_ms + 10_000,
+            "over": max(command.lived_ms, self.lived) + 10_000,
         }  # fmt: skip
         return ""
 
@@ -161,6 +187,7 @@ class Model:
             self.ledger[command.producer] = entry
         self.fence(command.producer, command.run)
         entry |= {"epoch": command.epoch, "at": command.at_ms, "ttl": command.ttl_ms or entry["ttl"]}
+        entry["lived"] = max(command.lived_ms, self.lived)
         self.drop(lambda s: s["producer"] == command.producer and s["epoch"] <= command.epoch)
         return "committed"
 
@@ -175,15 +202,26 @@ class Model:
 
     def expire(self, command: c.ExpireTransactions, _: int) -> str:
         listed = {name: self.segments.get(name) for name in command.names}
-        self.drop(lambda s: s in listed.values() and s["ends"] <= command.at_ms)
+        if command.lived_ms:
+            self.drop(lambda s: s in listed.values() and s["over"] <= min(command.lived_ms, self.lived))
+        else:
+            self.drop(lambda s: s in listed.values() and s["ends"] <= command.at_ms)
         return ""
 
     def forget(self, command: c.ForgetProducers, _: int) -> str:
         used = {segment["producer"] for segment in self.segments.values()}
         for name in command.names:
             entry = self.ledger.get(name)
-            if entry is not None and name not in used and entry["at"] + entry["ttl"] <= command.at_ms:
+            if entry is None or name in used:
+                continue
+            by_age = entry["lived"] + entry["ttl"] <= min(command.lived_ms, self.lived)
+            if by_age if command.lived_ms else entry["at"] + entry["ttl"] <= command.at_ms:
                 del self.ledger[name]
+        return ""
+
+    def pass_time(self, command: c.PassTime, _: int) -> str:
+        if command.after_ms == self.lived < command.lived_ms:
+            self.lived = command.lived_ms
         return ""
 
     def finish(self, command: c.FinishSegments, _: int) -> str:
@@ -273,21 +311,22 @@ def test_snapshot_and_tail_are_the_whole_log(head: list[c.AnyCommand], tail: lis
     assert restored.digest() == whole.digest()
 
 
-@given(LOGS, TIMES)
+@given(LOGS, AGES)
 @settings(max_examples=examples(150), deadline=None)
-def test_what_is_due_is_over_when_it_is_ordered(commands: list[c.AnyCommand], at_ms: int) -> None:
+def test_what_is_due_is_over_when_it_is_ordered(commands: list[c.AnyCommand], lived_ms: int) -> None:
     map_ = ClusterMap()
     for command in commands:
         map_.apply(LogIndex(map_.applied + 1), command)
     committed = [segment for segment in map_.segments("/") if segment.place is not None]
+    lived_ms += map_.time.lived_ms + 1
+    passed = c.PassTime(after_ms=map_.time.lived_ms, lived_ms=lived_ms, wall_ms=1)
+    assert map_.apply(LogIndex(map_.applied + 1), passed).changes
     for _ in range(2):  # a producer whose last segment has expired is next
-        for found in due(map_, at_ms):
-            map_.apply(
-                LogIndex(map_.applied + 1),
-                c.ExpireTransactions(at_ms=at_ms, vhost=found.vhost, names=found.segments),
-            )
-            map_.apply(
-                LogIndex(map_.applied + 1), c.ForgetProducers(at_ms=at_ms, vhost=found.vhost, names=found.producers)
-            )
-    assert not list(due(map_, at_ms))
+        for found in due(map_, lived_ms):
+            for command in (
+                c.ExpireTransactions(lived_ms=lived_ms, vhost=found.vhost, names=found.segments),
+                c.ForgetProducers(lived_ms=lived_ms, vhost=found.vhost, names=found.producers),
+            ):
+                map_.apply(LogIndex(map_.applied + 1), command)
+    assert not list(due(map_, lived_ms))
     assert [segment for segment in map_.segments("/") if segment.place is not None] == committed

@@ -90,12 +90,12 @@ def takes_the_newest() -> None:
     from broker.streams.stream import Stream
 
     def make(retain: Any) -> Any:
-        def hasty(self: Any, now_ms: int) -> None:
+        def hasty(self: Any) -> None:
             last = self.ring.past.files[-1].end - 1 if len(self.ring.past.files) > 3 else 0
             if last > self._trimmed:
                 self._trimmed = last
                 self.ring.trim(last)
-            retain(self, now_ms)
+            retain(self)
 
         return hasty
 

@@ -122,6 +122,10 @@ class Site:
         since_s, then_ms, rate = self._clock
         return int(then_ms + (self.world.schedule.now_s - since_s) * 1000 * rate)
 
+    def wall_ms(self) -> int:
+        """The machine's wall clock."""
+        return self.now_ms()
+
     def lead_clock(self, rate: float) -> None:
         """The wall clock was set: the node's time follows it at this rate."""
         since_s, then_ms, old = self._clock

@@ -14,7 +14,6 @@ from cluster import commands as c
 from cluster.entities import Queue
 from cluster.ids import NodeId
 from cluster.state import Applied, ClusterMap
-from cluster.transactions import due
 from tests.simulation.atomic_log import NAME, AtomicLog, AtomicWiring
 from tests.simulation.batches import Batcher
 from tests.simulation.checkers import Checkers, Violation
@@ -25,8 +24,9 @@ from tests.simulation.network import CONTROL, DATA, Network
 from tests.simulation.publishers import Insister, NamedPublisher, Publisher, Route, Transaction, Transactor
 from tests.simulation.raft_wiring import RaftControl, RaftWiring
 from tests.simulation.schedule import Schedule
-from tests.simulation.site import EPOCH_MS, Site
+from tests.simulation.site import Site
 from tests.simulation.streams import StreamReader
+from tests.simulation.upkeep import Upkeep
 from tests.simulation.workload import FEATURES, PIPELINE, PIPELINE_SHARE, PLAIN, Kind
 
 FOUNDERS = "abcde"
@@ -38,7 +38,6 @@ TARGETS = ("q0", "q1", "q2", "full", "log", "leased")
 """Queues that micro-batches go to."""
 FAN: list[Route] = [("fan", "", {}, ("q1", "q2"))]
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-UPKEEP_S = 5.0
 RETIRE_S = 15.0
 """So long a member that left stays for its vote."""
 UNEXPECTED = (501, 502, 503, 504, 505, 530, 540, 541)
@@ -171,14 +170,6 @@ class World:
         """All of them; those that hold staged rows are the last."""
         return (*self.newest_map.queues("/"), *self.newest_map.staging_queues("/"))
 
-    def _upkeep(self) -> None:
-        """As the leader does it (`broker.server.upkeep`): ends what its producers have left."""
-        self.schedule.after(UPKEEP_S, self._upkeep)
-        at_ms = EPOCH_MS + int(self.schedule.now_s * 1000)
-        for found in due(self.newest_map, at_ms):
-            if found.segments:
-                self.control.commit(c.ExpireTransactions(at_ms=at_ms, vhost="/", names=found.segments))
-
     # -- what may be expected of a queue
 
     def keeps_all(self, queue: str) -> bool:
@@ -233,13 +224,13 @@ class World:
             actors.append(Publisher(self, "l1", [("", "leased", {}, ("leased",))]))
         if "batches" in self.pipeline:
             self._producers()
+        Upkeep(self).look()
 
     def _producers(self) -> None:
         """Of micro-batches, one or two."""
         into: list[Route] = [("", name, {}, (name,)) for name in self.kinds if name in TARGETS]
         for name in self.schedule.rng.choice((("b1",), ("b1", "b2"))):
             self.actors.append(Batcher(self, name, into if self.schedule.rng.random() < 0.7 else FAN))
-        self._upkeep()
 
     def end(self) -> None:
         """Its files go."""

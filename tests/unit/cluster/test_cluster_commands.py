@@ -96,8 +96,9 @@ EVERY = [
     ),
     c.CommitTransaction(vhost="v", producer="p", epoch=2**62, run="r", transactions=("txn.a",), rows=3, user="u"),
     c.AbortTransaction(vhost="v", producer="p", epoch=0, run="r", transactions=("txn.a", "txn.b")),
-    c.ExpireTransactions(at_ms=5, vhost="v", names=("txn.a",)),
+    c.ExpireTransactions(at_ms=5, vhost="v", names=("txn.a",), lived_ms=2**53),
     c.ForgetProducers(at_ms=5, vhost="v", names=("p",)),
+    c.PassTime(at_ms=5, after_ms=0, lived_ms=60_000, wall_ms=2**53),
     c.FinishSegments(node=NodeId("n1"), incarnation=Incarnation(3), segments=((QueueId(7), Epoch(2), 1),)),
 ]
 

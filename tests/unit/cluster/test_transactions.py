@@ -211,12 +211,13 @@ def test_what_commands_name_fits_into_the_wiring_log() -> None:
         producer = f"{number:04}" + "p" * (transactions.PRODUCER_BYTES_MAX - 4)
         assert apply(map_, staging(f"txn.{number:04}" + "x" * 196, **{"x-producer": producer})).ok
     later = 2**50
+    assert apply(map_, c.PassTime(after_ms=0, lived_ms=later, wall_ms=1)).ok
     ended = 0
     for _ in range(2):
         for found in transactions.due(map_, later):
             for command in (
-                c.ExpireTransactions(at_ms=later, vhost=found.vhost, names=found.segments),
-                c.ForgetProducers(at_ms=later, vhost=found.vhost, names=found.producers),
+                c.ExpireTransactions(lived_ms=later, vhost=found.vhost, names=found.segments),
+                c.ForgetProducers(lived_ms=later, vhost=found.vhost, names=found.producers),
             ):
                 assert len(c.encode(command)) <= COMMAND_BYTES_MAX
                 assert apply(map_, command).ok

@@ -105,6 +105,7 @@ class World:
         self._incarnation += 1
         options = NodeOptions(incarnation=self._incarnation, **self._options)
         self.wiring.propose(c.ForgetTransient(node=LOCAL_NODE))
+        self.pass_time()
         use = self.journal.use if self.journal else None
         node = self.node = Node(options, self.wiring.map, use, self.story, entropy=entropy())
         node.now_ms = self.now_ms
@@ -234,6 +235,11 @@ class World:
         self._start()
 
     # -- time
+
+    def pass_time(self) -> None:
+        """As broker.server.upkeep, with a wall clock that is right."""
+        lived_ms = self.wiring.map.time.lived_ms
+        self.wiring.propose(c.PassTime(after_ms=lived_ms, lived_ms=lived_ms + 1, wall_ms=self.now_ms))
 
     def wait(self, time_ms: int) -> None:
         """The clock moves, as the shell lets it: the node is woken when it wants to be, and connections tick."""
