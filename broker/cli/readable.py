@@ -19,30 +19,10 @@ from typing import Any, Final
 from broker.amqp.errors import ConnectionFault
 from broker.amqp.fields import FieldLimits, Timestamp
 from broker.amqp.properties import PROPERTIES, decode
+from broker.visible import visible as visible
 
 LIMITS: Final = FieldLimits(depth_max=200, entries_max=10_000_000)
 """What lies in a journal was within the node's limits when it came, whatever those were."""
-
-_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
-
-
-def visible(text: str) -> str:
-    """The text with everything that does not print written out; the result has no character that moves a cursor."""
-    if text.isprintable() and "\\" not in text:
-        return text
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:
-        # a byte that was not UTF-8, carried through the text by surrogateescape
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def plain(text: str | bytes) -> str:

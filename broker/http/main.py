@@ -34,6 +34,7 @@ from broker.http.desk_client import DeskClient
 from broker.http.local import LocalServer
 from broker.http.tcp_server import TcpServer
 from broker.management.mirror import Mirror
+from broker.server import console
 from broker.server.audit import Audit
 from broker.server.certificates import BadCertificate, Chain, reload_all, shown, watch
 from broker.server.log import LEVELS, Bucket, NodeLog, Sink, structured
@@ -178,10 +179,7 @@ def speak(form: str, level: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *([structlog.processors.format_exc_info] if form == "json" else []),
-            structlog.processors.JSONRenderer(default=str)
-            if form == "json"
-            # without local variables: passwords and hashes are among them
-            else structlog.dev.ConsoleRenderer(False, exception_formatter=structlog.dev.plain_traceback),
+            structlog.processors.JSONRenderer(default=str) if form == "json" else console.renderer(False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),

@@ -45,12 +45,10 @@ def _structlog_logger(form: str) -> Any:
 
     import structlog
 
+    from broker.server import console
+
     drawn: Any = (
-        structlog.processors.JSONRenderer(default=str)
-        if form == "json"
-        else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
+        structlog.processors.JSONRenderer(default=str) if form == "json" else console.renderer(sys.stderr.isatty())
     )
     # a logger of our own: nothing of the process's structlog configuration is touched
     return structlog.wrap_logger(

@@ -56,6 +56,22 @@ def test_console_lines_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> 
     assert "\x1b[31m" not in said
 
 
+@pytest.mark.parametrize(
+    "name", ["\x1b[2J\x1b[1;1H\x1b]0;owned\x07", "a\u202eb", "\x9b31m", "two words\x1b[0m", "\udcff"]
+)
+def test_nothing_that_a_stranger_says_drives_the_terminal(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    log = NodeLog(structured("console"))
+    log.refused("192.0.2.1:5", name, "PLAIN", "no such user")
+    log.always("audit", on={"user": name}, names=[name], **{name: 1})
+    log.crashed("192.0.2.1:5", ValueError(f"no queue {name}\n2026-11-22T10:00:00Z [info] node.ready"))
+    said = capsys.readouterr().err
+    lines = said.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert sum("client.refused" in line for line in lines) == 1
+    assert not any(line.startswith("2026-11-22T10:00:00Z") for line in lines), "an exception's text begins no line"
+    assert "no queue" in said
+
+
 def test_into_the_logging_of_a_library(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "clusterbroker"):
         NodeLog(library()).say("info", "node.ready", name="n")
