@@ -236,6 +236,8 @@ class ConnectionRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_o
     """Total."""
     pending_send_bytes: int = 0
     """Waiting for the socket."""
+    by_token: bool = False
+    """It signed in with a token: `user` is the authority's, and no account of that name."""
 
     @property
     def key(self) -> Key:

@@ -33,7 +33,7 @@ def connection_listing(reading: Reading, vhost: str | None = None) -> Listing[Vi
         (
             (track.row.name, track)
             for track in reading.mirror.connections.values()
-            if own(track.row.user) and vhost in (None, track.row.vhost)
+            if own(track.row) and vhost in (None, track.row.vhost)
         ),
         key=lambda item: (item[0], item[1].row.connection_id),
     )
@@ -111,20 +111,19 @@ def connection_named(reading: Reading, name: str) -> Track[ConnectionRow]:
     track = reading.mirror.connections.get(reading.mirror.connection_ids.get(name, ""))
     if track is None:
         raise object_not_found()
-    _of_own(reading, track.row.user)
+    if not reading.seer.is_own(track.row):
+        reading.seer.require(MONITORING)
     return track
 
 
-def _of_own(reading: Reading, user: str) -> None:
+def rows_of_user(reading: Reading, user: str) -> list[ConnectionRow]:
+    """All connections of one user that may be heard of, by name. Refused (401) when it is another one and the user does
+    not monitor."""
     if user != reading.seer.name:
         reading.seer.require(MONITORING)
-
-
-def rows_of_user(reading: Reading, user: str) -> list[ConnectionRow]:
-    """All connections of one user, by name. Refused (401) when they are another's and the user does not monitor."""
-    _of_own(reading, user)
+    own = reading.seer.own()
     found = (track.row for track in reading.mirror.connections.values())
-    return sorted((row for row in found if row.user == user), key=lambda row: row.name)
+    return sorted((row for row in found if row.user == user and own(row)), key=lambda row: row.name)
 
 
 def connections_of_user(reading: Reading, user: str) -> list[Document]:
@@ -160,7 +159,7 @@ def channel_listing(
         (
             ((owner.row.name, track.row.number), track)
             for owner in owners
-            if own(owner.row.user) and vhost in (None, owner.row.vhost)
+            if own(owner.row) and vhost in (None, owner.row.vhost)
             for track in reading.mirror.channels.get(owner.row.connection_id, {}).values()
         ),
         key=lambda item: (*item[0], item[1].row.connection_id),
@@ -277,7 +276,7 @@ def consumer_listing(reading: Reading, vhost: str | None = None) -> Listing[Visi
     for queue_id in reading.mirror.consumers:
         for track in reading.mirror.consumers[queue_id].values():
             connection = reading.mirror.connections.get(track.row.connection_id)
-            if connection is None or not own(connection.row.user) or vhost not in (None, connection.row.vhost):
+            if connection is None or not own(connection.row) or vhost not in (None, connection.row.vhost):
                 continue
             found.append((_consumer_place(track.row), track))
     found.sort(key=lambda item: item[0])

@@ -31,7 +31,7 @@ from .errors import bad_request, not_authorised, object_not_found
 from .exchanges import DEFAULT_NAME
 from .reading import Document, Reading
 from .reads import Path
-from .rights import MANAGEMENT
+from .rights import ADMINISTRATOR, MANAGEMENT
 
 SEQ_MAX: Final = 2**56
 _COUNTED: Final[dict[What, str]] = {"delete": "deleted", "move": "moved", "replay": "replayed"}
@@ -57,6 +57,8 @@ def run(question: Question, reading: Reading, path: Path, fields: dict[str, Any]
     reading.seer.check(vhost, "read", "queue", name)
     if question.what in ("delete", "move"):
         require_unlocked(queue)
+    else:
+        require_own_if_exclusive(reading, queue)
     try:
         if question.what == "browse":
             return _browse(queue, Body(dict(reading.query), reading.now_ms))
@@ -70,6 +72,16 @@ def require_unlocked(queue: Queue) -> None:
     if queue.exclusive_owner is not None:
         where = f"locked queue '{queue.name}' in vhost '{queue.vhost}'"
         raise bad_request(f"cannot obtain exclusive access to {where}: it is exclusive to another connection")
+
+
+def require_own_if_exclusive(reading: Reading, queue: Queue) -> None:
+    """Refused when the queue is exclusive to a connection of somebody else: over AMQP nobody else gets its messages. An
+    administrator may look."""
+    if queue.exclusive_owner is None or reading.seer.has(ADMINISTRATOR):
+        return
+    track = reading.mirror.connections.get(queue.exclusive_owner)
+    if track is None or not reading.seer.is_own(track.row):
+        require_unlocked(queue)
 
 
 def _browse(queue: Queue, query: Body) -> Request:

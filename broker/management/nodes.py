@@ -241,7 +241,7 @@ def _object_totals(reading: Reading, monitors: bool) -> Document:
         channels = sum(map(len, mirror.channels.values()))
         consumers = sum(map(len, mirror.consumers.values()))
     else:
-        own = [track.row for track in mirror.connections.values() if track.row.user == reading.seer.name]
+        own = [track.row for track in mirror.connections.values() if reading.seer.is_own(track.row)]
         queues, connections = sum(len(reading.map.queues(vhost)) for vhost in vhosts), len(own)
         channels = sum(len(mirror.channels.get(row.connection_id, ())) for row in own)
         consumers = sum(

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
+from broker.census.rows import ConnectionRow
 from cluster.authorization import PermissionKind
 from cluster.entities import User
 from cluster.view import ClusterView
@@ -125,6 +126,11 @@ class Seer:
         """Whether no vhost is closed to it."""
         return all(self.enters(vhost.name) for vhost in self._map.vhosts())
 
-    def own(self) -> Callable[[str], bool]:
-        """Of whose connections, channels and consumers it hears."""
-        return (lambda _user: True) if self.has(MONITORING) else (lambda user: user == self.name)
+    def is_own(self, row: ConnectionRow) -> bool:
+        """Whether it is a connection of this user: an account's, or one of a token's user. That both have the same name
+        makes them not the same."""
+        return row.user == self.name and row.by_token == bool(self.token)
+
+    def own(self) -> Callable[[ConnectionRow], bool]:
+        """Of which connections, their channels and consumers it hears."""
+        return (lambda _row: True) if self.has(MONITORING) else self.is_own

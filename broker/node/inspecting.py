@@ -32,7 +32,6 @@ from broker.amqp.codec import make_message
 from broker.amqp.properties import Properties
 from broker.census.inspection import (
     CONFIRM_MS_MAX,
-    FIRST_DEATH_QUEUE,
     LOOKED_MAX,
     SHOWN_BYTES_MAX,
     Request,
@@ -52,6 +51,7 @@ from broker.census.message_filter import (
     parse,
 )
 from broker.node.dead_letters import short
+from broker.node.origins import origin_of
 from broker.queues.face import QueueFace
 from broker.queues.queue import Queue
 from broker.queues.ring import READY, UNACKED, Location
@@ -361,8 +361,8 @@ class Inspection:
             content.routing_key.decode(errors="surrogateescape") if request.routing_key is None else request.routing_key
         )
         if exchange is None:
-            origin = (properties.headers or {}).get(FIRST_DEATH_QUEUE)
-            if not isinstance(origin, str) or origin not in vhost.queues:
+            origin = origin_of(vhost, properties, (key,), self.queue.name)
+            if origin is None:
                 self._skip("no_origin", seq)
                 return None
             exchange, key, properties = "", origin, without_deaths(properties)
@@ -373,6 +373,8 @@ class Inspection:
             self._skip("unroutable", seq)
             return None
         header = content.header if request.exchange is not None else codec.encode(properties)
+        if properties.headers and "BCC" in properties.headers:
+            header = codec.without_header(header, "BCC")  # no consumer may see it, and the copy is routed without it
         message = make_message(short(exchange) + short(key), header, content.body, now_ms)
         assert isinstance(message, Message), "a message that was accepted once is accepted again"
         return message, route.targets

@@ -233,6 +233,7 @@ def connection_row(connection: Connection, client: Client, alarmed: bool) -> Con
         sent_bytes=client.sent_bytes,
         sent_writes=client.sent_writes,
         pending_send_bytes=connection.out.size + client.unsent_bytes,
+        by_token=connection.by_token,
     )
 
 

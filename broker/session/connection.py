@@ -448,6 +448,16 @@ class Connection:
             self.review_reading()
 
     @property
+    def by_token(self) -> bool:
+        """Whether it signed in with a token: its user is the authority's, and not the account of that name."""
+        return self.until_ms > 0
+
+    @property
+    def principal(self) -> str:
+        """Who it is where accounts and users of tokens are told apart: what is theirs stays theirs."""
+        return f"{self.user}{PRINCIPAL_MARK}" if self.by_token else self.user
+
+    @property
     def _alarms(self) -> list[str]:
         """Those for which this connection has to wait."""
         if not self.publishes:
@@ -516,6 +526,9 @@ class Connection:
         elif now_ms - self._last_heard_ms > self.heartbeat_s * 2000:
             self.node.log_cut(self, f"missed heartbeats, timeout {self.heartbeat_s} s")
             self._end("abort")
+
+
+PRINCIPAL_MARK: Final = " (by token)"
 
 
 class TrustedConnection(Connection):

@@ -98,7 +98,7 @@ def _stager(channel: Channel) -> dict[str, Any]:
     connection = channel.connection
     return {
         "at_ms": connection.node.now_ms,
-        "user": connection.user,
+        "user": connection.principal,
         "is_administrator": "administrator" in connection.rights.tags,
     }
 

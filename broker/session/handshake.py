@@ -45,6 +45,9 @@ CAPABILITIES: Final = {
 }
 
 
+NOT_FROM_HERE: Final = "this user may only connect from a loopback address"
+
+
 def start(node: Node, external: bool = False) -> methods.ConnectionStart:
     """`external`: the client has shown who it is before its first byte (`Connection.proved`). In a cluster a client is
     told where else it may connect: the AMQP addresses of the members."""
@@ -80,10 +83,17 @@ def login(connection: Connection, mechanism: str, response: bytes) -> None:
         name = connection.peer_identity or response.decode("utf-8", "replace")
         if connection.node.map.user(name) is None:
             _refuse(connection, name, "EXTERNAL", "no such user")
+        elif _is_elsewhere(connection, name):
+            _refuse(connection, name, "EXTERNAL", NOT_FROM_HERE)
         else:
             connection.authenticated(name, AccountRights(connection.node.map, name))
     else:
         raise command_invalid(f"unknown authentication mechanism '{mechanism}'")
+
+
+def _is_elsewhere(connection: Connection, name: str) -> bool:
+    """ "guest only from loopback", by whatever mechanism."""
+    return name in connection.node.options.loopback_users and not connection.loopback
 
 
 def _verify(connection: Connection, raw_user: bytes, password: bytes) -> None:
@@ -101,9 +111,8 @@ def _verify(connection: Connection, raw_user: bytes, password: bytes) -> None:
             _refuse(connection, name, mechanism, verdict.refusal)
         elif token is None and connection.node.map.user(name) is None:
             _refuse(connection, name, mechanism, "the user was deleted just now")
-        elif name in connection.node.options.loopback_users and not connection.loopback:
-            # "guest only from loopback"
-            _refuse(connection, name, mechanism, "this user may only connect from a loopback address")
+        elif _is_elsewhere(connection, name):
+            _refuse(connection, name, mechanism, NOT_FROM_HERE)
         elif token is None:
             connection.authenticated(name, AccountRights(connection.node.map, name))
         else:

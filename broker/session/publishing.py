@@ -192,6 +192,8 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
     named = properties.user_id
     if named not in (None, connection.user) and "impersonator" not in connection.rights.tags:
         raise precondition_failed(f"user_id property set to '{named}' but authenticated user was '{connection.user}'")
+    if named is not None and connection.by_token and connection.node.map.user(named) is not None:
+        raise precondition_failed(f"user_id property set to '{named}', an account, but a token signed in")
     if properties.reply_to == REPLY_TO:
         if not channel.reply_key:
             raise precondition_failed("fast reply consumer does not exist")

@@ -34,7 +34,7 @@ def _who(request: Request) -> dict[str, Any]:
     connection = request.channel.connection
     return {
         "at_ms": connection.node.now_ms,
-        "user": connection.user,
+        "user": connection.principal,
         "is_administrator": "administrator" in connection.rights.tags,
         "vhost": request.channel.vhost_name,
         "producer": _producer(request),
@@ -122,7 +122,9 @@ def status(request: Request) -> None:
     name, vhost, node = _producer(request), request.channel.vhost_name, connection.node
     producer = node.map.producer(vhost, name)
     # who knows the names of segments may publish into them and delete them
-    if producer is not None and (why := not_of(producer, connection.user, "administrator" in connection.rights.tags)):
+    if producer is not None and (
+        why := not_of(producer, connection.principal, "administrator" in connection.rights.tags)
+    ):
         request.refuse(403, why)
         return
     segments = [segment for segment in node.map.segments_of(vhost, name) if not segment.discards]

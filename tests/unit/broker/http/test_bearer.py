@@ -52,6 +52,22 @@ async def test_its_scopes_say_what_it_sees(bearer: Bearer) -> None:
     assert (await bearer.ask(a.token(), "/api/users")).status_code == 200
 
 
+async def test_connections_of_an_account_of_the_same_name_are_not_its_own(bearer: Bearer) -> None:
+    """Where people choose their `sub`, it would be a way to the connections of others."""
+    own = "127.0.0.1%3A56222%20-%3E%20127.0.0.1%3A5672"
+    token = a.token(sub="guest", scope="mq.tag:management mq.read:%2F/*")
+    for path in ("connections", "channels", "consumers", "connections/username/guest"):
+        assert (await bearer.ask(token, f"/api/{path}")).json() == [], path
+    assert (await bearer.ask(token, "/api/overview")).json()["object_totals"]["connections"] == 0
+    assert (await bearer.ask(token, f"/api/connections/{own}")).status_code == 401
+    assert (await bearer.ask(token, f"/api/connections/{own}", "DELETE")).status_code == 401
+    assert (await bearer.ask(token, "/api/connections/username/guest", "DELETE")).status_code == 204
+    assert bearer.client.deeds.closed == []
+    monitors = a.token(sub="guest", scope="mq.tag:monitoring mq.read:%2F/*")
+    assert (await bearer.ask(monitors, f"/api/connections/{own}")).status_code == 200
+    assert (await bearer.ask(monitors, f"/api/connections/{own}", "DELETE")).status_code == 401
+
+
 async def test_an_administrator_by_token_administers(bearer: Bearer) -> None:
     assert (await bearer.ask(a.token(), "/api/vhosts/new", "PUT", json={})).status_code == 201
     said = "its scopes say what it may; a user of the same name is somebody else"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.census import rows
 from cluster import commands as c
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import Place, queue, recorded_place
@@ -38,6 +39,32 @@ async def test_nobody_takes_from_a_connection_what_is_exclusive_to_it(
     assert "cannot obtain exclusive access to locked queue 'locked' in vhost '/'" in answer.json()["reason"]
     assert not client.deeds.done
     assert not client.deeds.ordered
+
+
+@pytest.mark.parametrize(("method", "what", "body"), [
+    ("GET", "messages", None),
+    ("POST", "messages/replay", {"filter": "", "to_queue": "busy"}),
+])  # fmt: skip
+async def test_what_is_exclusive_is_seen_by_its_own_user_and_by_administrators(
+    place: Place, method: str, what: str, body: dict[str, Any] | None
+) -> None:
+    """Reply queues mostly; over AMQP nobody else gets a message of them."""
+    path, sent = PATH.format("locked", what), None if body is None else json.dumps(body)
+
+    async def asked(user: str) -> bool:
+        """Whether the node is; it answers that the owner is away."""
+        client = Client(place)
+        client.deeds.told = {"unavailable": "its owner is away"}
+        code = (await client.ask(method, path, user, body=sent)).status_code
+        assert code == (503 if client.deeds.done else 400)
+        return bool(client.deeds.done)
+
+    place.tell(rows.ConnectionRow(connection_id="node-1-7", user="pol", vhost="/"))
+    assert [await asked(user) for user in ("man", "mon", "pol", "guest")] == [False, False, True, True]
+    place.tell(rows.ConnectionRow(connection_id="node-1-7", user="pol", vhost="/", by_token=True))
+    assert not await asked("pol"), "a token's user of the same name is somebody else"
+    place.must(queue("other", durable=False, exclusive=True, connection="unknown"))
+    assert (await Client(place).ask(method, PATH.format("other", what), "pol", body=sent)).status_code == 400
 
 
 async def test_a_queue_that_is_locked_may_be_looked_into_and_goes_on_when_it_is_paused(place: Place) -> None:

@@ -509,6 +509,50 @@ def test_dead_letters_go_back_to_where_they_died_as_if_they_had_not(what: i.What
     assert count(cluster, "q") == (1 if what == "move" else 3)
 
 
+@pytest.mark.parametrize("what", ["move", "replay"])
+def test_a_queue_whose_dead_letters_go_elsewhere_is_no_origin(what: i.What) -> None:
+    """The header is a publisher's: it must not choose into which queue an operator publishes."""
+    cluster = three()
+    dead_letters(cluster)
+    declared(cluster, "private")
+    declared(cluster, "elsewhere", **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "private"})
+    for named in ("private", "elsewhere", "q"):
+        confirming(cluster, "a").publish("", "q", b"forged", headers={"x-first-death-queue": named})
+    told = run(owner(cluster), what, filter="")
+    assert (told.done, told.skipped) == (2, {"no_origin": [3, 4, 5]})
+    assert count(cluster, "private") == count(cluster, "elsewhere") == 0
+
+
+def test_dead_letters_of_dead_letters_go_back_to_where_they_died_first() -> None:
+    cluster = three()
+    declared(cluster, "q")
+    cluster["a"].client().say(m.ExchangeDeclare(exchange="dead", type="topic", durable=True))
+    declared(cluster, "later", **{"x-dead-letter-exchange": "dead", "x-message-ttl": 1})
+    declared(cluster, "work", **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "later"})
+    cluster["a"].client().say(m.QueueBind(queue="q", exchange="dead", routing_key="lat*r"))
+    cluster["a"].client().say(m.QueueBind(queue="q", exchange="dead", routing_key="later"))
+    confirming(cluster, "a").publish("", "work", b"1")
+    worker = cluster["b"].client()
+    worker.consume("work")
+    worker.say(m.BasicReject(1, requeue=False), m.BasicCancel("ctag"))
+    cluster.wait(500)
+    assert count(cluster, "q") == 1
+    assert run(owner(cluster), "move", filter="").done == 1
+    assert count(cluster, "work") == 1
+
+
+@pytest.mark.parametrize("what", ["move", "replay"])
+def test_who_else_got_a_copy_stays_hidden(what: i.What) -> None:
+    cluster = three()
+    for name in ("q", "target", "hidden"):
+        declared(cluster, name)
+    confirming(cluster, "a").publish("", "q", b"1", headers={"BCC": ["hidden"], "mine": 1})
+    assert run(owner(cluster), what, filter="", exchange="", routing_key="target").done == 1
+    (got,) = [each for each in cluster["b"].client().consume("target") if isinstance(each, Content)]
+    assert got.properties.headers == {"mine": 1}
+    assert count(cluster, "hidden") == 1
+
+
 def test_without_the_queue_of_origin_they_stay() -> None:
     cluster = three()
     dead_letters(cluster)

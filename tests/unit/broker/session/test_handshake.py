@@ -120,6 +120,18 @@ def test_external() -> None:
     assert heard[-1].reply_code == 403
 
 
+def test_a_certificate_does_not_bring_a_user_of_this_machine_from_elsewhere() -> None:
+    """As any other mechanism: whoever gives out certificates chooses their names."""
+    world = World()
+    client, _ = login(world, "EXTERNAL", b"", identity="guest", loopback=False)
+    assert world.story.refusals == [("guest", "EXTERNAL", "this user may only connect from a loopback address")]
+    assert client.ended is not None or client.connection.user == ""
+    client, _ = login(World(), "EXTERNAL", b"", identity="guest")
+    assert client.connection.user == "guest"
+    client, _ = login(World(), "EXTERNAL", b"", identity="eve", loopback=False)
+    assert client.connection.user == "eve"
+
+
 def test_a_user_that_is_deleted_while_its_password_is_verified() -> None:
     world = World()
     world.passwords_wait = True

@@ -86,6 +86,34 @@ def test_routing_keys_of_topics_in_headers(header: str) -> None:
     )
 
 
+def test_nobody_publishes_in_the_name_of_an_account() -> None:
+    """A `sub` like it is not the account: consumers may believe what stands in user_id."""
+    world = World()
+    client, _ = entered(world, put(world, b"t", name="eve"))
+    (closed,) = client.publish("", "q", b"", user_id="eve")
+    assert closed.reply_text == (
+        "PRECONDITION_FAILED - user_id property set to 'eve', an account, but a token signed in"
+    )
+    other, _ = entered(world, put(world, b"u", name="ann"))
+    assert other.publish("", "q", b"", user_id="ann") == []
+
+
+def test_producers_of_an_account_are_not_those_of_a_token_with_its_name() -> None:
+    world = World()
+    words = {"x-producer": "p", "x-epoch": 0, "x-run": "r", "x-target": "amq.topic"}
+    declared = m.ExchangeDeclare(exchange="txn.a", type="x-staging", durable=True, arguments=words)
+    assert world.client("eve").ask(declared) == m.ExchangeDeclareOk()
+    client, _ = entered(world, put(world, b"t", name="eve"))
+    again = m.ExchangeDeclare(exchange="txn.b", type="x-staging", durable=True, arguments=words)
+    assert "producer 'p' belongs to user 'eve'" in client.ask(again).reply_text
+    client.ask(m.ChannelOpen(), 2)
+    mine = m.ExchangeDeclare(exchange="txn.c", type="x-staging", durable=True, arguments=words | {"x-producer": "mine"})
+    assert client.ask(mine, 2) == m.ExchangeDeclareOk()
+    producer = world.node.map.producer("/", "mine")
+    assert producer is not None
+    assert producer.user == "eve (by token)"
+
+
 def test_nobody_publishes_in_the_name_of_others() -> None:
     world = World()
     client, _ = entered(world, put(world, b"t"))
