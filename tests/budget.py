@@ -1,16 +1,125 @@
-"""With how many examples, or seeds, something is tried: all, or a fifth where the answer is awaited (`scripts/check`).
+"""How much is tried: all, what a commit is given 15 minutes for, or a fifth where the answer is awaited.
 
-What `scripts/check` leaves out, `scripts/test` and CI try.
+TESTS_TIER=commit   `scripts/test` and CI: a sixth of what is marked `matrix`, the smoke of Spark and of the browser
+                    unless their code changed, and 60 s of campaigns
+TESTS_TIER=all      `scripts/test --all`: everything, and 30 minutes of campaigns
+TESTS_TIER=brief    `scripts/check`: a fifth of the examples; campaigns and starts of nodes are left out by their marks
+unset               pytest was called by hand: whatever it selects, with the campaigns of a commit
+
+What is made up follows from the commit, so a state of the project has one verdict, and each commit tries something
+else. TESTS_SEED=N in its place; a failure names the seed that it began with.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Final
+import subprocess
+import time
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeVar
 
-BRIEF: Final = "TESTS_BRIEF" in os.environ
+T = TypeVar("T")
+ROOT: Final = Path(__file__).resolve().parent.parent
+TIER: Final = os.environ.get("TESTS_TIER", "")
+BRIEF: Final = TIER == "brief"
+ALL: Final = TIER == "all"
+SIXTHS: Final = 6
+ALL_FACTOR: Final = 30
+CAMPAIGNS_S: Final = {
+    "simulation": 10.0, "raft": 4.0, "cluster_lives": 4.0, "replication": 4.0, "proxies": 2.0, "differential": 3.0,
+    "node_crash": 4.0, "node_crash_pure": 2.0,
+}  # fmt: skip
+"""Processor time by world. What is left of the 60 s goes to the gates: bugs that are put in, and must be found."""
+CODE_OF: Final = {
+    "spark": ("pipeline/", "pyspark_clusterbroker.py", "tests/spark/", "examples/spark"),
+    "browser": ("web/", "tests/browser/", "broker/http/web_page.py"),
+}
+"""What the tests in such a folder are about: all of them are run when it changed, else their smoke."""
+COMMITS: Final = 6
+"""On the main line, what the last so many commits changed counts as changed."""
 
 
 def examples(count: int) -> int:
     """`count`, or the part of it that there is time for."""
     return -(-count // 5) if BRIEF else count
+
+
+def campaign_s(world: str) -> float:
+    """How much processor time a world may take."""
+    return CAMPAIGNS_S[world] * (ALL_FACTOR if ALL else 1)
+
+
+def seed(world: str) -> int:
+    """The first seed of a world, below 1e9. The next ones follow."""
+    given = os.environ.get("TESTS_SEED")
+    return int(given) if given else zlib.crc32(f"{commit()} {world}".encode()) % 1_000_000_000
+
+
+def campaign(world: str, live: Callable[[int], T], again: str) -> list[T]:
+    """What `live(seed)` returned for seed after seed, until the world's time is over; of one at least. What it raises
+    says `again`, the command that replays it."""
+    first = seed(world)
+    lives: list[T] = []
+    end_s = time.process_time() + campaign_s(world)
+    while not lives or time.process_time() < end_s:
+        try:
+            lives.append(live(first + len(lives)))
+        except Exception as error:
+            error.add_note(f"again: {again} {first + len(lives)}")
+            raise
+    return lives
+
+
+def sixth() -> int:
+    """Which part of the matrix has its turn, 0 to 5."""
+    return zlib.crc32(commit().encode()) % SIXTHS
+
+
+def has_its_turn(test: str) -> bool:
+    """Of the tests that are marked `matrix`, by their ids."""
+    return zlib.crc32(test.encode()) % SIXTHS == sixth()
+
+
+@cache
+def commit() -> str:
+    """The hash of what is checked out, "" where there is no repository."""
+    return os.environ.get("TESTS_COMMIT") or _git("rev-parse", "HEAD").strip()
+
+
+@cache
+def changed() -> frozenset[str] | None:
+    """The files that differ from what the branch began with, and those of the last commits. None: nobody knows."""
+    base = ""
+    for main in ("origin/main", "main"):
+        base = _git("merge-base", "HEAD", main).strip()
+        if base:
+            break
+    if not base or base == commit():
+        base = _git("rev-parse", "--verify", "-q", f"HEAD~{COMMITS}").strip()
+    if not base:
+        return None
+    named = _git("diff", "--name-only", base) + _git("ls-files", "--others", "--exclude-standard")
+    return frozenset(named.split("\n")) - {""}
+
+
+@cache
+def whole(folder: str) -> str:
+    """Why all tests of a folder of `CODE_OF` are run; "" when their smoke is enough."""
+    if TIER != "commit":
+        return "asked for"
+    files = changed()
+    if files is None:
+        return "what changed is not known"
+    return next((f"{file} changed" for file in sorted(files) if file.startswith(CODE_OF[folder])), "")
+
+
+def _git(*words: str) -> str:
+    """What it says, "" when it fails."""
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=20)
+    except OSError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""

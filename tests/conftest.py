@@ -9,26 +9,66 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from broker.trial import nodes
-from tests.budget import BRIEF, examples
+from tests import budget
 from tests.support.processes import popen, run
 
 nodes.start_process = popen
 
 # how long an example takes says something of the machine, and nothing of the code
 settings.register_profile("untimed", deadline=None)
-# one state of the project has one verdict: what is made up is the same in each run; others go on to make up new things
-settings.register_profile("repeatable", deadline=None, derandomize=True)
-settings.register_profile("brief", deadline=None, max_examples=examples(100))
-settings.load_profile("repeatable" if "TESTS_REPEATABLE" in os.environ else "brief" if BRIEF else "untimed")
+settings.register_profile("brief", deadline=None, max_examples=budget.examples(100))
+settings.load_profile("brief" if budget.BRIEF else "untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick: starts a real node, and is done within seconds all the same")
+
+
+def pytest_report_header() -> list[str]:
+    """What is made up, and what is left out."""
+    said = [f"commit {budget.commit()[:12] or 'unknown'}: seeds follow from it (TESTS_SEED=N in its place)"]
+    if budget.TIER == "commit":
+        said.append(f"of the matrix: part {budget.sixth() + 1} of {budget.SIXTHS}; all with scripts/test --all")
+        for folder in budget.CODE_OF:
+            why = budget.whole(folder)
+            said.append(f"tests/{folder}: {f'all of it, {why}' if why else 'a smoke, its code has not changed'}")
+    return said
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What a commit does not run (`budget.py`)."""
+    if budget.ALL:
+        for item in items:
+            if item.get_closest_marker("campaign") is not None:
+                item.add_marker(pytest.mark.timeout(3600), append=False)
+    if budget.TIER != "commit":
+        return
+    left_out = [item for item in items if not _runs(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if _runs(item)]
+
+
+def _runs(item: pytest.Item) -> bool:
+    folder = item.nodeid.split("/")[1]
+    if folder in budget.CODE_OF and item.get_closest_marker("smoke") is None and not budget.whole(folder):
+        return False
+    return item.get_closest_marker("matrix") is None or budget.has_its_turn(item.nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For `-n`."""
+    from tests.support.lanes import Lanes
+
+    return Lanes(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

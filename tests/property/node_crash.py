@@ -652,13 +652,14 @@ def live_for(seconds: float, seed: int, steps: int = 400) -> Counter[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--first", type=int, help="from this one on, for --seconds")
     parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
     if options.seed is not None:
         counts = live(options.seed, options.steps)
     else:
-        seed = random.SystemRandom().randrange(1 << 32)
+        seed = options.first if options.first is not None else random.SystemRandom().randrange(1 << 32)
         sys.stdout.write(f"seeds from {seed} on\n")
         counts = live_for(options.seconds, seed, options.steps)
     sys.stdout.write(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) + "\n")

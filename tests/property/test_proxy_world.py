@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
+from tests.budget import campaign
 from tests.property.proxy_world import World
 
 pytestmark = pytest.mark.campaign
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_whatever_breaks_each_message_has_one_life(seed: int) -> None:
-    World(seed).run(1500)
+def test_whatever_breaks_each_message_has_one_life() -> None:
+    campaign("proxies", lambda seed: World(seed).run(1500), "python -m tests.property.test_proxy_world 1")
 
 
 if __name__ == "__main__":

@@ -10,20 +10,23 @@ from pathlib import Path
 import pytest
 
 from journal.build import COMPILED
+from tests.budget import ALL
 
 ROOT = Path(__file__).parents[4]
-FILES = ("session", "node", "queues/test_queue.py", "queues/test_subscription.py")
+ALWAYS = ("queues/test_queue.py", "session")
+IN_TURN = ("node", "queues/test_subscription.py")
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(900)  # it is a thousand tests
 @pytest.mark.skipif(not COMPILED, reason="this process runs the halves in plain Python itself")
-def test_the_halves_in_plain_python_say_the_same() -> None:
+@pytest.mark.parametrize("name", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.matrix) for name in IN_TURN)])
+def test_the_halves_in_plain_python_say_the_same(name: str) -> None:
+    tier = "all" if ALL else "brief"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-        + [f"tests/unit/broker/{name}" for name in FILES],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/unit/broker/{name}"],
         cwd=ROOT,
-        env={**os.environ, "CLUSTERBROKER_PURE": "1"},
+        env={**os.environ, "CLUSTERBROKER_PURE": "1", "TESTS_TIER": tier},
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,58 @@
+"""Which process runs what, when a run has several (`scripts/test`).
+
+One worker begins with what computes (units, properties, campaigns), the others with what waits for processes (faults,
+conformance, interop, browser, Spark); who is done with its lane helps in the other. What is one unit shares fixtures
+that take long to make: a file, or more.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from xdist.scheduler.loadscope import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+WAITING: Final = ("tests/spark", "tests/browser", "tests/faults", "tests/conformance", "tests/interop", "tests/fuzz")
+SLOW: Final = (
+    "tests/spark", "tests/faults/test_membership.py", "tests/conformance[cluster", "tests/conformance[node",
+    "tests/interop/test_celery.py", "tests/faults", "tests/interop", "tests/browser",
+    "tests/property/test_replication_world.py", "tests/simulation", "tests/property",
+)  # fmt: skip
+"""What takes longest begins first; the rest follows, the more tests the earlier."""
+
+
+def unit_of(test: str) -> str:
+    """What goes to the same worker, by a test's id."""
+    path, _, name = test.partition("::")
+    if path.startswith("tests/spark/"):
+        return "tests/spark"  # one session
+    if path.startswith("tests/conformance/"):
+        _, bracket, parameter = name.partition("[")
+        return "tests/conformance" + bracket + parameter.partition("-")[0].rstrip("]")  # one broker
+    return path
+
+
+def order(unit: str, count: int) -> tuple[int, int]:
+    """The key by which units are sorted."""
+    return next((place for place, start in enumerate(SLOW) if unit.startswith(start)), len(SLOW)), -count
+
+
+class Lanes(LoadScopeScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+    def schedule(self) -> None:
+        self.config.option.loadscopereorder = False
+        super().schedule()
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        waits = node.gateway.id != "gw0"
+        best = min(
+            self.workqueue.items(), key=lambda unit: (unit[0].startswith(WAITING) != waits, order(*_sized(unit)))
+        )
+        self.workqueue.move_to_end(best[0], last=False)
+        super()._assign_work_unit(node)
+
+
+def _sized(unit: tuple[str, dict[str, Any]]) -> tuple[str, int]:
+    return unit[0], len(unit[1])
