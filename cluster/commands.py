@@ -329,6 +329,18 @@ class TransferOwner(Command, frozen=True, kw_only=True, tag="transfer_owner"):
     to: NodeId
 
 
+class GiveUpCopy(Command, frozen=True, kw_only=True, tag="give_up_copy"):
+    """What a member has of a queue is damaged, or lacks what is committed: it does not count before it has caught up,
+    and the queue goes to the heir if it was the member's. Refused unless somebody alive may have all of it."""
+
+    node: NodeId
+    incarnation: Incarnation
+    queue_id: QueueId
+    epoch: Epoch
+    heir: NodeId | None = None
+    """Who is known to be ahead; None: whoever elections choose."""
+
+
 class ForceOwner(Command, frozen=True, kw_only=True, tag="force_owner"):
     """An operator makes a replica the owner whatever it holds: messages that it lacks are lost."""
 
@@ -503,6 +515,7 @@ AnyCommand = (
     | SetVoters
     | ChangeInSync
     | TransferOwner
+    | GiveUpCopy
     | ForceOwner
     | MoveReplica
     | ImportDefinitions

@@ -43,6 +43,7 @@ class Membership(ClusterView):
             c.SetVoters: self._set_voters,
             c.ChangeInSync: self._change_in_sync,
             c.TransferOwner: self._transfer_owner,
+            c.GiveUpCopy: self._give_up_copy,
             c.ForceOwner: self._force_owner,
             c.MoveReplica: self._move_replica,
         }
@@ -262,6 +263,28 @@ class Membership(ClusterView):
         if to is None or not to.alive or to.name not in queue.in_sync or to.name == queue.owner:
             raise PreconditionFailed(f"{where} cannot be handed to '{command.to}': it is not another in-sync member")
         return self._replace(queue, ownership.transferred(queue, to), self.terms(queue), log)
+
+    def _give_up_copy(self, command: c.GiveUpCopy, log: list[Change]) -> Queue:
+        queue = self._replicated(command.queue_id)
+        where = queue_text(queue.vhost, queue.name)
+        node = command.node
+        if not self._members.is_life(node, command.incarnation) or queue.epoch != command.epoch:
+            raise PreconditionFailed(f"{where} is at epoch {queue.epoch}, or '{node}' began again: look again")
+        others = [
+            member
+            for name in (*queue.in_sync, *queue.eligible)
+            if name != node and (member := self._members.get(name)) is not None and member.alive
+        ]
+        heir = next((member for member in others if member.name == command.heir), None)
+        if heir is None and command.heir is not None:
+            raise PreconditionFailed(
+                f"{where} cannot go to '{command.heir}', which may lack something itself, or is away"
+            )
+        if not others and node in (*queue.in_sync, *queue.eligible):
+            raise PreconditionFailed(f"nobody but '{node}' is here who may have all of {where}")
+        terms = self.terms(queue)
+        after = ownership.given_up(queue, node, heir, terms, self._members.get, self._members.owned)
+        return self._replace(queue, after, terms, log)
 
     def _force_owner(self, command: c.ForceOwner, log: list[Change]) -> Queue:
         queue = self._replicated(command.queue_id)

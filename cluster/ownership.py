@@ -149,10 +149,24 @@ def transferred(queue: Queue, to: Member) -> Queue:
     return replace(queue, owner=to.name, epoch=Epoch(queue.epoch + 1), incarnation=to.incarnation)
 
 
+def given_up(queue: Queue, node: NodeId, heir: Member | None, terms: Terms, member: Lookup, owned: Count) -> Queue:
+    """Without the copy of `node`, and if that owned it, under the heir: alive, and in sync or eligible."""
+    left = lost(queue, node)
+    if queue.owner != node:
+        return left
+    if heir is None:
+        return elected(left, terms, member, owned)
+    if heir.name not in left.in_sync:
+        rest = without(ordered(left.in_sync + left.eligible), heir.name)
+        left = replace(left, in_sync=(heir.name,), eligible=rest)
+    return transferred(left, heir)
+
+
 def forced(queue: Queue, to: Member) -> Queue:
-    """An operator's choice: this replica is the queue from now on."""
+    """An operator's choice: this replica is the queue from now on. Who chooses the owner that there is chooses it
+    before copies that know more (replication/places.py): what they know is not the queue's any more."""
     after = replace(transferred(replace(queue, in_sync=(to.name,)), to), eligible=())
-    whole = to.name in (*queue.in_sync, *queue.eligible)
+    whole = to.name in (*queue.in_sync, *queue.eligible) and to.name != queue.owner
     return after if whole else replace(after, gap_epoch=after.epoch, begins_empty=False)
 
 

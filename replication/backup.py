@@ -30,6 +30,10 @@ from typing import Any, NamedTuple, Protocol
 from .errors import BadMessage
 from .following import Answer, Asked, Following, Link
 from .messages import (
+    AHEAD,
+    BEHIND,
+    LATER,
+    OTHER,
     Append,
     AppendAck,
     Range,
@@ -41,6 +45,7 @@ from .messages import (
     SyncWant,
 )
 from .pacing import ROUND_BYTES, Pacing
+from .places import claims, lacks, may_lack, offered_place, overwritten, place_of, went_back
 from .store import RecordMaker, ReplicaStore
 from .sync import (
     below,
@@ -72,6 +77,8 @@ class Replica(NamedTuple):
     """None: this node holds no copy, or a damaged one."""
     electable: bool = True
     """Whether this node is in the queue's in-sync or eligible set."""
+    gap_epoch: int = 0
+    """What is known as committed from before that epoch is the queue's no longer."""
 
 
 class Host(Protocol):
@@ -98,7 +105,7 @@ class Host(Protocol):
         a mark that it has reached."""
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        """For the log: "damaged"."""
+        """For the log: "damaged", "rolled_back"."""
 
 
 class Backup:
@@ -111,6 +118,9 @@ class Backup:
         self._links: dict[str, Link] = {}
         self._marks: dict[int, int] = {}  # per queue, the newest mark of what was written
         self._done: dict[int, int] = {}  # per queue, the epoch at which SyncDone was last said
+        self.ends: dict[int, int] = {}
+        """Per queue, the seq before which everything that lives here is known as committed; the host keeps it."""
+        self._behind: dict[int, int] = {}  # per queue, the epoch at which it was told that this copy lacks something
         self._folded = 0
         self._durable = 0
         self._now_ms = 0
@@ -133,8 +143,8 @@ class Backup:
         for link in self._links.values():
             self._leave(link, queue_id)
             self._answer(link)
-        self._marks.pop(queue_id, None)
-        self._done.pop(queue_id, None)
+        for known in (self._marks, self._done, self._behind, self.ends):
+            known.pop(queue_id, None)
 
     def stepped_down(self, queue_id: int, mark: int) -> None:
         """This node was the owner until now: all that its store holds is durable with this mark."""
@@ -194,6 +204,8 @@ class Backup:
             self._host.replication_event("damaged", following.queue_id, link.peer, "records of an Append")
             self._refuse(link, answer, following.queue_id, following.epoch)
         else:
+            if self._knows_all(following.queue_id):  # the owner writes a group when the one before is committed
+                self.ends[following.queue_id] = self._store(following.queue_id).emitted_end()
             answer.mark = max(answer.mark, self._write(following.queue_id, part))
 
     def _refuse(self, link: Link, answer: Answer, queue_id: int, epoch: int) -> None:
@@ -234,8 +246,32 @@ class Backup:
         link.following[offer.queue_id] = Following(offer.queue_id, offer.epoch, offer.sync, offer)
         self._proceed(link, offer.queue_id)
 
-    def _decline(self, link: Link, message: SyncOffer | SyncBucket, why: str) -> None:
-        self._host.send(link.peer, SyncRefused(message.queue_id, message.epoch, message.sync, why))
+    def _decline(self, link: Link, message: SyncOffer | SyncBucket, why: str, ground: int = OTHER) -> None:
+        self._host.send(link.peer, SyncRefused(message.queue_id, message.epoch, message.sync, why, ground))
+
+    def _judge(self, offer: SyncOffer, replica: Replica, store: ReplicaStore) -> tuple[int, str]:
+        """Whether one of the two disks went back (places.py): the ground to refuse the offer, if there is one."""
+        held, offered = place_of(store.emitted_producers()), offered_place(offer.producers)
+        if claims(store.epochs, replica.gap_epoch):
+            if lacks(held, offered):
+                return AHEAD, f"its owner's log ends at group {offered}, and up to {held - 1} all was committed"
+            over = overwritten(store.epochs, offer.epochs, self.ends.get(offer.queue_id, 0))
+            lost = [part for first, last in over for part in self._live(store, first, last)]
+            if lost:
+                return AHEAD, f"its owner has other messages than those that were committed as {lost[0][0]} and later"
+            if offer.unproven and replica.electable and may_lack(held, offered):
+                return LATER, f"its owner's log ends at group {offered}, this copy's at {held}"
+        if replica.electable and went_back(held, offered) and not offer.behind:
+            return BEHIND, f"this copy's log ends at group {held}, and up to {offered - 1} all was committed"
+        return OTHER, ""
+
+    @staticmethod
+    def _live(store: ReplicaStore, first: int, last: int) -> list[Range]:
+        """What lives of these seqs."""
+        buckets = [
+            bucket for bucket, _ in store.emitted_buckets() if intersect([bucket_range(bucket)], [(first, last)])
+        ]
+        return [part for bucket in buckets for part in intersect(list(store.emitted_live(bucket)), [(first, last)])]
 
     def _proceed(self, link: Link, queue_id: int) -> None:
         """The steps of a sync that ask the store, each once it knows all that was written: what waited behind an offer
@@ -261,15 +297,25 @@ class Backup:
         """Steps 1 and 2; then what waited behind the offer."""
         queue_id, epoch = offer.queue_id, offer.epoch
         store = self._store(queue_id)
-        own = dict(store.emitted_buckets())
         replica = self._host.queue(queue_id)
+        assert replica is not None, "a queue that follows is in the map"
+        ground, why = self._judge(offer, replica, store)
+        if ground == BEHIND and self._behind.get(queue_id) != epoch:
+            self._behind[queue_id] = epoch
+            self._host.replication_event("rolled_back", queue_id, self._name, why)
+        if ground != OTHER:
+            self._decline(link, offer, why, ground)
+            self._leave(link, queue_id)
+            return
+        own = dict(store.emitted_buckets())
         # it may have been added since it last said SyncDone at this epoch, before its own map tells
-        following.atomic = (replica is not None and replica.electable) or self._done.get(queue_id) == epoch
+        following.atomic = replica.electable or self._done.get(queue_id) == epoch
         following.alien = foreign(store.epochs, store.next_seq, offer.epochs, offer.next_seq)
         out: list[bytes] = []
         cut = cut_point(following.alien, store.next_seq)
         if cut is not None:
             out.append(self._records.cut(queue_id, epoch, cut))
+            self.ends[queue_id] = min(self.ends.get(queue_id, 0), cut)
             following.emptied = following.atomic and cut <= 1
         inner = following.alien if cut is None else below(following.alien, cut)
         gone = [part for bucket in sorted(own) for part in intersect(list(store.emitted_live(bucket)), inner)]

@@ -64,6 +64,10 @@ class Copy:
     """First and last group whose records it was sent and did not acknowledge; 0: it owes nothing."""
     progress_ms: int = 0
     """When it last came nearer to being in sync."""
+    behind: bool = False
+    """It lacks what is committed: it leaves the in-sync set, until it is synced."""
+    refuses: str = ""
+    """Why it is kept apart: it knows as committed what the owner does not have."""
 
     def move(self, state: State) -> None:
         assert state in NEXT[self.state], f"a copy does not go from {self.state.value} to {state.value}"
@@ -113,6 +117,12 @@ class Owned:
     """When the proposal was made whose outcome is not known."""
     proposal: int = 0
     hand_over: HandOver | None = None
+    unproven: bool = False
+    """What it took over is known from its disk alone."""
+    heir: str | None = None
+    """Who is ahead, and shall own the queue: until that is decided nothing is committed, and nobody leaves."""
+    spurned: dict[str, int] = field(default_factory=dict)
+    """Who is ahead and may not own it, with the incarnation meant."""
 
     def waits_for(self) -> Sequence[str]:
         """E: who must have a group before it is committed, the owner included."""

@@ -6,6 +6,8 @@ receiver has applied that index. Ranges are (first, last), inclusive. Field orde
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from cluster.link.fields import Bucket, Producer, Short, Term, Whole, Word, check_ranges
@@ -50,6 +52,10 @@ class SyncOffer(ReplicationMessage, frozen=True, tag=3):
     """(producer, highest number in the log), the longest silent first."""
     buckets: tuple[tuple[Bucket, Word], ...]
     """(number, digest) of every bucket of BUCKET_SEQS seqs with a live message."""
+    unproven: bool = False
+    """The owner knows this from its disk alone: a copy that may own the queue and holds more says so."""
+    behind: bool = False
+    """The owner has heard that this copy lacks what is committed, and takes it out of the in-sync set."""
 
     def __post_init__(self) -> None:
         before = (-1, -1)
@@ -98,12 +104,23 @@ class SyncDone(ReplicationMessage, frozen=True, tag=6):
 
 
 class SyncRefused(ReplicationMessage, frozen=True, tag=7):
-    """Backup to owner: stale epoch, or this replica is damaged; `why` for the log."""
+    """Backup to owner: stale epoch, this replica is damaged, or one of the two disks went back; `why` for the log."""
 
     queue_id: Whole
     epoch: Term
     sync: Whole
     why: str
+    ground: Short = 0
+    """OTHER, AHEAD, LATER or BEHIND (places.py)."""
 
+
+OTHER: Final = 0
+"""It may be offered again soon."""
+AHEAD: Final = 1
+"""The owner lacks what this copy knows as committed: nothing of it is cut."""
+LATER: Final = 2
+"""To an unproven offer: the owner lacks what may have been committed, and this copy may own the queue."""
+BEHIND: Final = 3
+"""This copy lacks what its owner knows as committed, though it may own the queue. An offer that knows it is taken."""
 
 AnyReplication = Append | AppendAck | SyncOffer | SyncWant | SyncBucket | SyncDone | SyncRefused

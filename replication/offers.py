@@ -14,6 +14,7 @@ backup does not have; what came later it has from Appends.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -31,6 +32,8 @@ LARGE_BUCKETS: Final = 16
 BODIES_BYTES_MAX: Final = 128 << 10
 AGAIN_MS: Final = 1000
 """A refused sync is offered again after so long."""
+APART_MS: Final = 10_000
+"""So is one that a copy refuses which is kept apart."""
 OWED_BYTES_MAX: Final = 64 << 20
 """With more Append bytes unacknowledged, a copy that nobody waits for is dropped and synced later."""
 OWED_BYTES_LOW: Final = 8 << 20
@@ -73,9 +76,9 @@ class Offers:
             peer.idle.extendleft(reversed(peer.large))
             peer.large.clear()
 
-    def later(self, peer: Peer, queue_id: int, now_ms: int) -> None:
+    def later(self, peer: Peer, queue_id: int, now_ms: int, after_ms: int = AGAIN_MS) -> None:
         """The copy is WAITING, but offering at once would be refused again."""
-        peer.later.append((now_ms + AGAIN_MS, queue_id))
+        insort(peer.later, (now_ms + after_ms, queue_id))
 
     def pump(self, peer: Peer, now_ms: int) -> None:
         """Begins as many syncs as the peer may have."""
@@ -120,6 +123,8 @@ class Offers:
             tuple(store.epochs),
             tuple(store.emitted_producers().items()),
             buckets,
+            queue.unproven,
+            copy.behind,
         )
         peer.active[queue.queue_id] = large
         peer.offered[queue.queue_id] = size = _size(offer)

@@ -40,6 +40,8 @@ from .errors import BadMessage
 from .in_sync import LINK_DOWN_MS, OWED_MS, desired
 from .messages import Append, AppendAck, SyncDone, SyncRefused, SyncWant
 from .offers import OWED_BYTES_MAX, Offers, Sender
+from .refusals import Host as RefusalHost
+from .refusals import Refusals
 from .store import OwnerStore
 
 BATCH_MS: Final = 5
@@ -55,7 +57,7 @@ HAND_OVER_MS: Final = 3000
 Records = bytes | memoryview
 
 
-class Host(Sender, Protocol):
+class Host(Sender, RefusalHost, Protocol):
     """What the owner's side needs of its node. None of these may call back into the Primary before they return,
     except `load`'s `then`."""
 
@@ -78,7 +80,8 @@ class Host(Sender, Protocol):
         """The hand-over came to nothing: go on."""
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        """For the log: "caught_up", "fell_behind", "refused", "hand_over_failed"."""
+        """For the log: "caught_up", "fell_behind", "refused", "rolled_back", "later", "kept_apart",
+        "hand_over_failed"."""
 
 
 class Primary:
@@ -91,6 +94,7 @@ class Primary:
         self._owned: dict[int, Owned] = {}
         self._peers: dict[str, Peer] = {}
         self._offers = Offers(host, self._owned, self._peers)
+        self._refusals = Refusals(host, name, self._offers, self._changed)
         self._durable = 0
         self._flying: dict[int, None] = {}  # queues with a group in flight
         self._changing: dict[int, None] = {}  # queues whose in-sync set may have to change
@@ -127,17 +131,19 @@ class Primary:
         now_ms: int,
         after_group: int = 0,
         volatile: bool = False,
+        unproven: bool = False,
     ) -> None:
         """This node owns the queue from `queue.epoch` on. With `after_group` all that `store` holds is durable here.
 
-        `volatile`: durability "memory", whose records are durable here as soon as they are cut.
+        `volatile`: durability "memory", whose records are durable here as soon as they are cut. `unproven`: what
+        `store` holds is known from this disk alone.
         """
         self._now_ms = now_ms
         self.give_up(queue.queue_id)
         assert queue.owner == self._name, "only the owner that the map names takes over"
         owned = Owned(
             queue.queue_id, queue.epoch, queue.version, (), queue.in_sync, min_in_sync, volatile, store,
-            in_flight=0 if volatile else after_group,
+            in_flight=0 if volatile else after_group, unproven=unproven,
         )  # fmt: skip
         self._owned[queue.queue_id] = owned
         self._flying[queue.queue_id] = None
@@ -327,7 +333,7 @@ class Primary:
         self._hand_over(owned)
 
     def _committable(self, owned: Owned, group: int) -> bool:
-        if len(owned.in_sync) < owned.min_in_sync or self._name not in owned.in_sync:
+        if len(owned.in_sync) < owned.min_in_sync or self._name not in owned.in_sync or owned.heir is not None:
             return False
         if group > self._durable and not owned.volatile:
             return False
@@ -357,7 +363,9 @@ class Primary:
             elif isinstance(message, SyncDone):
                 self._synced(it, owned, copy, now_ms)
             else:
-                self._refused(it, owned, copy, message.why, now_ms)
+                copy.move(State.WAITING)
+                self._offers.ended(it, owned.queue_id)
+                self._refusals.refused(it, owned, copy, message, now_ms)
         else:
             raise BadMessage(f"{type(message).__name__} is not for an owner")
         self._offers.pump(it, now_ms)
@@ -394,18 +402,13 @@ class Primary:
     def _synced(self, peer: Peer, owned: Owned, copy: Copy, now_ms: int) -> None:
         copy.move(State.SYNCED)
         copy.progress_ms = now_ms
+        copy.behind, copy.refuses = False, ""
         peer.unsynced.pop(owned.queue_id, None)
         self._offers.ended(peer, owned.queue_id)
         self._host.replication_event("caught_up", owned.queue_id, peer.name, "")
         self._changed(owned)
         self._try_commit(owned)
         self._hand_over(owned)
-
-    def _refused(self, peer: Peer, owned: Owned, copy: Copy, why: str, now_ms: int) -> None:
-        self._host.replication_event("refused", owned.queue_id, peer.name, why)
-        copy.move(State.WAITING)
-        self._offers.ended(peer, owned.queue_id)
-        self._offers.later(peer, owned.queue_id, now_ms)
 
     # -- the in-sync set --------------------------------------------------------------------------------------
 
@@ -489,8 +492,8 @@ class Primary:
         changes: list[InSyncProposal] = []
         for queue_id in changing:
             owned = self._owned[queue_id]
-            if owned.proposed_ms is not None and now_ms - owned.proposed_ms < PROPOSAL_MS:
-                continue
+            if owned.heir is not None or (owned.proposed_ms is not None and now_ms - owned.proposed_ms < PROPOSAL_MS):
+                continue  # asked again when that is decided, or by the next look
             self._let_join(owned, now_ms)
             wish = self._wish(owned, now_ms)
             if wish == owned.in_sync and not owned.added:
@@ -533,7 +536,7 @@ class Primary:
         for node, copy in owned.copies.items():
             peer = self._peers[node]
             stands_still = copy.state is not State.SYNCED and now_ms - copy.progress_ms >= OWED_MS
-            if peer.bad or stands_still:
+            if peer.bad or stands_still or copy.behind:
                 bad.append(node)
             elif copy.has_all_before(owned.in_flight) and not peer.pace.was_slow:
                 ready.append(node)

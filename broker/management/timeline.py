@@ -38,6 +38,7 @@ MEMBERS_MAX: Final = 1_000
 WHY: Final[dict[type, str]] = {
     c.FailNode: "failed",
     c.TransferOwner: "moved",
+    c.GiveUpCopy: "given up",
     c.ForceOwner: "forced",
     c.RegisterNode: "returned",
     c.ForgetNode: "forgotten",

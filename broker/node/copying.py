@@ -17,12 +17,14 @@ from broker.queues.queue import Queue
 from broker.queues.ring import BUCKET_SEQS, Ring
 from broker.streams.store import store_of
 from broker.streams.stream import Stream
-from cluster.commands import ChangeInSync, InSyncProposal, TransferOwner
+from cluster.commands import AnyCommand, ChangeInSync, GiveUpCopy, InSyncProposal, TransferOwner
+from cluster.errors import Unavailable
 from cluster.ids import Epoch, Incarnation, NodeId, QueueId
 from cluster.state import Applied
 from journal.record import DamagedRecord, GroupWriter, Message, RecordBuffer, enqueued, verify_records
 from replication.backup import Backup, Replica
-from replication.messages import Range
+from replication.messages import Range, SyncDone
+from replication.places import PLACE, place_of
 from replication.primary import Primary
 from replication.store import RecordMaker
 from replication.sync import contains, shorten
@@ -74,6 +76,8 @@ class Copying:
         self.backup = Backup(self, name, records)
         self.replicas: dict[int, Ring] = {}
         """Rings of queues that others own, or nobody does."""
+        self.from_disk: dict[int, None] = {}
+        """Queues of which this process has what its disk had at the start, and nobody has agreed to it yet."""
         self._flights: dict[int, Flight] = {}
         self._spans: list[tuple[int, GroupWriter, int, int]] = []
         self._volatile = GroupWriter(VOLATILE_SEGMENT, 0)
@@ -103,14 +107,23 @@ class Copying:
         if queue.ring.past is not None:
             first = min(first, queue.ring.past.lowest or first)
         shorten(queue.ring.epochs, first)
+        unproven = entity.queue_id in self.from_disk
         self.primary.take_over(
-            entity, store_of(queue.ring), min_in_sync, self._node.now_ms, after_group, volatile=queue.ring.volatile
+            entity, store_of(queue.ring), min_in_sync, self._node.now_ms, after_group, queue.ring.volatile, unproven
         )
 
     def give_up(self, queue_id: int) -> None:
         """The queue is not this node's any more."""
         self.primary.give_up(queue_id)
         self._flights.pop(queue_id, None)
+
+    def known_committed(self, ring: Ring) -> int:
+        """The seq before which all that lives here is known as committed."""
+        queue = self._node.queues.get(ring.queue_id)
+        if queue is not None and queue.ring is ring:
+            end: int = ring.committed if ring.replicated else 0
+            return end
+        return self.backup.ends.get(ring.queue_id, 0)
 
     def keep(self, ring: Ring) -> None:
         """A queue that was this node's is a replica from now on."""
@@ -146,6 +159,8 @@ class Copying:
         queue_id, ring = queue.entity.queue_id, queue.ring
         if not self.primary.may_write(queue_id):
             return False  # asked again by `committed` or `first_sync_complete`
+        if ring.needs_write:
+            ring.produced(PLACE, place_of(ring.producers) + 1)
         target = self._volatile if ring.volatile else writer
         start = target.size
         upto = ring.write(target)
@@ -218,6 +233,8 @@ class Copying:
     # -- what the cores ask: both -----------------------------------------------------------------------------
 
     def send(self, peer: str, head: ReplicationMessage, payload: Sequence[Bytes] = ()) -> bool:
+        if isinstance(head, SyncDone):
+            self.from_disk.pop(head.queue_id, None)
         sent = self._hub.send(peer, head, payload)
         if sent:
             self.sent_bytes += sum(map(len, payload))
@@ -253,6 +270,32 @@ class Copying:
         )
         self._node.propose(command, told)
 
+    def yield_to(self, queue_id: int, epoch: int, to: str, lacks: bool, done: Callable[[bool], None]) -> None:
+        entity = self._node.map.queue_by_id(QueueId(queue_id))
+        if entity is None or entity.epoch != epoch:
+            return  # it is another's, or gone, and what the owner's side knew of it with it
+        node, incarnation = NodeId(self._name), Incarnation(self._node.options.incarnation)
+        command: AnyCommand = TransferOwner(
+            node=node,
+            incarnation=incarnation,
+            queue_id=entity.queue_id,
+            epoch=entity.epoch,
+            version=entity.version,
+            to=NodeId(to),
+        )
+        if lacks:
+            command = GiveUpCopy(
+                node=node, incarnation=incarnation, queue_id=entity.queue_id, epoch=entity.epoch, heir=NodeId(to)
+            )
+
+        def told(applied: Applied) -> None:
+            if isinstance(applied.error, Unavailable):
+                self.yield_to(queue_id, epoch, to, lacks, done)
+            else:
+                done(applied.error is None)
+
+        self._node.propose(command, told)
+
     def committed(self, queue_id: int, group: int) -> None:
         flight = self._flights.pop(queue_id)
         assert flight.group == group, "one group of a queue is in flight"
@@ -265,6 +308,7 @@ class Copying:
     def first_sync_complete(self, queue_id: int) -> None:
         queue = self._node.queues[queue_id]
         queue.committed(queue.ring.emitted_end())
+        self.from_disk.pop(queue_id, None)
         self.synced(queue_id)
         queue.ring.mark()
         if queue.ring.needs_write:
@@ -304,7 +348,9 @@ class Copying:
             return None
         electable = self._name in entity.in_sync or self._name in entity.eligible
         ring = self.replicas.get(queue_id)
-        return Replica(entity.owner, entity.epoch, None if ring is None else store_of(ring), electable)
+        return Replica(
+            entity.owner, entity.epoch, None if ring is None else store_of(ring), electable, entity.gap_epoch
+        )
 
     def spare(self, queue_id: int) -> bool:
         entity = self._node.map.queue_by_id(QueueId(queue_id))

@@ -44,6 +44,8 @@ def checkpoint(node: Node) -> Written:
         parts = ring.move_out() if ring.past is not None and node.files_streams else []
         runs.extend((ring.queue_id, first, run) for first, run in ring.dirty_runs())
         meta = ring.checkpoint_meta()
+        if node.part is not None and (end := node.part.copying.known_committed(ring)):
+            meta["committed"] = end
         if ring.past is not None:
             node.filings.append(ring.past.begin(parts, meta))
         metas.append((ring.queue_id, meta))

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.node.alarms import AlarmsOfNodes
+from broker.node.copy_care import CopyCare
 from broker.node.copying import Copying
 from broker.node.failover import Failover
 from broker.node.hub import Handler, Hub, Payload
@@ -55,6 +56,9 @@ COPIES_TOLD: Final = {
     "caught_up": "replica.caught_up",
     "fell_behind": "replica.fell_behind",
     "refused": "replica.refused",
+    "rolled_back": "replica.rolled_back",
+    "later": "replica.ahead",
+    "kept_apart": "replica.kept_apart",
     "damaged": "replica.damaged",
     "hand_over_failed": "owner.hand_over_failed",
 }
@@ -82,6 +86,7 @@ class Part:
         self.copying.freezing = self._freezing
         self.copying.synced = self.servings.synced
         self.copying.told = self._copy_told
+        self._care = CopyCare(self.name, node.alerts)
         self.backlog: Callable[[str], int] = lambda _peer: 0
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
         self.relaying = Relaying(
@@ -141,6 +146,7 @@ class Part:
         node.add_face(entity, face)
         if ring is not None and self._holds(entity) and not entity.volatile:
             self.copying.replicas[entity.queue_id] = ring
+            self.copying.from_disk[entity.queue_id] = None
         elif ring is not None:  # it ceased to be a replica while this node was down, or never was on the disk
             node.forget_ring(ring)
         self._assume(entity, declared=True)
@@ -148,11 +154,10 @@ class Part:
     def deleted(self, entity: QueueEntity) -> None:
         """A queue ended."""
         queue_id = entity.queue_id
+        self._care.ended(entity)
         self.servings.end(queue_id)
         self.copying.give_up(queue_id)
-        ring = self.copying.drop(queue_id)
-        if ring is not None:
-            self.node.forget_ring(ring)
+        self._forget_copy(queue_id)
         self.proxies.remove(queue_id)
 
     def owner_changed(self, change: OwnerChanged) -> None:
@@ -251,9 +256,13 @@ class Part:
                 if not declared:
                     self.copying.begin_empty(entity.queue_id, entity.epoch)
         else:
-            ring = self.copying.drop(entity.queue_id)
-            if ring is not None:
-                self.node.forget_ring(ring)
+            self._forget_copy(entity.queue_id)
+
+    def _forget_copy(self, queue_id: int) -> None:
+        ring = self.copying.drop(queue_id)
+        self.copying.from_disk.pop(queue_id, None)
+        if ring is not None:
+            self.node.forget_ring(ring)
 
     def _new_replica(self, entity: QueueEntity) -> Ring:
         ring = self.node.new_ring(entity, replica=True)
@@ -267,6 +276,7 @@ class Part:
         of_before = (ring.epochs[-1][0] if ring.epochs else 0) < entity.gap_epoch
         if of_before and (entity.volatile or entity.begins_empty):  # nobody is left who knew what was acknowledged
             node.forget_ring(ring)
+            self.copying.from_disk.pop(entity.queue_id, None)
             copy, ring = None, self._new_replica(entity)
         if copy is None and not declared and not ring.volatile:
             self.copying.begin(entity.queue_id, entity.epoch)
@@ -282,6 +292,7 @@ class Part:
     def _step_down(self, queue: Queue) -> None:
         node, entity = self.node, queue.entity
         node.moving.lose(queue)
+        self._care.ended(entity)
         self.servings.end(entity.queue_id)
         self.copying.give_up(entity.queue_id)
         queue.end_epoch()
@@ -300,6 +311,7 @@ class Part:
     def _copy_told(self, event: str, queue_id: int, node: str, why: str) -> None:
         entity = self.node.map.queue_by_id(QueueId(queue_id))
         if entity is not None:  # else it was deleted meanwhile
+            self._care.told(event, entity, node, why)
             self._told(COPIES_TOLD[event], entity, node=node, why=why)
 
     def _told(

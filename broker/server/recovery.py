@@ -31,6 +31,7 @@ class Recovery:
         self._find = find
         self._make = make
         self._ends: dict[int, tuple[int, int]] = {}
+        self._committed: dict[int, int] = {}
         self.rings: dict[int, Ring] = {}
         self.unknown: set[int] = set()
         self.changed: set[int] = set()
@@ -59,6 +60,7 @@ class Recovery:
             if ring.past is not None:
                 ring.past.restore(meta)
             self._ends[queue_id] = meta["next_seq"], meta["reserved"]
+            self._committed[queue_id] = meta.get("committed", 0)
 
     def run(self, queue_id: int, first_seq: int, entries: bytes) -> None:
         ring = self._ring(queue_id)
@@ -104,6 +106,7 @@ class Recovery:
             ring.cut(from_seq)
             next_seq, reserved = self._ends.get(queue_id, (1, 0))
             self._ends[queue_id] = min(next_seq, from_seq), reserved
+            self._committed[queue_id] = min(self._committed.get(queue_id, 0), from_seq)
 
     def produced(self, queue_id: int, producer: bytes, upto: int) -> None:
         ring = self._tail_ring(queue_id)
@@ -123,6 +126,8 @@ class Recovery:
     def adopt_into(self, node: Node) -> None:
         """The node is what the wiring says, with these messages."""
         node.adopt(self.rings)
+        if node.part is not None:
+            node.part.copying.backup.ends.update(self._committed)
         node.forgotten.extend(sorted(self.unknown))
         for queue_id in sorted(self.changed):
             if not self.rings[queue_id].destroyed:  # of a queue that this node holds no more

@@ -19,6 +19,8 @@ TOLD_AS: Final = {
     "replica.caught_up": "debug",
     "replica.fell_behind": "warning",
     "replica.refused": "warning",
+    "replica.rolled_back": "error",
+    "replica.kept_apart": "error",
     "replica.damaged": "error",
     "owner.hand_over_failed": "warning",
 }

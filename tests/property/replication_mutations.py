@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from replication.backup import Backup
+from replication.backup import Backup, Replica
 from replication.copies import Owned, State
 from replication.following import Following, Link
-from replication.messages import AppendAck, SyncOffer
+from replication.messages import OTHER, AppendAck, SyncOffer, SyncRefused
 from replication.primary import Primary
+from replication.store import ReplicaStore
 
 if TYPE_CHECKING:
     from tests.property.replication_world import World
@@ -117,7 +118,25 @@ class StaleOwnerObeyed(Backup):
         return True
 
 
+@backup_bug
+class CutsBelowTheCommitted(Backup):
+    """Whatever the owner of the epoch offers is taken, however little it is."""
+
+    def _judge(self, offer: SyncOffer, replica: Replica, store: ReplicaStore) -> tuple[int, str]:
+        return OTHER, ""
+
+
 # -- the owner's
+
+
+@primary_bug
+class WhoIsAheadWaits(Primary):
+    """An owner that is told that it lacks something offers the same again, and shrinks its set meanwhile."""
+
+    def received(self, peer: str, message: Any, payload: memoryview, now_ms: int) -> None:
+        if isinstance(message, SyncRefused):
+            message = msgspec.structs.replace(message, ground=OTHER)
+        super().received(peer, message, payload, now_ms)
 
 
 @primary_bug

@@ -36,6 +36,8 @@ class Node:
         self.incarnation = self.disk = 0
         self.durable: dict[int, Ring] = {}
         self.disk_ms = (1, 4)
+        self.saved: dict[int, Ring] | None = None
+        """The disk as it was at some moment."""
 
     # -- life
 
@@ -48,6 +50,7 @@ class Node:
         self.queues: dict[int, Queue] = {}
         self.members: dict[str, tuple[int, bool]] = {}
         self.rings = {queue_id: ring.copy() for queue_id, ring in self.durable.items()}
+        self.from_disk = dict.fromkeys(self.rings)
         self.primary = self.world.primary(self, self.name)
         self.backup = self.world.backup(self, self.name, Records(), ROUND_BYTES)
         self.held: dict[str, list[tuple[int, Any, bytes]]] = {}
@@ -70,7 +73,7 @@ class Node:
             self._harden(self.flying)
         self.flying = None
         if wipe:
-            self.durable = {}
+            self.durable, self.saved = {}, None
             self.disk += 1
             if self.world.control.alive(self.name):  # else losing this disk and its addition would be two faults in one
                 self.world.control.fail(self.name)
@@ -88,6 +91,11 @@ class Node:
                 self.backup.tick(self.world.now)
             self.turn()
             self.world.events.after(self.world.random.randint(4, 8), self._ticking, incarnation)
+
+    def held_queues(self) -> list[int]:
+        """Those that count on this disk."""
+        queues = self.world.control.queues.values()
+        return [int(q.queue_id) for q in queues if self.name in (*q.in_sync, *q.eligible)]
 
     # -- the map
 
@@ -135,7 +143,9 @@ class Node:
         ring = self.ring(queue_id)
         ring.take_over(queue.epoch)
         self.world.took_over(self, queue_id, queue.epoch)
-        self.primary.take_over(queue, ring, self.world.control.min_in_sync, self.world.now, self.group)
+        self.primary.take_over(
+            queue, ring, self.world.control.min_in_sync, self.world.now, self.group, unproven=queue_id in self.from_disk
+        )
 
     def ring(self, queue_id: int) -> Ring:
         return self.rings.setdefault(queue_id, Ring())
@@ -225,6 +235,8 @@ class Node:
     # -- Host of both cores
 
     def send(self, peer: str, head: Any, payload: Sequence[bytes | memoryview] = ()) -> None:
+        if isinstance(head, SyncDone):
+            self.from_disk.pop(head.queue_id, None)
         self.world.stats[type(head).__name__] += 1
         self.world.links.send(self.name, peer, (self.applied, head, b"".join(payload)))
 
@@ -262,11 +274,22 @@ class Node:
 
         self.world.to_control(self, order)
 
+    def yield_to(self, queue_id: int, epoch: int, to: str, lacks: bool, done: Callable[[bool], None]) -> None:
+        incarnation = self.incarnation
+
+        def order() -> None:
+            taken = self.world.control.give_up(self.name, incarnation, queue_id, epoch, to, lacks)
+            self.world.stats["given up"] += taken
+            self.world.answer(self, incarnation, lambda: done(taken))
+
+        self.world.to_control(self, order)
+
     def committed(self, queue_id: int, group: int) -> None:
         self.world.committed(self, queue_id)
 
     def first_sync_complete(self, queue_id: int) -> None:
         self.open[queue_id] = True
+        self.from_disk.pop(queue_id, None)
         self.world.committed(self, queue_id)
 
     def freeze(self, queue_id: int) -> None:
@@ -277,13 +300,15 @@ class Node:
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
         self.world.stats[event] += 1
+        self.world.told(event, queue_id, node, detail)
 
     def queue(self, queue_id: int) -> Replica | None:
         queue = self.queues.get(queue_id)
         if queue is None or self.members[self.name][0] != self.incarnation:
             return None
         store = self.ring(queue_id) if self.name in queue.replicas else None
-        return Replica(queue.owner, queue.epoch, store, self.name in (*queue.in_sync, *queue.eligible))
+        electable = self.name in (*queue.in_sync, *queue.eligible)
+        return Replica(queue.owner, queue.epoch, store, electable, queue.gap_epoch)
 
     def spare(self, queue_id: int) -> bool:
         in_sync = self.queues[queue_id].in_sync

@@ -17,6 +17,7 @@ from cluster.commands import InSyncProposal
 from cluster.entities import Queue
 from replication import sync
 from replication.messages import Range
+from replication.places import PLACE
 
 Record = tuple[Any, ...]
 CONTROL = "control"
@@ -140,6 +141,7 @@ class Ring:
 
     def write(self) -> bytes:
         records, self.unwritten = self.unwritten, []
+        self.accepted[PLACE] = self.producers.get(PLACE, 0) + 1
         records += [
             ("PRD", producer.decode(), upto)
             for producer, upto in self.accepted.items()
@@ -284,6 +286,25 @@ class Control:
             changed.append(int(change.queue_id))
         self._commit()
         return changed
+
+    def give_up(self, node: str, incarnation: int, queue_id: int, epoch: int, to: str, lacks: bool) -> bool:
+        queue = self.queues[queue_id]
+        able = self.alive(to) and to in (*queue.in_sync, *queue.eligible)
+        if self.members[node] != (incarnation, True) or (queue.owner, queue.epoch) != (node, epoch) or not able:
+            return False
+        in_sync, eligible = queue.in_sync, queue.eligible
+        if lacks:
+            in_sync = tuple(n for n in in_sync if n != node)
+        elif to not in in_sync:
+            return False
+        if to not in in_sync:
+            in_sync, eligible = (to,), tuple(n for n in (*in_sync, *eligible) if n != to)
+        self._set(
+            queue_id, owner=to, incarnation=self.members[to][0], epoch=queue.epoch + 1, in_sync=in_sync,
+            eligible=eligible,
+        )  # fmt: skip
+        self._commit()
+        return True
 
     def transfer(self, node: str, incarnation: int, queue_id: int, epoch: int, version: int, to: str) -> bool:
         queue = self.queues[queue_id]

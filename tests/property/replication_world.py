@@ -15,6 +15,7 @@ message that a queue moved to another seq in one group is never in neither place
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from cluster.commands import InSyncProposal
 from replication import offers, sync
 from replication.backup import Backup
 from replication.errors import ReplicationError
+from replication.places import PLACE, place_of
 from replication.primary import Primary
 from tests.property.replication_mutations import MUTATIONS
 from tests.property.replication_node import Node
@@ -61,6 +63,8 @@ class World:
         nodes, replicas, minimum, queues = SHAPES[seed % len(SHAPES)]
         self.events = Events(seed)
         self.random = self.events.random
+        self.past = random.Random(seed) if seed % 2 and minimum > 1 else None
+        """Of lives in which disks go back: the others are the stories that they were."""
         self.stats: Counter[str] = Counter()
         self.names = tuple("abcdefg"[:nodes])
         self.control = Control(self.names, replicas, minimum, queues, self.events)
@@ -75,6 +79,9 @@ class World:
         self.committed_tokens: dict[int, dict[str, int]] = {q: {} for q in self.control.queues}
         self.committed_at: dict[int, dict[str, int]] = {q: {} for q in self.control.queues}
         self.asked_away: dict[int, set[str]] = {q: set() for q in self.control.queues}
+        self.rolled: dict[tuple[str, int], None] = {}
+        """Disks that went back, and what they hold of which queue; until they have all of it again."""
+        self.ever_rolled: dict[tuple[str, int], None] = {}
         self.gone: dict[int, dict[str, int]] = {q: {} for q in self.control.queues}
         """What was acknowledged and committed, and at which epoch: an owner of an earlier one may not know."""
         self.moves: dict[int, dict[str, str]] = {q: {} for q in self.control.queues}
@@ -98,6 +105,8 @@ class World:
             self.events.after(50, self._watch)
             self.events.after(100, self._noise)
             self.events.after(1500, self._nemesis)
+            if self.past is not None:
+                self.events.after(1000, self._past)
             for producer in self.producers:
                 self.events.after(self.random.randint(300, 600), self._publish, producer)
             for queue_id in self.control.queues:
@@ -245,6 +254,42 @@ class World:
             self.events.after(rnd.randint(100, 2500), self.links.heal, (*names, CONTROL))
         self.events.after(rnd.expovariate(1 / 500), self._nemesis)
 
+    def _past(self) -> None:
+        """The power goes, and one of the disks is that of an earlier moment when all are back: as many disks as a
+        minimum of two bears, and everybody who counts can tell."""
+        if not self.faulty:
+            return
+        rnd = self.past
+        assert rnd is not None, "in this life disks go back"
+        self.events.after(rnd.randint(50, 300), self._past)
+        node = self.nodes[rnd.choice(self.names)]
+        whole = all(
+            sorted((*queue.in_sync, *queue.eligible)) == sorted(queue.replicas)
+            for queue in self.control.queues.values()
+            if node.name in queue.replicas
+        )
+        if not node.up or node.flying is not None:
+            return
+        if node.saved is None:
+            node.saved = {queue_id: ring.copy() for queue_id, ring in node.durable.items()}
+        elif whole and not self.rolled and node.held_queues() and rnd.random() < 0.5:
+            self.stats["disks gone back"] += 1
+            for other in self.nodes.values():
+                self._kill(other, rnd.randint(20, 600))
+            for queue_id in node.held_queues():
+                self.rolled[node.name, queue_id] = self.ever_rolled[node.name, queue_id] = None
+            node.durable, node.saved = node.saved, None
+
+    def told(self, event: str, queue_id: int, node: str, detail: str) -> None:
+        """What the cores say to operators must be true."""
+        if event == "rolled_back" and (node, queue_id) not in self.ever_rolled:
+            raise Violation(
+                f"a false alarm: the disk of {node} is said to have gone back in queue {queue_id}: {detail}"
+            )
+        owner = self.control.queues[queue_id].owner
+        if event == "kept_apart" and (owner, queue_id) not in self.rolled:
+            raise Violation(f"a false alarm: {node} is kept apart in queue {queue_id}: {detail}")
+
     def _kill(self, node: Node, back_ms: int = 800) -> None:
         if self.faulty and node.up:
             node.crash()
@@ -337,7 +382,8 @@ class World:
         if who != (node.name, node.incarnation):
             raise Violation(f"I1: {node.name} and {who} own queue {queue_id} at epoch {epoch}")
         self.stats["take-overs"] += 1
-        self._complete(node.rings[queue_id], queue_id, f"I4: owner {node.name} of epoch {epoch}", epoch)
+        if (node.name, queue_id) not in self.rolled:  # else it must not begin, which `committed` looks at
+            self._complete(node.rings[queue_id], queue_id, f"I4: owner {node.name} of epoch {epoch}", epoch)
 
     def check_identity(self, node: Node, queue_id: int) -> None:
         for seq, slot in node.rings[queue_id].live.items():
@@ -349,22 +395,28 @@ class World:
 
     def _complete(self, ring: Ring, queue_id: int, who: str, before: int | None = None) -> None:
         """It holds all that was committed, or all before that epoch: a late owner may not know its successor."""
-        missing = self.committed_tokens[queue_id].keys() - self.asked_away[queue_id] - ring.tokens().keys()
+        missing = self._missing(ring, queue_id)
         if before is not None:
             missing = {token for token in missing if self.committed_at[queue_id][token] < before}
         if missing:
             raise Violation(f"{who} of queue {queue_id} lacks committed {sorted(missing)[:4]}")
 
+    def _missing(self, ring: Ring, queue_id: int) -> set[str]:
+        return self.committed_tokens[queue_id].keys() - self.asked_away[queue_id] - ring.tokens().keys()
+
     def check_copies(self, why: str) -> None:
         for queue_id, queue in self.control.queues.items():
             for name in (*queue.in_sync, *queue.eligible):
                 ring = self.nodes[name].durable.get(queue_id, Ring())
+                if (name, queue_id) in self.rolled and self._missing(ring, queue_id):
+                    continue
+                self.rolled.pop((name, queue_id), None)
                 self._complete(ring, queue_id, f"I3: after {why} the disk of {name}")
 
     def check_producers(self, node: Node, queue_id: int) -> None:
         """A copy that may be elected holds every message that it counts: its successors' proxies forget those."""
         queue = self.control.queues[queue_id]
-        if node.name not in (*queue.in_sync, *queue.eligible):
+        if node.name not in (*queue.in_sync, *queue.eligible) or (node.name, queue_id) in self.rolled:
             return
         ring = node.durable[queue_id]
         tokens = ring.tokens()
@@ -444,11 +496,16 @@ class World:
                     ("memory", self.nodes[name].rings[queue_id]),
                     ("disk", self.nodes[name].durable[queue_id]),
                 ):
-                    if (ring.live, ring.producers) != (owner.live, owner.producers):
+                    ahead = place_of(owner.producers) - place_of(ring.producers)  # one group may be on its way
+                    if (ring.live, without_place(ring)) != (owner.live, without_place(owner)) or not 0 <= ahead <= 1:
                         raise Violation(f"end: the copy of queue {queue_id} at {name} ({kind}) is not the owner's")
         late = [producer.name for producer in self.producers if producer.unconfirmed]
         if late:
             raise Violation(f"end: publishes of {late} were never confirmed")
+
+
+def without_place(ring: Ring) -> dict[bytes, int]:
+    return {name: upto for name, upto in ring.producers.items() if name != PLACE}
 
 
 def live(seed: int, mutation: str | None = None) -> tuple[Counter[str], str | None]:

@@ -77,6 +77,7 @@ EVERY = [
         version=5,
         to=NodeId("n2"),
     ),
+    c.GiveUpCopy(node=NodeId("n1"), incarnation=Incarnation(3), queue_id=QueueId(7), epoch=Epoch(2), heir=NodeId("n2")),
     c.ForceOwner(queue_id=QueueId(7), node=NodeId("n1")),
     c.MoveReplica(queue_id=QueueId(7), add=(NodeId("n3"),), remove=(NodeId("n2"),)),
     c.ImportDefinitions(

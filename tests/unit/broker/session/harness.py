@@ -63,6 +63,7 @@ class Story:
         self.cuts: list[str] = []
         self.refusals: list[tuple[str, str, str]] = []
         self.lost_rows: list[tuple[str, int]] = []
+        self.alerts: list[tuple[bool, str, str]] = []
 
     def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
         self.faults.append((channel, error))
@@ -75,6 +76,9 @@ class Story:
 
     def unroutable(self, segment: Segment, rows: int) -> None:
         self.lost_rows.append((segment.name, rows))
+
+    def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
+        self.alerts.append((raised, kind, subject))
 
 
 class World:

@@ -51,6 +51,14 @@ class MemoryJournal:
         """The one under way."""
         self.use = SegmentUse()
 
+    def as_it_is(self) -> MemoryJournal:
+        """A copy of the disk at this moment, when nothing is under way."""
+        other = MemoryJournal(self.segment_bytes)
+        other.segments = {number: bytearray(data) for number, data in self.segments.items()}
+        other.ends, other.end, other.checkpointed = list(self.ends), self.end, self.checkpointed
+        other.synced_lsn, other.runs, other.metas = self.synced_lsn, dict(self.runs), dict(self.metas)
+        return other
+
     # -- groups
 
     @property

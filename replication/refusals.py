@@ -1,0 +1,83 @@
+"""What an owner makes of copies that refuse its offer: one of the two disks may have gone back (places.py).
+
+    ground   the copy says                                    the owner
+    OTHER    another epoch, a damaged copy                    offers again after a second
+    AHEAD    the owner lacks what is committed                gives the queue to that copy, and leaves the in-sync set
+    LATER    the owner may lack what is committed             hands the queue to that copy
+    BEHIND   it lacks itself what is committed                takes it out of the in-sync set, and syncs it
+
+The queue goes to who is ahead as long as nothing was committed in this epoch, and the wiring says whether it may: it
+must be alive, in sync or eligible. Until the wiring has answered, nothing is committed and nobody leaves the in-sync
+set: else the copy that is ahead might leave it for having stood still, and the queue would begin without it. Who is
+ahead and may not own the queue is *kept apart*: nothing of it is cut, it does not count, and an operator decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from .copies import Copy, Owned, Peer
+from .messages import AHEAD, BEHIND, LATER, SyncRefused
+from .offers import APART_MS, Offers
+
+
+class Host(Protocol):
+    """What this room needs of the node."""
+
+    def yield_to(self, queue_id: int, epoch: int, to: str, lacks: bool, done: Callable[[bool], None]) -> None:
+        """Proposes that `to` owns the queue, and with `lacks` that this node's copy leaves the in-sync and eligible
+        sets; `done(False)` when that was refused. Asks again as long as nobody decides."""
+
+    def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
+        """For the log and the operator."""
+
+
+class Refusals:
+    """Those of all queues of one owner. `changed(owned)`: its in-sync set may have to change."""
+
+    def __init__(self, host: Host, name: str, offers: Offers, changed: Callable[[Owned], None]) -> None:
+        self._host = host
+        self._name = name
+        self._offers = offers
+        self._changed = changed
+
+    def refused(self, peer: Peer, owned: Owned, copy: Copy, said: SyncRefused, now_ms: int) -> None:
+        """The copy is WAITING; what is to be offered again is."""
+        queue_id = owned.queue_id
+        if said.ground == BEHIND:
+            copy.behind = True
+            self._host.replication_event("rolled_back", queue_id, peer.name, said.why)
+            self._offers.enqueue(peer, owned)
+            self._changed(owned)
+        elif said.ground not in (AHEAD, LATER):
+            self._host.replication_event("refused", queue_id, peer.name, said.why)
+            self._offers.later(peer, queue_id, now_ms)
+        elif not owned.first or owned.spurned.get(peer.name) == copy.incarnation:
+            if not copy.refuses:
+                self._host.replication_event("kept_apart", queue_id, peer.name, said.why)
+            copy.refuses = said.why
+            self._offers.later(peer, queue_id, now_ms, APART_MS)
+        else:
+            if owned.heir is None:
+                self._yield(peer, owned, said)
+            self._offers.later(peer, queue_id, now_ms)
+
+    def _yield(self, peer: Peer, owned: Owned, said: SyncRefused) -> None:
+        owned.heir = peer.name
+        lacks = said.ground == AHEAD
+        self._host.replication_event("rolled_back" if lacks else "later", owned.queue_id, self._name, said.why)
+        done = partial(self._decided, peer.name, peer.incarnation, owned, lacks)
+        self._host.yield_to(owned.queue_id, owned.epoch, peer.name, lacks, done)
+
+    def _decided(self, node: str, incarnation: int, owned: Owned, lacks: bool, taken: bool) -> None:
+        """Taken: the next epoch is another owner's, and this one ends with it."""
+        if taken:
+            return
+        owned.heir = None
+        if lacks:
+            owned.spurned[node] = incarnation
+        else:
+            owned.unproven = False
+        self._changed(owned)

@@ -1,0 +1,53 @@
+"""A machine of a cluster returns with the disk that it had some time ago: real processes (operator a1).
+
+Its queue had been confirmed to 300 messages, its disk holds 100, and it owns fewest queues, so it would be elected."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from broker.amqp import methods
+from tests.faults.fleet import Fleet, until
+
+pytestmark = [pytest.mark.timeout(120)]
+NEAR = {"x-queue-leader-locator": "client-local"}
+OLD, ALL = 100, 300
+
+
+async def test_a_disk_that_went_back_destroys_no_good_copy(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    try:
+        fleet.found("a", "b", "c")
+        await fleet.ready("a", "b", "c")
+        for name in "ab":
+            client = await fleet.client(name)
+            await client.call(methods.QueueDeclare(queue=f"of-{name}", durable=True, arguments=NEAR))
+            await client.close()
+        await fleet.publish("c", "z", [b"%d" % number for number in range(OLD)], arguments=NEAR)
+        stale, snapshot = fleet.node("c"), tmp_path / "snapshot"
+        stale.send(signal.SIGSTOP)
+        shutil.copytree(stale.data_dir, snapshot, ignore=shutil.ignore_patterns("*.sock"))
+        stale.send(signal.SIGCONT)
+        await fleet.publish("c", "z", [b"%d" % number for number in range(OLD, ALL)], arguments=NEAR)
+        assert (await fleet.queue("a", "z"))["owner"] == "c"
+        await fleet.kill("a", "b", "c")
+        fleet.wipe("c")
+        snapshot.rename(stale.data_dir)
+        fleet.found("c", "a", "b")
+        await fleet.ready("a", "b", "c")
+
+        async def rebuilt() -> bool:
+            row = await fleet.queue("a", "z")
+            return row["owner"] in ("a", "b") and len(row["in_sync"]) == 3
+
+        await until(rebuilt, "the copy at c is rebuilt from the others")
+        alerts = (await fleet.ask("c", "status"))["alerts"]
+        assert [(alert["kind"], alert["subject"]) for alert in alerts] == [("replica.rolled_back", "c")]
+        assert "replica.rolled_back" in stale.log.read_text()
+        assert await fleet.consume("b", "z", ALL) == [b"%d" % number for number in range(ALL)]
+    finally:
+        await fleet.kill_all()
