@@ -256,6 +256,8 @@ class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
     spare_last: bool = False
     """The process gives up what is damaged, and begins again: until it has, the member is not alive, and gets no queues
     that it would lose as well. Refused if nobody were left who may have all of a queue: a damaged copy is better."""
+    log_id: str = ""
+    """Of its wiring log: another one than before when that was lost; empty: the disk id."""
 
 
 class FailNode(Command, frozen=True, kw_only=True, tag="fail_node"):

@@ -202,6 +202,8 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     """Index of the AddMember."""
     leaving: bool = False
     """It drains for good: its copies count for as long as they are there, and others are made in their place."""
+    log_id: str = ""
+    """Of its wiring log, by which Raft knows it; empty: its disk id."""
 
 
 class ForgottenDisk(msgspec.Struct, frozen=True, array_like=True):

@@ -31,6 +31,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from journal.stamp import Stamp
+
 from . import commands as c
 from . import snapshot
 from .durability import waits_for_disk
@@ -125,6 +127,16 @@ class LocalLog:
     def next_index(self) -> LogIndex:
         """The index that the next command gets: above all that were ever given."""
         return max(self._next, self._reserved)
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """Whose this log is."""
+        return self._store.stamp
+
+    def put_stamp(self, stamp: Stamp) -> None:
+        """Durable on return. For a start: before anything is proposed."""
+        assert not self._busy, "the writer has nothing to do before the first proposal"
+        self._store.put_stamp(stamp)
 
     @property
     def pending(self) -> int:

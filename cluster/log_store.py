@@ -3,6 +3,7 @@
     meta       "format"    -> u32   this layout: 1
                "reserved"  -> u64   every index below it may have been given out; a start continues from here
                "snapshot"  -> u64 index, u32 number of chunks
+               "stamp"     -> whose it is (journal/stamp.py)
     log        u64 index   -> a stored command (commands.py)
     snapshot   u32 number  -> a chunk of the snapshot (snapshot.py)
 
@@ -26,6 +27,8 @@ from typing import Any, Final, NamedTuple
 
 import lmdb
 
+from journal.stamp import Stamp, packed, unpacked
+
 from . import commands, snapshot
 from .errors import DamagedLog, DiskFailed, DiskFull, FormatTooNew, NewerRelease
 from .ids import LogIndex
@@ -41,8 +44,8 @@ _SNAPSHOT_META: Final = struct.Struct("<QI")
 _INDEX_KEY: Final = struct.Struct(">Q")
 _CHUNK_KEY: Final = struct.Struct(">I")
 _WHAT_TO_DO: Final = (
-    "Nothing was changed. Restore this directory from a backup, or move it away to start with an empty wiring and "
-    "declare or import the definitions again (queue contents are stored elsewhere)."
+    "Nothing was changed. Restore this directory from a backup; or save the messages (clusterbroker journal export), "
+    "and give the node an empty data directory."
 )
 
 Entry = tuple[LogIndex, bytes]
@@ -109,6 +112,24 @@ class LogStore:
         reserved = _U64.unpack(raw)[0] if raw is not None else 1
         last = entries[-1][0] if entries else restored.index if restored else 0
         return Stored(restored, entries, LogIndex(max(reserved, last + 1)))
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """Whose this log is; None: nobody has said so yet. Raises DamagedLog, DiskFailed."""
+        try:
+            with self._env.begin() as txn:
+                raw = self._get(txn, self._meta, b"stamp", "stamp")
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        return None if raw is None else unpacked(raw)
+
+    def put_stamp(self, stamp: Stamp) -> None:
+        """Durable on return; errors as in `append`."""
+        try:
+            with self._env.begin(write=True) as txn:
+                self._put(txn, b"stamp", packed(stamp))
+        except lmdb.Error as error:
+            raise self._failure(error) from error
 
     def append(self, entries: Sequence[Entry], *, reserved: LogIndex | None = None) -> None:
         """Write entries in one commit; durable on return. DiskFull: nothing was written; DiskFailed: unknown."""

@@ -104,6 +104,7 @@ class Membership(ClusterView):
             amqp=command.amqp,
             incarnation=command.incarnation,
             disk_id=command.disk_id,
+            log_id=command.log_id,
             alive=not command.spare_last,
         )
         self._put(member, log)

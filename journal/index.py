@@ -4,6 +4,7 @@
                         key  queue id u64 | first seq u64      run of layout.RUN_ENTRY entries, see packed_run.py
     database "journal"  key  "format"                          msgpack {"version": 2}
                         key  "ckpt"                            msgpack [segment, offset, lsn]
+                        key  "stamp"                           see stamp.py
 
 Keys are big endian, so that a queue is one range that starts with its meta. Every value begins with the crc32c of
 key and payload as they are stored, little endian: LMDB itself checks nothing, and a page that was lost shows here
@@ -23,6 +24,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from journal.errors import DamagedJournal, ForeignJournal, JournalFailed, Journa
 from journal.packed_run import pack_run, unpack_run
 from journal.record import checksum
 from journal.segments import Position
+from journal.stamp import Stamp, packed, unpacked
 
 FORMAT_VERSION = 2
 RUN_KEY = struct.Struct(">QQ")
@@ -116,6 +119,31 @@ class Index:
         found = self._get_journal(b"ckpt")
         return None if found is None else Position(*found)
 
+    @property
+    def stamp(self) -> Stamp | None:
+        """Whose this journal is; None: nobody has said so yet. Raises DamagedJournal."""
+        with self._env.begin(self._journal) as txn:
+            value = txn.get(b"stamp")
+        return None if value is None else unpacked(self._verified(b"stamp", value))
+
+    def put_stamp(self, stamp: Stamp) -> None:
+        """Durable on return. Raises JournalFull, JournalFailed."""
+        with self._written() as txn:
+            self._put(txn, self._journal, b"stamp", packed(stamp))
+
+    @contextmanager
+    def _written(self) -> Iterator[Any]:
+        """One durable transaction: all of it or nothing. Raises JournalFull (nothing happened), JournalFailed."""
+        try:
+            with self._env.begin(write=True) as txn:
+                yield txn
+        except (lmdb.DiskError, lmdb.MapFullError) as error:
+            raise JournalFull(f"{self.path}: {error}") from error
+        except lmdb.Error as error:
+            if os.strerror(errno.EDQUOT) in str(error) or os.strerror(errno.ENOSPC) in str(error):
+                raise JournalFull(f"{self.path}: {error}") from error
+            raise JournalFailed(f"{self.path}: {error}") from error
+
     def commit(
         self,
         runs: Iterable[Run],
@@ -127,25 +155,18 @@ class Index:
 
         Raises JournalFull (nothing happened, try again), JournalFailed.
         """
-        try:
-            with self._env.begin(write=True) as txn:
-                for queue_id in forgotten:
-                    self._forget(txn, queue_id)
-                for queue_id, first_seq, entries in runs:
-                    key = RUN_KEY.pack(queue_id, first_seq)
-                    if entries:
-                        self._put(txn, self._queues, key, pack_run(entries))
-                    else:
-                        txn.delete(key, db=self._queues)
-                for queue_id, meta in metas:
-                    self._put(txn, self._queues, META_KEY.pack(queue_id), msgspec.msgpack.encode(meta))
-                self._put(txn, self._journal, b"ckpt", msgspec.msgpack.encode(tuple(position)))
-        except (lmdb.DiskError, lmdb.MapFullError) as error:
-            raise JournalFull(f"{self.path}: {error}") from error
-        except lmdb.Error as error:
-            if os.strerror(errno.EDQUOT) in str(error) or os.strerror(errno.ENOSPC) in str(error):
-                raise JournalFull(f"{self.path}: {error}") from error
-            raise JournalFailed(f"{self.path}: {error}") from error
+        with self._written() as txn:
+            for queue_id in forgotten:
+                self._forget(txn, queue_id)
+            for queue_id, first_seq, entries in runs:
+                key = RUN_KEY.pack(queue_id, first_seq)
+                if entries:
+                    self._put(txn, self._queues, key, pack_run(entries))
+                else:
+                    txn.delete(key, db=self._queues)
+            for queue_id, meta in metas:
+                self._put(txn, self._queues, META_KEY.pack(queue_id), msgspec.msgpack.encode(meta))
+            self._put(txn, self._journal, b"ckpt", msgspec.msgpack.encode(tuple(position)))
 
     def _forget(self, txn: Any, queue_id: int) -> None:
         first = META_KEY.pack(queue_id)

@@ -36,6 +36,7 @@ from journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
 from journal.recovery import RecoverySink, load_index, replay_tail, settle_end, start_of_tail
 from journal.replay import Tail
 from journal.segments import START, Position, Segments
+from journal.stamp import Stamp
 from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
 from journal.stream_files import StreamFiles
 from journal.survivors import Survivor, survivors_of
@@ -45,6 +46,8 @@ from journal.writer import Group, Soon, Watch, Writer
 SEGMENT_END_MAX = 2**32 - 1
 BUSY_BYTES = 1 << 20
 SPARE_SEGMENTS = 4
+STAMP_TRIES = 10
+STAMP_AGAIN_S = 0.05
 
 
 def lock_directory(directory: Path) -> int:
@@ -151,6 +154,19 @@ class Journal:
         self._reading.start()
         self._checkpointing.start()
         return tail
+
+    def put_stamp(self, stamp: Stamp) -> None:
+        """Durable on return. Blocks; on a full disk what was kept in reserve is spent on it. Raises JournalFull,
+        JournalFailed."""
+        for left in reversed(range(STAMP_TRIES)):
+            try:
+                self.index.put_stamp(stamp)
+                return
+            except JournalFull:
+                self._give_up_reserve()
+                if not left:
+                    raise
+                time.sleep(STAMP_AGAIN_S)  # the writer may hold what is left while it tries to allocate more
 
     def close(self) -> None:
         """Waits for the group in flight and what else is under way. A group that finds no space is given up (it

@@ -29,10 +29,10 @@ from broker.server.catching_up import NOTHING, CatchingUp
 from broker.server.damage import given_up, is_marked, unmark
 from broker.server.endings import Restart, Unstarted
 from broker.server.handing_over import hand_over_all
-from broker.server.identity import Identity, identity_of
 from broker.server.joining import Admission
 from broker.server.peer_census import PeerCensus
 from broker.server.probes import Probes
+from broker.server.raft_directory import RaftDirectory
 from broker.server.telling import Telling
 from broker.version import VERSION
 from cluster import commands as c
@@ -52,11 +52,9 @@ from cluster.liveness.heart import Heart, boottime
 from cluster.liveness.heart import Member as HeartMember
 from cluster.liveness.lease import LeaseState
 from cluster.local_log import LocalLog
-from cluster.raft import identity as raft_identity
-from cluster.raft.disk import FileDisk
 from cluster.raft.identity import Founder
 from cluster.raft.raft_log import RaftLog
-from cluster.state import Applied, ClusterMap
+from cluster.state import Applied
 
 if TYPE_CHECKING:
     from broker.node.core import Node
@@ -137,10 +135,12 @@ class ClusterShell:
         before = self._remembered = remembered(self._directory)
         own = own_address(self.name, options.listen, options.peers, before)
         cluster_id = secret.founded_by(f"{name}={where}" for name, where, _ in options.peers)
-        identity = identity_of(self._directory, self.name, cluster_id)
-        disk = FileDisk(self._directory / "raft")
-        if raft_identity.read(disk) is None:
-            self._format(disk, identity, founders, own)
+        identity = self._shell.storage.parts.belong_to(self.name, cluster_id)
+        log = partial(LocalLog, call_soon=self._loop.call_soon, on_failure=self._shell.fail)
+        directory = RaftDirectory(self._shell.storage.parts, NodeId(self.name), founders, own, log)
+        disk = directory.prepare()
+        if directory.rebuilt:
+            self.say("rebuilds", f"its wiring log comes from the others. {directory.rebuilt}", "error")
         codec = BeatCodec(secret.key("beats"), identity.cluster_id, self.name)
         self.heart = Heart(self.name, codec, self, time_ms=self._shell.clock.now_ms)
         self.raft = RaftLog(
@@ -154,7 +154,9 @@ class ClusterShell:
             on_leader=self._led,
             on_leading=self._leads,
             say=partial(self.say, "raft"),
+            start=(identity.disk_id, self._shell.storage.parts.number),
         )
+        directory.list(self.raft.log_id)
         self.raft.listen(self._applied)
         linked = LinkIdentity(
             self.name, identity.cluster_id, self.raft.session, identity.disk_id, uuid.uuid4().hex, VERSION
@@ -175,26 +177,6 @@ class ClusterShell:
             raise Unstarted(f"'{self.name}' is no member of this cluster: {EMPTY}")
         self.incarnation = max(self.raft.session, known.incarnation + 1)
         self._members()
-
-    def _format(self, disk: FileDisk, identity: Identity, founders: list[Founder], own: str) -> None:
-        name = NodeId(self.name)
-        alone = (self._directory / "wiring" / "data.mdb").exists()
-        if remembered(self._directory):
-            raft_identity.join(disk, name, identity.disk_id)
-        elif alone:
-            if len(founders) > 1:
-                raise Unstarted(
-                    f"{self._directory} holds what this node kept while it was alone: start it without --peers (with "
-                    "--cluster), then let the others join it"
-                )
-            log = LocalLog(self._directory / "wiring", call_soon=self._loop.call_soon, on_failure=self._shell.fail)
-            try:
-                assert isinstance(log.map, ClusterMap), "the local log folds into a map"
-                raft_identity.migrate_local(disk, name, identity.disk_id, own, log.map, log.next_index)
-            finally:
-                log.close()
-        else:
-            raft_identity.found(disk, name, identity.disk_id, founders)
 
     # -- the node ---------------------------------------------------------------------------------------------
 
@@ -223,6 +205,7 @@ class ClusterShell:
             address=self.address,
             amqp=self._options.advertised_amqp or dialable(amqp, self.address),
             all_damaged=is_marked(self._directory),
+            log_id=self.raft.log_id,
         )
         applied = await self.ordered(command)
         if applied.error is not None:
@@ -254,6 +237,7 @@ class ClusterShell:
             address=self.address,
             all_damaged=True,
             spare_last=True,
+            log_id=self.raft.log_id,
         )
         applied = await self.ordered(command)
         ending = given_up(self._directory, damage, applied, self.raft.map, self.name)

@@ -13,13 +13,13 @@ What was set aside is never deleted by a node: `clusterbroker journal` can look 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from broker.server.endings import Restart, Unstarted
 from broker.server.identity import write_durably
+from broker.server.parts import put_aside
 from cluster.entities import Queue
 from cluster.errors import queue_text
 from cluster.ids import NodeId
@@ -67,17 +67,12 @@ def mark(directory: Path, why: str) -> None:
 
 
 def set_aside(directory: Path) -> Path | None:
-    """Renames the journal if it is marked as lost and still there; where it is now. Raises OSError."""
+    """Begins a journal anew if it is marked as lost; where the old one is now, if there was one. Raises OSError."""
     journal = directory / "journal"
-    if not is_marked(directory) or not journal.exists() or (journal / REBUILT).exists():
+    if not is_marked(directory) or (journal / REBUILT).exists():
         return None
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    aside = directory / f"journal.damaged-{stamp}"
-    number = 1
-    while aside.exists():
-        number += 1
-        aside = directory / f"journal.damaged-{stamp}-{number}"
-    journal.rename(aside)
+    there = journal.exists() or journal.is_symlink()
+    aside = put_aside(journal) if there else None
     _begin_rebuilt(directory)
     return aside
 

@@ -1,9 +1,14 @@
-"""Who a data directory belongs to: which node, of which cluster (waits).
+"""Who a data directory belongs to: which node, of which cluster, and which parts belong to it (waits).
 
-    DIR/identity    {"format": 1, "name": "a", "disk_id": "...", "cluster_id": "..."}, made once, never changed
+    DIR/identity    {"format": 2, "name": "a", "disk_id": "...", "cluster_id": "...", "starts": 7, "stopped": false,
+                     "parts": {"journal": ["...", 7], "raft": ["...", 7]}}
 
 The disk id says that this is the same disk as before: a node that comes back with another one has lost its messages,
-and the cluster must know that before it counts on them. The cluster id keeps a disk of one cluster out of another.
+and the cluster must know that before it counts on them. The cluster id keeps a disk of one cluster out of another; it
+is empty, as the name is, while the node is alone. `starts` and `parts` are written at each start: binding.py says what
+they mean. `stopped`: the last start ended in order, and all that it wrote is in the journal's index.
+
+Format 1 had neither starts nor parts; a node that was alone had no identity, and the number was in DIR/starts.
 
 The format is that of all that a member keeps of its cluster: this file, DIR/members, and the files of DIR/raft, which
 have no numbers of their own and are read after it.
@@ -14,13 +19,17 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from broker.server.binding import Listed
 from journal.segments import sync_directory
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+STARTS: Final = "starts"
+"""Where releases before format 2 counted."""
 
 
 class WrongIdentity(ValueError):
@@ -35,6 +44,11 @@ class Identity:
     disk_id: str
     cluster_id: str
     """Empty until the node has joined a cluster."""
+    starts: int = 0
+    """The number of the last start whose parts are listed; names made in different starts differ by it."""
+    parts: Mapping[str, Listed] = field(default_factory=dict)
+    """By name: "journal", and "wiring" or "raft"."""
+    stopped: bool = False
 
 
 def write_durably(path: Path, text: str) -> None:
@@ -49,30 +63,49 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def stored(directory: Path) -> Identity | None:
-    """What the directory says; None when it never was a cluster's. Raises WrongIdentity, OSError."""
+    """What the directory says; None when it has no identity. Raises WrongIdentity, OSError."""
     path = directory / "identity"
     try:
         raw = json.loads(path.read_text("utf-8"))
-        if raw.pop("format") != FORMAT:
+        version = raw.pop("format")
+        if version not in (1, FORMAT):
             raise WrongIdentity(f"{path}: written by a newer clusterbroker: start the node with that one")
-        return Identity(**raw)
+        if version == 1:
+            return Identity(**raw, starts=counted(directory))
+        parts = {str(name): Listed(str(part_id), int(starts)) for name, (part_id, starts) in raw.pop("parts").items()}
+        return Identity(**raw, parts=parts)
     except FileNotFoundError:
         return None
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, WrongIdentity):
+            raise
         raise WrongIdentity(f"{path}: damaged ({error}): restore it, or let the node join anew with an empty "
                             "data directory") from error  # fmt: skip
 
 
+def counted(directory: Path) -> int:
+    """How many starts a release before format 2 has counted. Raises WrongIdentity, OSError."""
+    path = directory / STARTS
+    try:
+        return int(path.read_text())
+    except FileNotFoundError:
+        return 0
+    except ValueError as error:
+        raise WrongIdentity(f"{path} should hold a number: {error}") from error
+
+
 def make(directory: Path, name: str, cluster_id: str) -> Identity:
     """Formats the directory for a node of a cluster."""
-    identity = Identity(name, uuid.uuid4().hex, cluster_id)
+    identity = Identity(name, uuid.uuid4().hex, cluster_id, counted(directory))
     keep(directory, identity)
     return identity
 
 
 def keep(directory: Path, identity: Identity) -> None:
     """Writes it down. Raises OSError."""
-    write_durably(directory / "identity", json.dumps({"format": FORMAT, **asdict(identity)}))
+    raw = {"format": FORMAT, "name": identity.name, "disk_id": identity.disk_id, "cluster_id": identity.cluster_id}
+    raw |= {"starts": identity.starts, "stopped": identity.stopped, "parts": dict(identity.parts)}
+    write_durably(directory / "identity", json.dumps(raw))
 
 
 def identity_of(directory: Path, name: str, cluster_id: str) -> Identity:
@@ -81,6 +114,9 @@ def identity_of(directory: Path, name: str, cluster_id: str) -> Identity:
     known = stored(directory)
     if known is None:
         return make(directory, name, cluster_id)
+    if not known.cluster_id and not known.name:  # it was alone until now
+        known = replace(known, name=name, cluster_id=cluster_id)
+        keep(directory, known)
     if known.name != name:
         raise WrongIdentity(
             f"{directory}: belongs to node '{known.name}', not to '{name}': start it as --name {known.name}, or give "

@@ -586,6 +586,8 @@ class NodeShell:
             self.fail(JournalFailed(detail))
             return
         self.log.say("error" if state == "full" else "info", "journal." + state, detail=detail)
+        if self._stopped:
+            return  # perhaps before there was a node
         self.alarms.set("disk", "journal full", state == "full")
 
     def _checkpointed(self) -> None:

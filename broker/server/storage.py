@@ -1,10 +1,13 @@
 """What a node remembers between two starts, opened, read and closed in the right order (waits).
 
     DIR/lock            taken by the process that uses the directory
-    DIR/starts          how often the node was started: its incarnation
+    DIR/identity        whose it is, the number of the last start, and which parts belong to it (identity.py)
     DIR/wiring/         the wiring log of a node that is alone (cluster.local_log)
-    DIR/raft/, identity that of a cluster's member (cluster.raft)
+    DIR/raft/           that of a cluster's member (cluster.raft)
     DIR/journal/        the messages (journal.journal)
+
+Wiring and journal are stamped and listed when both were read, before anybody is spoken to (binding.py); a member's
+Raft log earlier, before it is opened (raft_directory.py).
 
 Without a directory everything is in memory, and no queue is journaled.
 """
@@ -12,17 +15,20 @@ Without a directory everything is in memory, and no queue is journaled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.node.core import Node
 from broker.node.log import Log
-from broker.server.damage import set_aside
-from broker.server.identity import write_durably
+from broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
+from broker.server.damage import is_marked, set_aside
 from broker.server.options import ServerOptions
+from broker.server.parts import Parts
 from broker.server.recovery import recovered
 from cluster.errors import LogFailure
 from cluster.local_log import LocalLog
@@ -39,32 +45,32 @@ SETTLE_S = 30.0
 CallSoon = Callable[[Callable[[], object]], object]
 
 
-def next_start(directory: Path) -> int:
-    """Counts the starts of the node in this directory, durably: names made in different starts must differ."""
-    path = directory / "starts"
-    try:
-        count = int(path.read_text()) + 1
-    except FileNotFoundError:
-        count = 1
-    except ValueError as error:
-        raise ValueError(f"{path} should hold a number: {error}") from error
-    write_durably(path, str(count))
-    return count
-
-
 class Storage:
     """`wiring` is always there; `journal` is None when everything is in memory."""
 
-    __slots__ = ("_checkpointing", "_damage", "_lock", "_options", "aside", "incarnation", "journal", "wiring")
+    __slots__ = (
+        "_checkpointing",
+        "_damage",
+        "_lock",
+        "_options",
+        "_settled",
+        "aside",
+        "incarnation",
+        "journal",
+        "parts",
+        "wiring",
+    )
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._lock = -1
         self._checkpointing = False
         self._damage: DamagedJournal | None = None
+        self._settled = False  # the index knows all that was written
         self.aside: Path | None = None
         """Where a damaged journal was put at this start."""
         self.incarnation = 1
+        self.parts: Parts
         self.journal: Journal | None = None
         self.wiring: LocalLog | MemoryWiringLog | RaftLog
 
@@ -79,7 +85,8 @@ class Storage:
     ) -> Storage:
         """Blocks. `watch` is `loop.add_reader`: groups are then written by a thread that needs no interpreter lock.
 
-        Raises LockedJournal, DamagedJournal, ForeignJournal, JournalFull, LogFailure, DiskFull, OSError.
+        Raises LockedJournal, DamagedDirectory, DamagedJournal, ForeignJournal, JournalFull, LogFailure, DiskFull,
+        OSError.
         """
         self = cls(options)
         directory = options.data_dir
@@ -89,23 +96,54 @@ class Storage:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._lock = lock_directory(directory)
         try:
-            self.incarnation = next_start(directory)
+            self.parts = Parts(directory)
+            opened = partial(Journal.open, directory / "journal", options.journal, call_soon, on_journal_state, watch)
             if options.cluster is None:
-                if (directory / "raft").exists():
-                    raise ValueError(f"{directory} is a cluster member's: start it with --cluster HOST:PORT as before")
-                self.wiring = LocalLog(directory / "wiring", call_soon=call_soon, on_failure=on_wiring_failure)
-            if options.cluster is not None:
+                log = partial(LocalLog, directory / "wiring", call_soon=call_soon, on_failure=on_wiring_failure)
+                self._open_alone(log, opened)
+            else:
                 self.aside = set_aside(directory)
-            try:
-                self.journal = Journal.open(directory / "journal", options.journal, call_soon, on_journal_state, watch)
-            except DamagedJournal as damage:
-                if options.cluster is None:
-                    raise
-                self._damage = damage  # what becomes of it, the wiring decides
+                try:
+                    self._open_journal(opened)
+                except DamagedJournal as damage:
+                    self._damage = damage  # what becomes of it, the wiring decides
+            self.incarnation = self.parts.number
         except BaseException:
             self.close()
             raise
         return self
+
+    def _open_alone(self, log: Callable[[], LocalLog], opened: Callable[[], Journal]) -> None:
+        """Of a node that nobody can rebuild. Nothing is made before it is known that nothing is missing."""
+        parts = self.parts
+        directory = parts.directory
+        if (directory / "raft").exists() or parts.identity.cluster_id:
+            raise ValueError(f"{directory} is a cluster member's: start it with --cluster HOST:PORT as before")
+        if not parts.is_there(WIRING):
+            parts.check(WIRING, NOTHING, lived=parts.journal_was_used)
+        wiring = self.wiring = log()
+        if not parts.is_there(JOURNAL):
+            parts.check(JOURNAL, NOTHING, lived=any(True for _ in wiring.map.lasting_queues()))
+        journal = self.journal = opened()
+        parts.recognise((wiring.stamp, journal.index.stamp))
+        parts.check(WIRING, Found(True, wiring.stamp))
+        parts.check(JOURNAL, Found(True, journal.index.stamp))
+
+    def _open_journal(self, opened: Callable[[], Journal]) -> None:
+        """A member's. Raises DamagedJournal, with nothing made or changed."""
+        parts = self.parts
+        directory = parts.directory / "journal"
+        lost = is_marked(parts.directory)  # it was given up, and is another one from now on
+        if not parts.is_there(JOURNAL) and not lost:
+            used = parts.identity.starts > 0 and RAFT not in parts.identity.parts and parts.is_there(RAFT)
+            if what := parts.trouble(JOURNAL, NOTHING, lived=used):
+                raise DamagedJournal(directory, "", None, what)
+        self.journal = opened()
+        what = parts.trouble(JOURNAL, Found(True, self.journal.index.stamp))
+        if what is not None and not lost:
+            self.journal.close()
+            self.journal = None
+            raise DamagedJournal(directory, "", None, what)
 
     @property
     def watched(self) -> int | None:
@@ -135,7 +173,19 @@ class Storage:
 
             node.part = Part(node)
         recovered(node, journal).adopt_into(node)
+        self._bind(journal)
         return node
+
+    def _bind(self, journal: Journal) -> None:
+        """What was read is what this node goes on with."""
+        parts, wiring = self.parts, self.wiring
+        parts.keep_identity()
+        stamps = {JOURNAL: parts.stamp_of(Found(True, journal.index.stamp))}
+        journal.put_stamp(stamps[JOURNAL])
+        if isinstance(wiring, LocalLog):
+            stamps[WIRING] = parts.stamp_of(Found(True, wiring.stamp))
+            wiring.put_stamp(stamps[WIRING])
+        parts.list_parts(stamps)
 
     def checkpoint(self, node: Node, then: Callable[[], object]) -> None:
         """To be called while no group is under way: what the queues hold is then what the log says up to its end."""
@@ -173,6 +223,7 @@ class Storage:
             await asyncio.wait_for(last.wait(), max(0.1, end_s - loop.time()))
         except TimeoutError:
             return False
+        self._settled = True
         return True
 
     def close(self) -> None:
@@ -183,6 +234,10 @@ class Storage:
         wiring = getattr(self, "wiring", None)
         if isinstance(wiring, LocalLog):
             wiring.close()
+        if self._settled:
+            self._settled = False
+            with contextlib.suppress(OSError):  # it was only to make the next start quicker
+                self.parts.stopped()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

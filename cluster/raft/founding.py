@@ -11,6 +11,8 @@ is founded says so when it introduces itself, so that this cannot happen to a si
 
 from __future__ import annotations
 
+import msgspec
+
 from .identity import Founder, Identity, raft_id
 from .messages import Introduce
 
@@ -48,9 +50,9 @@ class Founding:
         me = self._identity
         if other.voters:
             if me.raft_id in other.voters:
-                self.over = Identity(me.name, me.disk_id, me.session, me.founders, other.voters)
+                self.over = msgspec.structs.replace(me, voters=other.voters)
             else:
-                self.over = Identity(me.name, me.disk_id, me.session, (), ())
+                self.over = msgspec.structs.replace(me, founders=(), voters=())
             return
         if other.founders != me.creed:
             mine, theirs = ", ".join(me.creed), ", ".join(other.founders) or "nobody (it joins)"
@@ -63,4 +65,4 @@ class Founding:
         me = self._identity
         if all(f.name in self._disks for f in self._founders):
             voters = tuple(sorted(raft_id(f.name, self._disks[f.name]) for f in self._founders))
-            self.over = Identity(me.name, me.disk_id, me.session, me.founders, voters)
+            self.over = msgspec.structs.replace(me, voters=voters)

@@ -4,8 +4,10 @@
     join             with nothing: a learner, that is sent everything
     migrate_local    with the map of a node that was alone: a cluster of one, which others join
 
-Raft knows a node by name and disk, "name/disk" (guard rail G12). A founder does not know the others' disks when it
-is formatted, so founding takes a round of introductions (founding.py), and the voters are written down after it.
+Raft knows a node by name and disk, "name/disk" (guard rail G12), and the disk is this log: a node that has kept its
+messages and lost its log has promised votes and entries that it does not remember. So it comes back under another id,
+as a learner. The map keeps the id as `Member.log_id`. A founder does not know the others' disks when it is formatted,
+so founding takes a round of introductions (founding.py), and the voters are written down after it.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
 
     name: NodeId
     disk_id: str
+    """Made with this log: a log that was lost is never gone on with under the same Raft id."""
     session: int
     """How often the node has started on this disk."""
     founders: tuple[Founder, ...]
@@ -56,6 +59,10 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     """Raft ids with which the cluster was founded; empty: it joined, or founding is not over."""
     format: int = FORMAT
     """Of the file: stands here in every version. The first release wrote none, which is 1."""
+    home: str = ""
+    """The disk id of the data directory that this log belongs to; empty: the first release did not say."""
+    starts: int = 0
+    """The number of the last start of the node that used this log."""
 
     @property
     def raft_id(self) -> str:
@@ -81,19 +88,22 @@ def name_of(raft_id_: str) -> NodeId:
     return NodeId(raft_id_.rpartition("/")[0])
 
 
-def found(disk: Disk, name: NodeId, disk_id: str, founders: Sequence[Founder]) -> None:
+def found(disk: Disk, name: NodeId, disk_id: str, founders: Sequence[Founder], home: str = "") -> None:
     """Format the directory of a founding member; `founders` has all of them, this one too, on each alike."""
     ordered = tuple(sorted(founders, key=lambda f: (f.witness, f.name)))
     assert any(f.name == name for f in ordered), "a founder is one of the founders"
-    write(disk, Identity(name, disk_id, 0, ordered, ()))
+    write(disk, Identity(name, disk_id, 0, ordered, (), home=home))
 
 
-def join(disk: Disk, name: NodeId, disk_id: str) -> None:
-    """Format the directory of a node that joins a cluster, which must have it as a member (AddMember)."""
-    write(disk, Identity(name, disk_id, 0, (), ()))
+def join(disk: Disk, name: NodeId, disk_id: str, home: str = "", session: int = 0) -> None:
+    """Format the directory of a node that joins a cluster, which must have it as a member (AddMember). `session`: as
+    many starts as the others may know of."""
+    write(disk, Identity(name, disk_id, session, (), (), home=home))
 
 
-def migrate_local(disk: Disk, name: NodeId, disk_id: str, address: str, map_: ClusterMap, next_index: LogIndex) -> None:
+def migrate_local(
+    disk: Disk, name: NodeId, disk_id: str, address: str, map_: ClusterMap, next_index: LogIndex, home: str = ""
+) -> None:
     """Format the directory of a node that was alone: its map becomes the first snapshot, with it as the one member.
 
     `next_index` is the first that the local log has given to nobody (`LogStore.load().next_index`): indices go
@@ -101,7 +111,7 @@ def migrate_local(disk: Disk, name: NodeId, disk_id: str, address: str, map_: Cl
     """
     me = raft_id(name, disk_id)
     map_.apply(next_index, c.AddMember(name=name, address=address))
-    establish(disk, Identity(name, disk_id, 0, (Founder(name, address),), (me,)), map_)
+    establish(disk, Identity(name, disk_id, 0, (Founder(name, address),), (me,), home=home), map_)
 
 
 def founders_map(founders: Sequence[Founder]) -> ClusterMap:

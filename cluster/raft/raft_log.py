@@ -94,9 +94,10 @@ class RaftLog:
         on_leading: Callable[[int], object] | None = None,
         say: Callable[[str], object] | None = None,
         snapshot_every: int = SNAPSHOT_EVERY,
+        start: tuple[str, int] = ("", 0),
     ) -> None:
-        """Open a formatted directory; a snapshot is taken when what follows the last one is longer than it, and than
-        the map."""
+        """Open a formatted directory; `start` is its data directory's disk id and number of starts. A snapshot is taken
+        when what follows the last one is longer than it, and than the map."""
         self._disk = disk
         self._now_s = now_s
         self._chance = chance
@@ -125,7 +126,7 @@ class RaftLog:
         self._closed = False
         self._fold = Fold()
         self._core: Core | None = None
-        self._founding = Founding(self._started())
+        self._founding = Founding(self._started(*start))
         self._proposals = Proposals(self.me_id, self.session)
         self._found()
 
@@ -145,6 +146,11 @@ class RaftLog:
     def me_id(self) -> str:
         """This node as Raft knows it: "name/disk"."""
         return self._identity.raft_id
+
+    @property
+    def log_id(self) -> str:
+        """What a Raft id has of this log, behind the name."""
+        return self._identity.disk_id
 
     @property
     def session(self) -> int:
@@ -300,12 +306,12 @@ class RaftLog:
 
     # ---- beginning ----
 
-    def _started(self) -> Identity:
+    def _started(self, home: str, starts: int) -> Identity:
         """The identity, with one more start."""
         identity = identities.read(self._disk)
         if identity is None:
             raise DamagedLog(f"{self._disk.path}: not the directory of a member: found a cluster, or join one, first")
-        self._identity = msgspec.structs.replace(identity, session=identity.session + 1)
+        self._identity = msgspec.structs.replace(identity, session=identity.session + 1, home=home, starts=starts)
         identities.write(self._disk, self._identity)
         return self._identity
 
@@ -589,5 +595,5 @@ def _is_proposal(entry: bytes) -> bool:
 def _raft_id_of(member: Member, voters: tuple[str, ...]) -> str:
     """A member that never registered is known by its place among the founders."""
     if member.disk_id:
-        return raft_id(member.name, member.disk_id)
+        return raft_id(member.name, member.log_id or member.disk_id)
     return next((voter for voter in voters if name_of(voter) == member.name), raft_id(member.name, ""))

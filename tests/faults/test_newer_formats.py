@@ -153,9 +153,19 @@ def newer_raft_identity(before: bytes) -> bytes:
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
-def raft_identity_of_the_first_release(before: bytes) -> bytes:
-    body = msgspec.msgpack.encode(msgspec.msgpack.decode(before[4:])[:5])
-    return struct.pack("<I", zlib.crc32(body)) + body
+def to_the_first_release(data: Path) -> None:
+    """As the first release wrote who a member is."""
+    file = data / "raft" / "identity"
+    body = msgspec.msgpack.encode(msgspec.msgpack.decode(file.read_bytes()[4:])[:5])
+    file.write_bytes(struct.pack("<I", zlib.crc32(body)) + body)
+    now = json.loads((data / "identity").read_text())
+    before = {name: now[name] for name in ("name", "disk_id", "cluster_id")}
+    (data / "identity").write_text(json.dumps({"format": 1, **before}))
+    (data / "starts").write_text(str(now["starts"]))
+    index = Index(data / "journal")
+    with index._env.begin(write=True) as txn:
+        txn.delete(b"stamp", db=index._journal)
+    index.close()
 
 
 @pytest.mark.parametrize(
@@ -176,15 +186,17 @@ async def test_a_member_with_a_raft_file_of_a_newer_release(
         "start that one"
     )
     assert file.read_bytes() == newer(before), "nothing was changed"
-    file.write_bytes(raft_identity_of_the_first_release(before) if name == "identity" else before)
+    file.write_bytes(before)
+    if name == "identity":
+        to_the_first_release(fleet.node("a").data_dir)
     await again(fleet)
 
 
 async def test_a_member_whose_log_has_a_command_of_a_newer_release(fleet: Fleet) -> None:
     await found(fleet)
-    raft = fleet.node("a").data_dir / "raft"
-    shutil.copytree(raft, fleet.directory / "before")
-    disk = FileDisk(raft)
+    data = fleet.node("a").data_dir
+    shutil.copytree(data, fleet.directory / "before")
+    disk = FileDisk(data / "raft")
     journal = Journal(disk)
     newer = Envelope("b/elsewhere", 1, 1, bytes((c.VERSION + 1,)) + c.encode(COMMAND)[1:])
     journal.add(seal(newer), journal[-1][1] + 1, journal.getCurrentTerm())
@@ -193,8 +205,8 @@ async def test_a_member_whose_log_has_a_command_of_a_newer_release(fleet: Fleet)
     fleet.launch("a", "--cluster", fleet.at("a"))
     said = await fleet.refused("a")
     assert "cannot be read (command version 2 is not 1): it comes from a newer release; upgrade this node" in said
-    shutil.rmtree(raft)
-    (fleet.directory / "before").rename(raft)
+    shutil.rmtree(data)
+    (fleet.directory / "before").rename(data)
     await again(fleet)
 
 

@@ -1,0 +1,109 @@
+"""A member's Raft log before it is opened: is it the one that this node had, and how does it come to be (waits).
+
+    sound        as it is
+    new          founded, joined, or migrated from the wiring log of a node that was alone
+    damaged      (binding.py: missing, another's, older than the last start) set aside, and made anew under another Raft
+                 id as that of a node that joins: it has no vote until the others have replaced the one that it was.
+                 Refused when this node knows of no others: they could not bring anything back
+
+Under its old id such a node would vote with an empty log, and could elect somebody who lacks what it had acknowledged.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.server.addresses import remembered
+from broker.server.binding import NOTHING, RAFT, WIRING, Found, Remedy, remedy
+from broker.server.endings import Unstarted
+from broker.server.parts import WHAT_A_MEMBER_DOES, DamagedDirectory, Parts, put_aside
+from cluster.ids import NodeId
+from cluster.local_log import LocalLog
+from cluster.raft import identity as raft_identity
+from cluster.raft.disk import FileDisk
+from cluster.raft.identity import Founder
+from cluster.state import ClusterMap
+from journal.stamp import Stamp
+
+
+@dataclass(slots=True)
+class RaftDirectory:
+    """DIR/raft of one node at one start. `prepare`, then open the log, then `list`."""
+
+    parts: Parts
+    name: NodeId
+    founders: list[Founder]
+    own: str
+    """The address at which the others reach this node."""
+    log: Callable[[Path], LocalLog]
+    """Opens the wiring log of a node that was alone."""
+    rebuilt: str = ""
+    """Why the log is made anew, and where the damaged one was put."""
+
+    @property
+    def path(self) -> Path:
+        return self.parts.directory / RAFT
+
+    def prepare(self) -> FileDisk:
+        """It is formatted, and what it has been. Raises DamagedDirectory, Unstarted, LogFailure, OSError."""
+        parts, found = self.parts, self._found()
+        wiring = parts.is_there(WIRING)
+        others = len(self.founders) > 1 or len(remembered(parts.directory)) > 1
+        alone = not found.there and RAFT not in parts.identity.parts and (wiring or WIRING in parts.identity.parts)
+        lived = parts.identity.starts > 0 and not alone and parts.journal_was_used
+        match remedy(RAFT, parts.verdict(RAFT, found, lived), True, others):
+            case Remedy.REFUSE:
+                raise DamagedDirectory(f"{self.path}: {parts.trouble(RAFT, found, lived)}. {WHAT_A_MEMBER_DOES}")
+            case Remedy.REBUILD:
+                self.rebuilt = f"{self.path}: {parts.trouble(RAFT, found, lived)}"
+                if found.there:
+                    self.rebuilt += f". It was set aside as {put_aside(self.path)}"
+                disk = FileDisk(self.path)
+                # no number of a start may come twice: others may know of this disk's last one
+                raft_identity.join(disk, self.name, _log_id(), parts.identity.disk_id, parts.identity.starts)
+            case Remedy.USE:
+                disk = FileDisk(self.path)
+                if not found.there:
+                    self._format(disk, wiring)
+        return disk
+
+    def _found(self) -> Found:
+        if not self.parts.is_there(RAFT):
+            return NOTHING
+        known = raft_identity.read(FileDisk(self.path))
+        if known is None or not known.home:
+            return Found(known is not None, None)
+        return Found(True, Stamp(known.home, known.disk_id, known.starts))
+
+    def _format(self, disk: FileDisk, alone: bool) -> None:
+        parts, home = self.parts, self.parts.identity.disk_id
+        if remembered(parts.directory):
+            raft_identity.join(disk, self.name, _log_id(), home)
+        elif alone:
+            if len(self.founders) > 1:
+                raise Unstarted(
+                    f"{parts.directory} holds what this node kept while it was alone: start it without --peers (with "
+                    "--cluster), then let the others join it"
+                )
+            log = self.log(parts.directory / WIRING)
+            try:
+                parts.check(WIRING, Found(True, log.stamp))
+                assert isinstance(log.map, ClusterMap), "the local log folds into a map"
+                raft_identity.migrate_local(disk, self.name, _log_id(), self.own, log.map, log.next_index, home)
+            finally:
+                log.close()
+        else:
+            parts.check(WIRING, NOTHING)
+            raft_identity.found(disk, self.name, _log_id(), self.founders, home)
+
+    def list(self, log_id: str) -> None:
+        """The log is open and stamped, and nobody has heard of it yet. Raises OSError."""
+        stamp = Stamp(self.parts.identity.disk_id, log_id, self.parts.number)
+        self.parts.list_parts({RAFT: stamp}, without=WIRING)
+
+
+def _log_id() -> str:
+    return uuid.uuid4().hex

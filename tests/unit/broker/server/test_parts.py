@@ -1,0 +1,114 @@
+"""The parts of a directory on a real disk: what a start finds, stamps and lists."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.server.binding import JOURNAL, NOTHING, WIRING, Found
+from broker.server.identity import Identity, keep, stored
+from broker.server.parts import DamagedDirectory, Parts, put_aside
+from journal.index import Index
+from journal.stamp import Stamp
+
+
+def started(directory: Path, *parts: str) -> dict[str, Stamp]:
+    """One start of a node that has these parts; their stamps."""
+    at = Parts(directory)
+    at.keep_identity()
+    listed = at.identity.parts
+    stamps = {
+        part: at.stamp_of(
+            Found(True, Stamp(at.identity.disk_id, listed[part].part_id, listed[part].starts))
+            if part in listed
+            else NOTHING
+        )
+        for part in parts
+    }
+    at.list_parts(stamps)
+    return stamps
+
+
+def test_starts_are_counted_and_parts_keep_their_ids(tmp_path: Path) -> None:
+    first = started(tmp_path, JOURNAL, WIRING)
+    second = started(tmp_path, JOURNAL, WIRING)
+    assert [stamp.starts for stamp in (*first.values(), *second.values())] == [1, 1, 2, 2]
+    assert first[JOURNAL].part_id == second[JOURNAL].part_id != second[WIRING].part_id
+    assert first[JOURNAL].disk_id == second[WIRING].disk_id
+    known = stored(tmp_path)
+    assert known is not None
+    assert (known.starts, known.stopped, known.parts[JOURNAL].starts) == (2, False, 2)
+
+
+def test_an_end_in_order_is_noted_until_the_next_start(tmp_path: Path) -> None:
+    started(tmp_path, JOURNAL)
+    at = Parts(tmp_path)
+    at.stopped()
+    assert Parts(tmp_path).identity.stopped is False, "that start has listed nothing, so it did not stop either"
+    at.list_parts({})
+    at.stopped()
+    assert Parts(tmp_path).identity.stopped
+    started(tmp_path, JOURNAL)
+    assert not Parts(tmp_path).identity.stopped
+
+
+def test_a_missing_part_is_told_in_one_line(tmp_path: Path) -> None:
+    started(tmp_path, JOURNAL, WIRING)
+    before = (tmp_path / "identity").read_bytes()
+    with pytest.raises(
+        DamagedDirectory, match=r"journal: it is missing or empty, but .*\. Nothing was changed\. Put"
+    ) as it:
+        Parts(tmp_path).check(JOURNAL, NOTHING)
+    assert it.value.exit_code == 70
+    assert "\n" not in str(it.value)
+    assert (tmp_path / "identity").read_bytes() == before
+
+
+def test_what_a_release_without_stamps_has_counted_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "starts").write_text("41")
+    assert started(tmp_path, JOURNAL)[JOURNAL].starts == 42
+    assert not (tmp_path / "starts").exists()
+
+
+def test_an_identity_of_format_1(tmp_path: Path) -> None:
+    (tmp_path / "starts").write_text("3")
+    old = {"format": 1, "name": "a", "disk_id": "d", "cluster_id": "c"}
+    (tmp_path / "identity").write_text(json.dumps(old))
+    assert stored(tmp_path) == Identity("a", "d", "c", 3)
+    keep(tmp_path, Identity("a", "d", "c", 4))
+    assert json.loads((tmp_path / "identity").read_text())["format"] == 2
+    assert stored(tmp_path) == Identity("a", "d", "c", 4)
+
+
+def test_a_lost_identity_is_what_all_parts_say(tmp_path: Path) -> None:
+    stamps = started(tmp_path, JOURNAL, WIRING)
+    (tmp_path / "identity").unlink()
+    at = Parts(tmp_path)
+    at.recognise(stamps.values())
+    assert (at.identity.disk_id, at.number) == (stamps[JOURNAL].disk_id, 2)
+    at.check(JOURNAL, Found(True, stamps[JOURNAL]))
+    at = Parts(tmp_path)
+    at.recognise((stamps[WIRING], None))
+    with pytest.raises(DamagedDirectory):
+        at.check(WIRING, Found(True, stamps[WIRING]))
+
+
+def test_the_journal_keeps_its_stamp(tmp_path: Path) -> None:
+    index = Index(tmp_path)
+    assert index.stamp is None
+    index.put_stamp(Stamp("disk", "journal", 3))
+    index.close()
+    index = Index(tmp_path, readonly=True)
+    assert index.stamp == Stamp("disk", "journal", 3)
+    index.close()
+
+
+def test_what_is_put_aside_takes_no_other_name(tmp_path: Path) -> None:
+    places = []
+    for _ in range(2):
+        (tmp_path / "raft").mkdir()
+        places.append(put_aside(tmp_path / "raft"))
+    assert len(set(places)) == 2
+    assert all(place.name.startswith("raft.damaged-") for place in places)
