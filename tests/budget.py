@@ -106,6 +106,20 @@ def changed() -> frozenset[str] | None:
 
 
 @cache
+def mirrors() -> frozenset[str]:
+    """The files of tests that changed since the last commit, or that mirror what did: `broker/a/b.py` is tested by a
+    file below `tests/unit/broker/a` that ends with `b.py`."""
+    named = _git("diff", "--name-only", "HEAD") + _git("ls-files", "--others", "--exclude-standard")
+    files = named.split() or _git("diff", "--name-only", "HEAD~1").split()
+    found = {file for file in files if file.startswith("tests/")}
+    for path in map(Path, files):
+        found |= {
+            str(test.relative_to(ROOT)) for test in (ROOT / "tests/unit" / path.parent).glob(f"test_*{path.stem}.py")
+        }
+    return frozenset(found)
+
+
+@cache
 def whole(folder: str) -> str:
     """Why all tests of a folder of `CODE_OF` are run; "" when their smoke is enough."""
     if TIER != "commit":

@@ -35,6 +35,7 @@ def rows(page: Page) -> Locator:
     return page.get_by_role("button", name=re.compile(r"^Message \d+$"))
 
 
+@pytest.mark.smoke
 def test_messages_are_found_by_a_filter_and_shown_whole(visit: Visit, api: httpx.Client) -> None:
     for number in range(4):
         body = json.dumps({"number": number, "name": "<b>ü</b>"})

@@ -14,6 +14,7 @@ from tests.browser.visit import Visit
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.mark.smoke
 def test_a_channel_is_found_by_its_connection_and_its_queue(visit: Visit, node: Broker, api: httpx.Client) -> None:
     api.put("queues/%2F/jobs", json={})
     parameters = pika.URLParameters(node.url)

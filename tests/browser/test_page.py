@@ -46,6 +46,7 @@ def publish(api: httpx.Client, queue: str, count: int) -> None:
         assert api.post("exchanges/%2F/amq.default/publish", json=sent).json() == {"routed": True}
 
 
+@pytest.mark.smoke
 def test_who_is_not_signed_in_sees_a_form_and_who_errs_is_told(visit: Visit) -> None:
     page = visit.page
     page.goto(visit.url)
@@ -94,6 +95,7 @@ def test_a_queue_is_seen_to_get_messages(visit: Visit, api: httpx.Client) -> Non
     expect(page.locator(".chart canvas").first).to_be_visible()
 
 
+@pytest.mark.smoke
 def test_a_queue_is_declared_filled_read_purged_and_deleted_by_the_forms(visit: Visit, api: httpx.Client) -> None:
     page = visit.sign_in(at="#/queues")
     form = page.get_by_role("form", name="Declare a queue")

@@ -27,6 +27,7 @@ def sure(page: Page, button: str, deed: str) -> None:
     dialog.get_by_role("button", name=deed).click()
 
 
+@pytest.mark.smoke
 def test_a_vhost_is_made_limited_and_deleted(visit: Visit, api: httpx.Client) -> None:
     page = visit.sign_in(at="#/vhosts")
     form = page.get_by_role("form", name="Set a vhost")

@@ -76,6 +76,7 @@ def owner(cluster: Cluster, queue: str) -> str:
     return str(cluster.api.get(f"queues/%2F/{queue}").json()["owner"])
 
 
+@pytest.mark.smoke
 def test_a_queue_shows_which_ways_it_went(cluster: Cluster, visit: Visit) -> None:
     first = owner(cluster, "q1")
     second = next(name for name in NAMES if name != first)

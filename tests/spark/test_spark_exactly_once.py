@@ -66,6 +66,7 @@ def test_each_batch_is_seen_once_also_when_it_comes_again(spark: Any, broker: Tr
     assert broker.ledger == {query: 2}
 
 
+@pytest.mark.smoke
 def test_a_task_that_dies_half_way_leaves_nothing(spark: Any, broker: TransactionNode, tmp_path: Path) -> None:
     from pyspark.sql.functions import udf
 

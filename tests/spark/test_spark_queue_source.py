@@ -127,6 +127,7 @@ def until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.1)
 
 
+@pytest.mark.smoke
 def test_a_query_takes_what_is_there_and_goes_on_where_it_was(
     spark: Any, queue: TakenQueue, source: Options, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def counted(bodies: list[bytes]) -> Counter[int]:
 # -- batches -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_a_frame_is_written(spark: Any, queue: Any, sink: Sink) -> None:
     write(numbers(spark, 25_000), sink(routingKey=queue.name))
     found = queue.take()

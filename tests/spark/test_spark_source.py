@@ -92,6 +92,7 @@ class Query:
         return sorted((row.offset, int(row.n)) for row in found)
 
 
+@pytest.mark.smoke
 def test_a_stream_as_a_batch(spark: Any, stream: StreamQueue, source: Any) -> None:
     stream.add(0, 500)
     for more in ({}, {"minPartitions": "3"}, {"maxRecordsPerPartition": "100"}):

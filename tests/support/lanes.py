@@ -7,10 +7,12 @@ that take long to make: a file, or more.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from xdist.scheduler.loadscope import LoadScopeScheduling
 from xdist.workermanage import WorkerController
+
+from tests import budget
 
 WAITING: Final = ("tests/spark", "tests/browser", "tests/faults", "tests/conformance", "tests/interop", "tests/fuzz")
 SLOW: Final = (
@@ -32,9 +34,10 @@ def unit_of(test: str) -> str:
     return path
 
 
-def order(unit: str, count: int) -> tuple[int, int]:
+def order(unit: str, count: int) -> tuple[bool, int, int]:
     """The key by which units are sorted."""
-    return next((place for place, start in enumerate(SLOW) if unit.startswith(start)), len(SLOW)), -count
+    place = next((place for place, start in enumerate(SLOW) if unit.startswith(start)), len(SLOW))
+    return not (budget.BRIEF and unit in budget.mirrors()), place, -count
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
@@ -47,12 +50,9 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         waits = node.gateway.id != "gw0"
-        best = min(
-            self.workqueue.items(), key=lambda unit: (unit[0].startswith(WAITING) != waits, order(*_sized(unit)))
-        )
-        self.workqueue.move_to_end(best[0], last=False)
+
+        def key(unit: str) -> tuple[bool, tuple[bool, int, int]]:
+            return unit.startswith(WAITING) != waits, order(unit, len(self.workqueue[unit]))
+
+        self.workqueue.move_to_end(min(self.workqueue, key=key), last=False)
         super()._assign_work_unit(node)
-
-
-def _sized(unit: tuple[str, dict[str, Any]]) -> tuple[str, int]:
-    return unit[0], len(unit[1])
