@@ -16,7 +16,6 @@ from rich.text import Text
 
 from broker.cli.endings import FAILED, UNREACHABLE, Failed
 from broker.cli.watching import watch, watch_lines
-from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -79,7 +78,7 @@ def _as_in_a_terminal() -> None:
 def test_ctrl_c_is_a_good_end(served, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     words = [sys.executable, "-m", "broker.cli.main", "queues", "list", "--json", "--watch", "0.1"]
     words += ["--data-dir", str(served.directory)]
-    process = processes.popen(
+    process = subprocess.Popen(
         words,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
