@@ -25,7 +25,12 @@ to the other replicas. The names that share that table are told apart by their f
 
 A value of 0 takes a name out of the table.
 
-Bounds: NAMED_MAX clients per queue, the one that was silent for longest goes, and as many dying queues (nobody tells
+A number follows its message. That of a client's message which never comes to the log (a transient one, or any in a
+queue of durability "memory") does not either: from then on there is a second table in memory (`ClientNumbers`), and a
+later number that does come to the log says there that these are not here. After a crash they are stored, if they come
+again, as all that was lost.
+
+Bounds: NAMED_MAX clients per queue, the one that was silent for longest goes, and DYING_MAX dying queues (nobody tells
 that one was deleted), of each the numbers in the last DEAD_BUCKETS buckets. REFUSED_BUCKETS per client, the lowest
 goes, and REFUSED_MAX of these in all: those of the client go that was not refused for longest. What was refused and
 forgotten is not taken for known: beyond these two bounds a number that is sent again may be stored twice, and is not
@@ -39,22 +44,19 @@ from bisect import insort
 from collections.abc import Mapping
 from typing import Final
 
+from broker.queues.client_numbers import NAMED_MAX, ClientNumbers, MemoryTable
 from broker.queues.ring import Ring
 
-NAMED_MAX: Final = 10_000
+DYING_MAX: Final = 10_000
 DEAD_BUCKETS: Final = 64
 BUCKET_BITS: Final = 63
 DEAD_SPREAD: Final = BUCKET_BITS * (DEAD_BUCKETS - 1)
 """A dying queue never sends a number so much higher than one that is still open: its target would have forgotten."""
-REFUSED_BUCKETS: Final = 64
-REFUSED_MAX: Final = 10_000
-"""Of these buckets, of all clients of a queue."""
-REFUSED_BITS: Final = 31
+FLEETING_RANGES: Final = 64
+"""So many ranges of numbers that are in memory alone are remembered of a client, for the next of its numbers that comes
+to the log; beyond them the lowest are taken for one."""
 DEAD_LETTERS: Final = b"\0dlx"
 HAD_CONSUMERS: Final = b"c"
-REFUSED: Final = 1
-TAKEN_SINCE: Final = 2
-"""What the two bits of a refused number say."""
 _QUEUE_ID: Final = struct.Struct(">Q")
 _GAP: Final = struct.Struct(">I")
 
@@ -87,117 +89,78 @@ def forget_proxies(ring: Ring, alive: Mapping[str, int]) -> None:
 class Producers:
     """The clients and dying queues that number what they publish into one queue."""
 
-    __slots__ = ("_dying", "_named", "_refused", "_refused_buckets", "_ring")
+    __slots__ = ("_dying", "_fleeting", "_logged", "_memory", "_ring")
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._refused: dict[bytes, list[int]] = {}  # client to its buckets, ascending; who was refused last at the end
-        self._named: dict[bytes, None] = {}  # clients, the longest silent first
+        self._logged = ClientNumbers(ring)
+        self._memory: ClientNumbers | None = None
+        """What is known beyond the log; None: nothing is."""
+        self._fleeting: dict[bytes, list[list[int]]] = {}
+        """Client to the ranges (first, last) of such numbers above what the log has of it."""
         self._dying: dict[bytes, list[int]] = {}  # queues to their buckets, ascending; the longest silent first
-        for name in ring.producers:  # who was heard later stands behind, by whichever of his names
+        for name in ring.producers:
             if name[:1] == b"d":
                 source, (bucket,) = name[1 : -_QUEUE_ID.size], _QUEUE_ID.unpack(name[-_QUEUE_ID.size :])
                 self._dying[source] = self._dying.pop(source, [])
                 insort(self._dying[source], bucket)
-            elif name[:1] == b"p":
-                self._named.pop(name[1:], None)
-                self._named[name[1:]] = None
-            elif name[:1] == b"h":
-                (bucket,), client = _QUEUE_ID.unpack_from(name, 1), name[1 + _QUEUE_ID.size :]
-                self._named.pop(client, None)
-                self._named[client] = None
-                self._refused[client] = self._refused.pop(client, [])
-                insort(self._refused[client], bucket)
-        self._refused_buckets = sum(map(len, self._refused.values()))
-        # of whom nothing but a floor is left, nothing can be confirmed in error: they go first
-        floors = [name[1:] for name in ring.producers if name[:1] == b"f" and name[1:] not in self._named]
-        if floors:
-            self._named = dict.fromkeys(floors) | self._named
 
     def knows(self, producer: bytes, number: int) -> bool:
         """Whether this publish is in the queue, or was."""
         if is_dead_letter(producer):
             name, bit = _bucket(producer, number)
             return bool(self._ring.producers.get(name, 0) >> bit & 1)
-        if number >= self._ring.producers.get(b"p" + producer, 0):
-            return False
-        said = self._refusal(producer, number)
-        return said & TAKEN_SINCE > 0 if number < self._floor(producer) else said != REFUSED
+        return (self._memory or self._logged).knows(producer, number)
 
-    def _floor(self, client: bytes) -> int:
-        return self._ring.producers.get(b"f" + client, 0)
-
-    def _refusal(self, producer: bytes, number: int) -> int:
-        if producer not in self._refused:
-            return 0
-        name, bit = _refused_bucket(producer, number)
-        return self._ring.producers.get(name, 0) >> bit & 3
-
-    def note(self, producer: bytes, number: int) -> None:
-        """A publish that is not known is appended in this turn."""
+    def note(self, producer: bytes, number: int, fleeting: bool = False) -> None:
+        """A publish that is not known is appended in this turn; `fleeting`: its message never comes to the log."""
         assert not self.knows(producer, number), "a publish is noted once"
         if is_dead_letter(producer):
             self._note_dead(producer, number)
             return
-        name = b"p" + producer
-        if self._refusal(producer, number) == REFUSED or number < self._floor(producer):
-            self._say(producer, number, REFUSED | TAKEN_SINCE)
-        if number >= self._ring.producers.get(name, 0):
-            self._ring.produced(name, number + 1)
-        self._heard(producer)
+        if fleeting and self._memory is None:
+            self._memory = ClientNumbers(MemoryTable(self._ring))
+        if self._memory is not None:
+            self._memory.note(producer, number)
+        if fleeting:
+            self._note_fleeting(producer, number)
+        elif not self._logged.knows(producer, number):
+            self._tell_fleeting(producer, number)
+            self._logged.note(producer, number)
 
     def refuse(self, producer: bytes, number: int) -> bool:
         """A publish that is not known finds no room. It must not seem known once a later one is taken; whether that was
         news for the log."""
         assert not self.knows(producer, number), "what is here is not refused"
-        if is_dead_letter(producer) or self._refusal(producer, number) == REFUSED:
+        if is_dead_letter(producer):
             return False
-        self._say(producer, number, REFUSED)
-        self._heard(producer)
-        return True
+        if self._memory is not None:
+            self._memory.refuse(producer, number)
+        return not self._logged.knows(producer, number) and self._logged.refuse(producer, number)
 
-    def _say(self, client: bytes, number: int, bits: int) -> None:
-        """Adds the bits to what is said of one number."""
-        name, bit = _refused_bucket(client, number)
-        buckets = self._refused[client] = self._refused.pop(client, [])
-        if name not in self._ring.producers:
-            insort(buckets, number // REFUSED_BITS)
-            self._refused_buckets += 1
-        self._ring.produced(name, self._ring.producers.get(name, 0) | bits << bit)
-        if len(buckets) > REFUSED_BUCKETS:
-            self._raise_floor(client, (buckets[0] + 1) * REFUSED_BITS)
-            self._forget_refused(client, 1)
-        elif self._refused_buckets > REFUSED_MAX:
-            oldest = next(iter(self._refused))
-            self._raise_floor(oldest, (self._refused[oldest][-1] + 1) * REFUSED_BITS)
-            self._forget_refused(oldest, REFUSED_BUCKETS)
+    def _note_fleeting(self, client: bytes, number: int) -> None:
+        if number < self._logged.upto(client):
+            return  # the log says by itself that it is not here: it was refused, and came again
+        ranges = self._fleeting[client] = self._fleeting.pop(client, [])
+        if ranges and ranges[-1][1] + 1 == number:
+            ranges[-1][1] = number
+        else:
+            insort(ranges, [number, number])
+        if len(ranges) > FLEETING_RANGES:
+            ranges[0][1] = ranges.pop(1)[1]
+        if len(self._fleeting) > NAMED_MAX:
+            del self._fleeting[next(iter(self._fleeting))]
 
-    def _raise_floor(self, client: bytes, number: int) -> None:
-        if number > self._floor(client):
-            self._ring.produced(b"f" + client, number)
-
-    def _forget_refused(self, client: bytes, count: int) -> None:
-        """Takes out so many of the client's buckets, the lowest first."""
-        buckets = self._refused[client]
-        for bucket in buckets[:count]:
-            self._ring.produced(_refused_bucket(client, bucket * REFUSED_BITS)[0], 0)
-            self._refused_buckets -= 1
-        del buckets[:count]
-        if not buckets:
-            del self._refused[client]
-
-    def _heard(self, producer: bytes) -> None:
-        """The client is the one that was silent for the shortest time."""
-        self._named.pop(producer, None)
-        self._named[producer] = None
-        if len(self._named) > NAMED_MAX:
-            oldest = next(iter(self._named))
-            del self._named[oldest]
-            for name in (b"p" + oldest, b"f" + oldest):
-                if name in self._ring.producers:
-                    self._ring.produced(name, 0)
-            if oldest in self._refused:
-                self._forget_refused(oldest, REFUSED_BUCKETS)
+    def _tell_fleeting(self, client: bytes, number: int) -> None:
+        """A number comes to the log: of those below it the log must not say that they are here."""
+        ranges = self._fleeting.get(client, [])
+        while ranges and ranges[0][0] < number:
+            first, last = ranges.pop(0)
+            if last > number:
+                ranges.insert(0, [number + 1, last])
+            self._logged.skip(client, first, min(last, number - 1))
+        if not ranges:
+            self._fleeting.pop(client, None)
 
     def _note_dead(self, producer: bytes, number: int) -> None:
         name, bit = _bucket(producer, number)
@@ -208,7 +171,7 @@ class Producers:
         self._ring.produced(name, self._ring.producers.get(name, 0) | 1 << bit)
         while buckets[0] <= buckets[-1] - DEAD_BUCKETS:
             self._ring.produced(b"d" + source + _QUEUE_ID.pack(buckets.pop(0)), 0)
-        if len(self._dying) > NAMED_MAX:
+        if len(self._dying) > DYING_MAX:
             oldest = next(iter(self._dying))
             for bucket in self._dying.pop(oldest):
                 self._ring.produced(b"d" + oldest + _QUEUE_ID.pack(bucket), 0)
@@ -224,9 +187,3 @@ def _bucket(producer: bytes, number: int) -> tuple[bytes, int]:
     """The name of a dead letter's bucket, and its bit there."""
     bucket, bit = divmod(number, BUCKET_BITS)
     return b"d" + producer[len(DEAD_LETTERS) :] + _QUEUE_ID.pack(bucket), bit
-
-
-def _refused_bucket(client: bytes, number: int) -> tuple[bytes, int]:
-    """The name of a refused number's bucket, and the first of its two bits there."""
-    bucket, place = divmod(number, REFUSED_BITS)
-    return b"h" + _QUEUE_ID.pack(bucket) + client, 2 * place

@@ -156,7 +156,7 @@ class Queue:
         """Appends the message of a producer that numbers its own, unless it is here already; then the ticket is held
         until the original is surely committed."""
         if not self.producers.knows(producer, sequence):
-            self.producers.note(producer, sequence)
+            self.producers.note(producer, sequence, self.ring.journaled and not self.ring.persists(message))
             self.publish((message,), ticket, now_ms)
         elif ticket is not None:
             self.promise(ticket)

@@ -677,6 +677,12 @@ cdef class LocalRing:
     # -- joining ----------------------------------------------------------------------------------------------
 
     @cython.final
+    cdef inline bint goes_to_log(self, Message message) noexcept:
+        return (
+            (message.flags & PERSISTENT or self.past is not None) and self.journaled and self.keeps
+        ) or self.replicated
+
+    @cython.final
     cdef inline int put(self, Message message) except -1:
         cdef uint64_t seq = self.next_seq
         cdef size_t size = PyBytes_GET_SIZE(message.payload)
@@ -692,7 +698,7 @@ cdef class LocalRing:
         s.message = <uint64_t><PyObject *>message
         s.priority = min(message.priority, self.max_priority)
         s.bits = READY
-        if ((message.flags & PERSISTENT or self.past is not None) and self.journaled and self.keeps) or self.replicated:
+        if self.goes_to_log(message):
             s.bits |= PERSIST
         else:
             self.fleeting += 1
@@ -703,6 +709,10 @@ cdef class LocalRing:
         self.resident_bytes += size
         self.resident += 1
         return 0
+
+    def persists(self, Message message not None) -> bool:
+        """Whether a message that is appended now goes to the log."""
+        return self.goes_to_log(message)
 
     def append(self, messages) -> int:
         """Gives the messages the next seqs; returns `next_seq` after them."""

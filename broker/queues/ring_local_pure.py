@@ -235,11 +235,15 @@ class LocalRing:
 
     # -- joining ----------------------------------------------------------------------------------------------
 
+    def persists(self, message: Message) -> bool:
+        """Whether a message that is appended now goes to the log."""
+        lasts = bool(message.flags & PERSISTENT) or self.past is not None
+        return self.replicated or (self.journaled and self.keeps and lasts)
+
     def append(self, messages: Sequence[Message]) -> int:
         """Gives the messages the next seqs; returns `next_seq` after them."""
         for message in messages:
-            lasts = bool(message.flags & PERSISTENT) or self.past is not None
-            persist = self.replicated or (self.journaled and self.keeps and lasts)
+            persist = self.persists(message)
             priority = min(message.priority, self.max_priority)
             slot = _Slot(message, priority, message.body_length, persist)
             self._slots[self.next_seq] = slot

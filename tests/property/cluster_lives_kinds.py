@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from broker.queues import burial, producers
+from broker.queues import burial, client_numbers, producers
 
 RULES: Final[tuple[dict[str, Any], ...]] = (
     {},
@@ -42,15 +42,17 @@ class Limits(NamedTuple):
     buckets: int
 
 
-LIMITS: Final = (Limits(producers.NAMED_MAX, producers.DEAD_BUCKETS), Limits(4, 2))
+LIMITS: Final = (Limits(producers.DYING_MAX, producers.DEAD_BUCKETS), Limits(4, 2))
 
 
 @contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    before = producers.NAMED_MAX, producers.DEAD_BUCKETS, burial.DEAD_SPREAD  # type: ignore[attr-defined]
+    before = producers.DYING_MAX, producers.DEAD_BUCKETS, burial.DEAD_SPREAD  # type: ignore[attr-defined]
     spread = producers.BUCKET_BITS * (limits.buckets - 1)
-    producers.NAMED_MAX, producers.DEAD_BUCKETS, burial.DEAD_SPREAD = *limits, spread  # type: ignore[misc,attr-defined]
+    producers.DYING_MAX, producers.DEAD_BUCKETS, burial.DEAD_SPREAD = *limits, spread  # type: ignore[misc,attr-defined]
+    client_numbers.NAMED_MAX = limits.names  # type: ignore[misc]
     try:
         yield
     finally:
-        producers.NAMED_MAX, producers.DEAD_BUCKETS, burial.DEAD_SPREAD = before  # type: ignore[misc,attr-defined]
+        producers.DYING_MAX, producers.DEAD_BUCKETS, burial.DEAD_SPREAD = before  # type: ignore[misc,attr-defined]
+        client_numbers.NAMED_MAX = before[0]  # type: ignore[misc]

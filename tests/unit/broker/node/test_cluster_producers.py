@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp import methods as m
-from broker.queues import producers
+from broker.queues import client_numbers, producers
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import bodies
 
@@ -13,7 +13,7 @@ from tests.unit.broker.session.harness import bodies
 def test_a_copy_that_was_synced_knows_who_was_silent_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync told the producers by name, so the next owner forgot the one that had just been heard, and stored its
     repeat."""
-    monkeypatch.setattr(producers, "NAMED_MAX", 3)
+    monkeypatch.setattr(client_numbers, "NAMED_MAX", 3)
     cluster = Cluster("a", "b", "c")
     alice = cluster["a"].client()
     alice.declare("q", x_queue_leader_locator="client-local", x_replicas=2)
@@ -40,7 +40,7 @@ def test_a_copy_that_was_synced_knows_who_was_silent_for_longest(monkeypatch: py
 
 def test_a_copy_hears_in_one_group_who_was_heard_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that was heard twice before a group was written stood in it where it had been heard first."""
-    monkeypatch.setattr(producers, "NAMED_MAX", 2)
+    monkeypatch.setattr(client_numbers, "NAMED_MAX", 2)
     cluster = Cluster("a", "b", "c")
     alice = cluster["a"].client()
     alice.declare("q", x_queue_leader_locator="client-local", x_replicas=2)
@@ -72,7 +72,7 @@ def test_who_was_refused_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     known.note(b"v", 1)
     known.note(b"w", 1)
     known.refuse(b"v", 2)
-    monkeypatch.setattr(producers, "NAMED_MAX", 2)
+    monkeypatch.setattr(client_numbers, "NAMED_MAX", 2)
     again = producers.Producers(ring)
     again.note(b"x", 1)
     assert again.knows(b"v", 1)

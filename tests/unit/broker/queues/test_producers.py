@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.queues import client_numbers
 from broker.queues import producers as module
 from broker.queues.producers import BUCKET_BITS, DEAD_SPREAD, Producers, dead_letter_producer
 from broker.queues.ring import Ring
@@ -31,7 +32,7 @@ def test_what_is_known_is_in_the_ring_and_so_with_the_next_owner() -> None:
 
 
 def test_the_client_that_was_silent_for_longest_goes_first(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(module, "NAMED_MAX", 2)
+    monkeypatch.setattr(client_numbers, "NAMED_MAX", 2)
     ring = Ring(1, True)
     producers = Producers(ring)
     for name, number in ((b"x", 1), (b"y", 1), (b"x", 2), (b"z", 1)):
@@ -51,9 +52,9 @@ def test_what_was_refused_is_never_known_though_refusals_are_forgotten(
     """Beyond all bounds a number may be stored twice; a number that was refused is not confirmed for nothing."""
     ring = Ring(1, True)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "REFUSED_BITS", 3)
-        patched.setattr(module, "REFUSED_BUCKETS", buckets_max)
-        patched.setattr(module, "REFUSED_MAX", refused_max)
+        patched.setattr(client_numbers, "REFUSED_BITS", 3)
+        patched.setattr(client_numbers, "REFUSED_BUCKETS", buckets_max)
+        patched.setattr(client_numbers, "REFUSED_MAX", refused_max)
         producers = Producers(ring)
         taken: set[tuple[bytes, int]] = set()
         refused: set[tuple[bytes, int]] = set()
@@ -70,7 +71,7 @@ def test_what_was_refused_is_never_known_though_refusals_are_forgotten(
 
 
 def test_the_next_owner_knows_who_was_silent_for_longest(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(module, "NAMED_MAX", 2)
+    monkeypatch.setattr(client_numbers, "NAMED_MAX", 2)
     ring = Ring(1, True)
     first = Producers(ring)
     for name, number in ((b"x", 1), (b"y", 1), (b"x", 2)):
@@ -106,14 +107,14 @@ def test_what_is_remembered_of_refusals_is_bounded(monkeypatch) -> None:  # type
     producers = Producers(ring)
     for number in range(0, 10_000, 7):
         producers.refuse(b"x", number)
-    assert len(ring.producers) == module.REFUSED_BUCKETS + 1, "and a floor"
+    assert len(ring.producers) == client_numbers.REFUSED_BUCKETS + 1, "and a floor"
     producers.note(b"x", 10_000)
     assert not producers.knows(b"x", 9_996), "the newest refusals are remembered"
     producers.note(b"x", 10_005)
     assert producers.knows(b"x", 10_004)
     assert not producers.knows(b"x", 0), "what was forgotten is not taken for known"
-    monkeypatch.setattr(module, "NAMED_MAX", 2)
-    monkeypatch.setattr(module, "REFUSED_MAX", 2)
+    monkeypatch.setattr(client_numbers, "NAMED_MAX", 2)
+    monkeypatch.setattr(client_numbers, "REFUSED_MAX", 2)
     for name in (b"y", b"z"):
         producers.refuse(name, 1)
     assert not [name for name in ring.producers if name.endswith(b"x")], "it was silent for longest"
@@ -156,7 +157,7 @@ def test_the_buckets_of_a_dying_queue_are_bounded_though_few_of_its_letters_come
 
 def test_dying_queues_are_bounded_too(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Each leaves its numbers, also one that is deleted then."""
-    monkeypatch.setattr(module, "NAMED_MAX", 3)
+    monkeypatch.setattr(module, "DYING_MAX", 3)
     ring = Ring(1, True)
     producers = Producers(ring)
     for queue_id in (1, 2, 1, 3, 4):
@@ -170,3 +171,81 @@ def test_a_clients_name_is_no_proxys_and_no_dying_queues() -> None:
     ring = Ring(1, True)
     claim(Producers(ring), b"n1", 1)
     assert list(ring.producers) == [b"pn1"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 70), st.sampled_from("pppfffrc")), max_size=80))
+def test_after_a_crash_the_numbers_of_fleeting_messages_are_not_known(story: list[tuple[int, str]]) -> None:
+    """`p`: the message goes to the log; `f`: it does not; `r`: there is no room; `c`: a crash, and the log is all."""
+    ring = Ring(1, True)
+    producers = Producers(ring)
+    logged: set[int] = set()
+    fleeting: set[int] = set()
+    absent: set[int] = set()  # refused, or lost with a crash; what is lost and was the highest has never been here
+    for number, what in story:
+        if what == "c":
+            producers = Producers(ring)
+            absent |= {lost for lost in fleeting if lost < max(logged, default=0)}
+            fleeting = set()
+        here = logged | fleeting
+        assert producers.knows(b"x", number) == (
+            number in here or (number < max(here, default=-1) and number not in absent)
+        )
+        if what == "c" or producers.knows(b"x", number):
+            continue
+        if what == "r":
+            producers.refuse(b"x", number)
+            absent.add(number)
+        else:
+            producers.note(b"x", number, what == "f")
+            (fleeting if what == "f" else logged).add(number)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([b"x", b"y"]), st.integers(0, 60), st.sampled_from("pfffrc")), max_size=120),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
+def test_beyond_all_bounds_no_lost_number_is_confirmed_for_nothing(
+    story: list[tuple[bytes, int, str]], buckets_max: int, ranges_max: int
+) -> None:
+    ring = Ring(1, True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(client_numbers, "REFUSED_BITS", 3)
+        patched.setattr(client_numbers, "REFUSED_BUCKETS", buckets_max)
+        patched.setattr(module, "FLEETING_RANGES", ranges_max)
+        producers = Producers(ring)
+        logged: set[tuple[bytes, int]] = set()
+        fleeting: set[tuple[bytes, int]] = set()
+        absent: set[tuple[bytes, int]] = set()
+        for name, number, what in story:
+            one = name, number
+            if what == "c":
+                producers = Producers(ring)
+                highest = {client: max([n for c, n in logged if c == client], default=0) for client in (b"x", b"y")}
+                absent |= {(client, lost) for client, lost in fleeting if lost < highest[client]}
+                fleeting = set()
+            elif producers.knows(name, number):
+                assert one in logged | fleeting or one not in absent
+            elif what == "r":
+                producers.refuse(name, number)
+                absent.add(one)
+            else:
+                producers.note(name, number, what == "f")
+                (fleeting if what == "f" else logged).add(one)
+
+
+def test_numbers_of_fleeting_messages_write_nothing() -> None:
+    ring = Ring(1, True)
+    producers = Producers(ring)
+    for number in range(1, 5000):
+        assert not producers.knows(b"x", number)
+        producers.note(b"x", number, True)
+        assert producers.knows(b"x", number)
+    assert not ring.producers
+    assert not ring.needs_write
+    producers.note(b"x", 5000)
+    assert len(ring.producers) <= client_numbers.REFUSED_BUCKETS + 2
+    heir = Producers(ring)
+    assert heir.knows(b"x", 5000)
+    assert not any(heir.knows(b"x", number) for number in range(5000))
+    assert all(producers.knows(b"x", number) for number in range(5000)), "in memory they are"

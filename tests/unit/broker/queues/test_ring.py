@@ -56,6 +56,19 @@ def test_any_sequence_of_messages_is_taken(half: Any) -> None:
     assert [ring.message(seq).body for seq in (1, 2)] == [b"0", b"1"]
 
 
+def test_which_messages_come_to_the_log(half: Any) -> None:
+    lasting, fleeting = half.message(), half.message(transient=True)
+    journaled, alone = half.ring(journaled=True), half.ring()
+    assert [journaled.persists(message) for message in (lasting, fleeting)] == [True, False]
+    assert [alone.persists(message) for message in (lasting, fleeting)] == [False, False]
+    journaled.keeps = False
+    assert not journaled.persists(lasting)
+    journaled.append([lasting, fleeting])
+    journaled.keeps = True
+    journaled.append([lasting, fleeting])
+    assert [record.seq for record in half.commit(journaled) if record.kind == ENQ] == [3]
+
+
 def test_a_returned_message_stands_at_its_old_place(half: Any) -> None:
     ring = half.ring(5)
     for _ in range(3):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.amqp import methods as m
@@ -317,6 +319,40 @@ def test_a_numbered_message_is_stored_once_and_its_repeat_is_confirmed() -> None
     other = world.client()
     assert numbered(other, 2, b"2 again, over another connection") == []
     assert bodies(client.consume("q")) == [b"1", b"2", b"another's"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "delivery_mode"), [({}, 1), ({"x_durability": "memory"}, 2)], ids=["transient", "memory"]
+)
+def test_a_repeat_of_what_a_crash_has_lost_is_stored(arguments: dict[str, Any], delivery_mode: int) -> None:
+    """Findings, p3: its number was in the journal, the message never, and the repeat was confirmed and nowhere."""
+    world = World()
+    client = world.client()
+    client.declare("q", **arguments)
+    assert numbered(client, 1, b"1", delivery_mode=delivery_mode) == []
+    assert numbered(client, 1, b"1", delivery_mode=delivery_mode) == []
+    assert ready(world, "q") == 1, "it is known as long as it is here"
+    world.crash(kept=world.journal.unsynced)
+    client = world.client()
+    client.ask(m.ConfirmSelect())
+    assert ready(world, "q") == 0
+    for body in (b"again", b"and again"):
+        assert isinstance(numbered(client, 1, body, delivery_mode=delivery_mode)[-1], m.BasicAck)
+    assert bodies(client.consume("q")) == [b"again"]
+
+
+def test_a_crash_takes_the_fleeting_ones_among_numbered_messages() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    for number in range(1, 11):
+        numbered(client, number, b"%d" % number, delivery_mode=1 + number % 2)
+    world.crash()
+    client = world.client()
+    for number in range(1, 11):
+        numbered(client, number, b"%d again" % number, delivery_mode=1 + number % 2)
+    found = bodies(client.consume("q"))
+    assert found == [b"1", b"3", b"5", b"7", b"9", b"2 again", b"4 again", b"6 again", b"8 again", b"10 again"]
 
 
 def test_a_repeat_is_known_after_a_crash() -> None:
