@@ -19,6 +19,7 @@ from typing import Final
 from broker.node.log import Log
 
 ALERTS_MAX: Final = 1_000
+ALERTS_TOLD_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.node.alerts import ALERTS_TOLD_MAX
 from broker.server.audit import Audit
 from broker.server.certificates import Chain, reload_all
 from broker.server.cluster_operations import CLUSTER
 from broker.server.cluster_operations import facts as cluster_facts
-from broker.server.counting import ALERTS_TOLD_MAX
 from broker.server.endings import Restart
 from broker.server.operations import Facts, Refused, carry_out
 from broker.server.private_socket import bound, connected

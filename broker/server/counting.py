@@ -37,6 +37,7 @@ from broker.census.rows import (
     StreamRow,
     TlsFacts,
 )
+from broker.node.alerts import ALERTS_TOLD_MAX
 from broker.queues.ring import LEASED
 from broker.queues.subscription import Subscription, Subscriptions
 from broker.server.alarms import free_bytes, resident_bytes
@@ -64,7 +65,6 @@ HAS_TIMESTAMP: Final = 0x40
 """In the second byte of a message's properties: it has a timestamp."""
 FREE_BYTES_MAX: Final = 16 << 10
 """Longer arguments and properties are not told: a batch has to fit into a frame whatever clients say."""
-ALERTS_TOLD_MAX: Final = 100
 _FREE: Final = msgspec.msgpack.Encoder(enc_hook=str)
 
 
