@@ -3,58 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from celery import Celery, chain, chord, group
 
-from tests.faults.node import ROOT, NodeProcess, wait_for
-from tests.support import processes
+from tests.faults.node import NodeProcess, wait_for
+from tests.interop.celery_worker import Worker
 
 WAIT_S = 20
 
 
-class Worker:
-    """A worker process and its children."""
-
-    def __init__(self, node: NodeProcess, host: str, *options: str) -> None:
-        self.log = node.directory / f"{host}.log"
-        command = [sys.executable, "-m", "celery", "-A", "tests.interop.celery_app", "worker"]
-        command += ["-n", f"{host}@test", "-c", "2", "-l", "info", *options]
-        environment = {**os.environ, "INTEROP_URL": node.url}
-        with open(self.log, "wb") as log:
-            self.process = processes.popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-        wait_for(lambda: "ready." in self.said or self.process.poll() is not None, "the worker", 30)
-        assert self.process.poll() is None, self.said
-
-    @property
-    def said(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def kill(self) -> None:
-        """SIGKILL to the worker and its pool."""
-        if self.process.poll() is None:
-            family = [*psutil.Process(self.process.pid).children(recursive=True), self.process]
-            for process in family:
-                try:
-                    process.kill()
-                except psutil.NoSuchProcess:
-                    pass
-            self.process.wait(10)
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(20)
-        finally:
-            self.kill()
+def worker_of(node: NodeProcess, host: str, *options: str) -> Worker:
+    return Worker(node.directory, "tests.interop.celery_app", host, *options, INTEROP_URL=node.url)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +34,7 @@ def app(node: NodeProcess) -> Iterator[Celery]:
 
 @pytest.fixture(scope="module")
 def worker(node: NodeProcess, app: Celery) -> Iterator[Worker]:
-    worker = Worker(node, "w1", "-Q", "celery,special")
+    worker = worker_of(node, "w1", "-Q", "celery,special")
     yield worker
     worker.stop()
 
@@ -126,11 +91,11 @@ def test_remote_control(app: Celery, worker: Worker) -> None:
 
 def test_killed_worker_redelivers(node: NodeProcess, app: Celery, tasks: Any, tmp_path: Path) -> None:
     """acks_late: what a killed worker was at work on is done by another, flagged."""
-    first = Worker(node, "first", "-Q", "late", "--without-mingle", "--without-gossip")
+    first = worker_of(node, "first", "-Q", "late", "--without-mingle", "--without-gossip")
     result = tasks.slow_once.apply_async((str(tmp_path),), queue="late")
     wait_for((tmp_path / "began").exists, "the task to begin")
     first.kill()
-    second = Worker(node, "second", "-Q", "late", "--without-mingle", "--without-gossip")
+    second = worker_of(node, "second", "-Q", "late", "--without-mingle", "--without-gossip")
     try:
         assert result.get(timeout=WAIT_S) is True
     finally:
@@ -139,7 +104,7 @@ def test_killed_worker_redelivers(node: NodeProcess, app: Celery, tasks: Any, tm
 
 def test_worker_outlives_a_restart_of_the_node(own_node: NodeProcess) -> None:
     """kill -9 of the node: the worker reconnects, and tasks sent meanwhile and after are done."""
-    worker = Worker(own_node, "robust", "--without-mingle", "--without-gossip")
+    worker = worker_of(own_node, "robust", "--without-mingle", "--without-gossip")
     try:
         app = Celery("outside", broker=own_node.url, backend="rpc://")
         name = "tests.interop.celery_app.add"
