@@ -30,8 +30,7 @@ from .stream_settings import (
 )
 
 MILLISECONDS_MAX: Final = 2**63 - 1
-"""The longest time that AMQP can say; what no clock can hold is never. RabbitMQ 4.3 takes as much in policies, and at
-most ten years in the arguments x-message-ttl and x-expires."""
+"""The longest time that AMQP can say; what no clock can hold is never. RabbitMQ 4.3 takes ten years at most."""
 QUORUM_DELIVERY_LIMIT: Final = 20
 
 Check = Callable[[Any], str | None]

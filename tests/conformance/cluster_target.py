@@ -13,8 +13,26 @@ from pathlib import Path
 
 from broker.server.admin import ask
 from broker.trial.nodes import LocalCluster
+from tests.authority import Authority
 
-from .target import Clusterbroker, Target
+from .target import Clusterbroker, Target, listeners, served
+
+WITH_HTTP = "b"
+"""One management API does for the cluster."""
+
+
+class ServedCluster(LocalCluster):
+    """Nodes that speak AMQP inside TLS too, and one of them HTTP."""
+
+    def __init__(self, directory: Path, authority: Path) -> None:
+        super().__init__(directory)
+        self._authority = authority
+
+    def _environment(self, name: str) -> dict[str, str]:
+        return super()._environment(name) | served(self._authority, http=name == WITH_HTTP)
+
+    def listeners(self, name: str) -> dict[str, str]:
+        return listeners((self.nodes[name].directory / "node.out").read_text())
 
 
 class ClusterTarget(Clusterbroker):
@@ -22,7 +40,9 @@ class ClusterTarget(Clusterbroker):
 
     def __init__(self, directory: Path, only: str = "") -> None:
         Target.__init__(self)
-        self.cluster = LocalCluster(directory)
+        Authority(directory)
+        self.authority = directory
+        self.cluster = ServedCluster(directory, directory)
         names = [only] if only else self.cluster.names
         assert set(names) <= set(self.cluster.names), f"the nodes are {', '.join(self.cluster.names)}"
         self._turns = itertools.cycle([f"amqp://guest:guest@127.0.0.1:{self._port(name)}/" for name in names])
@@ -31,6 +51,8 @@ class ClusterTarget(Clusterbroker):
         except BaseException:
             self.stop()
             raise
+        self.http = f"http://{self.cluster.listeners(WITH_HTTP)['http']}"
+        self.tls = [self.cluster.listeners(name)["amqps"] for name in names]
 
     def _port(self, name: str) -> int:
         return self.cluster.nodes[name].amqp_port

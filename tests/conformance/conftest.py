@@ -7,7 +7,10 @@ CONFORMANCE_CLUSTER=3        the cluster alone
 CONFORMANCE_CLUSTER=a|b|c    the cluster, with all connections to that node
 CONFORMANCE_URL=rabbitmq     a private RabbitMQ is started as the oracle
 CONFORMANCE_URL=amqp://...   that broker; with CONFORMANCE_ORACLE=DIR it is the oracle that
-                             `python -m tests.conformance.oracle DIR` started
+                             `python -m tests.conformance.oracle DIR` started. What else there is of it:
+CONFORMANCE_HTTP=http://...  its management API
+CONFORMANCE_AMQPS=HOST:PORT  where it speaks AMQP inside TLS, and CONFORMANCE_AUTHORITY=DIR its certificates
+                             (tests.authority): clients may show one (EXTERNAL), and need not
 """
 
 from __future__ import annotations
@@ -72,6 +75,13 @@ def _targets() -> list[str]:
     return ["node" if chosen == "1" else "cluster" if chosen == "3" else f"node {chosen} of three"]
 
 
+def _other(url: str) -> Target:
+    """Any broker."""
+    tls, authority = os.environ.get("CONFORMANCE_AMQPS", ""), os.environ.get("CONFORMANCE_AUTHORITY")
+    http = os.environ.get("CONFORMANCE_HTTP", "").rstrip("/")
+    return Target(url, http=http, tls=tls.split(), authority=Path(authority) if authority else None)
+
+
 @pytest.fixture(scope="session", params=_targets())
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     url = os.environ.get("CONFORMANCE_URL", "")
@@ -86,7 +96,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         return
     if url:
         directory = os.environ.get("CONFORMANCE_ORACLE")
-        broker = RabbitMQ(Oracle(Path(directory))) if directory else Target(url)
+        broker = RabbitMQ(Oracle(Path(directory))) if directory else _other(url)
         yield broker
         return
     if request.param == "node":

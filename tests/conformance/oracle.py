@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from broker.trial.nodes import free_port
+from tests.authority import Authority
 
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 START_TIMEOUT_S = 90.0
@@ -28,7 +29,20 @@ max_message_size = 16777216
 log.file.level = warning
 vm_memory_high_watermark.absolute = 2GB
 disk_free_limit.absolute = 50MB
+listeners.ssl.1 = 127.0.0.1:{tls_port}
+ssl_options.cacertfile = {tls}/root.pem
+ssl_options.certfile = {tls}/node.pem
+ssl_options.keyfile = {tls}/node.pem
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = false
+ssl_cert_login_from = common_name
+auth_mechanisms.1 = PLAIN
+auth_mechanisms.2 = AMQPLAIN
+auth_mechanisms.3 = EXTERNAL
+management.tcp.ip = 127.0.0.1
+management.tcp.port = {http_port}
 """
+PLUGINS = ("rabbitmq_consistent_hash_exchange", "rabbitmq_management", "rabbitmq_auth_mechanism_ssl")
 
 
 def installed() -> bool:
@@ -68,14 +82,29 @@ class Oracle:
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
+    @property
+    def amqps(self) -> str:
+        """HOST:PORT of AMQP inside TLS."""
+        return f"127.0.0.1:{(self.directory / 'ports').read_text().split()[2]}"
+
+    @property
+    def http(self) -> str:
+        """Of the management API."""
+        return f"http://127.0.0.1:{(self.directory / 'ports').read_text().split()[3]}"
+
     def start(self) -> None:
         """Start the node and wait until it accepts; `TimeoutError` with the log's end if it does not."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for name in ("mnesia", "log"):
             (self.directory / name).mkdir(exist_ok=True)
-        (self.directory / "ports").write_text(f"{free_port()} {free_port()}")
-        (self.directory / "rabbitmq.conf").write_text(SETTINGS.format(port=self.port))
-        (self.directory / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
+        ports = [free_port() for _ in range(4)]
+        (self.directory / "ports").write_text(" ".join(map(str, ports)))
+        tls = self.directory / "tls"
+        tls.mkdir(exist_ok=True)
+        Authority(tls)
+        settings = SETTINGS.format(port=ports[0], tls_port=ports[2], http_port=ports[3], tls=tls)
+        (self.directory / "rabbitmq.conf").write_text(settings)
+        (self.directory / "enabled_plugins").write_text(f"[{','.join(PLUGINS)}].\n")
         (self.directory / "rabbitmq-env.conf").write_text("")
         output = (self.directory / "output").open("wb")
         self.process = subprocess.Popen(

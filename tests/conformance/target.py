@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -17,6 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+import httpx
+
+from tests.authority import Authority
 from tests.support import processes
 
 from .oracle import Oracle
@@ -55,6 +59,7 @@ USERS = [
 VHOSTS = {"conf-two-queues": {"max-queues": 2}, "conf-closed": {"max-connections": 0}}
 POLICIES = [
     Policy("conf-ttl", "^policy-ttl-", {"message-ttl": 80}),
+    Policy("conf-long", "^policy-long-", {"message-ttl": 315_360_000_000, "expires": 315_360_000_000}),
     Policy("conf-dlx", "^policy-dlx-", {"dead-letter-exchange": "policy-dlx"}),
     Policy("conf-length", "^policy-length-", {"max-length": 2}, operator=True),
 ]
@@ -71,15 +76,58 @@ class Target:
     url: str = ""
     is_oracle: bool = False
     missing: dict[str, str] = field(default_factory=dict)
+    http: str = ""
+    """Of the management API, `http://HOST:PORT`; `guest` administers."""
+    tls: list[str] = field(default_factory=list)
+    """HOST:PORT of each node that speaks AMQP inside TLS, and asks for certificates without wanting one."""
+    authority: Path | None = None
+    """The directory of `tests.authority`, whose certificates it shows and takes."""
 
     @property
     def address(self) -> str:
         """Where the next connection goes; of a cluster, the nodes take turns."""
         return self.url
 
+    def api(self, method: str, path: str, body: object = None) -> httpx.Response:
+        """What the management API answers."""
+        if not self.http:
+            raise HookMissing("a management API")
+        return httpx.request(method, f"{self.http}/api/{path}", json=body, auth=("guest", "guest"), timeout=30)
+
+    def inside_tls(self, certificate: str = "") -> tuple[str, ssl.SSLContext]:
+        """The next address where AMQP is spoken inside TLS, and how: with a certificate of this name, or without."""
+        if not self.tls or self.authority is None:
+            raise HookMissing("AMQP inside TLS")
+        self.tls.append(self.tls.pop(0))
+        context = ssl.create_default_context(cafile=self.authority / "root.pem")
+        if certificate:
+            context.load_cert_chain(self.authority / f"{certificate}.pem")
+        return f"amqp://guest:guest@{self.tls[-1]}/", context
+
     def provision(self) -> None:
         """Create `USERS`, `VHOSTS` and `POLICIES`; called once, before the first test that needs them."""
-        raise HookMissing("provision")
+        for user in USERS:
+            self._put(f"users/{user.name}", {"password": PASSWORD, "tags": ""})
+            if user.permissions:
+                named = dict(zip(("configure", "write", "read"), user.permissions, strict=True))
+                self._put(f"permissions/%2F/{user.name}", named)
+            if user.topic:
+                named = dict(zip(("exchange", "write", "read"), user.topic, strict=True))
+                exchange = f"exchanges/%2F/{named['exchange']}"  # RabbitMQ's API wants it to be there
+                self._put(exchange, {"type": "topic"})
+                self._put(f"topic-permissions/%2F/{user.name}", named)
+                self.api("DELETE", exchange).raise_for_status()
+        for vhost, limits in VHOSTS.items():
+            self._put(f"vhosts/{vhost}", {})
+            for key, value in limits.items():
+                self._put(f"vhost-limits/{vhost}/{key}", {"value": value})
+        for policy in POLICIES:
+            kind = "operator-policies" if policy.operator else "policies"
+            body = {"pattern": policy.pattern, "definition": policy.definition, "apply-to": "queues", "priority": 1}
+            self._put(f"{kind}/%2F/{policy.name}", body)
+
+    def _put(self, path: str, body: object) -> None:
+        self.api("PUT", path, body).raise_for_status()
 
     def set_alarm(self, kind: str, on: bool) -> None:
         """Raise or clear the `memory` or `disk` alarm at once."""
@@ -107,7 +155,9 @@ class RabbitMQ(Target):
     """The oracle; hooks are Erlang expressions run inside the node."""
 
     def __init__(self, oracle: Oracle) -> None:
-        super().__init__(oracle.url, is_oracle=True)
+        super().__init__(
+            oracle.url, is_oracle=True, http=oracle.http, tls=[oracle.amqps], authority=oracle.directory / "tls"
+        )
         self.oracle = oracle
 
     def provision(self) -> None:
@@ -149,6 +199,22 @@ class RabbitMQ(Target):
         )
 
 
+def served(authority: Path, http: bool = True) -> dict[str, str]:
+    """Settings of a node that also speaks AMQP inside TLS, and HTTP."""
+    settings = {
+        "CLUSTERBROKER_AMQPS": "127.0.0.1:0",
+        "CLUSTERBROKER_TLS__CERTIFICATE": str(authority / "node.pem"),
+        "CLUSTERBROKER_TLS__AUTHORITIES": str(authority / "root.pem"),
+        "CLUSTERBROKER_TLS__CLIENT_CERTIFICATE": "wanted",
+    }
+    return settings | ({"CLUSTERBROKER_HTTP": "127.0.0.1:0"} if http else {})
+
+
+def listeners(said: str) -> dict[str, str]:
+    """What a node prints when it starts: HOST:PORT by protocol."""
+    return dict(line.split()[:2] for line in said.splitlines() if " " in line)  # type: ignore[misc]
+
+
 class Clusterbroker(Target):
     """Our node in a data directory of its own, through the command line that users have."""
 
@@ -159,17 +225,20 @@ class Clusterbroker(Target):
         self.output: IO[bytes] = (directory / "node.out").open("wb")
         command = [sys.executable, "-m", "broker.cli.main", "start", "--name", "c1"]
         command += ["--data-dir", str(directory / "data"), "--amqp", "127.0.0.1:0"]
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        Authority(directory)
+        self.authority = directory
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **served(self.authority)}
         self.process = processes.popen(command, stdout=self.output, stderr=self.log, env=environment)
-        self.url = f"amqp://guest:guest@{self._listener()}/"
+        said = self._listeners()
+        self.url, self.http, self.tls = f"amqp://guest:guest@{said['amqp']}/", f"http://{said['http']}", [said["amqps"]]
 
-    def _listener(self) -> str:
+    def _listeners(self) -> dict[str, str]:
         """The start prints one line a listener (`amqp 127.0.0.1:41234`), then `ready`."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and self.process.poll() is None:
-            said = (self.directory / "node.out").read_text().splitlines()
-            if said[-1:] == ["ready"]:
-                return next(line.split()[1] for line in said if line.startswith("amqp "))
+            said = (self.directory / "node.out").read_text()
+            if said.endswith("ready\n"):
+                return listeners(said)
             time.sleep(0.02)
         self.stop()
         raise TimeoutError(f"the node did not become ready: {self.node_log()[-2000:]}")

@@ -68,6 +68,50 @@ def test_a_short_ttl_behind_a_long_one_waits(channel: Channel, name: Name) -> No
     eventually(lambda: channel.message_count(dead) == 1)
 
 
+LONG_MS = [2**32 - 1, 2**32, 134_217_728_000, 315_360_000_000]
+"""The third is the longest of Celery's native delayed delivery, the last is ten years: RabbitMQ 4.3 takes no more."""
+
+
+@rule("5.6/ttl-any-integer")
+@pytest.mark.parametrize("ttl_ms", LONG_MS)
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_times_of_more_than_32_bits(channel: Channel, name: Name, ttl_ms: int, kind: str) -> None:
+    for argument in ("x-message-ttl", "x-expires"):
+        queue, arguments = name("q"), {"x-queue-type": kind, argument: ttl_ms}
+        for _ in range(2):
+            channel.queue_declare(queue, durable=True, arguments=arguments)
+        channel.confirm_select()
+        channel.basic_publish("", queue, b"x")
+        eventually(lambda queue=queue: channel.message_count(queue) == 1)  # type: ignore[misc]
+        assert channel.basic_get(queue, no_ack=True).body == b"x"
+
+
+@rule("5.6/ttl-any-integer")
+@pytest.mark.parametrize("text", [*map(str, LONG_MS), "+60000", "0000000000000060000"])
+def test_an_expiration_of_more_than_32_bits(channel: Channel, queue: str, text: str) -> None:
+    channel.basic_publish("", queue, b"x", expiration=text)
+    eventually(lambda: channel.message_count(queue) == 1)
+    assert channel.basic_get(queue, no_ack=True).body == b"x"
+
+
+@rule("5.6/ttl-any-integer")
+@pytest.mark.parametrize("argument", ["x-message-ttl", "x-expires"])
+@pytest.mark.parametrize("value", [-1, "60000", 1.5, True])
+def test_what_is_no_time(channel: Channel, name: Name, argument: str, value: object) -> None:
+    with channel.closes(406, argument):
+        channel.queue_declare(name("q"), arguments={argument: value})
+
+
+@rule("5.6/ttl-any-integer")
+@pytest.mark.usefixtures("provisioned")
+def test_a_policy_of_more_than_32_bits(channel: Channel, name: Name) -> None:
+    queue = name("policy-long")
+    channel.queue_declare(queue, durable=True)
+    channel.basic_publish("", queue, b"x", expiration="315360000000")
+    eventually(lambda: channel.message_count(queue) == 1)
+    assert channel.basic_get(queue, no_ack=True).body == b"x"
+
+
 @rule("5.6/expiration-string", "5.6/expiration-cleared")
 def test_dead_lettering_moves_expiration_to_original_expiration(channel: Channel, name: Name) -> None:
     source, dead = dead_letter_pair(channel, name)

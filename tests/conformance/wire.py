@@ -16,6 +16,7 @@ of arrival, in `channel.log`. Every wait has a deadline. A close that nobody exp
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -73,6 +74,7 @@ class Connection:
         frame_max: int | None = None,
         heartbeat: int = 0,
         stop_before: str = "",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         parts = urlsplit(url)
         self.url = url
@@ -80,6 +82,8 @@ class Connection:
         self.password = password if password is not None else unquote(parts.password or "guest")
         self.socket = socket.create_connection((parts.hostname or "", parts.port or 5672), TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.buffer = bytearray()
         self.channels: dict[int, Channel] = {}
         self.replies: deque[Method] = deque()
