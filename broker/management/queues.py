@@ -210,7 +210,10 @@ def full(reading: Reading, vhost: str, name: str) -> Document:
     ]
     answer["explain"] = reading.map.effective(queue).explain()
     if queue.paused:
-        answer["explain"]["paused"] = "True, an operator has paused it: nothing is handed out until it is resumed"
+        answer["explain"]["paused"] = (
+            "True, an operator has paused it, or an error of which an alert tells: "
+            "nothing is handed out until it is resumed"
+        )
     if "lease" in answer:
         name = answer["lease"]["name"]
         answer["explain"]["leased"] = f"True, '{name}' reads it by a lease: nobody else is handed anything (amq.lease)"

@@ -300,14 +300,14 @@ class Copying:
         flight = self._flights.pop(queue_id)
         assert flight.group == group, "one group of a queue is in flight"
         queue = self._node.queues[queue_id]
-        queue.committed(flight.upto)
+        self._node.setting_aside.work(queue, queue.committed, flight.upto)
         if queue.ring.needs_write:
             queue.ring.mark()  # what came meanwhile may need a reservation, which goes with it
             self._node.write(queue)
 
     def first_sync_complete(self, queue_id: int) -> None:
         queue = self._node.queues[queue_id]
-        queue.committed(queue.ring.emitted_end())
+        self._node.setting_aside.work(queue, queue.committed, queue.ring.emitted_end())
         self.from_disk.pop(queue_id, None)
         self.synced(queue_id)
         queue.ring.mark()

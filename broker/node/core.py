@@ -32,6 +32,7 @@ from broker.node.log import Log, Silence
 from broker.node.log_clock import LogClock
 from broker.node.occupancy import Occupancy
 from broker.node.options import NodeOptions
+from broker.node.setting_aside import SettingAside
 from broker.node.vhost import VirtualHost
 from broker.node.wakes import Wakes
 from broker.node.wants import Check, StreamLoad
@@ -39,6 +40,7 @@ from broker.node.wants import Group as Group
 from broker.node.wants import Load as Load
 from broker.node.watching import Watching
 from broker.queues.deadletter import Reason
+from broker.queues.effort import Effort
 from broker.queues.face import QueueFace
 from broker.queues.queue import Queue
 from broker.queues.ring import Location, Ring
@@ -155,6 +157,9 @@ class Node:
         self._group_count = 0
         self._undivided = False
         self._dead_letters = DeadLetters(self)
+        self.effort = Effort()
+        self.setting_aside = SettingAside(self)
+        self._later: dict[Queue, None] = {}  # queues that go on in the next turn
         self.moving = Moving(self)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
@@ -251,7 +256,7 @@ class Node:
 
     def _alarms_changed(self) -> None:
         for connection in tuple(self.connections.values()):
-            connection.alarmed()
+            self.setting_aside.told(connection, connection.alarmed)
 
     # -- the wiring -------------------------------------------------------------------------------------------
 
@@ -324,7 +329,11 @@ class Node:
 
     def loaded(self, load: Any, content: Sequence[Message] | Taken) -> None:
         """What a Load or StreamLoad asked for."""
-        load.then(content)
+        queue = self.queues.get(load.queue_id)
+        if queue is None:
+            load.then(content)
+        else:
+            self.setting_aside.work(queue, load.then, content)
 
     def write(self, queue: Queue) -> None:
         if self.part is not None and self.part.replicates(queue) and not self.part.may_write(queue):
@@ -339,6 +348,16 @@ class Node:
         if awaits and self.agenda and self.agenda[-1] is queue:
             self.agenda.pop()
             queue.ring.marked = False
+
+    def later(self, queue: Queue) -> None:
+        self._later[queue] = None
+
+    def stumbled(self, queue: QueueFace, error: Exception, seq: int = 0) -> None:
+        self.setting_aside.stumbled(queue, error, seq)
+
+    @property
+    def burying(self) -> bool:
+        return self._dead_letters.burying
 
     def wake(self, queue: Queue, at_ms: int) -> None:
         self._wakes.wish(queue, at_ms)
@@ -377,9 +396,12 @@ class Node:
 
     # -- the turn ---------------------------------------------------------------------------------------------
 
-    def turn(self, now_ms: int) -> None:
-        """Lets every marked queue work until none is marked, then says the confirms that came of it."""
+    def turn(self, now_ms: int, goes_on: bool = False) -> None:
+        """Lets every marked queue work until none is marked, then says the confirms that came of it. `goes_on`: it is
+        the same turn of the loop, and what it may do has been done in part."""
         self.now_ms = now_ms
+        if not goes_on:
+            self._begin_turn()
         self._wakes.mark(now_ms)
         while self._removals and self._removals[0][0] <= now_ms:
             self.remove_connection(self._removals.popleft()[1])
@@ -387,7 +409,17 @@ class Node:
         while self._barriers and not self.writes and not self._group_in_flight:
             self._pass(self._barriers)
             self._work(now_ms)  # who waited goes on, perhaps to the next commit
+        if self.throttled or self.effort.owed > self.options.unwritten_bytes_max:
+            self.review_throttle()
         self.flush_confirms()
+
+    def _begin_turn(self) -> None:
+        self.effort.renew()
+        if self._later:
+            later, self._later = self._later, {}
+            for queue in later:
+                if self.queues.get(queue.entity.queue_id) is queue:
+                    queue.ring.mark()
 
     def _work(self, now_ms: int) -> None:
         agenda = self.agenda
@@ -397,7 +429,10 @@ class Node:
                 due = agenda[:]
                 agenda.clear()
                 for queue in due:
-                    queue.turn(now_ms)
+                    try:
+                        queue.turn(now_ms)
+                    except Exception as error:
+                        self.stumbled(queue, error)
             moved = self.part is not None and self.part.turn(now_ms)
             if self.watches:
                 moved = self.watching.turn() or moved
@@ -407,14 +442,14 @@ class Node:
     @property
     def busy(self) -> bool:
         """Something is marked: `turn` must be called again."""
-        return bool(self.agenda)
+        return bool(self.agenda or self._later)
 
     @property
     def at_rest(self) -> bool:
         """A turn would find nothing to do but what is due by the clock."""
         return not (
-            self.agenda or self.writes or self.proposals or self.sending or self.confirming or self._barriers
-            or self.loads or self.checks or (self.part is not None and not self.part.at_rest)
+            self.agenda or self._later or self.writes or self.proposals or self.sending or self.confirming
+            or self._barriers or self.loads or self.checks or (self.part is not None and not self.part.at_rest)
         )  # fmt: skip
 
     @property
@@ -433,7 +468,7 @@ class Node:
             channels = tuple(self.confirming)
             self.confirming.clear()
             for channel in channels:
-                channel.flush_confirms()
+                self.setting_aside.told(channel.connection, channel.flush_confirms)
 
     def barrier(self, ticket: Ticket) -> None:
         """Passes the ticket when all that was done until now is durable."""
@@ -499,7 +534,7 @@ class Node:
     def group_committed(self, group: Group, now_ms: int) -> None:
         self.now_ms = now_ms
         for queue, upto in group.queues:
-            queue.committed(upto)
+            self.setting_aside.work(queue, queue.committed, upto)
             if not queue.deleted:
                 self.touched[queue.ring] = None
         if self.part is not None:
@@ -522,7 +557,7 @@ class Node:
 
     def review_throttle(self) -> None:
         """Publishers wait while the journal cannot keep up; seen by clients as back pressure of the socket only."""
-        waiting = self.unwritten_bytes
+        waiting = self.unwritten_bytes + self.effort.owed
         if self.part is not None:
             waiting += self.part.proxies.unacknowledged_bytes
         throttled = waiting > self.options.unwritten_bytes_max

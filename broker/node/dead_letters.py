@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from broker.amqp import properties as codec
@@ -24,23 +23,16 @@ class DeadLetters:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._dying: deque[tuple[Queue, Message, Reason]] = deque()
-        self._burying = False
+        self.burying = False
+        """A letter is on its way: asking a target whether it takes it may kill another message, which waits."""
 
     def publish(self, queue: Queue, message: Message, reason: Reason) -> None:
-        """Publishes the message to the queue's dead-letter exchange.
-
-        Asking a target whether it takes the copy may kill another message: chains of queues must not nest.
-        """
-        self._dying.append((queue, message, reason))
-        if self._burying:
-            return
-        self._burying = True
+        """Publishes the message to the queue's dead-letter exchange."""
+        before, self.burying = self.burying, True
         try:
-            while self._dying:
-                self._bury(*self._dying.popleft())
+            self._bury(queue, message, reason)
         finally:
-            self._burying = False
+            self.burying = before
 
     def _bury(self, queue: Queue, message: Message, reason: Reason) -> None:
         """amqp-rules 5.6. A missing exchange, no route and a cycle drop the message silently."""
@@ -57,12 +49,16 @@ class DeadLetters:
             return False
         copy, targets = found
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
-        for target in targets:
-            if target.rejects and not target.accepts(copy, self._node.now_ms):
-                ticket.rejected = True
-                continue
-            target.publish_named(producer, number, copy, ticket, self._node.now_ms)
-            self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
+        before, self.burying = self.burying, True
+        try:
+            for target in targets:
+                if target.rejects and not target.accepts(copy, self._node.now_ms):
+                    ticket.rejected = True
+                    continue
+                target.publish_named(producer, number, copy, ticket, self._node.now_ms)
+                self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
+        finally:
+            self.burying = before
         return True
 
     def _dead_copy(self, queue: Queue, message: Message, reason: Reason) -> tuple[Message, list[QueueFace]] | None:
@@ -87,6 +83,7 @@ class DeadLetters:
         route = vhost.router.route(
             exchange, keys[0], lambda: dead.headers, keys[1:], lambda name: getattr(dead, name, None)
         )
+        self._node.effort.letter(len(message.header), len(route.targets))
         if not route.targets:
             return None
         targets = [target for target in route.targets if not is_cycle(dead.headers, target.name)]

@@ -67,6 +67,10 @@ UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 BAD: Final = (BadMessage, DamagedRecord)
 
 
+def _raised(_peer: str, error: Exception) -> NoReturn:
+    raise error
+
+
 def _unheard(peer: str, why: str) -> NoReturn:
     raise AssertionError(f"nobody ends the link to {peer}: {why}")
 
@@ -76,12 +80,14 @@ class Hub:
 
     carry  called before frames are taken: those for relayed links join the frames of the relay's
     bad    (peer, why): the peer said what no correct member says; whoever has the link ends it, with `unlink`
+    failed (peer, error): what it said, or this node to itself, raised here: a mistake of ours, which costs the link
     """
 
     def __init__(self, name: str, applied: Callable[[], int]) -> None:
         self.name = name
         self._applied = applied
         self.bad: Callable[[str, str], object] = _unheard
+        self.failed: Callable[[str, Exception], object] = _raised
         self.carry: Callable[[], None] = lambda: None
         self.handlers: dict[type, Handler] = {}
         self.linked: dict[str, int] = {}
@@ -187,6 +193,8 @@ class Hub:
             handler(peer, message, payload)
         except BAD as error:
             self.bad(peer, f"{type(message).__name__}: {_line(error)}")
+        except Exception as error:
+            self.failed(peer, error)
 
     def advanced(self) -> None:
         """The wiring went on: what waited for it may be looked at."""
@@ -214,7 +222,10 @@ class Hub:
         while self._round:
             said, self._round = self._round, deque()
             for head, payload in said:
-                self.handlers[type(head)](self.name, head, payload)
+                try:
+                    self.handlers[type(head)](self.name, head, payload)
+                except Exception as error:
+                    self.failed(self.name, error)
             rounds += 1
             assert rounds < ROUNDS_MAX, "what a node says to itself comes to an end"
         return moved

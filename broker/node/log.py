@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker.amqp.errors import AmqpError
-from cluster.entities import Segment
+from cluster.entities import Queue, Segment
 
 
 class Log(Protocol):
@@ -26,9 +26,18 @@ class Log(Protocol):
     def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
         """A condition that an operator must see began, or ended."""
 
+    def crashed(self, peer: str, error: BaseException) -> None:
+        """A mistake of ours, which costs this client."""
+
+    def link_crashed(self, peer: str, error: BaseException) -> None:
+        """A mistake of ours, which costs the link to this node."""
+
+    def set_aside(self, queue: Queue, seq: int, error: Exception) -> None:
+        """A mistake of ours, which costs this queue; `seq` of the message if it is known, else 0."""
+
 
 class Silence:
-    """A Log that says nothing."""
+    """A Log that says nothing; a mistake of ours goes on to whoever runs the node, and could not hear of it."""
 
     def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
         pass
@@ -44,3 +53,12 @@ class Silence:
 
     def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
         pass
+
+    def crashed(self, peer: str, error: BaseException) -> None:  # noqa: ARG002
+        raise error
+
+    def link_crashed(self, peer: str, error: BaseException) -> None:  # noqa: ARG002
+        raise error
+
+    def set_aside(self, queue: Queue, seq: int, error: Exception) -> None:  # noqa: ARG002
+        raise error

@@ -79,6 +79,7 @@ class Part:
         """This incarnation is a member, alive in the map."""
         self.leased = False
         self.hub = Hub(self.name, lambda: node.map.applied)
+        self.hub.failed = self._frame_failed
         self.copying = Copying(node, self.hub, self.name, Records(), lambda: self.registered)
         self.proxies = Proxies(self, node.options.incarnation)
         node.congested = self.proxies.congested
@@ -293,6 +294,7 @@ class Part:
         node, entity = self.node, queue.entity
         node.moving.lose(queue)
         self._care.ended(entity)
+        node.setting_aside.forget(queue)
         self.servings.end(entity.queue_id)
         self.copying.give_up(entity.queue_id)
         queue.end_epoch()
@@ -356,6 +358,16 @@ class Part:
         self.alarms.linked(peer)
         self.occupancy.linked(peer)
         self.node.streams.linked(peer)
+
+    def _frame_failed(self, peer: str, error: Exception) -> None:
+        """A mistake of ours costs the link: what was half done is said again on the next one."""
+        self.node.log.link_crashed(peer, error)
+        if peer == self.name:
+            self.servings.unlinked(peer)
+            self.proxies.unlinked(peer)
+            self.proxies.linked(peer)
+        else:
+            self.hub.bad(peer, f"this node could not carry it out: {type(error).__name__}")
 
     def _link_ends(self, peer: str) -> None:
         self.hub.unlink(peer)
@@ -460,6 +472,9 @@ class Part:
 
     def send(self, node: str, head: msgspec.Struct, payload: Iterable[Payload] = ()) -> bool:
         return self.hub.send(node, head, payload)
+
+    def stumbled(self, queue: Queue, error: Exception) -> None:
+        self.node.stumbled(queue, error)
 
     def flow_changed(self) -> None:
         self.node.review_throttle()

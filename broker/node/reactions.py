@@ -36,6 +36,7 @@ def queue_deleted(node: Node, change: changes.QueueDeleted) -> None:
     if queue is not None:
         node.churn.queues_deleted += 1
         node.moving.lose(queue)
+        node.setting_aside.forget(queue)
         queue.drop()
         node.writes.pop(queue, None)
         node.forget_ring(queue.ring)
@@ -45,6 +46,8 @@ def queue_paused(node: Node, change: changes.QueuePaused) -> None:
     queue = node.queues.get(change.queue.queue_id)
     if queue is not None:
         queue.halt(change.queue)
+        if not change.queue.paused:
+            node.setting_aside.resumed(queue)
     if node.part is not None:
         node.part.proxies.paused(change.queue)
 
@@ -98,7 +101,7 @@ def vhost_deleted(node: Node, change: changes.VhostDeleted) -> None:
     del node.vhosts[change.vhost]
     node.watching.review(change.vhost)
     for connection in tuple(node.connections.values()):
-        connection.vhost_deleted(change.vhost)
+        node.setting_aside.told(connection, connection.vhost_deleted, change.vhost)
 
 
 def policy_changed(node: Node, change: changes.PolicyChanged) -> None:
@@ -117,7 +120,7 @@ def authorization_changed(node: Node, change: changes.UserChanged | changes.Perm
     node.authorization_generation += 1
     for connection in tuple(node.connections.values()):
         if connection.user == change.user:
-            connection.review_rights()
+            node.setting_aside.told(connection, connection.review_rights)
 
 
 def time_passed(node: Node, change: changes.TimePassed) -> None:

@@ -69,7 +69,7 @@ class Asking:
         """Answers what can be answered."""
         queue = self._serving.queue
         for _ in range(len(self._asked)):
-            if not self._serving.open:
+            if not self._serving.answers:
                 break  # perhaps the one before was a deletion
             asked = self._asked.pop(0)
             counts = asked.ask.what in (ASK_COUNTS, ASK_TOUCH, ASK_DELETE) or isinstance(asked.ask.word, Take)

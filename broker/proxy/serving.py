@@ -70,6 +70,9 @@ class Serving:
         self.frozen_until_ms: int | None = None
         self._doomed_ms: int | None = None  # when its owner orders the deletion
         self.leased = leased
+        self.suspect = False
+        """What a proxy said raised when it was half carried out: nothing more is looked at before the queue tries
+        again, and then everybody says again what is not answered."""
         self._touch = touch
         self._synced = synced
         self._missing = dict(alive)  # members that have not attached at this epoch, with their incarnations
@@ -103,6 +106,11 @@ class Serving:
 
     @property
     def open(self) -> bool:
+        return self.answers and not self.queue.broken
+
+    @property
+    def answers(self) -> bool:
+        """Whether it says what it has: also one that is set aside does."""
         return not self._missing and self._synced and self.leased and not self.frozen
 
     def _gate(self) -> None:
@@ -149,6 +157,13 @@ class Serving:
     def freeze(self, until_ms: int) -> None:
         self.frozen_until_ms = until_ms
         self.queue.host.wake(self.queue, until_ms)
+        self._gate()
+
+    def resumed(self) -> None:
+        """It was set aside, and tries again."""
+        self.suspect = False
+        for attachment in self._attachments.values():
+            self.detach(attachment, "moving")
         self._gate()
 
     def doom(self, now_ms: int) -> None:

@@ -33,11 +33,13 @@ from broker.proxy.parts import check_parts
 from broker.proxy.serving import Serving
 from broker.queues.producers import forget_proxies
 from broker.queues.queue import Queue
-from journal.record import verify_records
+from journal.record import DamagedRecord, verify_records
 from replication.errors import BadMessage
 
 EPOCH_MAX: Final = 2**32 - 1
 FRAME_BYTES: Final = 1 << 20
+BAD: Final = (BadMessage, DamagedRecord)
+"""What no correct member says: it costs the link, and no queue."""
 Payload = bytes | bytearray | memoryview
 
 
@@ -72,6 +74,9 @@ class ServingHost(Protocol):
 
     def transfer(self, queue_id: int, to: str) -> None:
         """The queue should be handed over. May be said again while it is under way."""
+
+    def stumbled(self, queue: Queue, error: Exception) -> None:
+        """Something raised in the queue's work: set it aside."""
 
 
 class Servings:
@@ -141,6 +146,11 @@ class Servings:
         """A hand-over begins; at this time it has failed, unless `end` comes before."""
         self.queues[queue_id].freeze(until_ms)
 
+    def resumed(self, queue_id: int) -> None:
+        """The queue was set aside, and tries again."""
+        if queue_id in self.queues:
+            self.queues[queue_id].resumed()
+
     def thaw(self, queue_id: int) -> None:
         """The hand-over or deletion will not be."""
         if queue_id in self.queues:
@@ -163,7 +173,7 @@ class Servings:
         if self._alive.get(node) == incarnation:
             del self._alive[node]
         for serving in self.queues.values():
-            serving.failed(node, incarnation)
+            self._work(serving, serving.failed, node, incarnation)
 
     def unlinked(self, node: str) -> None:
         """The link to a node is gone, and all frames that were on it."""
@@ -174,6 +184,16 @@ class Servings:
         """There is room for deliveries again, to one of the nodes that had none."""
         self._touched.update(self._stalled)
         self._stalled.clear()
+
+    def _work(self, serving: Serving, what: Callable[..., None], *given: Any) -> None:
+        """Lets a queue carry out what it was told; what raises is its own affair, but for what no member says."""
+        try:
+            what(*given)
+        except BAD:
+            raise
+        except Exception as error:
+            serving.suspect = True
+            self.host.stumbled(serving.queue, error)
 
     def _touch(self, serving: Serving) -> None:
         self._touched[serving] = None
@@ -192,18 +212,18 @@ class Servings:
             listed[entry.queue_id] = None
             serving = self.queues.get(entry.queue_id)
             if serving is not None and serving.epoch == entry.epoch:
-                serving.attach(peer, message.incarnation, entry)
+                self._work(serving, serving.attach, peer, message.incarnation, entry)
         if message.partial:
             return
         for queue_id, serving in self.queues.items():
             if queue_id not in listed and serving.granted_index <= message.index:
-                serving.nothing(peer)
+                self._work(serving, serving.nothing, peer)
 
-    def _found(self, peer: str, queue_id: int, epoch: int | None, gen: int) -> Found | None:
+    def _found(self, peer: str, queue_id: int, epoch: int | None, gen: int, asks: bool = False) -> Found | None:
         """Whom a frame concerns; None: nobody, it is dropped. With epoch None the gen alone tells its time, for a proxy
-        never uses one again."""
+        never uses one again. Questions are heard by a queue that looks at nothing else."""
         serving = self.queues.get(queue_id)
-        if serving is None or epoch not in (None, serving.epoch):
+        if serving is None or epoch not in (None, serving.epoch) or (serving.suspect and not asks):
             return None
         attachment = serving.attachment(peer, gen)
         return None if attachment is None else Found(serving, attachment)
@@ -221,13 +241,13 @@ class Servings:
             records = payload[at : at + size]
             at += size
             if (found := self._found(peer, queue_id, epoch, gen)) is not None:
-                found.serving.intake.publish(found.attachment, first, count, records)
+                self._work(found.serving, found.serving.intake.publish, found.attachment, first, count, records)
 
     def _publish_named(self, peer: str, message: NamedPublish, payload: memoryview) -> None:
         if verify_records(payload, message.queue_id, EPOCH_MAX) != 1:
             raise BadMessage(f"a numbered publish to queue {message.queue_id} is not one record")
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            found.serving.intake.publish_named(found.attachment, message, payload)
+            self._work(found.serving, found.serving.intake.publish_named, found.attachment, message, payload)
 
     def _commit(self, peer: str, message: Commit, payload: memoryview) -> None:
         if (held := verify_records(payload, message.queue_id, EPOCH_MAX)) != message.count:
@@ -236,28 +256,28 @@ class Servings:
         if not all(message.first <= number <= last for number, _, _ in message.named):
             raise BadMessage(f"a commit of publishes {message.first} to {last} names another one")
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            found.serving.intake.commit(found.attachment, message, payload)
+            self._work(found.serving, found.serving.intake.commit, found.attachment, message, payload)
 
     def _consume(self, peer: str, message: Consume, _: memoryview) -> None:
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            found.serving.consume(found.attachment, message)
+            self._work(found.serving, found.serving.consume, found.attachment, message)
 
     def _cancel(self, peer: str, message: Cancel, _: memoryview) -> None:
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            found.serving.cancel(found.attachment, message.consumer)
+            self._work(found.serving, found.serving.cancel, found.attachment, message.consumer)
 
     def _credit(self, peer: str, message: Credit, _: memoryview) -> None:
         for queue_id, gen, consumer, upto, held in message.grants:
             if (found := self._found(peer, queue_id, None, gen)) is not None:
-                found.serving.credit(found.attachment, consumer, upto, held)
+                self._work(found.serving, found.serving.credit, found.attachment, consumer, upto, held)
 
     def _settle(self, peer: str, message: Settle, _: memoryview) -> None:
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            found.serving.intake.settle(found.attachment, message.settlements)
+            self._work(found.serving, found.serving.intake.settle, found.attachment, message.settlements)
 
     def _ask(self, peer: str, message: Ask, _: memoryview) -> None:
-        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
-            found.serving.asking.ask(found.attachment, message)
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen, True)) is not None:
+            self._work(found.serving, found.serving.asking.ask, found.attachment, message)
 
     # -- the turn -------------------------------------------------------------------------------------------------
 
@@ -273,7 +293,7 @@ class Servings:
         touched, self._touched = self._touched, {}
         for serving in touched:
             if self.queues.get(serving.queue_id) is serving:
-                serving.turn(now_ms)
+                self._work(serving, serving.turn, now_ms)
         self._deliver(touched)
 
     def _deliver(self, touched: Iterable[Serving]) -> None:

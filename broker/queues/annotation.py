@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from broker.amqp import properties as codec
 from broker.queues.ring import Consumer, Ring
+from broker.queues.stumble import Stumble
 from broker.queues.watch import Delivery, Watch
 from journal.layout import HAS_BCC
 from journal.record import Message
@@ -41,10 +42,16 @@ class Annotation:
     def annotate(
         self, message: Message, seq: int, delivery_count: int, taker: Any = None, redelivered: bool = False
     ) -> Message:
-        """What a consumer sees: x-delivery-count and x-acquired-count on a redelivery, never BCC.
+        """What a consumer sees: x-delivery-count and x-acquired-count on a redelivery, never BCC. Raises Stumble.
 
         `taker`: who will have it as its ledger's next delivery; None for a basic.get.
         """
+        try:
+            return self._annotated(message, seq, delivery_count, taker, redelivered)
+        except Exception as error:
+            raise Stumble(seq) from error
+
+    def _annotated(self, message: Message, seq: int, delivery_count: int, taker: Any, redelivered: bool) -> Message:
         acquired = self._acquired.get(seq) if self._acquired is not None else None
         if message.flags & HAS_BCC or delivery_count or acquired is not None:
             message = self._changed(message, delivery_count, acquired)

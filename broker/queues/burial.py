@@ -97,6 +97,7 @@ class Burial:
 
     def turn(self, now_ms: int) -> None:
         """Buries what is durable and due."""
+        self._go_on()
         while self._leaving and self._queue.durable(self._leaving[0][1]):
             del self._open[self._leaving.popleft()[0]]
         while self._again and self._again[0][0] <= now_ms and self._has_room:
@@ -135,11 +136,21 @@ class Burial:
         return dead is not None
 
     def _go_on(self) -> None:
-        """Buries what stands in front and is here."""
-        while self._line and (message := self._line[0].message) is not None:
+        """Buries what stands in front, is here, and finds room in this turn."""
+        queue, host = self._queue, self._queue.host
+        while self._line and (message := self._line[0].message) is not None and not queue.broken:
+            if host.effort.spent:
+                host.later(queue)
+                return
             dead = self._line.pop(0)
             dead.message = None
-            self._bury(dead, message)
+            try:
+                self._bury(dead, message)
+            except Exception as error:
+                dead.message = message
+                self._line.insert(0, dead)
+                self._underway -= 1
+                host.stumbled(queue, error, dead.seq)
 
     def _bury(self, dead: Dead, message: Message) -> None:
         queue = self._queue

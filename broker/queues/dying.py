@@ -2,10 +2,11 @@
 
 Letters go in the order of their deaths. The content of one may have to be read from the disk first; those behind it
 wait, or what was published last would overtake a backlog. Until its letter is published, in the same group commit, a
-message stays in its queue, so a crash finds it in one of the two places.
+message stays in its queue, so a crash finds it in one of the two places. How many are published in one turn of the node
+is bounded (`effort`); the rest wait for the next one.
 
 What a transaction rejects waits for nobody: its letter belongs into the group of the commit, and its content was
-fetched before (`QueueFace.bring`).
+fetched before (`QueueFace.bring`). What is refused for want of room was never in the queue: it dies without a seq.
 """
 
 from __future__ import annotations
@@ -25,34 +26,76 @@ if TYPE_CHECKING:
 class Dying:
     """Of one queue."""
 
-    __slots__ = ("_line", "_loaded", "_queue")
+    __slots__ = ("_line", "_loaded", "_queue", "_refused")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._line: deque[tuple[int, Reason]] = deque()
         self._loaded: dict[int, Message | None] = {}  # of the line; None: on its way from the disk
+        self._refused = 0  # so many were never in the queue: they count down from -1 in the place of seqs
 
     def add(self, seq: int, message: Message | None, reason: Reason, at_once: bool) -> None:
         """An UNACKED message dies."""
-        if message is not None and (at_once or not self._line):
+        if message is not None and at_once:
             self._publish(seq, message, reason)
             return
         self._line.append((seq, reason))
         self._loaded[seq] = message
         if message is None:
             self._queue.host.load(self._queue, [self._queue.ring.location(seq)])
+        else:
+            if reason == "maxlen":
+                self._queue.host.effort.owed += message.size
+            self.go_on()
+
+    def refuse(self, message: Message) -> None:
+        """There is no room for the message, and it dies before it was ready."""
+        self._refused += 1
+        self.add(-self._refused, message, "maxlen", at_once=False)
 
     def loaded(self, locations: Sequence[Location], messages: Sequence[Message]) -> None:
         """Content came from the disk."""
         for (seq, *_), message in zip(locations, messages, strict=True):
             assert self._loaded[seq] is None, "what is dying is loaded once"
             self._loaded[seq] = message
-        while self._line and (content := self._loaded[self._line[0][0]]) is not None:
-            seq, reason = self._line.popleft()
-            del self._loaded[seq]
-            self._publish(seq, content, reason)
+            if (seq, "maxlen") in self._line:
+                self._queue.host.effort.owed += message.size
+        self.go_on()
         self._queue.ring.mark()
+
+    def go_on(self) -> None:
+        """Publishes what stands in front, is here, and finds room in this turn."""
+        queue, host = self._queue, self._queue.host
+        while self._line and not queue.broken:
+            seq, reason = self._line[0]
+            message = self._loaded[seq]
+            if message is None:
+                return
+            if host.effort.spent:
+                host.later(queue)
+                return
+            if host.burying:  # it was a letter that found no room: chains of queues must not nest
+                queue.ring.mark()
+                return
+            try:
+                self._publish(seq, message, reason)
+            except Exception as error:
+                host.stumbled(queue, error, max(seq, 0))
+                return
+            self._line.popleft()
+            del self._loaded[seq]
+            if reason == "maxlen":
+                host.effort.owed -= message.size
+
+    def drop(self) -> None:
+        """The queue is deleted."""
+        for seq, reason in self._line:
+            if reason == "maxlen" and (message := self._loaded[seq]) is not None:
+                self._queue.host.effort.owed -= message.size
+        self._line.clear()
+        self._loaded.clear()
 
     def _publish(self, seq: int, message: Message, reason: Reason) -> None:
         self._queue.host.dead_letter(self._queue, message, reason)
-        self._queue.ring.settle(seq, held=True)
+        if seq > 0:
+            self._queue.ring.settle(seq, held=True)

@@ -48,7 +48,7 @@ def serve(queue: Queue, now_ms: int) -> None:
 def _take(queue: Queue, credit: Any, now_ms: int) -> tuple[Taken | str | None, bool]:
     """The answer, and whether it is known."""
     if queue.paused:
-        return None, False
+        return None, queue.broken
     if queue.leased:
         return queue.leased, True
     queue.make_current(now_ms)

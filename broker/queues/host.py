@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker.queues.deadletter import Reason
+from broker.queues.effort import Effort
 from broker.queues.ring import Location
 from broker.queues.ticket import Ticket
 from journal.record import Message
@@ -25,6 +26,20 @@ class Host(Protocol):
     @property
     def ages_by_ms(self) -> int | None:
         """The date by which a stream's messages are too old or not; None: no message may be called so now."""
+
+    @property
+    def effort(self) -> Effort:
+        """What the node has left for dead letters in this turn."""
+
+    @property
+    def burying(self) -> bool:
+        """A dead letter is being published: no other one is now."""
+
+    def later(self, queue: Queue) -> None:
+        """Mark the queue's ring in the node's next turn, and see to it that this comes soon."""
+
+    def stumbled(self, queue: Queue, error: Exception, seq: int = 0) -> None:
+        """Something raised in the queue's work, over the message with this seq if it is known: set the queue aside."""
 
     def dead_letter(self, queue: Queue, message: Message, reason: Reason) -> None:
         """Publish the message to the queue's dead-letter exchange."""

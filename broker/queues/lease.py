@@ -99,3 +99,4 @@ class LeaseAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 GONE: Final = LeaseAnswer(404, "the queue was deleted")
 """The queue went while its owner was asked."""
+BROKEN: Final = LeaseAnswer(503, "unavailable, may be repeated: the queue is set aside, see the log of its node")

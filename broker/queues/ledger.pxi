@@ -390,6 +390,18 @@ cdef inline bint credit(Taker taker) noexcept:
     )
 
 
+cdef Message annotated(Ring ring, Message message, uint64_t seq, uint32_t count, Taker taker, bint redelivered):
+    # as the consumer sees it; a message that cannot be shown returns to its place before the queue hears of that
+    try:
+        answer = ring.annotate(message, seq, count, taker, redelivered)
+        if type(answer) is not Message:
+            raise TypeError(f"annotate returned {type(answer).__name__}, not a message")
+    except BaseException:
+        ring.requeue(seq, False)
+        raise
+    return <Message>answer
+
+
 cdef inline int deliver(Ring ring, Taker taker, uint64_t seq, slot *s, int64_t now_ms) except -1:
     cdef Consumer consumer
     cdef Ledger ledger
@@ -402,10 +414,7 @@ cdef inline int deliver(Ring ring, Taker taker, uint64_t seq, slot *s, int64_t n
     if ring.annotate is not None and (
         message.flags & HAS_BCC or ring.annotates_all or (redelivered and ring.annotates_redelivered)
     ):
-        answer = ring.annotate(message, seq, s.delivery_count, taker, redelivered)
-        if type(answer) is not Message:
-            raise TypeError(f"annotate returned {type(answer).__name__}, not a message")
-        message = <Message>answer
+        message = annotated(ring, message, seq, s.delivery_count, taker, redelivered)
         s = ring.find(seq)
     if taker.remote:
         far = <RemoteConsumer>taker

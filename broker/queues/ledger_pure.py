@@ -279,7 +279,11 @@ def _hand_out(ring: Ring, consumers: Sequence[Taker], now_ms: int, limit: int) -
         seq, message, redelivered, delivery_count = ring.take()
         looked_at = ring.annotates_all or message.flags & HAS_BCC or (redelivered and ring.annotates_redelivered)
         if ring.annotate is not None and looked_at:
-            message = ring.annotate(message, seq, delivery_count, consumer, redelivered)
+            try:
+                message = ring.annotate(message, seq, delivery_count, consumer, redelivered)
+            except BaseException:
+                ring.requeue(seq, False)  # it returns to its place before the queue hears of that
+                raise
         consumer.hand(seq, message, redelivered, delivery_count, now_ms)
         count += 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.queues.ring import HEAD_NOT_COMMITTED, HEAD_NOT_LOADED, HOLDER_MAX
+from broker.queues.ring import HEAD_EXPIRED, HEAD_NOT_COMMITTED, HEAD_NOT_LOADED, HOLDER_MAX
 from journal.record import Message
 
 if TYPE_CHECKING:
@@ -27,6 +27,40 @@ def exceeds(queue: Queue, more: int, more_bytes: int) -> bool:
         taken = min(ready, delayed, credit)
         ready, ready_bytes = ready - taken, ready_bytes * (ready - taken) // ready
     return (length is not None and ready + more > length) or (size is not None and ready_bytes + more_bytes > size)
+
+
+def expire(queue: Queue, now_ms: int) -> bool:
+    """Gives up what has expired at the head; whether there was anything. Of very many some wait for the next turn."""
+    expired = False
+    if queue.paused or queue.entity.staging:
+        return False
+    # a message with TTL 0 may still be handed out in the ms that brought it (amqp-rules 5.6): hence "- 1"
+    while queue.ring.head(now_ms - 1) == HEAD_EXPIRED and not awaits_commit(queue):
+        if queue.host.effort.spent:
+            queue.host.later(queue)
+            return False
+        seq, message, _ = queue.ring.pop_head()
+        queue.give_up(seq, message, "expired")
+        queue.host.effort.popped()
+        expired = True
+    return expired
+
+
+def trim(queue: Queue, now_ms: int, brought: int = 0) -> None:
+    """drop-head: consumers with credit come first, then the oldest ready messages go. As many as were `brought` go at
+    once; when it is a new limit that makes very many too many, some wait for the next turn."""
+    if not exceeds(queue, 0, 0) or queue.rejects or queue.paused:
+        return
+    queue.make_room(now_ms)
+    dropped = 0
+    while exceeds(queue, 0, 0):
+        if dropped >= brought and queue.host.effort.spent:
+            queue.host.later(queue)
+            return
+        seq, message, _ = queue.ring.pop_head()
+        queue.give_up(seq, message, "maxlen")
+        queue.host.effort.popped()
+        dropped += 1
 
 
 def _delayed(queue: Queue) -> int:
@@ -67,7 +101,7 @@ def kill(queue: Queue, message: Message) -> None:
     """A message dies before it was ready. In a replicated queue it joins the log to do so, for the next owner too must
     know of it."""
     if queue.burial is None:
-        queue.host.dead_letter(queue, message, "maxlen")
+        queue.dying.refuse(message)
         return
     seq = queue.ring.next_seq
     queue.ring.append((message,))

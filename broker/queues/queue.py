@@ -26,13 +26,14 @@ from broker.queues.deadletter import Reason
 from broker.queues.dying import Dying
 from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
 from broker.queues.host import Host
-from broker.queues.lease import LeaseAnswer, Word
+from broker.queues.lease import BROKEN, LeaseAnswer, Word
 from broker.queues.leasing import Leasing, resumed
-from broker.queues.limits import awaits_commit, exceeds, refuse
+from broker.queues.limits import awaits_commit, exceeds, expire, refuse, trim
 from broker.queues.patience import Patience
 from broker.queues.producers import HAD_CONSUMERS, Producers
 from broker.queues.retries import retry_delay_ms
-from broker.queues.ring import HEAD_EXPIRED, HEAD_NOT_LOADED, NO_CREDIT, Location, Ring, dispatch
+from broker.queues.ring import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, NO_CREDIT, Location, Ring, dispatch
+from broker.queues.stumble import Stumble
 from broker.queues.subscription import Member, Subscription, Subscriptions
 from broker.queues.ticket import Ticket
 from broker.queues.watch import Watch
@@ -54,9 +55,9 @@ class Queue:
 
     __slots__ = (
         "_ahead", "_annotation", "_brought", "_came_ms", "_clean", "_dead", "_delayed", "_ended", "_patience",
-        "_producers", "_waiting", "aside", "burial", "commits", "deleted", "entity", "getters", "had_consumers",
-        "halted", "host", "last_used_ms", "leasing", "listener", "paused", "ring", "sealed", "settings",
-        "subscriptions",
+        "_producers", "_waiting", "aside", "broken", "burial", "commits", "deleted", "entity", "getters",
+        "had_consumers", "halted", "host", "last_used_ms", "leasing", "listener", "paused", "ring", "sealed",
+        "settings", "subscriptions",
         "wake_ms",
     )  # fmt: skip
 
@@ -84,6 +85,7 @@ class Queue:
         self.burial: Burial | None = None  # of a replicated queue while this node owns it
         self.paused = False  # nothing is handed out, expires or is dropped: others have not said what they hold
         self.halted = entity.paused  # an operator has paused it: nothing is handed out, all else goes on
+        self.broken = False  # it is set aside, for something raised in its work (`stumble`); then it is paused as well
         self.aside = 0  # messages that are on their way to another queue, and none of a consumer's
         self.listener: Callable[[], None] | None = None  # told after each turn and commit (proxy.serving)
         self.leasing: Leasing | None = None  # for who reads the queue by a lease
@@ -100,6 +102,11 @@ class Queue:
         self.ring.ttl_ms = -1 if settings.message_ttl_ms is None else settings.message_ttl_ms
         self.ring.keeps = settings.durability != "memory" or self.burial is not None
         self.ring.annotates_redelivered = settings.delivery_limit is not None or settings.queue_type == "quorum"
+        self.ring.mark()
+
+    def set_aside(self, broken: bool) -> None:
+        """It stumbled, or goes on."""
+        self.broken = self.paused = self.ring.paused = broken
         self.ring.mark()
 
     def halt(self, entity: QueueEntity) -> None:
@@ -128,27 +135,27 @@ class Queue:
     def make_current(self, now_ms: int) -> None:
         """What a waiting consumer gets, and what has expired, is gone. TTL 0 ends here."""
         self._hand_out(now_ms)
-        self._expire(now_ms + 1)
+        expire(self, now_ms + 1)
 
     # -- publishing -------------------------------------------------------------------------------------------
 
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         """Appends the messages; the ticket, if any, is held until they are committed."""
         self.ring.append(messages)
-        self._published(ticket, now_ms)
+        self._published(ticket, now_ms, len(messages))
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
         """Appends the messages of ENQ records, which another node has sent, and holds the ticket; how many they are."""
         _, count = self.ring.append_records(records, now_ms)
-        self._published(ticket, now_ms)
+        self._published(ticket, now_ms, count)
         return count
 
-    def _published(self, ticket: Ticket | None, now_ms: int) -> None:
+    def _published(self, ticket: Ticket | None, now_ms: int, count: int) -> None:
         self._came_ms = self._came_ms or now_ms
         if ticket is not None:
             self.promise(ticket)
         if self._limited:
-            self._trim(now_ms)
+            trim(self, now_ms, count)
 
     def publish_named(
         self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
@@ -207,40 +214,35 @@ class Queue:
     def has_room(self, now_ms: int, more: int = 1, more_bytes: int = 1) -> bool:
         """Whether there is room for so much more (amqp-rules 5.6: the length counts ready only)."""
         if exceeds(self, more, more_bytes):
-            self._expire(now_ms)
-            self._hand_out(now_ms)
+            self.make_room(now_ms)
         return not exceeds(self, more, more_bytes)
 
-    def _too_long(self) -> bool:
-        return exceeds(self, 0, 0)
-
-    def _trim(self, now_ms: int) -> None:
-        """drop-head: consumers with credit come first, then the oldest ready messages go."""
-        if not self._too_long() or self.rejects or self.paused:
-            return
-        self._expire(now_ms)
+    def make_room(self, now_ms: int) -> None:
+        """What has expired is gone, and consumers with credit have what is ready."""
+        expire(self, now_ms)
         self._hand_out(now_ms)
-        while self._too_long():
-            seq, message, _ = self.ring.pop_head()
-            self._give_up(seq, message, "maxlen")
 
     # -- giving up --------------------------------------------------------------------------------------------
 
-    def _give_up(self, seq: int, message: Message | None, reason: Reason, at_once: bool = False) -> None:
+    def give_up(self, seq: int, message: Message | None, reason: Reason, at_once: bool = False) -> None:
         """An UNACKED message without a ledger leaves the queue."""
         if self.settings.dead_letter_exchange is None:
             self.ring.settle(seq)
         elif self.burial is not None:
             self.burial.hold(seq, reason)
         else:
-            self._dead = self._dead or Dying(self)
-            self._dead.add(seq, message, reason, at_once)
+            self.dying.add(seq, message, reason, at_once)
         self.ring.mark()
+
+    @property
+    def dying(self) -> Dying:
+        self._dead = self._dead or Dying(self)
+        return self._dead
 
     def reject(self, seq: int, at_once: bool = False) -> None:
         """basic.reject or basic.nack without requeue; `at_once`: in a transaction."""
         if not self.deleted:
-            self._give_up(seq, self.ring.message(seq), "rejected", at_once)
+            self.give_up(seq, self.ring.message(seq), "rejected", at_once)
 
     def requeue(self, seq: int, counted: bool) -> None:
         """The message returns to its place; `counted`: the consumer failed at it (replication.md 6.9)."""
@@ -248,7 +250,7 @@ class Queue:
             return
         limit = self.settings.delivery_limit
         if counted and limit is not None and self.ring.delivery_count(seq) >= limit:
-            self._give_up(seq, self.ring.message(seq), "delivery_limit")
+            self.give_up(seq, self.ring.message(seq), "delivery_limit")
             return
         if self.ring.annotates_redelivered:
             self._annotation.count(seq)
@@ -279,18 +281,6 @@ class Queue:
         """All that happens here stands in the node's next group, which the node's barrier waits for."""
         if not self.deleted:
             carry_out(self, part, ticket, now_ms)
-
-    def _expire(self, now_ms: int) -> bool:
-        """Whether something was given up."""
-        expired = False
-        if self.paused or self.entity.staging:
-            return False
-        # a message with TTL 0 may still be handed out in the ms that brought it (amqp-rules 5.6): hence "- 1"
-        while self.ring.head(now_ms - 1) == HEAD_EXPIRED and not awaits_commit(self):
-            seq, message, _ = self.ring.pop_head()
-            self._give_up(seq, message, "expired")
-            expired = True
-        return expired
 
     # -- consuming --------------------------------------------------------------------------------------------
 
@@ -337,7 +327,11 @@ class Queue:
 
     def tend(self, word: Word, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
         self.leasing = self.leasing or Leasing(self)
-        self.leasing.hear(word, then, now_ms)
+        try:
+            self.leasing.hear(word, then, now_ms)
+        except Exception as error:
+            self.host.stumbled(self, error)
+            then(BROKEN, b"")
 
     def get(
         self, now_ms: int, then: Callable[[Taken | str | None], None], credit: Any = None, *,
@@ -386,6 +380,8 @@ class Queue:
         ring.marked = False
         if not self.paused:
             self._serve_all(now_ms)
+            if self._dead is not None:
+                self._dead.go_on()
         if ring.journaled:
             ring.advance()
             if ring.needs_write:
@@ -396,7 +392,7 @@ class Queue:
             self.burial.turn(now_ms)
             if ring.needs_write:
                 self.host.write(self)
-        if self.leasing is not None:
+        if self.leasing is not None and not self.broken:
             self.leasing.turn(now_ms)
         self._schedule(now_ms)
         if self.listener is not None:
@@ -411,10 +407,10 @@ class Queue:
         came_ms, self._came_ms = self._came_ms or now_ms, 0
         # amqp-rules 5.6: with TTL 0 it is now or never, and on a busy machine this turn may come some ms after them
         self._hand_out(min(now_ms, max(came_ms, now_ms - TURN_MS_MAX)))
-        expired = self._expire(now_ms)
+        expired = expire(self, now_ms)
         if self.getters:
             getting.serve(self, now_ms)
-        self._trim(now_ms)
+        trim(self, now_ms)
         if ring.ready and ring.wants_load and (self.subscriptions or self.getters or ring.ttl_ms >= 0 or expired):
             self._read_ahead(ring.missing())
             ring.load_ahead = min(2 * ring.load_ahead, LOAD_AHEAD_MAX)  # it is being drained: read further ahead
@@ -437,12 +433,16 @@ class Queue:
         if not credits or self.paused or self.halted:
             return
         while True:
-            count, why = dispatch(self.ring, credits, now_ms - 1)
+            try:
+                count, why = dispatch(self.ring, credits, now_ms - 1)
+            except Stumble as error:
+                self.host.stumbled(self, error, error.seq)
+                count, why = 1, HEAD_NONE  # those before it have theirs
             if count:
                 for credit in credits:
                     credit.owner.flush()
             self.subscriptions.served(why == NO_CREDIT, now_ms)
-            if why != HEAD_EXPIRED or not self._expire(now_ms):
+            if why != HEAD_EXPIRED or not expire(self, now_ms):
                 self.ring.reserve()
                 return
 
@@ -582,6 +582,8 @@ class Queue:
             self.burial.ended = True
         if self.leasing is not None:
             self.leasing.drop()
+        if self._dead is not None:
+            self._dead.drop()
         for _, ticket in self._waiting or ():
             ticket.pass_()
         self._waiting = None

@@ -14,9 +14,7 @@ import asyncio
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
-from broker.amqp.errors import internal_error
 from broker.session.connection import Connection
-from broker.session.state import State
 
 if TYPE_CHECKING:
     from broker.server.shell import NodeShell
@@ -174,17 +172,8 @@ class Client(asyncio.BufferedProtocol):
 
     def crashed(self, error: Exception) -> None:
         """A mistake of ours costs this client its connection (541), and nobody else anything."""
-        connection = self.connection
-        if connection is None:
-            return
-        self.shell.log.crashed(connection.peer, error)
-        try:
-            if connection.state in (State.CLOSING, State.CLOSED):
-                self.abort()
-            else:
-                connection.fail(internal_error("the broker made a mistake; see its log"))
-        except Exception:
-            self.abort()
+        if self.connection is not None:
+            self.connection.crashed(error)
 
 
 def peer_name(transport: asyncio.BaseTransport) -> tuple[str, bool]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.amqp.errors import AmqpError
-from cluster.entities import Segment
+from cluster.entities import Queue, Segment
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 BURST: Final = 50
@@ -168,3 +168,10 @@ class NodeLog:
     def crashed(self, peer: str, error: BaseException) -> None:
         """A mistake of ours while we served one client."""
         self._caused("error", "client.crashed", {"peer": peer, "exc_info": error})
+
+    def link_crashed(self, peer: str, error: BaseException) -> None:
+        self._write("error", "cluster.link_crashed", {"peer": peer, "exc_info": error})
+
+    def set_aside(self, queue: Queue, seq: int, error: Exception) -> None:
+        facts = {"queue": queue.name, "vhost": queue.vhost, "seq": seq or None, "exc_info": error}
+        self._write("error", "queue.set_aside", facts)

@@ -326,7 +326,7 @@ class NodeShell:
         try:
             connection.lost(self.clock.now_ms())
         except Exception as error:
-            self.fail(error)
+            self.log.crashed(connection.peer, error)
         self.schedule()
 
     def lingers(self, client: Client, time_s: float) -> None:
@@ -353,7 +353,7 @@ class NodeShell:
             rounds = 0
             while node.proposals and rounds < ORDER_ROUNDS_MAX:
                 self._order()
-                node.turn(now_ms)
+                node.turn(now_ms, goes_on=True)
                 rounds += 1
             if node.loads:
                 self._load()
@@ -523,7 +523,10 @@ class NodeShell:
             del sending[connection]
             client = clients.get(connection)
             if client is not None:
-                client.flush(connection, now_ms)
+                try:
+                    client.flush(connection, now_ms)
+                except Exception as error:
+                    client.crashed(error)
 
     # -- timers -----------------------------------------------------------------------------------------------
 

@@ -169,6 +169,23 @@ class Channel:
             self.parked = deque(waiting)  # a handler parked the channel again
         self.connection.review_reading()
 
+    def answers(self, then: Callable[..., None]) -> Callable[..., None]:
+        """`then` for whoever answers this channel later: what it raises costs this client, not who answers."""
+
+        def told(*given: Any) -> None:
+            try:
+                then(*given)
+            except ChannelError as error:
+                if not self.closing:
+                    self.fail(error)
+                self.resume()
+            except ConnectionFault as fault:
+                self.connection.fail(fault, self.number)
+            except Exception as error:
+                self.connection.crashed(error)
+
+        return told
+
     def order(self, command: AnyCommand, method: Method, then: Callable[[Applied], Method | None]) -> None:
         """Puts a command into the wiring log; the reply of `then` is sent when it was applied."""
 
@@ -185,6 +202,7 @@ class Channel:
         """Puts a command into the wiring log for a parked channel. `then` hears of the result, and resumes the channel;
         a refusal closes it here instead."""
 
+        @self.answers
         def done(applied: Applied) -> None:
             if not self.awaits():
                 return
@@ -322,7 +340,7 @@ class Channel:
             if self.deletes is not None and self.deletes[0] == subscription.queue.entity.queue_id:
                 self.deletes[1].append(notice)
             else:
-                self.send(notice)
+                self.answers(self.send)(notice)
 
     def reply(self, message: Any) -> None:
         """Direct reply-to: the message goes straight to this channel's reply consumer."""
@@ -349,14 +367,14 @@ class Channel:
             withdraw, self.asked = self.asked.withdraw, self.asked._replace(withdraw=None)
             withdraw()
         for subscription in tuple(self.consumers.values()):
-            subscription.queue.unsubscribe(subscription, node.now_ms)
+            node.setting_aside.work(subscription.queue, subscription.queue.unsubscribe, subscription, node.now_ms)
         self.consumers.clear()
         self.ledger.flowing = False
         if self.transaction is not None:
             self.transaction.abandon(counted)
             self.transaction = None
         for _, consumer, seq in self.ledger.drain():
-            consumer.ring.owner.requeue(seq, counted)
+            node.setting_aside.work(consumer.ring.owner, consumer.ring.owner.requeue, seq, counted)
         if self.traced is not None:
             self.traced.settled(0, True, "closed")
         if self.reply_key:

@@ -24,6 +24,7 @@ from broker.amqp.errors import (
     ReplyCode,
     command_invalid,
     connection_forced,
+    internal_error,
     not_allowed,
 )
 from broker.amqp.errors import channel_error as channel_fault
@@ -307,6 +308,17 @@ class Connection:
         if error.code == ReplyCode.FRAME_ERROR or self.decoder.failed:
             self._end("flush")  # the byte stream can no longer be read: there is no close-ok to wait for
 
+    def crashed(self, error: Exception) -> None:
+        """A mistake of ours costs this client its connection (541), and nobody else anything."""
+        self.node.log.crashed(self.peer, error)
+        try:
+            if self.state in (State.CLOSING, State.CLOSED):
+                self._end("abort")
+            else:
+                self.fail(internal_error("the broker made a mistake; see its log"))
+        except Exception:
+            self._end("abort")
+
     def force_close(self, text: str) -> None:
         """320: an operator, or a node that stops."""
         self.fail(connection_forced(text))
@@ -352,7 +364,10 @@ class Connection:
         """All that the connection held goes back: unacknowledged messages, consumers, exclusive queues. `then` is
         called when the queues are gone, if it had any."""
         for channel in tuple(self.channels.values()):
-            channel.end(counted=True)
+            try:
+                channel.end(counted=True)
+            except Exception as error:  # others still get what is theirs
+                self.node.log.crashed(self.peer, error)
             channel.parked = None  # what waited there is never taken up
             self.channel_gone(channel)
         self.channels.clear()

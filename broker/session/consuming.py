@@ -154,6 +154,7 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     if boolean(method, tag, "x-queue-seq") or "x-lease" in method.arguments:
         subscription.credit.numbered = QUEUE_SEQ
 
+    @channel.answers
     def subscribed(refused: str) -> None:
         if not channel.awaits():
             if not refused:
@@ -222,6 +223,7 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
     node = channel.connection.node
     channel.ask(queue, method)
 
+    @channel.answers
     def taken(answer: Taken | str | None) -> None:
         if not channel.awaits():
             if isinstance(answer, tuple):
@@ -236,7 +238,12 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
             channel.send(methods.BasicGetEmpty())
         else:
             seq, message, redelivered, count = answer
-            message = queue.shown(seq, message, redelivered, count)
+            try:
+                message = queue.shown(seq, message, redelivered, count)
+            except Exception as error:
+                queue.requeue(seq, False)
+                node.stumbled(queue, error)
+                raise
             channel.counts.redelivered += redelivered
             if method.no_ack:
                 channel.counts.get_no_ack += 1

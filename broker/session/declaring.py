@@ -221,6 +221,7 @@ def _once_unlocked(channel: Channel, method: methods.QueueDeclare, name: str, de
         return
     asking = True
 
+    @channel.answers
     def known(*_: int) -> None:
         nonlocal asking
         if asking:
@@ -235,6 +236,7 @@ def _once_unlocked(channel: Channel, method: methods.QueueDeclare, name: str, de
 def _seek_requester(channel: Channel, method: methods.QueueDeclare, name: str) -> None:
     """Direct reply-to: a passive declare tells whether the one who waits for the reply is still there."""
 
+    @channel.answers
     def found(there: bool) -> None:
         if not channel.awaits():
             return
@@ -263,6 +265,7 @@ def _declared(
     """
     channel.last_queue = name
 
+    @channel.answers
     def counted(ready: int, consumers: int) -> None:
         if not channel.awaits():
             return
@@ -296,6 +299,7 @@ def _queue_purge(channel: Channel, method: methods.QueuePurge) -> None:
     if error := ownerless(queue):
         raise error
 
+    @channel.answers
     def purged(count: int) -> None:
         if not channel.awaits():
             return
@@ -327,6 +331,7 @@ def _queue_delete(channel: Channel, method: methods.QueueDelete) -> None:
         channel.ask(queue, method)
         queue.begin_delete(method.if_unused, method.if_empty, channel.connection.node.now_ms, may)
 
+    @channel.answers
     def may(refused: str, count: int) -> None:
         if not channel.awaits():
             return

@@ -136,6 +136,7 @@ def reader(channel: Channel, method: methods.BasicConsume, tag: str, queue: Queu
     if method.exclusive:
         raise access_refused(f"a lease on queue '{queue.name}' in vhost '{channel.vhost_name}' is exclusive by itself")
 
+    @channel.answers
     def failed(answer: LeaseAnswer) -> None:
         error = _error(answer)
         if made.accepted:

@@ -98,7 +98,7 @@ class Request:
         ticket = self._ticket
         if ticket is not None and refused:
             ticket.rejected = True
-        _reply(self.channel, self._properties, outcome, ticket)
+        self.channel.answers(_reply)(self.channel, self._properties, outcome, ticket)
         if ticket is not None:
             ticket.pass_()
 

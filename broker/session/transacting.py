@@ -76,6 +76,7 @@ def _commit(channel: Channel, method: methods.TxCommit) -> None:
         _carry_out(channel, method, staged)
         return
 
+    @channel.answers
     def brought() -> None:
         nonlocal waits
         waits -= 1
@@ -101,6 +102,7 @@ def _rejected(staged: Transaction) -> dict[QueueFace, list[int]]:
 def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) -> None:
     channel.transaction = Transaction()
 
+    @channel.answers
     def done(ticket: Ticket) -> None:
         if channel.parked is None:
             return

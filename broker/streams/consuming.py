@@ -38,6 +38,7 @@ def consume(channel: Channel, method: methods.BasicConsume, queue: QueueFace, ta
     if end is not None:
         reader.end = _offset(end, "x-stream-end", tag)
 
+    @channel.answers
     def found(told: StreamTold, _: bytes | memoryview) -> None:
         if not channel.awaits():
             return
@@ -59,6 +60,7 @@ def consume(channel: Channel, method: methods.BasicConsume, queue: QueueFace, ta
             channel.review_rights()  # they changed while the owner was asked
         channel.resume()
 
+    @channel.answers
     def missing() -> None:
         if channel.awaits():
             channel.refuse(channel.no_queue(queue.name), method)

@@ -27,6 +27,7 @@ from broker.proxy.messages import (
     Settlement,
 )
 from broker.proxy.servings import Servings
+from broker.queues.effort import Effort
 from broker.queues.queue import Queue
 from broker.queues.ring import Ring
 from broker.queues.ticket import Ticket
@@ -91,6 +92,8 @@ class Stage:
         self.history: list[tuple[bytes, int, int]] = []
         self.loads: list[tuple[Queue, Any]] = []
         self.agenda: list[Any] = []
+        self.effort = Effort()
+        self.burying = False
         self.ring = self.new_ring()
         self.replica = self.new_ring(replica=True)
         self.begin(alive={} if attached else self.incarnations)
@@ -141,6 +144,12 @@ class Stage:
             self.buried.append((number, reason, dead.body, ticket))
         return self.finds_targets
 
+    def later(self, queue: Queue) -> None:
+        queue.ring.mark()
+
+    def stumbled(self, queue: Queue, error: Exception, seq: int = 0) -> None:
+        raise error
+
     def load(self, queue: Queue, locations: Any) -> None:
         self.loads.append((queue, locations))
 
@@ -158,6 +167,7 @@ class Stage:
 
     def turn(self, later_ms: int = 0) -> None:
         self.now_ms += later_ms
+        self.effort.renew()
         if later_ms:
             self.ring.mark()
         for _ in range(100):

@@ -143,4 +143,4 @@ def test_a_key_that_is_no_text_reaches_nobody() -> None:
     replies = nodes.worlds["b"].node.replies
     assert replies is not None
     for serial in ("\udcff", "\ud800", "1\udc80"):
-        assert not replies.send(key.rpartition("-")[0] + "-" + serial, None)  # type: ignore[arg-type]
+        assert not replies.send("/", key.rpartition("-")[0] + "-" + serial, None)  # type: ignore[arg-type]

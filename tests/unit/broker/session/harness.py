@@ -64,6 +64,24 @@ class Story:
         self.refusals: list[tuple[str, str, str]] = []
         self.lost_rows: list[tuple[str, int]] = []
         self.alerts: list[tuple[bool, str, str]] = []
+        self.forgives = False
+        """Whether mistakes of ours are told in `mistakes` and not raised."""
+        self.mistakes: list[tuple[str, int, BaseException]] = []
+        """(queue, client or peer; seq; error)"""
+
+    def _mistake(self, who: str, seq: int, error: BaseException) -> None:
+        if not self.forgives:
+            raise error
+        self.mistakes.append((who, seq, error))
+
+    def crashed(self, peer: str, error: BaseException) -> None:
+        self._mistake(peer, 0, error)
+
+    def link_crashed(self, peer: str, error: BaseException) -> None:
+        self._mistake(peer, 0, error)
+
+    def set_aside(self, queue: Any, seq: int, error: Exception) -> None:
+        self._mistake(queue.name, seq, error)
 
     def fault(self, peer: str, user: str, channel: int, error: AmqpError) -> None:
         self.faults.append((channel, error))

@@ -1,0 +1,90 @@
+"""Who pays for a mistake of ours: the queue in whose work it raised, the client that asked, the link; never the node.
+
+    raised in                                                costs
+    a queue's turn, its commits, what it had read            the queue: it is set aside (`broker.queues.stumble`)
+    an answer to a channel (of the wiring, of a queue)       the client's connection, 541 (`Connection.crashed`)
+    a frame of another node                                  the link to it, and both sides attach and sync anew (`Hub`)
+    the disk, the fold of the wiring, a core of replication  the node, which begins again from what it has written
+
+A queue that is set aside is paused in the wiring, so that it is paused for its next owner and after a restart as well,
+and an operator sees it and resumes it where any paused queue is seen and resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.queues.face import QueueFace
+from broker.queues.queue import Queue
+from broker.queues.stumble import Stumble
+from cluster.commands import PauseQueue
+from cluster.entities import Queue as QueueEntity
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.session.connection import Connection
+
+ALERT: Final = "queue.paused_by_error"
+
+
+class SettingAside:
+    """Of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def work(self, queue: QueueFace, what: Callable[..., object], *given: Any) -> None:
+        """Does something of the queue's; what raises sets it aside."""
+        try:
+            what(*given)
+        except Exception as error:
+            self.stumbled(queue, error)
+
+    def told(self, connection: Connection, what: Callable[..., object], *given: Any) -> None:
+        """Tells a client's connection what happened; what raises costs that client."""
+        try:
+            what(*given)
+        except Exception as error:
+            connection.crashed(error)
+
+    def stumbled(self, queue: QueueFace, error: Exception, seq: int = 0) -> None:
+        """Sets the queue aside; of one that is elsewhere this node can only say what happened."""
+        if not isinstance(queue, Queue):
+            self._node.log.set_aside(queue.entity, seq, error)
+            return
+        if queue.deleted or queue.broken:
+            return
+        if isinstance(error, Stumble):
+            seq = error.seq
+        node, entity = self._node, queue.entity
+        queue.set_aside(True)
+        cause = error.__cause__ if isinstance(error, Stumble) and error.__cause__ is not None else error
+        why = f"{type(cause).__name__}: {cause}"[:200]
+        node.log.set_aside(entity, seq, error)
+        where = f"message {seq}" if seq else "its work"
+        node.alerts.set(
+            ALERT,
+            subject(entity),
+            f"{where} raised {why}; see the log, then: clusterbroker queues resume '{entity.name}'",
+        )
+        node.propose(PauseQueue(vhost=entity.vhost, name=entity.name, paused=True), lambda _: None)
+
+    def resumed(self, queue: Queue) -> None:
+        """An operator wants it to try again."""
+        if not queue.broken:
+            return
+        queue.set_aside(False)
+        self.forget(queue)
+        part = self._node.part
+        if part is not None:
+            part.servings.resumed(queue.entity.queue_id)
+
+    def forget(self, queue: Queue) -> None:
+        """It is deleted, or somebody else's now."""
+        self._node.alerts.clear(ALERT, subject(queue.entity))
+
+
+def subject(entity: QueueEntity) -> str:
+    """How an alert names a queue."""
+    return f"{entity.name} ({entity.vhost})"

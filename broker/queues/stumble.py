@@ -1,0 +1,30 @@
+"""What a queue stumbles over sets it aside, and nothing else.
+
+Clients' bytes are looked at long after they were accepted: when a message is shown to a consumer, when it dies, when a
+reader asks for it. A mistake of ours in such code must not cost the node, which would end again at each start, and its
+successor too. So whatever raises in a queue's own work *sets the queue aside*: it is paused, an alert says so, the log
+names the message, and `clusterbroker queues resume` tries again.
+
+*What a queue that is set aside is.* Its ring is right, for each operation of a ring happens whole or not at all, and so
+is its log, which the ring's operations make. So what was published is written, copied and confirmed, and what is
+acknowledged is settled. What a queue does with a message between two operations keeps the message where the next try
+finds it:
+
+    shown       a message that cannot be shown to who shall have it returns to its place (`deliver`, `getting`)
+    dying       it stands in its line until its letter is published (`dying`, `burial`): the letter may come twice to a
+                target, never not at all
+    answered    tickets are passed by commits, which go on
+
+Nothing is handed out, expires, is dropped or dies before it is resumed. Copies have its records as before; a hand-over
+to another owner works, and that one is paused as well: the pause stands in the wiring.
+"""
+
+from __future__ import annotations
+
+
+class Stumble(Exception):
+    """Something raised over this message of a queue; the cause says what."""
+
+    def __init__(self, seq: int) -> None:
+        super().__init__(f"message {seq}")
+        self.seq = seq
