@@ -63,6 +63,7 @@ SHELLS = {
     "broker/embedded.py": "a node inside another program: its thread and its loop",
     "cluster/data_directory.py": "reads a node's files, and looks again",
     "cluster/link/acceptor.py": "the cluster's port",
+    "cluster/link/door.py": "accepts connections",
     "cluster/link/certificates.py": "fresh keys, and contexts of TLS",
     "cluster/link/link.py": "one connection between nodes",
     "cluster/link/mesh.py": "dials the peers, with jitter",

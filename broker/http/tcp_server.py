@@ -24,6 +24,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from broker.server.certificates import Chain
+from broker.server.tls_door import TlsDoor
 
 HANDSHAKE_S: Final = 5.0
 GOODBYE_S: Final = 2.0
@@ -116,6 +117,10 @@ class Impatient(H11Protocol):
         self.transport.abort()
 
 
+def _unheard(_host: str, _why: str) -> None:
+    """Who is turned away hears it, and the log of requests has no line for it."""
+
+
 class TcpServer(uvicorn.Server):
     """`serve(sockets=...)` those without TLS; those with it are given here."""
 
@@ -145,18 +150,19 @@ class TcpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to accept."""
         await super().startup(sockets=sockets)
-        loop = asyncio.get_running_loop()
         for one in self._tls_sockets:
             assert self._tls is not None, "checked when it was made"
-            server = await loop.create_server(
-                self._protocol,
-                sock=one,
-                backlog=self.config.backlog,
-                ssl=self._tls.context,
-                ssl_handshake_timeout=HANDSHAKE_S,
-                ssl_shutdown_timeout=GOODBYE_S,
-            )
-            self.servers.append(server)
+            one.setblocking(False)
+            one.listen(self.config.backlog)
+            door = TlsDoor(
+                [one], self._tls.context, self._protocol, self._room, _unheard,
+                handshake_s=HANDSHAKE_S, goodbye_s=GOODBYE_S,
+            )  # fmt: skip
+            door.begin()
+            self.servers.append(door)  # type: ignore[arg-type]
+
+    def _room(self) -> int:
+        return CONNECTIONS_MAX - len(self.server_state.connections)
 
     def _protocol(self) -> asyncio.Protocol:
         return Impatient(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import resource
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 from broker.server.certificates import Chain, TlsOptions, tls_context
+from broker.server.tls_door import TlsDoor
+from cluster.link.door import listening_sockets
 
 BACKLOG = 4096
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
@@ -84,45 +86,65 @@ def refused(protocol: str, where: Address, error: OSError) -> OSError:
 class Listener:
     """Listening sockets of one protocol ("amqp", "amqps")."""
 
-    __slots__ = ("_server", "addresses", "protocol", "tls")
+    __slots__ = ("_begin", "_server", "addresses", "protocol", "tls")
 
-    def __init__(self, protocol: str, server: asyncio.Server, tls: Chain | None) -> None:
+    def __init__(
+        self,
+        protocol: str,
+        server: asyncio.Server | TlsDoor,
+        sockets: Sequence[Any],
+        begin: Callable[[], Awaitable[None]],
+        tls: Chain | None = None,
+    ) -> None:
         self.protocol = protocol
         self.tls = tls
         """The certificate that clients are shown; None: no TLS."""
         self._server = server
-        self.addresses = [Address(*bound.getsockname()[:2]) for bound in server.sockets]
+        self._begin = begin
+        self.addresses = [Address(*bound.getsockname()[:2]) for bound in sockets]
 
     @classmethod
-    async def open(
-        cls,
-        protocol: str,
-        where: Address,
-        serve: Callable[[], asyncio.BaseProtocol],
-        tls: Chain | None = None,
-    ) -> Listener:
+    async def open(cls, protocol: str, where: Address, serve: Callable[[], asyncio.BaseProtocol]) -> Listener:
         """Takes the address, and accepts nobody before `listen`. Raises OSError with the address in its text when it
         cannot be had."""
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(
-                serve,
-                where.host or None,
-                where.port,
-                backlog=BACKLOG,
-                ssl=None if tls is None else tls.context,
-                ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None,
-                reuse_address=True,
-                start_serving=False,
+                serve, where.host or None, where.port, backlog=BACKLOG, reuse_address=True, start_serving=False
             )
         except OSError as error:
             raise refused(protocol, where, error) from error
-        return cls(protocol, server, tls)
+        return cls(protocol, server, server.sockets, server.start_serving)
+
+    @classmethod
+    async def open_tls(
+        cls,
+        protocol: str,
+        where: Address,
+        serve: Callable[[], asyncio.BaseProtocol],
+        tls: Chain,
+        room: Callable[[], int],
+        turned_away: Callable[[str, str], None],
+    ) -> Listener:
+        """As `open`. `room()`: so many may be connected besides those who are; `turned_away(peer, why)` hears of who is
+        not let in."""
+        try:
+            sockets = await listening_sockets(where.host, where.port, begin=False)
+        except OSError as error:
+            raise refused(protocol, where, error) from error
+        door = TlsDoor(sockets, tls.context, serve, room, turned_away, handshake_s=TLS_HANDSHAKE_TIMEOUT_S)
+
+        async def begin() -> None:
+            for bound in sockets:
+                bound.listen(BACKLOG)
+            door.begin()
+
+        return cls(protocol, door, sockets, begin, tls)
 
     async def listen(self) -> None:
         """Clients may come. Raises OSError: another process that began meanwhile may have been quicker."""
         try:
-            await self._server.start_serving()
+            await self._begin()
         except OSError as error:
             raise refused(self.protocol, self.addresses[0], error) from error
 

@@ -125,7 +125,8 @@ class NodeShell:
                 self.listeners.append(await Listener.open("amqp", where, partial(Client, self)))
             for where in options.amqps:
                 assert tls is not None, "the configuration wants certificates for amqps"
-                self.listeners.append(await Listener.open("amqps", where, partial(Client, self), tls))
+                opened = Listener.open_tls("amqps", where, partial(Client, self), tls, self._room, self.log.turned_away)
+                self.listeners.append(await opened)
             if options.cluster is not None:
                 from broker.server.cluster_shell import ClusterShell  # its imports would slow down every start
 
@@ -309,6 +310,9 @@ class NodeShell:
         self.clients[connection] = client
         self.connections_created += 1
         return connection
+
+    def _room(self) -> int:
+        return self.options.node.connections_max - len(self.clients)
 
     def received(self, size: int) -> None:
         """So many bytes came, from a client or another node: what they ask for is done in a turn, if anything is."""

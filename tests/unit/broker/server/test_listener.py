@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_support import Peer
+from server_support import Peer, until
 
 from broker.amqp import methods
+from broker.node.options import NodeOptions
 from broker.server.listener import Address, TlsOptions, address, peer_identity, raise_descriptor_limit
 from tests.authority import Authority
 
@@ -68,6 +69,24 @@ async def open_tls(shell: Any, authority: Authority, certificate: str | None) ->
         context.load_cert_chain(authority[certificate])
     port = shell.listeners[-1].addresses[0].port
     return Peer(*await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost"))
+
+
+async def test_handshakes_that_never_come_count_as_connections(
+    start: Any, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.server.tls_door.PATIENCE_S", 0.0)
+    node = NodeOptions(connections_max=5)
+    shell = await start(amqps=(Address("127.0.0.1", 0),), tls=TlsOptions(authority["node"]), node=node)
+    listener = next(each for each in shell.listeners if each.protocol == "amqps")
+    held = [await asyncio.open_connection(*listener.addresses[0]) for _ in range(20)]
+    await until(lambda: listener._server.displaced >= 15)
+    assert listener._server.greeting + len(shell.clients) <= 5
+    peer = await open_tls(shell, authority, None)
+    await peer.open()
+    assert len(shell.clients) == 1
+    peer.writer.close()
+    for _, writer in held:
+        writer.close()
 
 
 async def test_tls_with_a_password(start: Any, authority: Authority) -> None:
