@@ -362,7 +362,7 @@ class NodeConfig(BaseSettings):
             http=self.http,
             https=self.https,
             http_client_certificate=self.http_client_certificate,
-            http_proxies=self.http_proxies,
+            http_proxies=self.http_proxies if "http_proxies" in self.model_fields_set else None,
             oauth2=OAuth2Options(**dict(self.oauth2)) if self.oauth2.resource_server_id else None,
             audit=self._audit_options(),
             spans=self.otel if self.otel.endpoint else None,

@@ -75,11 +75,12 @@ def create_app(
     directory: Path | None = None,
     tokens: Tokens | None = None,
     audit: Audit | None = None,
+    knows_proxies: bool = True,
 ) -> FastAPI:
     """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set;
     `directory`: where the node's `amqp.sock` is, without which nothing is done by AMQP; `tokens`: of OAuth 2, None:
-    they are not taken; `audit`: who hears of deeds."""
-    shell = _Shell(mirror, deeds, now_ms, loopback_users, password_cost, directory, tokens)
+    they are not taken; `audit`: who hears of deeds; not `knows_proxies`: as `SignIn` says."""
+    shell = _Shell(mirror, deeds, now_ms, loopback_users, password_cost, directory, tokens, knows_proxies)
     app = FastAPI(
         title="clusterbroker management API",
         version=VERSION,
@@ -131,6 +132,7 @@ class _Shell:
         password_cost: int,
         directory: Path | None,
         tokens: Tokens | None,
+        knows_proxies: bool,
     ) -> None:
         self._mirror = mirror
         self._deeds = deeds
@@ -139,6 +141,7 @@ class _Shell:
         self._password_cost = password_cost
         self._directory = directory
         self._tokens = tokens
+        self._knows_proxies = knows_proxies
         self._sign_in: SignIn | None = None
         self._hashing = Hashing(password_cost)
         self._folded = asyncio.Event()
@@ -162,6 +165,7 @@ class _Shell:
                 self._loopback_users,
                 self._tokens,
                 self._password_cost,
+                self._knows_proxies,
             )
         return self._sign_in
 

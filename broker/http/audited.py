@@ -29,6 +29,8 @@ FACTS: Final = "clusterbroker.facts"
 """What else is known of it, by name."""
 REFUSED: Final = "clusterbroker.refused"
 """The reason."""
+PEER: Final = "clusterbroker.peer"
+"""In the scope's state: the address that the socket comes from, whoever its client is said to be."""
 _QUIET: Final = ("GET", "HEAD", "OPTIONS")
 _NO_DEEDS: Final = ("/api/exchanges/{vhost}/{name}/publish",)
 _EXPORTS: Final = ("/api/definitions", "/api/definitions/{vhost}")
@@ -69,10 +71,11 @@ class Audited:
             return
         if scope["method"] in _QUIET and path not in _EXPORTS:
             return
-        client = scope.get("client")
+        client, peer = scope.get("client"), scope.get("state", {}).get(PEER)
         facts: dict[str, Any] = {
             "user": scope.get(SEER, ""),
             "from": client[0] if client and client[0] else "http.sock",
+            **({"through": peer} if peer and client and peer != client[0] else {}),
             "via": "http",
             "what": f"{scope['method']} {path}",
             "on": {name: unquote(str(value), errors="replace") for name, value in scope.get("path_params", {}).items()},

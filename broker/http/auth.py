@@ -36,7 +36,7 @@ from broker.server.throttle import Throttle, network
 from cluster.entities import User
 from cluster.passwords import COST_DEFAULT
 
-from .audited import REFUSED, SEER
+from .audited import PEER, REFUSED, SEER
 from .sessions import LIFE_MS, Sessions
 
 if TYPE_CHECKING:
@@ -66,9 +66,11 @@ class SignIn:
         loopback_users: tuple[str, ...] = ("guest",),
         tokens: Tokens | None = None,
         password_cost: int = COST_DEFAULT,
+        knows_proxies: bool = True,
     ) -> None:
         """`order`: new hashes for those of other systems, of `password_cost`. `loopback_users` may sign in from a
-        loopback address only, as over AMQP. `tokens`: None: none are taken."""
+        loopback address only, as over AMQP. `tokens`: None: none are taken. Not `knows_proxies`: what says where others
+        come from may be anybody on this machine, and their failures are its own as well."""
         self._mirror = mirror
         self._now_ms = now_ms
         self._loop = loop
@@ -76,6 +78,7 @@ class SignIn:
         self._credentials = Credentials(loop, told=lambda: None)
         self._rehashing = Rehashing(order, self._credentials.remember, password_cost)
         self._throttle = Throttle()
+        self._knows_proxies = knows_proxies
         self._sessions = Sessions()
         self._tokens = tokens
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}  # by address: and how many hold it or wait for it
@@ -146,8 +149,11 @@ class SignIn:
 
     async def _user(self, request: Request, name: str, password: bytes) -> User:
         address = _address(request)
-        async with self._turn(network(address)):
+        through = None if self._knows_proxies else forwarder(request)
+        async with self._turn(network(through or address)):
             waits_ms = self._throttle.waits_ms(name, address, self._now_ms())
+            if through is not None:
+                waits_ms = max(waits_ms, self._throttle.address_waits_ms(through, self._now_ms()))
             if waits_ms:
                 left_s = -(-waits_ms // 1000)
                 raise Refused(429, "too_many_requests", f"too many failed logins: try again in {left_s} s")
@@ -155,6 +161,8 @@ class SignIn:
             user = self._mirror.map.user(name)
             if not good or user is None or not self._may_be_here(request, name):
                 self._throttle.failed(name, address, self._now_ms())
+                if through is not None:
+                    self._throttle.failed_at(through, self._now_ms())
                 self._mirror.attempts.count(address, "" if user is None else name, False)
                 request.scope[REFUSED] = f"login of '{name}' failed"
                 raise LoginFailed
@@ -219,6 +227,12 @@ def _cookie(request: Request, token: str, life_s: int) -> str:
 
 def _address(request: Request) -> str:
     return request.client.host if request.client is not None else ""
+
+
+def forwarder(request: Request) -> str | None:
+    """The address that the socket comes from, where it has said that its client is another one."""
+    peer: str = request.scope.get("state", {}).get(PEER, "")
+    return peer if peer and peer != _address(request) else None
 
 
 def from_here(request: Request) -> bool:

@@ -108,6 +108,7 @@ async def serve(
         directory=asked.directory,
         tokens=_tokens(settings, log),
         audit=audit,
+        knows_proxies=settings.proxies is not None,
     )
     attentive = Attentive(app, desk)
     server = TcpServer(attentive, settings.proxies, tls, listening_tls)

@@ -23,7 +23,9 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from broker.http.audited import PEER
 from broker.server.certificates import Chain
+from broker.server.management_settings import PROXIES
 from broker.server.tls_door import TlsDoor
 
 HANDSHAKE_S: Final = 5.0
@@ -37,14 +39,40 @@ TAKEN_BYTES: Final = 256 << 10
 UNREAD_BYTES_MAX: Final = 256 << 20
 
 
+class Strict(h11.Connection):
+    """Requests as they come, but for two that h11 lets pass.
+
+    A head is HEAD_BYTES_MAX at most; h11 asks only for heads that are not whole yet. And a request that says both
+    Content-Length and Transfer-Encoding is refused, and its connection ends (RFC 9112, 6.1 and 6.3): a proxy that goes
+    by the other one sees another end of it, and what follows is a request that the proxy has not seen.
+    """
+
+    def next_event(self) -> Any:
+        """As h11's. Raises RemoteProtocolError."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+            if size > HEAD_BYTES_MAX:
+                raise h11.RemoteProtocolError(f"a head of {size} bytes", 431)
+            names = {name for name, _ in event.headers}
+            if b"content-length" in names and b"transfer-encoding" in names:
+                raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding")
+        return event
+
+
 class Impatient(H11Protocol):
     """One connection: cut when the head of a request takes too long, or the client does not take its answer."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.conn = Strict(h11.SERVER, HEAD_BYTES_MAX)
 
     _head: asyncio.TimerHandle | None = None
     _taking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = {**self.app_state, PEER: self.client[0] if self.client else ""}
         if len(self.connections) > CONNECTIONS_MAX:
             transport.abort()
             return
@@ -125,9 +153,11 @@ class TcpServer(uvicorn.Server):
     """`serve(sockets=...)` those without TLS; those with it are given here."""
 
     def __init__(
-        self, app: Any, proxies: Sequence[str], tls: Chain | None, tls_sockets: Sequence[socket.socket]
+        self, app: Any, proxies: Sequence[str] | None, tls: Chain | None, tls_sockets: Sequence[socket.socket]
     ) -> None:
-        """`proxies`: addresses that are believed what they say of their clients (`X-Forwarded-For`, `-Proto`)."""
+        """`proxies`: addresses that are believed what they say of their clients (`X-Forwarded-For`, `-Proto`); None:
+        nobody has set any."""
+        proxies = PROXIES if proxies is None else proxies
         super().__init__(
             uvicorn.Config(
                 app,

@@ -12,14 +12,16 @@ from broker.server.audit import AuditOptions
 from broker.server.certificates import TlsOptions
 
 PROXIES = ("127.0.0.1", "::1")
-"""A proxy on this machine is believed what it says of its clients: else they would all come from this machine."""
+"""A proxy on this machine is believed what it says of its clients: else they would all come from this machine. Without
+a setting any process there may say so, and what it gains by that is counted against itself (`broker.http.auth`)."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """As JSON on the command line."""
 
     tls: TlsOptions | None = None
-    proxies: tuple[str, ...] = PROXIES
+    proxies: tuple[str, ...] | None = None
+    """None: nobody has set any, and PROXIES are believed as far as that takes rights away."""
     oauth2: OAuth2Options | None = None
     audit: AuditOptions = AuditOptions()
 

@@ -13,7 +13,6 @@ from broker.oauth2.options import OAuth2Options
 from broker.server.alarms import AlarmOptions
 from broker.server.audit import AuditOptions
 from broker.server.listener import Address, TlsOptions
-from broker.server.management_settings import PROXIES
 from journal.options import JournalOptions
 
 if TYPE_CHECKING:
@@ -103,8 +102,8 @@ class ServerOptions:
     http_client_certificate: Literal["none", "required"] = "none"
     """Whether clients of `https` must show a certificate that `tls` trusts."""
 
-    http_proxies: tuple[str, ...] = PROXIES
-    """Addresses of proxies that are believed what they say of their clients."""
+    http_proxies: tuple[str, ...] | None = None
+    """Addresses of proxies that are believed what they say of their clients; None: as `management_settings` says."""
 
     oauth2: OAuth2Options | None = None
     """Whose tokens are taken, over AMQP and HTTP; None: nobody's."""

@@ -76,9 +76,16 @@ class Throttle:
 
     def failed(self, user: str, address: str, now_ms: int) -> None:
         """An attempt failed."""
-        where = network(address)
-        self._pairs.failed((user[:NAME_MAX], where), now_ms)
-        self._addresses.failed(where, now_ms)
+        self._pairs.failed((user[:NAME_MAX], network(address)), now_ms)
+        self.failed_at(address, now_ms)
+
+    def address_waits_ms(self, address: str, now_ms: int) -> int:
+        """For how long whoever comes by way of this address has to wait."""
+        return self._addresses.waits_ms(network(address), now_ms)
+
+    def failed_at(self, address: str, now_ms: int) -> None:
+        """An attempt that came by way of this address failed, whoever it said to be."""
+        self._addresses.failed(network(address), now_ms)
 
     def succeeded(self, user: str, address: str) -> None:
         """An attempt was good: nothing is remembered of the pair's bad ones. Those of the address stay, or whoever has

@@ -76,6 +76,13 @@ def test_flag_before_environment_before_file_before_default(file: Path, monkeypa
     assert config.data_dir == Path("clusterbroker-data"), "a flag that was not given says nothing"
 
 
+def test_proxies_that_are_set_are_told_from_those_that_are_not(file: Path) -> None:
+    """Those on this machine are believed more when somebody has said so."""
+    assert load().options().http_proxies is None
+    file.write_text('http_proxies = "127.0.0.1,::1"')
+    assert load(file).options().http_proxies == ("127.0.0.1", "::1")
+
+
 def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERBROKER_AMQP", "127.0.0.1:1,[::1]:2")
     monkeypatch.setenv("CLUSTERBROKER_LIMITS__LOOPBACK_USERS", "guest, test")

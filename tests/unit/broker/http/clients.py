@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from broker.http.app import create_app
+from broker.http.audited import PEER
 from broker.http.deeds import OrderError
 from broker.server.audit import Audit
+from broker.server.management_settings import PROXIES
 from cluster.commands import AnyCommand, Defining
 from cluster.errors import WiringError
 from cluster.passwords import COST_CHEAP
@@ -75,6 +78,7 @@ class Client:
         audit: Audit | None = None,
         directory: Path | None = None,
         host: str = "localhost",
+        proxies: tuple[str, ...] | None = (),
     ) -> None:
         self.place = place
         self.now_ms = NOW_MS
@@ -88,8 +92,16 @@ class Client:
             directory=directory,
             tokens=tokens,
             audit=audit,
+            knows_proxies=proxies is not None,
         )
-        transport = httpx.ASGITransport(app=app, client=(address, 1234), raise_app_exceptions=False)
+        believing = ProxyHeadersMiddleware(app, list(PROXIES if proxies is None else proxies))
+
+        async def served(scope: Any, receive: Any, send: Any) -> None:
+            """As `TcpServer` does it."""
+            scope["state"] = {PEER: scope["client"][0]}
+            await believing(scope, receive, send)
+
+        transport = httpx.ASGITransport(app=served, client=(address, 1234), raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url=f"http://{host}")
 
     async def ask(

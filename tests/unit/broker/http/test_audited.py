@@ -49,6 +49,16 @@ async def test_who_from_where_what_on_what_with_what_outcome(client: Client, hea
     ]  # fmt: skip
 
 
+async def test_by_way_of_which_socket_it_came(heard: Heard) -> None:
+    """An address in a header may be made up; the socket's is not."""
+    client = Client(recorded_place(), audit=Audit("a", AuditOptions(), NodeLog(heard)), proxies=None)
+    await client.http.delete("/api/users/none", auth=("mon", "x"), headers={"x-forwarded-for": "192.0.2.7"})
+    await client.http.delete("/api/users/none", auth=("mon", "x"))
+    assert [(line["from"], line.get("through")) for line in heard.lines] == [
+        ("192.0.2.7", "127.0.0.1"), ("127.0.0.1", None),
+    ]  # fmt: skip
+
+
 async def test_who_lets_a_vhost_be_traced_is_told_to_have_done_so(client: Client, heard: Heard) -> None:
     """Whoever reads the firehose reads all messages."""
     for tracing in (True, False):

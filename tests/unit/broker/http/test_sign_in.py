@@ -40,6 +40,43 @@ async def test_one_password_for_many_names_waits_as_well(client: Client) -> None
     assert (await client.get("/api/whoami", "mon")).status_code == 200
 
 
+async def _guesses(client: Client, count: int) -> list[int]:
+    """Each from another address, as the header says."""
+    statuses = []
+    for number in range(count):
+        headers = {"x-forwarded-for": f"10.0.{number}.1"}
+        answer = await client.http.get("/api/whoami", auth=("mon", f"wrong{number}"), headers=headers)
+        statuses.append(answer.status_code)
+    return statuses
+
+
+async def test_made_up_addresses_are_no_way_around_waiting() -> None:
+    """Without a setting any process on this machine may say where its client is; it guesses in its own name as well."""
+    client = Client(recorded_place(), proxies=None)
+    statuses = await _guesses(client, FAILURES_OF_ADDRESS_MAX + 5)
+    assert statuses == [401] * FAILURES_OF_ADDRESS_MAX + [429] * 5
+    right = await client.http.get("/api/whoami", auth=("mon", "secret-pass"), headers={"x-forwarded-for": "10.9.9.9"})
+    assert right.status_code == 429
+    client.now_ms += 60_000
+    assert (await client.get("/api/whoami", "mon")).status_code == 200
+
+
+async def test_a_proxy_that_is_named_answers_for_nobody() -> None:
+    client = Client(recorded_place(), proxies=("127.0.0.1",))
+    assert await _guesses(client, FAILURES_OF_ADDRESS_MAX + 5) == [401] * (FAILURES_OF_ADDRESS_MAX + 5)
+
+
+async def test_what_is_said_of_a_client_takes_rights_away_only() -> None:
+    client = Client(recorded_place(), proxies=None)
+    said = {"x-forwarded-for": "192.0.2.7"}
+    assert (await client.http.get("/api/whoami", auth=("guest", "guest"), headers=said)).status_code == 401
+    assert (await client.http.get("/metrics", headers=said)).status_code == 401
+    elsewhere = Client(recorded_place(), address="192.0.2.7", proxies=None)
+    said = {"x-forwarded-for": "127.0.0.1"}
+    assert (await elsewhere.http.get("/api/whoami", auth=("guest", "guest"), headers=said)).status_code == 401
+    assert (await elsewhere.http.get("/metrics", headers=said)).status_code == 401
+
+
 async def test_a_name_that_nobody_has_is_verified_like_any_other(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

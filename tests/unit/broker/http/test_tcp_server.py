@@ -14,6 +14,7 @@ import pytest
 from cryptography import x509
 
 from broker.http import tcp_server
+from broker.http.audited import PEER
 from broker.http.tcp_server import TcpServer
 from broker.server.certificates import Chain, TlsOptions
 from tests.authority import Authority
@@ -48,7 +49,7 @@ async def serve() -> AsyncIterator[Serve]:
     """Starts one; it is ended in the end."""
     running: list[tuple[TcpServer, asyncio.Task[None]]] = []
 
-    async def served(tls: Chain | None = None, proxies: tuple[str, ...] = (), answers: Any = app) -> Ports:
+    async def served(tls: Chain | None = None, proxies: tuple[str, ...] | None = (), answers: Any = app) -> Ports:
         plain, inside = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
         server = TcpServer(answers, proxies, tls, [inside] if tls is not None else [])
         task = asyncio.create_task(server._serve([plain]))
@@ -162,10 +163,27 @@ async def test_answers_that_nobody_takes_are_bounded(serve: Serve, monkeypatch: 
     assert (await asked(port, GET)).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_head_that_is_too_long(serve: Serve) -> None:
+@pytest.mark.parametrize("end", [b"", b"host: x\r\n\r\n"], ids=["half", "whole"])
+async def test_a_head_that_is_too_long(serve: Serve, end: bytes) -> None:
+    """Also when all of it comes in one read."""
     port, _, _ = await serve()
-    answer = await asked(port, b"GET / HTTP/1.1\r\nx: " + b"a" * tcp_server.HEAD_BYTES_MAX + b"\r\n")
+    answer = await asked(port, b"GET / HTTP/1.1\r\nx: " + b"a" * tcp_server.HEAD_BYTES_MAX + b"\r\n" + end)
     assert answer.startswith(b"HTTP/1.1 400")
+    many = b"".join(b"x-%d: %s\r\n" % (number, b"a" * 100) for number in range(700))
+    assert (await asked(port, b"GET / HTTP/1.1\r\n" + many + end)).startswith(b"HTTP/1.1 400")
+    short = b"GET / HTTP/1.1\r\nconnection: close\r\nx: " + b"a" * (tcp_server.HEAD_BYTES_MAX - 200) + b"\r\n"
+    assert (await asked(port, short + b"host: x\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_two_lengths_of_one_body(serve: Serve, order: int) -> None:
+    """A proxy may go by the other one, and take for a body what is the next request here."""
+    port, _, _ = await serve()
+    lengths = [b"content-length: 6\r\n", b"transfer-encoding: chunked\r\n"][::order]
+    head = b"POST /at-once HTTP/1.1\r\nhost: x\r\n" + b"".join(lengths) + b"\r\n"
+    answer = await asked(port, head + b"0\r\n\r\nG" + GET)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1") == 1, "the connection ends"
 
 
 @pytest.mark.parametrize(
@@ -201,6 +219,21 @@ async def test_proxies_that_are_believed(serve: Serve, proxies: tuple[str, ...],
     forwarded = b"x-forwarded-for: 203.0.113.9, 192.0.2.7\r\nx-forwarded-proto: https\r\n"
     answer = await asked(port, GET.replace(b"connection:", forwarded + b"connection:"))
     assert answer.decode().endswith(client)
+
+
+async def test_what_a_client_is_said_to_be_hides_no_socket(serve: Serve) -> None:
+    """Without a setting anybody on this machine may say so."""
+    seen: list[Any] = []
+
+    async def noted(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            seen.append((scope["client"][0], scope["state"][PEER]))
+        await app(scope, receive, send)
+
+    port, _, _ = await serve(proxies=None, answers=noted)
+    await asked(port, GET.replace(b"connection:", b"x-forwarded-for: 192.0.2.7\r\nconnection:"))
+    await asked(port, GET)
+    assert seen == [("192.0.2.7", "127.0.0.1"), ("127.0.0.1", "127.0.0.1")]
 
 
 async def test_tls_and_another_certificate(serve: Serve, tmp_path: Path) -> None:
