@@ -19,7 +19,7 @@ import msgspec
 
 from journal.index import META_KEY, RUN_KEY, Index
 from journal.layout import CUT, DEAD, ENQ, EPO, PRD, REQ, RSV, RUN_ENTRY, SET
-from journal.record import Record
+from journal.record import Record, checksum
 from journal.replay import Tail, first_head, replay
 from journal.segments import START, Position, Segments, sync_directory
 from journal.stream_catalogue import StreamFile
@@ -122,7 +122,10 @@ def start_of_tail(index: Index, segments: Segments) -> Position:
 def settle_end(segments: Segments, start: Position, tail: Tail) -> None:
     """Makes what was replayed durable and leaves nothing behind its end that could be taken for a group later.
 
-    A kill leaves the last groups in the page cache only; they are about to be acted upon, so they are flushed now.
+    A kill leaves the last groups in the page cache only, and they are about to be acted upon. To flush them is not
+    enough: after a write-back that failed Linux calls those pages clean, whether or not their bytes are on the disk,
+    and the next flush finds nothing to do. So all that was replayed is written anew, in its place (the same bytes: a
+    crash in between changes nothing), flushed, and read again from the disk. Raises DamagedJournal, OSError.
     """
     if not tail.groups and not tail.torn:
         return  # a checkpoint is durable only after the log up to it is
@@ -133,7 +136,8 @@ def settle_end(segments: Segments, start: Position, tail: Tail) -> None:
             try:
                 if tail.torn and segment == end.segment:
                     os.ftruncate(fd, end.offset)
-                os.fsync(fd)
+                first = start.offset if segment == start.segment else 0
+                _write_anew(segments, segment, fd, first, end.offset if segment == end.segment else None)
             finally:
                 os.close(fd)
         elif segment > end.segment and tail.torn:
@@ -143,3 +147,29 @@ def settle_end(segments: Segments, start: Position, tail: Tail) -> None:
             else:
                 segments.unlink(segment)
     sync_directory(segments.folder)
+
+
+def _write_anew(segments: Segments, segment: int, fd: int, first: int, end: int | None) -> None:
+    """The bytes from `first` to `end`, or to the file's end."""
+    sums: list[tuple[int, int, int]] = []
+    with segments.open(segment) as file:
+        for offset, data in file.pieces(first):
+            data = data if end is None else data[: max(0, end - offset)]
+            if data == bytes(len(data)):
+                continue  # space that was taken ahead, perhaps
+            _write_all(fd, data, offset)
+            sums.append((offset, len(data), checksum(data)))
+    os.fsync(fd)
+    if hasattr(os, "posix_fadvise"):  # not on macOS, whose cache is asked then
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    with segments.open(segment) as file:
+        for offset, length, known in sums:
+            if checksum(file.read(offset, offset + length)) != known:
+                raise segments.damaged(segment, offset, f"{length} bytes were written anew, and others are read")
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written

@@ -16,6 +16,9 @@ node does not start; a broken one at the very end is a write that a crash tore, 
 is cut off. Compaction replaces the file by a new one of a single batch, durable before it has the name; that
 first batch is never torn, only damaged.
 
+A log that is opened is written anew, as a whole and under its name when it is durable: what was read may have come from
+pages of a write-back that failed, which the kernel calls clean, so that another flush would prove nothing.
+
 What remains undetected is damage of the very last batch, which looks like a torn one. So the last batch of a log that
 rests is one that holds the commit index and nothing else (`note_commit`): nothing is lost with it.
 
@@ -60,8 +63,10 @@ class Journal:
     """Entries in memory, and in a file what is needed to have them again."""
 
     def __init__(self, disk: Disk, kept: int = 0) -> None:
-        """Read the file, if there is one; cut a torn end. `kept`: so many entries from before the snapshot are not
-        forgotten, if they are not too large. Raises DamagedLog, FormatTooNew."""
+        """Read the file, if there is one, and write it anew, without a torn end. `kept`: so many entries from before
+        the snapshot are not forgotten, if they are not too large.
+
+        Raises DamagedLog, FormatTooNew, DiskFull, DiskFailed."""
         self._disk = disk
         self._kept = kept
         self._entries: list[Entry] = []
@@ -80,9 +85,9 @@ class Journal:
         """How many times something was made durable."""
         data = disk.read(FILE)
         if data is not None:
-            self._size = self._replay(data)
-            if self._size < len(data):
-                disk.truncate(FILE, self._size)
+            self._replay(data)
+            if data:
+                self.rewrite()
         self._commit_stored = self._commit
 
     # ---- making durable ----
@@ -242,8 +247,8 @@ class Journal:
     def _record_entry(self, entry: Entry) -> None:
         self._record(_KIND_ENTRY, _ENTRY.pack(entry[1], entry[2]) + entry[0])
 
-    def _replay(self, data: bytes) -> int:
-        """Fold the batches; returns where the sound ones end."""
+    def _replay(self, data: bytes) -> None:
+        """Fold the sound batches."""
         at = 0
         while at < len(data):
             end = _sound_batch(data, at)
@@ -262,7 +267,6 @@ class Journal:
                 break
             self._replay_batch(data, at + _BATCH.size, end)
             at = end
-        return at
 
     def _replay_batch(self, data: bytes, at: int, end: int) -> None:
         while at < end:

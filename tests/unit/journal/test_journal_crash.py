@@ -309,3 +309,42 @@ def test_settling_frees_a_full_disk(small_disk: Path) -> None:
     node.restart()
     assert not node.memory.queues.get(1)
     node.journal.close()
+
+
+def test_the_replayed_tail_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel whose write-back has failed calls the pages clean: a flush alone would make nothing durable."""
+    node, data, starts = three_groups(tmp_path)
+    written: list[tuple[int, bytes]] = []
+    pwrite = os.pwrite
+
+    def noted(fd: int, piece: bytes, offset: int) -> int:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith("00000001.seg"):
+            written.append((offset, bytes(piece)))
+        return pwrite(fd, piece, offset)
+
+    monkeypatch.setattr(os, "pwrite", noted)
+    node.start()
+    tail = bytearray(starts[3])
+    for offset, piece in written:
+        tail[offset : offset + len(piece)] = piece
+    assert bytes(tail) == data[: starts[3]], "all of it, and nothing else"
+    node.checkpoint()
+    written.clear()
+    node.restart()
+    assert written == [], "behind a checkpoint there is nothing to be written"
+    node.journal.close()
+
+
+def test_a_disk_that_does_not_keep_the_tail_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was flushed is read again: other bytes are there."""
+    node, _, starts = three_groups(tmp_path)
+    fsync = os.fsync
+
+    def lies(fd: int) -> None:
+        fsync(fd)
+        if os.readlink(f"/proc/self/fd/{fd}").endswith("00000001.seg"):
+            os.pwrite(fd, b"rot", starts[1] + 50)
+
+    monkeypatch.setattr(os, "fsync", lies)
+    with pytest.raises(DamagedJournal, match=r"00000001\.seg.*written anew, and others are read"):
+        node.start()

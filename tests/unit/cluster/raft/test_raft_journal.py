@@ -181,3 +181,13 @@ def test_any_prefix_of_the_file_gives_a_prefix_of_the_log(payloads: list[bytes],
     again = Journal(disk)
     assert again[:] == journal[: len(again)]
     assert len(again) >= 2
+
+
+def test_a_log_that_is_opened_is_written_anew(tmp_path: Path) -> None:
+    """What was read may be in the kernel's cache alone, on pages that it calls clean."""
+    journal = filled(tmp_path)
+    before = (tmp_path / FILE).stat().st_ino
+    again = Journal(FileDisk(tmp_path))
+    assert (tmp_path / FILE).stat().st_ino != before, "another file has its name, durably"
+    assert again[:] == journal[:]
+    assert Journal(FileDisk(tmp_path))[:] == journal[:]
