@@ -96,6 +96,10 @@ class DataDirectory:
     def queue_by_id(self, queue_id: int) -> Queue | None:
         return None if self.wiring is None else self.wiring.queue_by_id(QueueId(queue_id))
 
+    def was_deleted(self, queue_id: int) -> bool:
+        """Whether the wiring knows that this queue was deleted: the node forgets it when it starts."""
+        return self.wiring is not None and self.wiring.was_deleted(QueueId(queue_id))
+
     def queue_id(self, vhost: str, name: str) -> int:
         """Of a queue by its name, or by its id as `journal ls` prints it (`0x1f`). Raises NotThere."""
         queue = None if self.wiring is None else self.wiring.queue(vhost, name)

@@ -138,6 +138,11 @@ class LocalLog:
         assert not self._busy, "the writer has nothing to do before the first proposal"
         self._store.put_stamp(stamp)
 
+    def leave_out(self, index: LogIndex | int) -> None:
+        """No command gets this index, or one below: a journal has messages under it as a queue's id. For a start:
+        before anything is proposed."""
+        self._next = LogIndex(max(self._next, index + 1))
+
     @property
     def pending(self) -> int:
         """How many proposals wait for the disk."""

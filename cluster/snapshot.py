@@ -37,7 +37,7 @@ from .entities import (
     VhostLimits,
 )
 from .errors import NewerRelease
-from .ids import LogIndex
+from .ids import LogIndex, QueueId
 
 VERSION: Final = 1
 CHUNK_ENTITIES: Final = 1000
@@ -71,6 +71,7 @@ _KINDS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("producer", "producers", Producer),
     ("segment", "segments", Segment),
     ("time", "times", LogTime),
+    ("deleted_queue", "deleted_queues", QueueId),
 )
 _FIELDS: Final = {kind: field for kind, field, _ in _KINDS}
 _LISTS: Final[dict[str, Any]] = {
@@ -104,6 +105,8 @@ class Snapshot(msgspec.Struct):
     segments: list[Segment] = []
     times: list[LogTime] = []
     """One; none of a log that no time has passed in."""
+    deleted_queues: list[QueueId] = []
+    """The last ones, oldest first."""
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order."""

@@ -43,6 +43,7 @@ from .policies import check_policy
 from .queue_rules import check_length
 from .snapshot import Snapshot
 from .topology import Topology
+from .view import DELETED_KEPT
 
 DEFAULT_VHOST: Final = "/"
 _OF_MANY: Final = (c.ImportDefinitions, c.ApplyImport)
@@ -181,6 +182,7 @@ class ClusterMap(Importing):
             self._vhosts[segment.vhost].ledger.put(segment)
         for time in snapshot.times:
             self._time = time
+        self._deleted = dict.fromkeys(snapshot.deleted_queues)
         for header in snapshot.imports:
             self._taken_up(header, list(snapshot.import_commands))
         return self
@@ -204,6 +206,10 @@ class ClusterMap(Importing):
             case told.QueueDeleted(queue=queue):
                 del self._by_id[queue.queue_id]
                 self._members.replaced(queue, None)
+                if not queue.transient:
+                    self._deleted[queue.queue_id] = None
+                    if len(self._deleted) > DELETED_KEPT:
+                        del self._deleted[next(iter(self._deleted))]
                 if queue.exclusive_owner is not None:
                     owned = self._exclusive[queue.exclusive_owner]
                     del owned[queue.queue_id]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Final
 
 from .arguments import CANONICAL
 from .authorization import Accounts, PermissionKind, TopicPermissionKind
@@ -38,6 +39,9 @@ from .queue_settings import QueueSettings
 from .snapshot import Snapshot, StagedImport
 from .topology import Topology
 
+DELETED_KEPT: Final = 1 << 16
+"""So many deleted queues are remembered, for journals that have not heard of it."""
+
 
 class ClusterView:
     """The state of the cluster map and all questions about it; only its subclass ClusterMap changes it.
@@ -47,7 +51,8 @@ class ClusterView:
     """
 
     __slots__ = (
-        "_accounts", "_applied", "_by_id", "_exclusive", "_import", "_members", "_parameters", "_time", "_vhosts",
+        "_accounts", "_applied", "_by_id", "_deleted", "_exclusive", "_import", "_members", "_parameters", "_time",
+        "_vhosts",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -55,6 +60,7 @@ class ClusterView:
         self._applied = LogIndex(0)
         self._vhosts: dict[str, Topology] = {}
         self._by_id: dict[QueueId, Queue] = {}
+        self._deleted: dict[QueueId, None] = {}  # oldest first
         self._exclusive: dict[str, dict[QueueId, Queue]] = {}
         self._members = Members()
         self._accounts = Accounts()
@@ -115,6 +121,7 @@ class ClusterView:
             producers=[p for t in vhosts for p in t.ledger.producers.values()],
             segments=[s for t in vhosts for s in t.ledger.segments.values()],
             times=[self._time] if self._time.lived_ms else [],
+            deleted_queues=list(self._deleted),
         )
 
     @property
@@ -163,6 +170,11 @@ class ClusterView:
             return tuple(queue for topology in self._vhosts.values() for queue in topology.queues.values())
         topology = self._vhosts.get(vhost)
         return tuple(topology.queues.values()) if topology else ()
+
+    def was_deleted(self, queue_id: QueueId) -> bool:
+        """Whether a queue that was not transient had this id and was deleted, of the last DELETED_KEPT of them. Of an
+        id that was neither deleted nor is in use nothing is known: a journal that has messages of it keeps them."""
+        return queue_id in self._deleted
 
     def lasting_queues(self) -> tuple[Queue, ...]:
         """All queues that a restart does not end, those that hold staged rows with them, by queue_id."""

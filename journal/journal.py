@@ -20,7 +20,7 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,7 @@ class Journal:
         self._checkpoint = START
         self._older: set[int] = set()
         self._lingering = Lingering()
+        self._pinned: frozenset[int] = frozenset()
         self._in_flight = False
         self._checkpoint_runs = False
         self._bytes_since_checkpoint = 0
@@ -358,11 +359,23 @@ class Journal:
         found = []
         for segment in sorted(self._older):
             live = self.use.live(segment)
-            if live and segment < self._checkpoint.segment:
+            if live and segment < self._checkpoint.segment and segment not in self._pinned:
                 size = self._segments.size(segment)
                 if live * 100 < size * self.options.sparse_percent:
                     found.append(segment)
         return found
+
+    def pin(self, segments: Iterable[int]) -> None:
+        """What lives in these is written again by nobody: they stay until it is forgotten, and are not looked at."""
+        self._pinned = frozenset(segments)
+
+    def pinned_bytes(self) -> int:
+        """What the pinned segments take of the disk."""
+        sizes = []
+        for number in self._pinned:
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(self._segments.size(number))
+        return sum(sizes)
 
     def lingering_segments(self) -> list[int]:
         """Those to be copied forward now: sparse segments that do not empty by themselves (see `Lingering`), the oldest

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -107,7 +107,7 @@ def _moment(time_ms: int | None) -> str:
 
 @dataclass(slots=True)
 class _Line:
-    """A queue in `ls`. `name` is None when the wiring does not know it."""
+    """A queue in `ls`. `name` is None when the wiring does not know it; `deleted`: it knows that it is gone."""
 
     vhost: str | None
     name: str | None
@@ -118,6 +118,7 @@ class _Line:
     bytes: int = 0
     oldest_ms: int | None = None
     newest_ms: int | None = None
+    deleted: bool = False
 
     def as_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -127,6 +128,7 @@ def _lines(place: DataDirectory, view: JournalView) -> list[_Line]:
     lines = {int(queue.queue_id): _Line(queue.vhost, queue.name, hex(queue.queue_id)) for queue in place.queues()}
     for found in view.queues():
         line = lines.setdefault(found.queue_id, _Line(None, None, hex(found.queue_id)))
+        line.deleted = line.name is None and place.was_deleted(found.queue_id)
         line.ready, line.redelivered, line.bytes = found.ready - found.dead, found.redelivered, found.body_bytes
         line.dead = found.dead
         line.oldest_ms, line.newest_ms = found.oldest_ms, found.newest_ms
@@ -158,7 +160,7 @@ def list_queues(directory: Directory, as_json: AsJson = False) -> None:
     for line in lines:
         table.add_row(
             _cell(line.vhost or ""),
-            _cell("?" if place.wiring is None else "(deleted)") if line.name is None else _cell(line.name),
+            _cell(_nameless(place, line) if line.name is None else line.name),
             line.id,
             f"{line.ready:,}",
             f"{line.redelivered:,}",
@@ -170,6 +172,12 @@ def list_queues(directory: Directory, as_json: AsJson = False) -> None:
     _print(table)
     state = "its node runs: this is a moment that has passed" if place.running else "no node runs on it"
     print(f"{_count(len(lines), 'queue')}, {_count(sum(line.ready for line in lines), 'message')}; {state}")
+
+
+def _nameless(place: DataDirectory, line: _Line) -> str:
+    if place.wiring is None:
+        return "?"
+    return "(deleted)" if line.deleted else "(set aside)"
 
 
 def _message_json(stored: StoredMessage, body: bool) -> dict[str, Any]:
@@ -269,6 +277,15 @@ def _inspect_row(stored: StoredMessage, body: bool) -> list[str | Text]:
     return row
 
 
+class _Unknown(NamedTuple):
+    """Queues that the journal holds, and the wiring does not."""
+
+    deleted: int
+    """The node forgets them when it starts."""
+    set_aside: int
+    """Nobody knows that they were deleted: they are kept."""
+
+
 @app.command("check")
 def check(directory: Directory, as_json: AsJson = False) -> None:
     """Prove that every byte of the journal is what was written; exit code 1 names the place where it is not."""
@@ -292,11 +309,12 @@ def check(directory: Directory, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _unknown_queues(place: DataDirectory, report: CheckReport) -> int:
-    """Queues that the wiring has deleted and the journal still holds: the node forgets them when it starts."""
+def _unknown_queues(place: DataDirectory, report: CheckReport) -> _Unknown:
     if place.wiring is None or report.broken:
-        return 0
-    return place.look(lambda view: sum(place.queue_by_id(queue_id) is None for queue_id in view.queue_ids()))
+        return _Unknown(0, 0)
+    found = place.look(lambda view: [number for number in view.queue_ids() if place.queue_by_id(number) is None])
+    deleted = sum(map(place.was_deleted, found))
+    return _Unknown(deleted, len(found) - deleted)
 
 
 def _broken_json(place: DataDirectory, broken: Broken) -> dict[str, Any]:
@@ -318,7 +336,7 @@ def _sentence(broken: dict[str, Any]) -> str:
 
 
 def _report_json(
-    place: DataDirectory, report: CheckReport, broken: list[dict[str, Any]], unknown: int
+    place: DataDirectory, report: CheckReport, broken: list[dict[str, Any]], unknown: _Unknown
 ) -> dict[str, Any]:
     return {
         "directory": str(place.directory),
@@ -335,12 +353,13 @@ def _report_json(
         "end": report.end._asdict(),
         "torn_tail": report.torn,
         "wiring_commands": place.wiring_commands,
-        "deleted_queues": unknown,
+        "deleted_queues": unknown.deleted,
+        "queues_set_aside": unknown.set_aside,
         "broken": broken,
     }
 
 
-def _print_report(place: DataDirectory, report: CheckReport, unknown: int) -> None:
+def _print_report(place: DataDirectory, report: CheckReport, unknown: _Unknown) -> None:
     table = _table(("proved", False), ("", True))
     records = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.records.items())) or "0"
     checkpoint = "none yet"
@@ -361,8 +380,15 @@ def _print_report(place: DataDirectory, report: CheckReport, unknown: int) -> No
     _print(table)
     if report.torn:
         print("the last group was not finished (a kill or a power cut): never confirmed, cut at the next start")
-    if unknown:
-        print(f"{_count(unknown, 'deleted queue')} still in the journal: the next start forgets what is deleted")
+    if unknown.deleted:
+        print(
+            f"{_count(unknown.deleted, 'deleted queue')} still in the journal: the next start forgets what is deleted"
+        )
+    if unknown.set_aside:
+        print(
+            f"{_count(unknown.set_aside, 'queue')} set aside: the wiring knows neither that they are nor that "
+            "they were deleted, so they are kept (`clusterbroker journal ls` names them, `export` saves them)"
+        )
 
 
 def _verdict(place: DataDirectory, report: CheckReport, broken: int) -> str:

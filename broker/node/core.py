@@ -146,6 +146,9 @@ class Node:
         self.writes: dict[Queue, None] = {}
         self.touched: dict[Ring, None] = {}  # for the next checkpoint
         self.forgotten: list[int] = []  # queue ids whose journal is to be dropped
+        self.set_aside: dict[int, Ring] = {}
+        """What the journal has of queues that the wiring does not know, neither that they are nor that they were
+        deleted: kept until it does, at a later start."""
         self.filings: list[Filing] = []  # of streams, for the checkpoint that was just taken
         self.files_streams = False  # the journal has files for them: else they stay in their rings
         self.sending: dict[Connection, None] = {}

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 
 def queue_declared(node: Node, change: changes.QueueDeclared) -> None:
+    assert change.queue.queue_id not in node.set_aside, (
+        "an index is given once, also to a queue that nobody knows any more"
+    )
     node.churn.queues_created += node.part is None or change.queue.owner == node.options.name
     if node.part is not None:
         node.part.declared(change.queue)

@@ -1,7 +1,10 @@
 """Queues from what the journal remembers: the listener of `Journal.recover`.
 
-The wiring is read first and says which queues there are. Messages of a queue that it does not know (it was deleted,
-and the journal had not heard of it) are passed over, and the journal is told to forget the queue.
+The wiring is read first and says which queues there are. What the journal has of a queue that the wiring has deleted is
+passed over, and the journal is told to forget it. What it has of a queue of which the wiring knows nothing at all is
+*set aside*: a wiring log that went back, or fewer deletions remembered than there were, must not cost messages. It is
+folded like any other queue's and goes into the next checkpoint, so that it is whole when the wiring knows the queue
+again, at a later start; its segments are pinned (`Journal.pin`), for nobody copies it forward; and an alert names it.
 
 A node that starts: `recovered(node, journal).adopt_into(node)`, when its part in a cluster, if it has one, is there.
 """
@@ -9,31 +12,42 @@ A node that starts: `recovered(node, journal).adopt_into(node)`, when its part i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from broker.node.core import Node
 from broker.queues.ring import Ring
+from broker.streams.past import Past
 from cluster.entities import Queue
 from cluster.ids import QueueId
 from journal.queue_state import QueueState
-from journal.record import Record
-from journal.recovery import RecoverySink
+from journal.record import Record, SegmentUse
+from journal.recovery import RUN_WORDS, RecoverySink
+
+PRIORITY_MAX: Final = 255
+SEGMENT_BYTES: Final = 64 << 20
+"""Of a stream's files, as long as nobody knows its settings."""
 
 Find = Callable[[QueueId], Queue | None]
+Deleted = Callable[[QueueId], bool]
 Make = Callable[[Queue], Ring]
 
 
 class Recovery:
-    """`rings` by queue id when `finish` has returned; `unknown` are the ids to forget, `changed` those of which
-    the log's tail said more than the index knows: they belong into the next checkpoint."""
+    """`rings` by queue id when `finish` has returned; `deleted` are the ids to forget, `unknown` those of `rings` that
+    are set aside, `pinned` the segments with their messages, `changed` those of which the log's tail said more than the
+    index knows: they belong into the next checkpoint."""
 
-    def __init__(self, find: Find, make: Make) -> None:
+    def __init__(self, find: Find, make: Make, was_deleted: Deleted, use: SegmentUse | None) -> None:
         self._find = find
         self._make = make
+        self._was_deleted = was_deleted
+        self._use = use
         self._ends: dict[int, tuple[int, int]] = {}
         self._committed: dict[int, int] = {}
         self.rings: dict[int, Ring] = {}
+        self.deleted: set[int] = set()
         self.unknown: set[int] = set()
+        self.pinned: set[int] = set()
         self.changed: set[int] = set()
 
     def _tail_ring(self, queue_id: int) -> Ring | None:
@@ -44,12 +58,15 @@ class Recovery:
 
     def _ring(self, queue_id: int) -> Ring | None:
         ring = self.rings.get(queue_id)
-        if ring is None and queue_id not in self.unknown:
+        if ring is None and queue_id not in self.deleted:
             entity = self._find(QueueId(queue_id))
-            if entity is None:
-                self.unknown.add(queue_id)
-            else:
+            if entity is not None:
                 ring = self.rings[queue_id] = self._make(entity)
+            elif self._was_deleted(QueueId(queue_id)):
+                self.deleted.add(queue_id)
+            else:
+                self.unknown.add(queue_id)
+                ring = self.rings[queue_id] = Ring(queue_id, True, PRIORITY_MAX, self._use)
         return ring
 
     def meta(self, queue_id: int, meta: dict[str, Any]) -> None:
@@ -57,6 +74,8 @@ class Recovery:
         if ring is not None:
             ring.epoch = meta.get("epoch", ring.epoch)
             ring.restore_state(QueueState.of_meta(meta))
+            if queue_id in self.unknown and "files" in meta:
+                ring.past = Past(queue_id, SEGMENT_BYTES)
             if ring.past is not None:
                 ring.past.restore(meta)
             self._ends[queue_id] = meta["next_seq"], meta["reserved"]
@@ -66,6 +85,8 @@ class Recovery:
         ring = self._ring(queue_id)
         if ring is not None:
             ring.restore_run(first_seq, entries)
+            if queue_id in self.unknown:
+                self.pinned.update(memoryview(entries).cast("I")[1::RUN_WORDS])
 
     def enqueued(self, queue_id: int, segment: int, record: Record) -> None:
         ring = self._tail_ring(queue_id)
@@ -79,6 +100,8 @@ class Recovery:
                 record.priority,
                 record.delivery_count,
             )
+            if queue_id in self.unknown:
+                self.pinned.add(segment)
 
     def settled(self, queue_id: int, ranges: tuple[tuple[int, int], ...]) -> None:
         ring = self._tail_ring(queue_id)
@@ -125,10 +148,11 @@ class Recovery:
 
     def adopt_into(self, node: Node) -> None:
         """The node is what the wiring says, with these messages."""
+        node.set_aside = {queue_id: self.rings[queue_id] for queue_id in sorted(self.unknown)}
         node.adopt(self.rings)
         if node.part is not None:
             node.part.copying.backup.ends.update(self._committed)
-        node.forgotten.extend(sorted(self.unknown))
+        node.forgotten.extend(sorted(self.deleted))
         for queue_id in sorted(self.changed):
             if not self.rings[queue_id].destroyed:  # of a queue that this node holds no more
                 node.touched[self.rings[queue_id]] = None
@@ -144,7 +168,12 @@ def recovered(node: Node, journal: Recoverable) -> Recovery:
     """What the journal remembers of the queues of the node's map. A member of a cluster holds copies, until the wiring
     says after its registration which of them it owns. Raises DamagedJournal."""
     member = node.part is not None
-    recovery = Recovery(node.map.queue_by_id, lambda entity: node.new_ring(entity, member and not entity.transient))
+    recovery = Recovery(
+        node.map.queue_by_id,
+        lambda entity: node.new_ring(entity, member and not entity.transient),
+        node.map.was_deleted,
+        node.use,
+    )
     journal.recover(recovery)
     recovery.finish()
     return recovery

@@ -29,7 +29,7 @@ from broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
 from broker.server.damage import is_marked, set_aside
 from broker.server.options import ServerOptions
 from broker.server.parts import Parts
-from broker.server.recovery import recovered
+from broker.server.recovery import Recovery, recovered
 from cluster.errors import LogFailure
 from cluster.local_log import LocalLog
 from cluster.wiring_log import MemoryWiringLog
@@ -172,9 +172,27 @@ class Storage:
             from broker.node.part import Part  # its imports would slow down every start
 
             node.part = Part(node)
-        recovered(node, journal).adopt_into(node)
+        recovery = recovered(node, journal)
+        recovery.adopt_into(node)
         self._bind(journal)
+        if recovery.unknown:
+            self._set_aside(recovery, node, journal)
         return node
+
+    def _set_aside(self, recovery: Recovery, node: Node, journal: Journal) -> None:
+        journal.pin(recovery.pinned)
+        if isinstance(self.wiring, LocalLog):
+            self.wiring.leave_out(max(recovery.unknown))
+        held = journal.pinned_bytes()
+        for queue_id, ring in node.set_aside.items():
+            node.alerts.set(
+                "journal.unknown_queue",
+                hex(queue_id),
+                f"{journal.directory} holds {ring.ready} messages of a queue with the id {queue_id:#x}, of which the "
+                "wiring does not know that it was ever declared, or deleted. They are kept, and come back when it "
+                f"knows the queue again. All that is kept so holds {held} bytes of segments. To have them elsewhere: "
+                f"clusterbroker journal export {self.parts.directory} {queue_id:#x} --to FILE",
+            )
 
     def _bind(self, journal: Journal) -> None:
         """What was read is what this node goes on with."""
