@@ -138,9 +138,7 @@ class NodeShell:
             try:
                 self.node = self.storage.recover(self.log, self.clock.now_ms())
             except DamagedJournal as damage:
-                if self.cluster is None:
-                    raise
-                raise await self.cluster.give_up_copies(damage) from damage
+                raise damage if self.cluster is None else await self.cluster.give_up_copies(damage) from damage
             if (journal := self.storage.journal) is not None:
                 self._copy_forward = CopyForward(journal, self.node, self.loop, self.schedule, self._damaged, self.fail)
             self._end_spans = begin_spans(options.spans, self.node)
@@ -593,9 +591,8 @@ class NodeShell:
             self.fail(JournalFailed(detail))
             return
         self.log.say("error" if state == "full" else "info", "journal." + state, detail=detail)
-        if self._stopped:
-            return  # perhaps before there was a node
-        self.alarms.set("disk", "journal full", state == "full")
+        if not self._stopped:  # perhaps before there was a node
+            self.alarms.set("disk", "journal full", state == "full")
 
     def _checkpointed(self) -> None:
         if self._copy_forward is not None and not self._stopped:
