@@ -330,6 +330,9 @@ class Node:
     def read_stream(self, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
         loading.read_stream(self, queue, wish, then)
 
+    def begins_late(self, queue: Queue, offset: int) -> None:
+        self.log.begins_late(queue.entity.vhost, queue.name, offset)
+
     def loaded(self, load: Any, content: Sequence[Message] | Taken) -> None:
         """What a Load or StreamLoad asked for."""
         queue = self.queues.get(load.queue_id)

@@ -23,6 +23,9 @@ class Log(Protocol):
     def unroutable(self, segment: Segment, rows: int) -> None:
         """So many committed rows of a segment found no queue when they were moved."""
 
+    def begins_late(self, vhost: str, queue: str, offset: int) -> None:
+        """A stream that keeps everything is said to begin here, above 0."""
+
     def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
         """A condition that an operator must see began, or ended."""
 
@@ -49,6 +52,9 @@ class Silence:
         pass
 
     def unroutable(self, segment: Segment, rows: int) -> None:
+        pass
+
+    def begins_late(self, vhost: str, queue: str, offset: int) -> None:
         pass
 
     def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:

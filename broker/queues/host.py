@@ -57,6 +57,9 @@ class Host(Protocol):
     def read_stream(self, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
         """Read records of a stream's past; `then` is not called when the queue goes away."""
 
+    def begins_late(self, queue: Queue, offset: int) -> None:
+        """It is a stream that keeps everything, and its readers are told that it begins here, above 0."""
+
     def write(self, queue: Queue) -> None:
         """The ring has something for the next group commit."""
 

@@ -155,6 +155,9 @@ class NodeLog:
         }  # fmt: skip
         self._caused("warning", "txn.unroutable", facts)
 
+    def begins_late(self, vhost: str, queue: str, offset: int) -> None:
+        self._caused("warning", "stream.begins_late", {"vhost": vhost, "queue": queue, "offset": offset})
+
     def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
         if raised:
             self.say("warning", "alert.raised", alert=kind, subject=subject, text=text)

@@ -80,13 +80,14 @@ class Seat:
 class Stream(Queue):
     """See the module."""
 
-    __slots__ = ("_asked", "_bookmarks", "_later", "_seats", "_synced", "_trimmed")
+    __slots__ = ("_asked", "_bookmarks", "_later", "_seats", "_synced", "_told_late", "_trimmed")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         self._asked: deque[Asked] = deque()
         self._later: deque[Callable[[], None]] = deque()  # searches that go on in the next turn
         self._synced = True  # what this node had when it became the owner is committed
         self._bookmarks: Bookmarks | None = None
+        self._told_late = False
         self._trimmed = 0  # what retention has let go, and the log may not have heard of yet
         self._seats: dict[tuple[str, int], Seat] = {}
         super().__init__(entity, settings, ring, host, now_ms)
@@ -320,6 +321,7 @@ class Stream(Queue):
             if self.paused:
                 self._again(asked)
             else:
+                self._wonder()
                 self._tell(asked, at, self._end, first_ms=first_ms, bytes=max(0, self.ready_bytes))
 
         def began(taken: Taken) -> None:
@@ -331,6 +333,13 @@ class Stream(Queue):
 
         if not self._take(Wish(1, self._end, 1, PIECE_BYTES), began):
             answer(self._end, -1)
+
+    def _wonder(self) -> None:
+        """What keeps everything begins at 0. Else a line of the log, once in an epoch, for whoever misses the rest."""
+        keeps = self.settings.max_length_bytes is None and self.settings.max_age_ms is None
+        if keeps and self._lowest > 1 and not self._told_late:
+            self._told_late = True
+            self.host.begins_late(self, self._lowest - 1)
 
     def _seek(self, since_ms: int, seq: int, then: Callable[[int], None]) -> None:
         """The first message from `seq` on that is not older. A long stream is searched in many turns."""
@@ -438,7 +447,7 @@ class Stream(Queue):
 
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
-        self._synced = False
+        self._synced = self._told_late = False
 
     def end_epoch(self) -> None:
         super().end_epoch()

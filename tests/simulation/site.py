@@ -55,6 +55,9 @@ class Silent:
     def unroutable(self, segment: Any, rows: int) -> None:
         pass
 
+    def begins_late(self, vhost: str, queue: str, offset: int) -> None:
+        pass
+
     def cut(self, peer: str, user: str, why: str) -> None:
         pass
 

@@ -105,6 +105,15 @@ class I25StreamsKeep(Checker):
                     f"{first} to {last} leave stream {queue_id}, which ends with {self._last[queue_id]}",
                 )
 
+    def taken_over(self, site: Site, queue_id: int, epoch: int) -> None:
+        """The owner's files do not say that the stream begins behind a message that no retention has taken."""
+        if not self.world.is_stream(self.history.queue_name(queue_id)):
+            return
+        assert site.node is not None, "an owner runs"
+        first, gone = site.node.queues[queue_id].ring.past.first, self.history.settle_written[queue_id]
+        hidden = [seq for seq in self.history.committed[queue_id] if seq < first and seq not in gone]
+        self.require(not hidden, f"{site.name} has stream {queue_id} from {first} on, and {hidden[:9]} were not taken")
+
     def offsets_told(self, queue: str, first: int, end: int, shown: int) -> None:
         queue_id = self.history.queue_id(queue)
         assert queue_id is not None, "streams stay"

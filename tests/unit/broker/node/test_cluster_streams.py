@@ -10,6 +10,7 @@ import pytest
 from broker.amqp import methods as m
 from broker.amqp.fields import Timestamp
 from broker.streams.messages import StreamTold
+from broker.streams.past import Past
 from replication.errors import BadMessage
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, hand_over, owner_of, three
@@ -290,3 +291,41 @@ def test_what_a_copy_has_moved_into_files_is_not_committed_by_that() -> None:
     cluster.kill(owner)
     assert owner_of(cluster, "s") == here
     assert writer.say() == [], "nobody else has it"
+
+
+def test_what_a_sync_takes_out_and_brings_again_is_there_for_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings, p11: a copy whose oldest message was of another epoch had it again, and its next checkpoint moved it
+    below where the copy believed the stream to begin: as the owner it told readers that it was gone."""
+    cluster = three()
+    stream(cluster)
+    publish(cluster, confirming(cluster, "a"), 0, 3)
+    here, other = away(cluster, "s")
+    hand_over(cluster, "s", other)
+    publish(cluster, confirming(cluster, "a"), 3, 6)
+    queue_id = cluster.queue("s").queue_id
+    part: Any = cluster[here].node.part
+    ring = part.copying.replicas[queue_id]
+    (_, begin), *later = [tuple(epoch) for epoch in ring.epochs]
+    ring.epochs.clear()
+    for epoch, first in ((0, begin), (1, begin + 1), *later):  # its first message is none that the owner has
+        ring.restore_epoch(epoch, first)
+    part.copying.backup.ends.pop(queue_id)  # nor known as committed: else the copy would not let it go
+    taken_out: list[tuple[int, int]] = []
+    drop = Past.drop
+
+    def seen(past: Past, first: int, last: int) -> None:
+        taken_out.append((first, last))
+        drop(past, first, last)
+
+    monkeypatch.setattr(Past, "drop", seen)
+    cluster.unlink(other, here)
+    cluster.relink()
+    cluster.wait(3000)
+    assert taken_out == [(1, 1)], "by the sync"
+    node = cluster[here].node
+    node.files_streams = True
+    node.checkpoint()
+    assert (node.filings[0].moved[0].first, node.filings[0].moved[-1].end) == (1, 7), "it is back"
+    hand_over(cluster, "s", here)
+    taken_over: Any = node.queues[queue_id]
+    assert taken_over.bounds == (0, 6), "what amq.stream tells of it"

@@ -63,6 +63,7 @@ class Story:
         self.cuts: list[str] = []
         self.refusals: list[tuple[str, str, str]] = []
         self.lost_rows: list[tuple[str, int]] = []
+        self.late_streams: list[tuple[str, int]] = []
         self.alerts: list[tuple[bool, str, str]] = []
         self.forgives = False
         """Whether mistakes of ours are told in `mistakes` and not raised."""
@@ -94,6 +95,9 @@ class Story:
 
     def unroutable(self, segment: Segment, rows: int) -> None:
         self.lost_rows.append((segment.name, rows))
+
+    def begins_late(self, vhost: str, queue: str, offset: int) -> None:
+        self.late_streams.append((queue, offset))
 
     def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
         self.alerts.append((raised, kind, subject))

@@ -317,6 +317,21 @@ def test_where_a_stream_begins_and_ends_is_told() -> None:
     assert ask(world.client(), queue="s", timestamp_ms=2**50)["at"] == 6
 
 
+def test_a_stream_that_keeps_everything_and_begins_late_is_told_of_once() -> None:
+    world, client = filled(1, journaled=False)
+    ask(client, queue="s")
+    assert world.story.late_streams == []
+    policy = {"vhost": "/", "name": "short", "pattern": "s"}
+    world.command(c.PutPolicy(**policy, definition={"max-length-bytes": 10}))
+    client.publish("", "s", b"x" * 9, b"y" * 9)
+    assert ask(world.client(), queue="s")["first"] == 2
+    assert world.story.late_streams == [], "its retention has taken them"
+    world.command(c.DeletePolicy(vhost="/", name="short"))
+    for _ in range(2):
+        assert ask(world.client(), queue="s")["first"] == 2
+    assert world.story.late_streams == [("s", 2)]
+
+
 def test_offsets_of_an_empty_stream() -> None:
     _, client = filled(0)
     told = ask(client, queue="s", timestamp_ms=5)
