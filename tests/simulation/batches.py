@@ -90,6 +90,8 @@ class Batcher(Actor):
         self.world.schedule.counts["runs"] += 1
         self._runs += 1
         self._whole.clear()
+        if self._commit is not None:  # it may have been carried out, and then the one before is no "again" any more
+            self._before = None
         self._commit = None
 
     def _go(self, socket: Socket) -> None:

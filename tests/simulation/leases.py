@@ -67,6 +67,8 @@ class LeaseReader(Actor):
         self._flight = False
         self._gets = 0
         self._whole = False  # all of the range has been read
+        self.unheard = 0
+        """A run before has said that all below is settled, and did not hear whether it is; 0: there is no such word."""
         self._due_s = 0.0
         super().__init__(world, name)
 
@@ -93,6 +95,7 @@ class LeaseReader(Actor):
         """Another process has the reader's name."""
         self.world.schedule.counts["lease runs"] += 1
         self._runs += 1
+        self.unheard = max(self.unheard, self._word.get("upto") or 0, self._word.get("from") or 0)
         self._key, self._word = "", {}
 
     def _go(self, socket: Socket) -> None:
@@ -110,7 +113,7 @@ class LeaseReader(Actor):
         elif self._gets:
             self._flight = True
             socket.say(m.BasicGet(queue=self.queue), channel=READING)
-        elif self.leased is None:
+        elif self.leased is None or self.unheard:  # who does not know what became of a word asks what there is
             self._ask(socket, "take", rows_max=self._rows_max)
         elif chance < 0.05:
             self._ask(socket, "release")
@@ -190,7 +193,7 @@ class LeaseReader(Actor):
         before, now = self.leased, Range(told["start"], told["end"], told["rows"])
         self.world.checkers.lease_told(self, now, word)
         self._whole = self._whole and before is not None and now.end == before.end
-        self.leased = now
+        self.leased, self.unheard = now, 0
 
     # -- reading
 

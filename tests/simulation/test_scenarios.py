@@ -23,11 +23,23 @@ from tests.simulation.faults import Faults
 from tests.simulation.publishers import Publisher
 from tests.simulation.run import conclude, run
 from tests.simulation.site import Site
+from tests.simulation.workload import PIPELINE
 from tests.simulation.world import World
 from tests.unit.broker.node.node_cluster import Cluster
 
 SEEDS = (2, 9, 12, 17, 30, 80, 277768354)
 """They failed once: what was wrong is in the history, and the cases below say it."""
+
+
+FORGETFUL = (880000017, 880000018, 880000039, 880000046, 880000065)
+"""With all that pipelines use. Simulated clients dropped a word that might have been carried out, and went on with what
+they knew before it; and what an owner had written and not committed counted as gone for ever."""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", FORGETFUL)
+def test_false_alarms(seed: int) -> None:
+    assert run(seed, pipeline=tuple(PIPELINE)).counts["leases"] > 0
 
 
 @pytest.mark.campaign

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.amqp import methods as m
@@ -92,9 +93,12 @@ class Checkers:
         if record.kind == SET:
             left = {seq for seq in _seqs(record) if committed.get(seq, (0, b""))[0] <= record.epoch}
             gone.update(left)
+            if record.epoch >= self.history.owned[record.queue_id]:
+                self.history.left[record.queue_id].update(dict.fromkeys(left, record.epoch))
             self.history.settled_ever[record.queue_id].update(left)
         elif record.kind == ENQ and record.seq in gone and committed.get(record.seq, (0, b""))[0] < record.epoch:
             gone.discard(record.seq)
+            self.history.left[record.queue_id].pop(record.seq, None)
             committed.pop(record.seq, None)
 
     def committed(self, site: Site, queue_id: int) -> None:
@@ -108,12 +112,22 @@ class Checkers:
         self._tell("taken_over", site, queue_id, epoch)
         known = self.history.committed[queue_id]
         live = site.journal.live.get(queue_id, {})
+        self._decide(queue_id, epoch, live)
         records = [
             Written(ENQ, queue_id, seq, record_epoch, body, ())
             for seq, (record_epoch, body) in sorted(live.items())
             if seq not in known
         ]
         self._commit(site, queue_id, records)
+
+    def _decide(self, queue_id: int, epoch: int, live: Mapping[int, Any]) -> None:
+        """What owners before wrote of messages that leave has happened where this one has not got them, and nowhere
+        else."""
+        if epoch <= self.history.owned[queue_id]:
+            return
+        self.history.owned[queue_id] = epoch
+        left = self.history.left[queue_id]
+        self.history.left[queue_id] = {seq: epoch for seq in left if seq not in live}
 
     def _commit(self, site: Site, queue_id: int, records: list[Written]) -> None:
         self._tell("committed", site, queue_id, records)

@@ -26,6 +26,11 @@ class History:
         """Queue to body to seq, of what was committed."""
         self.settle_written: dict[int, set[int]] = defaultdict(set)
         """Seqs for which an owner has written that they left."""
+        self.left: dict[int, dict[int, int]] = defaultdict(dict)
+        """Queue to the seqs that are gone at its owner, to the epoch in which that was written or taken over. What an
+        owner wrote and did not commit lives again if the next one has it, else it is gone: nothing is between."""
+        self.owned: dict[int, int] = defaultdict(int)
+        """Queue to the newest epoch whose owner has taken it over."""
         self.settled: dict[int, set[int]] = defaultdict(set)
         """The same, committed."""
         self.settled_ever: dict[int, set[int]] = defaultdict(set)
