@@ -234,6 +234,7 @@ def test_what_a_node_leaves_behind_when_it_begins_again_is_collected() -> None:
         gc.set_threshold(*threshold)
 
 
+@pytest.mark.long
 def test_lives_that_end_before_they_are_ready_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collector hardly looks by itself any more, so each end must."""
     gone: list[weakref.ref[object]] = []
