@@ -248,7 +248,7 @@ class NodeConfig(BaseSettings):
     advertised_amqp: str = ""
     """AMQP addresses that clients are told, separated by commas; empty: the listeners' own."""
     default_user: str = "guest"
-    """User made at the first start, with all permissions in "/"; empty: none is made."""
+    """User made with a new broker, with all permissions in "/"; empty: none is made."""
     default_password: str = Field(default="guest", repr=False)
     """Its password."""
     default_password_file: Path | None = None
