@@ -138,6 +138,8 @@ class Node:
         self.authorization_generation = 0
         self.exchange_count = 0
         self.unwritten_bytes = 0
+        self.partial_bytes = 0
+        """Of contents that clients have not sent to their end."""
         self.throttled = False
         # what the shell takes out
         self.proposals: list[tuple[AnyCommand, Done]] = []
