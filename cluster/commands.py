@@ -341,6 +341,8 @@ class GiveUpCopy(Command, frozen=True, kw_only=True, tag="give_up_copy"):
     epoch: Epoch
     heir: NodeId | None = None
     """Who is known to be ahead; None: whoever elections choose."""
+    damaged: bool = False
+    """It begins anew, empty, when this is applied."""
 
 
 class ForceOwner(Command, frozen=True, kw_only=True, tag="force_owner"):
