@@ -19,6 +19,11 @@ from tests import budget
 from tests.support.processes import popen, run
 
 nodes.start_process = popen
+_worker, _workers = (os.environ.get(f"PYTEST_XDIST_WORKER{name}", "") for name in ("", "_COUNT"))
+if _workers:  # none of several workers is given another's ports
+    _span = (nodes.LAST_PORT + 1 - nodes.FIRST_PORT) // int(_workers)
+    nodes.FIRST_PORT += _span * int(_worker.removeprefix("gw"))  # type: ignore[misc]
+    nodes.LAST_PORT = nodes.FIRST_PORT + _span - 1  # type: ignore[misc]
 
 # how long an example takes says something of the machine, and nothing of the code
 settings.register_profile("untimed", deadline=None)
