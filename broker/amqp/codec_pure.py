@@ -139,14 +139,13 @@ class FrameDecoder:
                        frame, 8 octets of framing included, and so it is for content headers, which go on as they came
     message_bytes_max  larger bodies are refused with a channel error, their frames passed over
     partial_bytes_max  bound on the incomplete contents (names, properties, bodies) of all channels together
-    partial_bytes      what they have now
     opened             content is a fault until the session sets this (nothing is buffered before authentication)
     rest               bytes of an incomplete frame: the next `feed` gets them in front of the new ones
     heard              something arrived since it was last reset (heartbeats)
     """
 
     __slots__ = (
-        "_contents", "failed", "frame_max", "heard", "message_bytes_max", "opened", "partial_bytes",
+        "_contents", "_partial_bytes", "failed", "frame_max", "heard", "message_bytes_max", "opened",
         "partial_bytes_max", "rest",
     )  # fmt: skip
 
@@ -159,7 +158,7 @@ class FrameDecoder:
         self.heard = False
         self.rest = b""
         self._contents: dict[int, _Content] = {}
-        self.partial_bytes = 0
+        self._partial_bytes = 0
 
     def feed(self, data: bytes | bytearray | memoryview, now_ms: int) -> list[Event]:
         """Events of `data` (which starts with `rest`); what is left over becomes the new `rest`."""
@@ -185,7 +184,7 @@ class FrameDecoder:
             self.failed = True
             self.rest = b""
             self._contents.clear()
-            self.partial_bytes = 0
+            self._partial_bytes = 0
             events.append(fault)
             return events
         self.rest = bytes(data[at:])
@@ -195,7 +194,7 @@ class FrameDecoder:
         """The channel was closed: its incomplete content is passed over."""
         content = self._contents.pop(channel, None)
         if content is not None:
-            self.partial_bytes -= content.held
+            self._partial_bytes -= content.held
 
     def _frame(self, events: list[Event], kind: int, channel: int, payload: bytes, now_ms: int) -> None:
         if kind == FRAME_METHOD:
@@ -274,13 +273,13 @@ class FrameDecoder:
 
     def _hold(self, content: _Content, length: int) -> None:
         content.held += length
-        self.partial_bytes += length
-        if self.partial_bytes > self.partial_bytes_max:
+        self._partial_bytes += length
+        if self._partial_bytes > self.partial_bytes_max:
             raise resource_error("incomplete contents exceed the connection's limit")
 
     def _complete(self, events: list[Event], channel: int, content: _Content, now_ms: int) -> None:
         del self._contents[channel]
-        self.partial_bytes -= content.held
+        self._partial_bytes -= content.held
         mandatory, immediate = bool(content.bits & 1), bool(content.bits & 2)
         assert content.header is not None, "a complete content has a header"
         if content.refusal is None:

@@ -33,7 +33,8 @@ def health(
     if trouble:
         typer.echo(f"clusterbroker: {trouble}", err=True)
         raise typer.Exit(1)
-    typer.echo("alive" if alive else "serves clients")
+    blocked = [] if alive or facts is None else facts.get("blocked", [])
+    typer.echo("; ".join(["alive" if alive else "serves clients", *blocked]))
 
 
 def _trouble(facts: dict[str, Any], alive: bool) -> str:
@@ -45,7 +46,8 @@ def _trouble(facts: dict[str, Any], alive: bool) -> str:
     if facts.get("state") == "waits":
         return f"the node starts: it waits {', '.join(facts['waits_for'])}"
     if facts.get("lease", "leased") != "leased":
-        return f"the node is cut off from the majority (lease: {facts['lease']})"
+        why = "".join(f"; {line}" for line in facts.get("blocked", []))
+        return f"the node is cut off from the majority (lease: {facts['lease']}){why}"
     if facts.get("draining"):
         return "the node is drained: its clients were asked to go elsewhere"
     return ""

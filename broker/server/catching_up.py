@@ -3,7 +3,7 @@
 The node proposes a command that changes nothing; when it has been applied here, so has everything before it. Until
 then it waits for links and for a majority, says every few seconds for what, and gives up when waiting is of no use:
 nobody is linked, and all who answer refuse it (another secret or cluster, a name that is taken, a forgotten member).
-Before it registers, it also waits until the leader hears its datagrams.
+Before it registers, it also waits until the leader answers one of its beats, which come as datagrams or over the link.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class CatchingUp:
         await come(done, self._shell.ended, look, LOOK_S)
 
     async def heard_by_leader(self) -> None:
-        """Waits until the leader answers datagrams of this node: else it would be failed and begin again, for ever.
+        """Waits until the leader answers a beat of this node: else it would be failed and begin again, for ever.
         A name that was never here finds out as a member, and so does who has moved: he is answered where he was."""
         cluster = self._cluster
         known = cluster.raft.map.member(NodeId(cluster.name))
@@ -86,7 +86,7 @@ class CatchingUp:
 
         def look() -> None:
             leader = cluster.raft.leader or "a leader"
-            cluster.waits = f"for {leader} to answer its datagrams: let UDP pass between the cluster ports, both ways"
+            cluster.waits = f"for {leader} to answer its beats, by UDP or over a link: the cluster ports must be open"
             cluster.say("waits", cluster.waits, level="warning")
 
         await come(heard, self._shell.ended, look, TELL_S)

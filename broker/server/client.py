@@ -11,7 +11,11 @@ kernel answer unread bytes with a reset, and the client would lose our words.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
+import socket
+import struct
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from broker.session.connection import Connection
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 
 WRITE_HIGH_BYTES = 1 << 20
 LINGER_S = 3.0
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class ReceiveBuffer:
@@ -170,10 +175,23 @@ class Client(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def cut_off(self) -> None:
+        """As `abort`, and what the kernel holds for the client does not reach it either."""
+        if self._transport is not None and (connection := self._transport.get_extra_info("socket")) is not None:
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.abort()
+
     def crashed(self, error: Exception) -> None:
         """A mistake of ours costs this client its connection (541), and nobody else anything."""
         if self.connection is not None:
             self.connection.crashed(error)
+
+
+def cut_off_slow(clients: Iterable[Client]) -> None:
+    """The lease is over: who has not taken what was written is cut off, for that may be somebody else's by now."""
+    for client in [client for client in clients if client.unsent_bytes]:
+        client.cut_off()
 
 
 def peer_name(transport: asyncio.BaseTransport) -> tuple[str, bool]:

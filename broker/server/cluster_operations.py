@@ -80,6 +80,7 @@ def facts(shell: NodeShell) -> Facts:
         "leader": cluster.raft.leader,
         "term": cluster.raft.term,
         "lease": cluster.heart.lease_state().name.lower(),
+        "blocked": cluster.liveness.blocked(),
         "wiring_index": view.applied,
         "wiring_digest": view.digest(),
         "queues_owned": view.owned(name),

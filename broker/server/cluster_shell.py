@@ -8,8 +8,8 @@ A start goes through these steps, and a node that was failed by the others begin
     registered RegisterNode is applied: queues may be owned here
     leased     the leader has answered a beat: clients may be spoken to
 
-Control links carry the wiring log, data links the frames of `broker.node.hub`. A link that goes is followed by two
-connects to the peer's port: refused twice, and its process is known to be dead, long before its lease would tell.
+Control links carry the wiring log, and beats where datagrams do not pass; data links the frames of `broker.node.hub`.
+Beats, leases, and who is taken for dead: `broker.server.liveness`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ import broker.node.part  # noqa: F401 - long to import, and once there are links
 from broker.server.addresses import dialable, own_address, remember, remembered
 from broker.server.awaiting import come
 from broker.server.catching_up import NOTHING, CatchingUp
+from broker.server.client import cut_off_slow
 from broker.server.damage import given_up, is_marked, unmark
 from broker.server.endings import Restart, Unstarted
 from broker.server.handing_over import hand_over_all
 from broker.server.joining import Admission
+from broker.server.liveness import LOOK_S, Liveness
 from broker.server.peer_census import PeerCensus
-from broker.server.probes import Probes
 from broker.server.raft_directory import RaftDirectory
 from broker.server.telling import Telling
 from broker.version import VERSION
@@ -48,9 +49,11 @@ from cluster.link.hello import Identity as LinkIdentity
 from cluster.link.mesh import Mesh
 from cluster.link.secret import find_secret
 from cluster.liveness.beats import BeatCodec
-from cluster.liveness.heart import Heart, boottime
+from cluster.liveness.frames import read
+from cluster.liveness.heart import Heart
 from cluster.liveness.heart import Member as HeartMember
 from cluster.liveness.lease import LeaseState
+from cluster.liveness.steady import steady
 from cluster.local_log import LocalLog
 from cluster.raft.identity import Founder
 from cluster.raft.raft_log import RaftLog
@@ -90,7 +93,7 @@ class ClusterShell:
         self.name = shell.options.node.name
         self.raft: RaftLog
         self.mesh: Mesh
-        self.heart: Heart
+        self.liveness: Liveness
         self.census: PeerCensus
         self.address = ""  # where the others shall reach this node
         self.incarnation = 0
@@ -103,22 +106,25 @@ class ClusterShell:
         self._data_links: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._departed: dict[str, float] = {}  # when members were forgotten
-        self._probes = Probes(self)
-        self._submitted_s: float | None = None
         self._leased: asyncio.Future[None] | None = None  # a start waits for the first lease
+        self._leased_once = False
         self._closed = False
         self.reached: dict[str, str] = {}
         """Cluster addresses of those who are linked, or shall be."""
         self._remembered: dict[str, str] = {}
         self._catching_up = CatchingUp(self, shell)
         self._telling = Telling(self._loop, self._log)
-        self._voters: tuple[NodeId, ...] = ()
         self._admission = Admission(
             lambda: self.raft.map,
             self.ordered,
             lambda: self.registered and self.heart.leased(),
             self._send_control,
         )
+
+    @property
+    def heart(self) -> Heart:
+        """This node's beats and lease."""
+        return self.liveness.heart
 
     @property
     def _part(self) -> Part | None:
@@ -142,7 +148,7 @@ class ClusterShell:
         if directory.rebuilt:
             self.say("rebuilds", f"its wiring log comes from the others. {directory.rebuilt}", "error")
         codec = BeatCodec(secret.key("beats"), identity.cluster_id, self.name)
-        self.heart = Heart(self.name, codec, self, time_ms=self._shell.clock.now_ms)
+        self.liveness = Liveness(self, self._shell, codec, options.cut_off_s)
         self.raft = RaftLog(
             disk,
             now_s=self._loop.time(),
@@ -172,6 +178,7 @@ class ClusterShell:
         self._disk_id = identity.disk_id
         self._raft_tick()
         await self._catching_up.wait()
+        self.heart.caught_up()
         known = self.raft.map.member(NodeId(self.name))
         if known is None:
             raise Unstarted(f"'{self.name}' is no member of this cluster: {EMPTY}")
@@ -195,6 +202,7 @@ class ClusterShell:
         for peer, session in self._data_links.items():
             part.linked(peer, session)
         self._part_tick()
+        self._look()
         node.cluster_name = f"clusterbroker-{self.mesh.identity.cluster[:12]}"
         await self._catching_up.heard_by_leader()
         self.waits = "for a leader that takes note of it"
@@ -220,7 +228,7 @@ class ClusterShell:
         if awaited := waits_for(self.raft.map):
             names = ", ".join(f"{name} ({count} queues)" for name, count in awaited.items())
             self.say("waits", f"queues have no owner, for only these may have all their messages: {names}", "warning")
-        self.waits = "for the leader to hear its beats: is UDP open between the nodes?"
+        self.waits = "for the leader to hear its beats"
         if not self.heart.leased():
             self._leased = self._loop.create_future()
             await come(self._leased, self._shell.ended, self._say_waits, TELL_S)
@@ -278,11 +286,11 @@ class ClusterShell:
 
     def may_speak(self) -> bool:
         """Whether something may be written to clients at this moment."""
-        return self.heart.leased()
+        return self.heart.may_speak()
 
     def flushing(self, begins: bool) -> None:
         """A group commit is with the disk from now on, or is not any more."""
-        self._submitted_s = boottime() if begins else None
+        self.liveness.submitted_s = steady() if begins else None
 
     # -- stop -------------------------------------------------------------------------------------------------
 
@@ -313,10 +321,9 @@ class ClusterShell:
         self._telling.rest()
         for timer in self._timers.values():
             timer.cancel()
-        self._probes.close()
         self._admission.close()
-        if hasattr(self, "heart"):
-            await self.heart.close()
+        if hasattr(self, "liveness"):
+            await self.liveness.close()
         if hasattr(self, "mesh"):
             await self.mesh.close()
         if hasattr(self, "raft"):
@@ -354,7 +361,8 @@ class ClusterShell:
 
     def _member(self, member: Member) -> None:
         if member.name != self.name:
-            if not member.alive and member.incarnation:
+            # not of what is read of earlier times while this node catches up
+            if not member.alive and member.incarnation and self.incarnation:
                 self.mesh.drop(member.name, "the cluster takes it for dead")
             return
         if not member.draining and self._node is not None:
@@ -403,6 +411,7 @@ class ClusterShell:
     def reach(self, peers: dict[str, str]) -> None:
         """Dials these, and nobody else."""
         self.reached = peers
+        self.heart.set_links(peers)
         peers = {name: self._options.dial.get(name, where) for name, where in peers.items() if name != self.name}
         self.mesh.set_peers(peers)
 
@@ -425,7 +434,7 @@ class ClusterShell:
 
     def _led(self, leader: NodeId | None, term: int) -> None:
         self.say("leader", f"{leader or 'nobody'} leads, term {term}", level="debug")
-        self.heart.stepped_down()
+        self.liveness.led()
 
     def _leads(self, term: int) -> None:
         """Not when all members have applied that: one that is dead never will, until this leader says so."""
@@ -444,8 +453,7 @@ class ClusterShell:
 
     def _raft_tick(self) -> None:
         self.raft.tick(self._loop.time())
-        if self.raft.voters != self._voters:
-            self._voters = self.raft.voters
+        if self.liveness.voters():
             self._members()
         self._again("raft", RAFT_TICK_S, self._raft_tick)
 
@@ -454,6 +462,10 @@ class ClusterShell:
             part.tick(self._shell.clock.now_ms())
             self._shell.schedule()
         self._again("part", PART_TICK_S, self._part_tick)
+
+    def _look(self) -> None:
+        self.liveness.look()
+        self._again("look", LOOK_S, self._look)
 
     def _again(self, name: str, delay_s: float, what: Callable[[], None]) -> None:
         if not self._closed:
@@ -486,19 +498,18 @@ class ClusterShell:
                 part.unlinked(peer)
                 self._shell.schedule()
         if not self._closed:
-            self._probes.begin(peer)
+            self.liveness.unlinked(peer, channel)
 
     def has_data_link(self, peer: str) -> bool:
         return peer in self._data_links
-
-    def fail_member(self, peer: str, incarnation: int) -> None:
-        self.heart.condemn(peer, incarnation)
-        self.raft.propose_in_term(c.FailNode(node=NodeId(peer), incarnation=Incarnation(incarnation)))
 
     def on_frame(self, peer: str, channel: str, index: int, head: memoryview, payload: memoryview) -> None:
         if channel == CONTROL:
             if self._admission.wants(head):
                 self._admission.asked(peer, head)
+                return
+            if (message := read(head)) is not None:
+                self.liveness.came(peer, message)
                 return
             try:
                 self.raft.received(NodeId(peer), head)
@@ -533,48 +544,21 @@ class ClusterShell:
             return None  # it wants to become one
         return f"{hello.name} is no member of this cluster: {EMPTY}"
 
-    # -- the heart (HeartOwner) -------------------------------------------------------------------------------
+    # -- the lease --------------------------------------------------------------------------------------------
 
-    def applied_index(self) -> int:
-        return self.raft.applied
-
-    def committed_index(self) -> int:
-        return self.raft.applied
-
-    def term(self) -> int:
-        return self.raft.term
-
-    def stuck_since(self) -> float | None:
-        return self._submitted_s
-
-    def quorum_round(self, then: Callable[[], None]) -> None:
-        self.raft.quorum_round(then)
-
-    def on_lease(self, state: LeaseState) -> None:
+    def lease_changed(self, state: LeaseState) -> None:
         leased = state is LeaseState.LEASED
-        self.say("lease", state.name.lower(), level="info" if leased else "warning")
+        # a start has none until it is given its first one, which is no news
+        lost = not leased and self._leased_once
+        text = state.name.lower() if leased or lost else "none yet"
+        self.say("lease", text, level="warning" if lost else "info")
+        self._leased_once = self._leased_once or leased
         if (part := self._part) is not None:
             part.lease(leased)
             self._shell.lease_changed()
+        if not leased:
+            cut_off_slow(self._shell.clients.values())
         if leased and self._leased is not None and not self._leased.done():
             self._leased.set_result(None)
         if state is LeaseState.FENCED:
             self._begin_again("this node was without a majority for too long")
-
-    def on_suspected(self, peer: str, suspected: bool) -> None:
-        self.say("suspected" if suspected else "heard", peer)
-
-    def on_overdue(self, peer: str, incarnation: int) -> None:
-        """Whose process is back and not yet registered is failed after those who are away: the last one to be failed
-        is left as the one that may own a queue, and that should be one that is here."""
-        if self._is_back(peer, incarnation):
-            alive = [member.name for member in self.raft.map.alive_members() if member.name not in (peer, self.name)]
-            if any(self.mesh.session(name, CONTROL) is None for name in alive):
-                return
-        self.fail_member(peer, incarnation)
-
-    def _is_back(self, peer: str, incarnation: int) -> bool:
-        if peer == self.name:
-            return not self.registered
-        hello = self.mesh.hello(peer)
-        return hello is not None and hello.incarnation > incarnation

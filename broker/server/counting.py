@@ -91,7 +91,7 @@ def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow
             yield QueueFlowRow(vhost=vhost_name, exchange=name, queue_id=queue_id, publish=count)
     for queue in tuple(node.queues.values()):
         if not queue.deleted:
-            yield queue_row(queue, lags(node, queue), node.damages.held_back(queue.entity.queue_id))
+            yield queue_row(queue, lags(node, queue))
     if node.part is not None:
         for queue_id, ring in tuple(node.part.copying.replicas.items()):
             entity = node.map.queue_by_id(QueueId(queue_id))
@@ -151,7 +151,7 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         draining=member is not None and member.draining,
         listeners=tuple(listeners),
         loop_lag_ms=round(lag_ms, 3),
-        leased=cluster is None or cluster.may_speak(),
+        leased=cluster is None or cluster.heart.leased(),
         lease_left_ms=0 if cluster is None else cluster.heart.lease_left_ms(),
         wiring_index=node.map.applied,
         wiring_leader="" if cluster is None else cluster.raft.leader or "",
@@ -344,7 +344,7 @@ def queue_totals(ring: Ring) -> MessageTotals:
     )
 
 
-def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
+def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = ()) -> QueueRow:
     """A queue that is owned here."""
     ring = queue.ring
     active = queue.subscriptions.active
@@ -370,7 +370,6 @@ def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = (), held_back: tuple[i
         lease=_lease(queue),
         stream=_stream(queue) if isinstance(queue, Stream) else None,
         readers=queue.readers() if isinstance(queue, Stream) and not queue.paused else (),
-        held_back=held_back,
     )
 
 

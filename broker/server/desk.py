@@ -70,7 +70,7 @@ class Desk:
     @property
     def leased(self) -> bool:
         """Whether what this node knows is what the cluster agrees on."""
-        return self._shell.cluster is None or self._shell.cluster.may_speak()
+        return self._shell.cluster is None or self._shell.cluster.heart.leased()
 
     def hello(self) -> m.Hello:
         """Who this is."""

@@ -42,6 +42,9 @@ class ClusterOptions:
     advertised_amqp: tuple[str, ...] = ()
     """What clients are told of this node's AMQP addresses; empty: the listeners' own."""
 
+    cut_off_s: float = 10.0
+    """How long clients are kept without a lease."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:

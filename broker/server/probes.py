@@ -1,7 +1,12 @@
 """Peers whose link went: is their process dead? Then the cluster hears of it long before their lease would tell.
 
-Two connects to the peer's port are refused when its process is gone and its machine is not. Who leads fails it then;
-while an election is under way, everybody who knows keeps the news until somebody leads, or until it has come true.
+Two signs together say so, and one alone says nothing: two connects to the peer's port are refused, as they are when its
+process is gone and its machine is not; and no beat of it has come, by any way, for three beats and for as long as it
+may rely on this node's word (`cluster.liveness.contact`). Who has seen both gives the peer up and tells the leader, who
+fails it when a majority of the voters has done so. An election does no harm: a leader whose port refuses is followed at
+once.
+
+A peer that is heard again after that is taken back.
 """
 
 from __future__ import annotations
@@ -9,19 +14,24 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from cluster.entities import Member
 from cluster.ids import NodeId
 
 if TYPE_CHECKING:
     from broker.server.cluster_shell import ClusterShell
+    from broker.server.liveness import Liveness
 
-LOOK_S: Final = 0.02
+LOOK_S: Final = 0.01
+AGAIN_S: Final = 0.05
+LOOKS_MAX: Final = 5
 
 
 class Probes:
     """At most one for each peer."""
 
-    def __init__(self, cluster: ClusterShell) -> None:
+    def __init__(self, cluster: ClusterShell, liveness: Liveness) -> None:
         self._cluster = cluster
+        self._liveness = liveness
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, peer: str) -> None:
@@ -34,21 +44,37 @@ class Probes:
 
     async def _probe(self, peer: str) -> None:
         cluster = self._cluster
-        raft = cluster.raft
         try:
-            member = raft.map.member(NodeId(peer))
-            if await cluster.mesh.probe(peer) != "refused":
+            member = cluster.raft.map.member(NodeId(peer))
+            for _ in range(LOOKS_MAX):
+                if (found := await cluster.mesh.probe(peer)) != "accepted" or cluster.has_data_link(peer):
+                    break
+                await asyncio.sleep(AGAIN_S)  # of a process that dies on a busy machine the port is the last to go
+            if found != "refused":
                 return
-            raft.peer_gone(NodeId(peer))
+            cluster.raft.peer_gone(NodeId(peer))
             if member is None or not member.alive:
                 return
-            while True:
-                now = raft.map.member(NodeId(peer))
-                if now is None or not now.alive or now.incarnation != member.incarnation or cluster.has_data_link(peer):
+            while not self._liveness.heart.give_up(peer, member.incarnation):
+                if self._is_over(member) or cluster.has_data_link(peer):
                     return
-                if raft.is_leader:
-                    cluster.fail_member(peer, member.incarnation)
-                    return
-                await asyncio.sleep(LOOK_S)  # another one leads, or an election is under way
+                await asyncio.sleep(LOOK_S)
+            await self._given_up(member)
         finally:
             del self._tasks[peer]
+
+    async def _given_up(self, member: Member) -> None:
+        peer, told = str(member.name), None
+        while not self._is_over(member):
+            if self._liveness.heart.spoke_since(peer) or self._cluster.has_data_link(peer):
+                self._liveness.tell_leader(member, told, taken_back=True)
+                # nothing that the leader ordered before it heard that is still to come when this has come back
+                await self._cluster.barrier()
+                self._liveness.heart.take_back(peer, member.incarnation)
+                return
+            told = self._liveness.tell_leader(member, told)
+            await asyncio.sleep(LOOK_S)
+
+    def _is_over(self, member: Member) -> bool:
+        now = self._cluster.raft.map.member(member.name)
+        return now is None or not now.alive or now.incarnation != member.incarnation

@@ -64,7 +64,7 @@ class Sampling:
 
     def _told(self, life: int, number: int) -> Batch:
         cluster = self._shell.cluster
-        return self._census.since(life, number, cluster is None or cluster.may_speak())
+        return self._census.since(life, number, cluster is None or cluster.heart.leased())
 
     def _soon(self) -> None:
         self._due_s = self._shell.loop.time()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from cluster import commands as c
 from cluster.liveness.clocks import DIFFERS_MS
-from cluster.liveness.heart import boottime
+from cluster.liveness.steady import steady
 from cluster.passing import Passing
 from cluster.transactions import due
 
@@ -50,7 +50,7 @@ class Upkeep:
         off_ms = 0
         if shell.cluster is not None:
             ahead_ms = shell.clock.wall_ms() - shell.clock.now_ms()
-            clocks, now = shell.cluster.heart.clocks, boottime()
+            clocks, now = shell.cluster.heart.clocks, steady()
             off_ms = max((clocks.off_ms(now, own_ms) for own_ms in (0, ahead_ms)), key=abs)
         doubted = abs(off_ms) > DIFFERS_MS
         shell.node.log_clock.doubted = doubted

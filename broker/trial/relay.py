@@ -8,6 +8,7 @@ So a network can be cut without any privilege:
     delay    bytes and datagrams of a direction come later
     reset    the pair's connections end at once
     refuse   the target's process is gone, so its port must refuse as a dead process's does: relays to it do not listen
+    block    datagrams alone are dropped, as by a firewall that knows no UDP
 
 A TCP connection carries both directions between dialler and target; a cut of one direction stops one of its halves.
 """
@@ -31,6 +32,7 @@ class Direction:
     def __init__(self) -> None:
         self.open = asyncio.Event()
         self.open.set()
+        self.datagrams = True
         self.delay_s = 0.0
 
 
@@ -65,6 +67,11 @@ class Wires:
         for pair in pairs:
             self.directions[pair].open.clear()
 
+    def block(self, pairs: list[Pair]) -> None:
+        """No datagram passes in these directions until `heal`."""
+        for pair in pairs:
+            self.directions[pair].datagrams = False
+
     def delay(self, pairs: list[Pair], delay_s: float) -> None:
         """Everything in these directions comes later by so much."""
         for pair in pairs:
@@ -79,12 +86,14 @@ class Wires:
         """No cuts, no delays."""
         for direction in self.directions.values():
             direction.open.set()
+            direction.datagrams = True
             direction.delay_s = 0.0
 
-    async def refuse(self, node: str, refused: bool) -> None:
-        """Whether the node's port refuses connections, because its process is gone."""
-        for (_, other), relay in self._relays.items():
-            if other == node:
+    async def refuse(self, node: str, refused: bool, both_ways: bool = False) -> None:
+        """Whether the node's port refuses connections, because its process is gone; with `both_ways` those that it
+        dials itself are refused as well: what carries its TCP is gone, and it lives."""
+        for (one, other), relay in self._relays.items():
+            if other == node or (both_ways and one == node):
                 await (relay.unlisten() if refused else relay.listen())
 
 
@@ -215,7 +224,7 @@ class _Datagrams(asyncio.DatagramProtocol):
         self.transport = transport
 
     def datagram_received(self, data: bytes, addr: Any) -> None:  # noqa: ARG002
-        if not self._direction.open.is_set() or self.transport is None:
+        if not self._direction.open.is_set() or not self._direction.datagrams or self.transport is None:
             return
         if self._direction.delay_s:
             asyncio.get_running_loop().call_later(self._direction.delay_s, self._send, data)

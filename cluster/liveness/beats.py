@@ -1,15 +1,20 @@
-"""A beat and its answer: one datagram of at most 128 bytes, for one receiver (pure).
+"""A beat, a word for it, and its answer: one datagram of at most 160 bytes, for one receiver (pure).
 
      0  u8   version, 2
-     1  u8   kind: 1 beat, 2 answer
-     2  u64  incarnation: of the sender of the beat, in both kinds
+     1  u8   kind: 1 beat, 2 answer, 3 word
+     2  u64  incarnation: of the sender of the beat, in all kinds; 0: it is not registered yet
     10  u64  term that the sender knows
-    18  u64  seq: number of the beat, in both kinds; of one sender and incarnation it only grows
+    18  u64  seq: number of the beat, in all kinds; of one sender and incarnation it only grows
     26  u64  the sender's applied wiring index
     34  u32  ms for which the slowest of the sender's loop, journal flush and Raft flush has been stuck
     38  u64  the sender's time, ms since 1970: for people and alerts, nothing counts on it
-    46  u8   length of the sender's name          47  name
+    46  u16  ms since a datagram of the receiver came to the sender; 65535: longer, or never
+    48  u16  ms for which the sender relies on the word for this beat
+    50  u8   length of the sender's name          51  name
      +  16   HMAC-SHA256, cut to 128 bits, over cluster id, receiver's name and all before
+
+A *word* is what every member gives for a beat at once: it was heard (`contact`). An *answer* is the leader's, after a
+quorum round: a lease. All three may also come over a TCP link, as they are.
 
 The receiver's name is under the tag without being sent, so what was said to one node proves nothing to another. An old
 datagram that is sent again is dropped by `ReplayGuard` (beats) or by the lease's keeper (answers).
@@ -24,12 +29,14 @@ from dataclasses import dataclass
 from typing import Final
 
 VERSION: Final = 2
-DATAGRAM_BYTES_MAX: Final = 128
+DATAGRAM_BYTES_MAX: Final = 160
 TAG_BYTES: Final = 16
 NAME_BYTES_MAX: Final = 64
-_HEAD: Final = struct.Struct("<BBQQQQIQB")
+_HEAD: Final = struct.Struct("<BBQQQQIQHHB")
 _BEAT: Final = 1
 _ANSWER: Final = 2
+_WORD: Final = 3
+_SHORT_MS_MAX: Final = 2**16 - 1
 _STUCK_MS_MAX: Final = 2**32 - 1
 
 assert _HEAD.size + NAME_BYTES_MAX + TAG_BYTES <= DATAGRAM_BYTES_MAX, "the longest beat fits"
@@ -37,7 +44,7 @@ assert _HEAD.size + NAME_BYTES_MAX + TAG_BYTES <= DATAGRAM_BYTES_MAX, "the longe
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """I am here. `answer`: the leader's word that a majority followed it after the beat came."""
+    """I am here. `answer`: the leader's, that a majority followed it after the beat came. `word`: it was heard."""
 
     name: str
     """The sender."""
@@ -49,6 +56,10 @@ class Beat:
     answer: bool = False
     time_ms: int = 0
     """The sender's, ms since 1970."""
+    heard_ms: int = _SHORT_MS_MAX
+    """How long ago a datagram of the receiver came to the sender."""
+    rely_ms: int = 0
+    word: bool = False
 
 
 class BeatCodec:
@@ -76,10 +87,12 @@ class BeatCodec:
         """The datagram for one member."""
         name = beat.name.encode()
         assert 0 < len(name) <= NAME_BYTES_MAX, f"'{beat.name}' is no node name"
-        kind = _ANSWER if beat.answer else _BEAT
+        assert not (beat.answer and beat.word), "it is one of three"
+        kind = _ANSWER if beat.answer else _WORD if beat.word else _BEAT
         stuck_ms = min(beat.stuck_ms, _STUCK_MS_MAX)
         numbers = beat.incarnation, beat.term, beat.seq, beat.applied, stuck_ms, beat.time_ms
-        body = _HEAD.pack(VERSION, kind, *numbers, len(name)) + name
+        short = min(beat.heard_ms, _SHORT_MS_MAX), min(beat.rely_ms, _SHORT_MS_MAX)
+        body = _HEAD.pack(VERSION, kind, *numbers, *short, len(name)) + name
         return body + self._tag(receiver, body)
 
     def decode(self, data: bytes) -> Beat | None:
@@ -89,14 +102,16 @@ class BeatCodec:
         body = data[:-TAG_BYTES]
         if not hmac.compare_digest(self._tag(self._own, body), data[-TAG_BYTES:]):
             return None
-        _, kind, incarnation, term, seq, applied, stuck_ms, time_ms, length = _HEAD.unpack_from(body)
+        _, kind, incarnation, term, seq, applied, stuck_ms, time_ms, heard_ms, rely_ms, length = _HEAD.unpack_from(body)
         name = body[_HEAD.size :]
-        if kind not in (_BEAT, _ANSWER) or len(name) != length:
+        if kind not in (_BEAT, _ANSWER, _WORD) or len(name) != length:
             return None
         try:
-            return Beat(name.decode(), incarnation, term, seq, applied, stuck_ms, kind == _ANSWER, time_ms)
+            sender = name.decode()
         except UnicodeDecodeError:
             return None
+        numbers = incarnation, term, seq, applied, stuck_ms
+        return Beat(sender, *numbers, kind == _ANSWER, time_ms, heard_ms, rely_ms, kind == _WORD)
 
 
 class ReplayGuard:

@@ -11,10 +11,13 @@ Why it holds. A clock runs wrong by at most 2 %, so the node's L lasts at most L
 at least G / 1.02: with L = 1.6 s and G = 1.8 s the lease ends 0.13 s before the grace, whatever the delays, since
 s <= r. A leader that was deposed unknowingly grants nothing: the round began after the beat came, and a majority
 answered it in the leader's term, so whoever leads next was elected after s, and waits G from its election for
-everybody. The clock is CLOCK_BOOTTIME, which counts the time that a machine sleeps; values of other nodes' clocks are
-never used.
+everybody. The clock is `steady`, which no slewing bends, and which counts the time that a machine sleeps; values of
+other nodes' clocks are never used. Its rate is wrong by less than 0.1 %, so 2 % is a margin of twenty times that.
 
-Safety of messages does not rest on this. If clocks lie, a message may be handed out twice, marked as redelivered.
+A member whose process seems to be gone is declared dead sooner than that. What fences it then is `contact`.
+
+Safety of messages does not rest on this. If clocks lie, a message may be handed out twice, the second time by the node
+that was replaced, which does not mark it as redelivered.
 
 Whoever is about to be declared dead is condemned first and granted nothing more: else a beat that arrives between the
 proposal and its commit would let a dead node speak. A new leader begins to grant when it has applied the first entry of
@@ -55,7 +58,7 @@ class LeaseOptions:
     cannot hear the leader, and everybody's commands wait for what it applies."""
 
     fence_s: float = 10.0
-    """So long after its lease a node ends its clients' connections."""
+    """So long after its lease a node ends its clients' connections; each node's own choice."""
 
     drift: float = 0.02
     """A clock's rate is wrong by at most this share."""
@@ -110,6 +113,12 @@ class LeaseKeeper:
         """FailNode was applied."""
         if incarnation >= self.incarnation:
             self._state, self.lease_until = LeaseState.FAILED, -math.inf
+
+    def distrust(self, now: float) -> None:
+        """Time has gone by that the clock does not show: only the answer to a beat that is sent from now on counts."""
+        self._sent.clear()
+        if self.state(now) is LeaseState.LEASED:
+            self._state, self._lost_at, self.lease_until = LeaseState.LOST, now, -math.inf
 
     def sent(self, seq: int, now: float) -> None:
         """A beat is about to leave: `now` is read before it is sent."""

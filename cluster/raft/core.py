@@ -180,14 +180,15 @@ class Core(SyncObj):  # type: ignore[misc]
         self._election_s = min(self._election_s, self.now_s + GONE_STEP_S * (rank + self._chance() / 2))
 
     def abdicate(self, pause_s: float) -> None:
-        """As leader: lead no more, and let the others elect one for so long. Its vote of this term stays given."""
-        if not self.leads or self.voters == (self.me,):
+        """Lead no more, and let the others elect a leader for so long. Its vote of this term stays given."""
+        if self.voters == (self.me,):
             return
         self._enter()
-        self._SyncObj__setState(FOLLOWER)
-        self._SyncObj__raftLeader = None
-        self._campaign = False
-        self._election_s = self.now_s + pause_s
+        if self.leads:
+            self._SyncObj__setState(FOLLOWER)
+            self._SyncObj__raftLeader = None
+        self._campaign, self._pre_votes = False, None
+        self._election_s = max(self._election_s, self.now_s + pause_s)
 
     def tick(self, now_s: float) -> None:
         """Time has come to `now_s`. A stall of the own process is nobody's silence."""

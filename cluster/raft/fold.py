@@ -53,6 +53,17 @@ def unseal(entry: bytes) -> Envelope:
     return _DECODER.decode(entry[1:])
 
 
+def is_proposal(entry: bytes, bytes_max: int) -> bool:
+    """Whether what another member forwards may stand in the log."""
+    if len(entry) > bytes_max:
+        return False
+    try:
+        unseal(entry)
+    except ValueError:
+        return False
+    return True
+
+
 class Fold:
     """Map and table of numbers."""
 

@@ -29,7 +29,7 @@ Events, never from within a listener or `done` but for `propose`:
     unlinked(peer)           it is gone; what was under way on it is lost
     received(peer, head)     the head of a frame with a tag of 60-99; ValueError: no member says that, end the link
     peer_gone(peer)          its process is known to be dead (its port refuses)
-    abdicate(pause_s)        this node is about to go: another one shall lead
+    abdicate(pause_s)        this node is about to go, or is deaf: another one shall lead
 
 `propose`, `listen` and `map` are those of WiringLog, with one more promise: `done` is told when every living member
 (Member.alive) has applied the command too. Outcomes that are not known after 20 s are answered with Unavailable.
@@ -45,7 +45,6 @@ from typing import Final
 import msgspec
 
 from cluster import commands as c
-from cluster.entities import Member
 from cluster.errors import DamagedLog, LogFailure, PreconditionFailed, Unavailable, WiringError
 from cluster.ids import LogIndex, NodeId
 from cluster.state import Applied
@@ -56,7 +55,7 @@ from . import identity as identities
 from . import messages as m
 from .core import Core
 from .disk import Disk
-from .fold import REGULAR, Fold, unseal
+from .fold import REGULAR, Fold, is_proposal, unseal
 from .founding import Founding
 from .identity import Identity, name_of, raft_id
 from .journal import Journal
@@ -64,7 +63,7 @@ from .messages import Entry
 from .proposals import Proposal, Proposals
 from .quorum import AppliedCount, QuorumRounds, Then
 from .snapshots import Snapshots, StoredSnapshot
-from .voters import Candidate, next_change, wanted_voters
+from .voters import Candidate, next_change, raft_id_of, wanted_voters
 
 COMMAND_BYTES_MAX: Final = 512 << 10
 ENTRY_BYTES_MAX: Final = COMMAND_BYTES_MAX + 1024
@@ -189,6 +188,16 @@ class RaftLog:
         return tuple(name_of(voter) for voter in self._core.voters) if self._core is not None else ()
 
     @property
+    def voters_settled(self) -> bool:
+        """No change of the voters is under way."""
+        return self._core is None or self._core.voters == self._core.voters_at_applied()
+
+    @property
+    def voters_founded(self) -> bool:
+        """The voters are those with which the cluster was founded."""
+        return self._core is not None and set(self._core.voters) == set(self._identity.voters)
+
+    @property
     def waiting_for(self) -> tuple[NodeId, ...]:
         """Founders without whom the cluster cannot be founded, and who were not heard of yet."""
         return tuple(NodeId(name) for name in self._founding.waiting_for)
@@ -274,7 +283,7 @@ class RaftLog:
             self._core.leader_gone(others.index(self.me_id))
 
     def abdicate(self, pause_s: float) -> None:
-        """If this node leads, another one shall: it stays a voter, and waits for so long before it asks for votes."""
+        """Another node shall lead: this one stays a voter, and waits for so long before it asks for votes."""
         if self._core is not None and not self._closed:
             self._core.abdicate(pause_s)
             self._kick()
@@ -390,7 +399,7 @@ class RaftLog:
         match message:
             case m.Forward():
                 if core.leads:
-                    self._forwarded.extend(entry for entry in message.entries if _is_proposal(entry))
+                    self._forwarded.extend(entry for entry in message.entries if is_proposal(entry, ENTRY_BYTES_MAX))
             case m.AppliedUpTo():
                 self._applied_by.heard(peer, LogIndex(message.index))
             case m.Barrier():
@@ -487,7 +496,7 @@ class RaftLog:
         members = self.map.members()
         if not members:
             return
-        known = [Candidate(_raft_id_of(member, core.voters), member.alive) for member in members]
+        known = [Candidate(raft_id_of(member, core.voters), member.alive) for member in members]
         wanted = wanted_voters(known, core.voters)
         change = next_change(wanted, core.voters, core.caught_up(), self.me_id)
         if change is not None:
@@ -580,20 +589,3 @@ class RaftLog:
             failure = LogFailure(f"{self._disk.path}: the wiring log failed ({error!r}); restart this node")
             failure.__cause__ = error
             self._on_failure(failure)
-
-
-def _is_proposal(entry: bytes) -> bool:
-    if len(entry) > ENTRY_BYTES_MAX:
-        return False
-    try:
-        unseal(entry)
-    except ValueError:
-        return False
-    return True
-
-
-def _raft_id_of(member: Member, voters: tuple[str, ...]) -> str:
-    """A member that never registered is known by its place among the founders."""
-    if member.disk_id:
-        return raft_id(member.name, member.log_id or member.disk_id)
-    return next((voter for voter in voters if name_of(voter) == member.name), raft_id(member.name, ""))

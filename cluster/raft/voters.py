@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from cluster.entities import Member
+
+from .identity import name_of, raft_id
+
 
 class Candidate(NamedTuple):
     """A member as the choice sees it."""
@@ -47,10 +51,17 @@ def wanted_voters(members: Sequence[Candidate], voters: Sequence[str]) -> tuple[
 def next_change(wanted: Sequence[str], voters: Sequence[str], ready: Iterable[str], me: str) -> Change | None:
     """The next single step; one who is added must be `ready` (has caught up); the leader never removes itself."""
     able = set(ready)
-    for raft_id in wanted:
-        if raft_id not in voters and raft_id in able:
-            return Change("add", raft_id)
-    for raft_id in voters:
-        if raft_id not in wanted and raft_id != me and set(wanted) <= set(voters):
-            return Change("rem", raft_id)
+    for voter in wanted:
+        if voter not in voters and voter in able:
+            return Change("add", voter)
+    for voter in voters:
+        if voter not in wanted and voter != me and set(wanted) <= set(voters):
+            return Change("rem", voter)
     return None
+
+
+def raft_id_of(member: Member, voters: Sequence[str]) -> str:
+    """A member that never registered is known by its place among the founders."""
+    if member.disk_id:
+        return raft_id(member.name, member.log_id or member.disk_id)
+    return next((voter for voter in voters if name_of(voter) == member.name), raft_id(member.name, ""))

@@ -1,7 +1,8 @@
 /* Clocks that jump, under a process that is started with LD_PRELOAD.
  *
- *   CLOCK_OFFSETS=FILE   two numbers of 64 bits, ns: what is added to the wall clock, and to CLOCK_BOOTTIME (a machine
- *                        that slept); they are looked at with each call
+ *   CLOCK_OFFSETS=FILE   three numbers of 64 bits, ns: what is added to the wall clock, to CLOCK_BOOTTIME (a machine
+ *                        that slept), and to CLOCK_MONOTONIC and its like (below zero, with CLOCK_BOOTTIME: a virtual
+ *                        machine whose hypervisor paused it); they are looked at with each call
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,7 +24,7 @@ __attribute__((constructor)) static void begin(void) {
     const char *file = getenv("CLOCK_OFFSETS");
     int fd = file ? open(file, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0) return;
-    void *mapped = mmap(NULL, 2 * sizeof(int64_t), PROT_READ, MAP_SHARED, fd, 0);
+    void *mapped = mmap(NULL, 3 * sizeof(int64_t), PROT_READ, MAP_SHARED, fd, 0);
     if (mapped != MAP_FAILED) offsets = mapped;
     close(fd);
 }
@@ -34,7 +35,9 @@ int clock_gettime(clockid_t which, struct timespec *at) {
     if (failed || offsets == NULL) return failed;
     int64_t more = which == CLOCK_REALTIME || which == CLOCK_REALTIME_COARSE ? offsets[0]
                    : which == CLOCK_BOOTTIME                                 ? offsets[1]
-                                                                             : 0;
+                   : which == CLOCK_MONOTONIC || which == CLOCK_MONOTONIC_RAW || which == CLOCK_MONOTONIC_COARSE
+                       ? offsets[2]
+                       : 0;
     int64_t ns = at->tv_sec * SECOND + at->tv_nsec + more;
     at->tv_sec = ns / SECOND;
     at->tv_nsec = ns % SECOND;

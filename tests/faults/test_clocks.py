@@ -26,14 +26,14 @@ class Clocks:
 
     def __init__(self, directory: Path, library: Path, name: str) -> None:
         file = directory / f"clocks of {name}"
-        file.write_bytes(bytes(16))
+        file.write_bytes(bytes(24))
         with open(file, "r+b") as opened:
-            self._offsets = mmap.mmap(opened.fileno(), 16)
+            self._offsets = mmap.mmap(opened.fileno(), 24)
         self.environment = {"LD_PRELOAD": str(library), "CLOCK_OFFSETS": str(file)}
 
-    def set(self, wall_s: float, boottime_s: float = 0.0) -> None:
+    def set(self, wall_s: float, boottime_s: float = 0.0, monotonic_s: float = 0.0) -> None:
         """How far they are ahead of the machine's."""
-        self._offsets[:] = struct.pack("=qq", int(wall_s * 1e9), int(boottime_s * 1e9))
+        self._offsets[:] = struct.pack("=qqq", *(int(ahead_s * 1e9) for ahead_s in (wall_s, boottime_s, monotonic_s)))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from cluster.liveness.lease import Grant, LeaseGranter
 from cluster.state import Applied, ClusterMap
 from cluster.wiring_log import unlogged
 from tests.simulation.network import BEATS, CONTROL
+from tests.simulation.pulse import Judge, Verdict
 
 if TYPE_CHECKING:
     from tests.simulation.site import Site
@@ -44,6 +45,7 @@ class AtomicLog:
         self.granter = LeaseGranter()
         self.granter.elected(1, 0.0)
         self._guard = ReplayGuard()
+        self._judge = Judge()
         self.deaf_until_s = 0.0
         """It is being elected anew."""
         self.barrier = 0
@@ -93,8 +95,17 @@ class AtomicLog:
         return NAME
 
     def condemn(self, name: str, incarnation: int) -> None:
-        """Somebody knows for certain that this process is dead."""
-        if self.world.schedule.now_s >= self.deaf_until_s:
+        """The port of a process refuses, and everybody else looks."""
+        for site in self.world.sites.values():
+            if site.name != name:
+                site.do(site.life, site.pulse.refused, name, incarnation)
+
+    def _fail(self, voter: str, verdict: Verdict) -> None:
+        _, name, incarnation, _ = verdict
+        member = self.map.member(NodeId(name))
+        current = member is not None and member.alive and member.incarnation == incarnation
+        if self._judge.heard(voter, verdict, self.world.schedule.now_s) and current:
+            self.world.schedule.counts["given up"] += 1
             self.granter.condemn(name, incarnation)
             self.commit(c.FailNode(node=NodeId(name), incarnation=Incarnation(incarnation)))
 
@@ -105,6 +116,7 @@ class AtomicLog:
         applied = self.map.apply(LogIndex(len(self.log)), stored)
         alive: dict[str, int] = {member.name: member.incarnation for member in self.map.alive_members()}
         self.granter.set_members(alive, now_s)
+        self._judge.voters([member.name for member in self.map.members()], now_s)
         self.granter.committed(len(self.log), now_s)
         self.world.checkers.ordered(applied)
         for name in self._subscribed:
@@ -128,9 +140,10 @@ class AtomicLog:
 
     def linked(self, channel: str, peer: str, session: int) -> None:
         self._subscribed.pop(peer, None)
+        self._judge.verdicts.lost(peer)
 
     def unlinked(self, channel: str, peer: str, session: int) -> None:
-        pass
+        self._judge.verdicts.lost(peer)
 
     def arrived(self, channel: str, peer: str, session: int, message: Any) -> None:
         now_s = self.world.schedule.now_s
@@ -146,6 +159,8 @@ class AtomicLog:
             self.world.network.send(CONTROL, NAME, peer, ("current", len(self.log)))
             self._push(peer)
             self.world.network.send(CONTROL, NAME, peer, ("barrier", self.barrier))
+        elif what == "verdict":
+            self._fail(peer, message)
         elif what == "applied":
             self._applied[peer] = max(self._applied.get(peer, 0), message[1])
             self._announce()
@@ -160,7 +175,8 @@ class AtomicLog:
             self.world.network.cast(NAME, peer, (0, seq))
         elif self._guard.is_new(Beat(peer, incarnation, 0, seq, applied)):
             self._applied[peer] = max(self._applied.get(peer, 0), applied)
-            self.granter.beat(Grant(peer, incarnation, seq), applied, self.world.schedule.now_s)
+            hears = peer in self._subscribed
+            self.granter.beat(Grant(peer, incarnation, seq), applied if hears else -1, self.world.schedule.now_s)
             self._round()
 
     def _round(self) -> None:
@@ -205,12 +221,29 @@ class AtomicWiring:
     def _send(self, message: Any) -> None:
         self.site.world.network.send(CONTROL, self.site.name, NAME, message)
 
-    def beat(self, incarnation: int, seq: int) -> None:
-        self.site.world.network.cast(self.site.name, NAME, (incarnation, seq, self.applied))
+    def beat(self, incarnation: int, seq: int, rely_s: float = 0.0) -> None:
+        network = self.site.world.network
+        network.cast(self.site.name, NAME, (incarnation, seq, self.applied))
+        for member in self.map.members():
+            if incarnation and member.name != self.site.name:
+                network.cast(self.site.name, member.name, (incarnation, seq, rely_s))
 
     def beaten(self, peer: str, message: Any) -> None:
-        """The log's answer to a beat."""
-        self.site.granted(*message)
+        """The log's answer to a beat, or a beat."""
+        if peer == NAME:
+            self.site.granted(*message)
+        else:
+            self.site.pulse.beaten(peer, *message)
+
+    def verdict(self, name: str, incarnation: int, taken_back: bool, told: object) -> object:
+        """Tells the log, once over each link; what was told."""
+        session = self.site.world.network.sessions.get((CONTROL, self.site.name, NAME))
+        if session is not None and (session != told or taken_back):
+            self._send(("verdict", name, incarnation, taken_back))
+        return session
+
+    def propose_now(self, command: c.AnyCommand, done: Callable[[Applied], None]) -> None:
+        self.propose(command, done)
 
     def propose(self, command: c.AnyCommand, done: Callable[[Applied], None] | None = None) -> None:
         self._numbers += 1
@@ -225,6 +258,7 @@ class AtomicWiring:
 
     def tick(self) -> None:
         now_s = self.site.boot_s()
+        self.site.pulse.set_voters([member.name for member in self.map.members()])
         for number, (command, done, since_s, told_s) in tuple(self._pending.items()):
             if now_s - since_s > GIVE_UP_S:
                 del self._pending[number]

@@ -77,11 +77,27 @@ def early_fail_over() -> None:
 @mutation("dispatch without lease / early fail-over (the gate before the socket)")
 def no_gate() -> None:
     from cluster.liveness.lease import LeaseKeeper
+    from tests.simulation.pulse import Pulse
 
     def make(leased: Any) -> Any:
         return lambda self, now: self.lease_until > 0
 
     patch(LeaseKeeper, "leased", make)
+    patch(Pulse, "allows", lambda allows: lambda self: True)
+
+
+@mutation("a port that refuses is taken for a dead process (C3)", only=("lie", "kill", "heal"))
+def refused_is_dead() -> None:
+    from cluster.liveness.contact import Hearing
+
+    patch(Hearing, "silent", lambda silent: lambda self, name, incarnation, now: True)
+
+
+@mutation("a lease alone allows to hand out, and two signs fail a member early (C3)", only=("lie", "heal"))
+def no_contact() -> None:
+    from tests.simulation.pulse import Pulse
+
+    patch(Pulse, "allows", lambda allows: lambda self: True)
 
 
 @mutation("wiped node re-added (B18)", only=("kill", "pause", "wipe_newcomer", "reset"))

@@ -19,7 +19,7 @@ RANDOM = (
     *("kill",) * 4, *("pause",) * 2, *("cut_one",) * 3, *("hand_over",) * 3, *("reset",) * 2, "halves", "halves",
     "ring", "one_way", "control_only", "control_only", "no_beats", "no_beats",
     "no_control", "kill_all", "slow_disk", "slow_disk", "stuck_disk",
-    "failing_disk", "full_disk", "lose_disk", "clock", "elect", "drain", "join", "leave", "heal",
+    "failing_disk", "full_disk", "lose_disk", "clock", "elect", "drain", "join", "leave", "heal", "lie", "lie",
 )  # fmt: skip
 SLOW_S = 1.2
 """Between two faults, on average."""
@@ -154,6 +154,27 @@ class Faults:
 
     def heal(self) -> bool:
         self.world.network.heal()
+        return True
+
+    def lie(self) -> bool:
+        """What carries a living node's TCP ends: its links break, its port refuses, and everybody looks. Perhaps its
+        beats, or what is said to it, are lost as well."""
+        site = self._one()
+        if site is None or site.node is None:
+            return False
+        world, name = self.world, site.name
+        ways = self.rng.choice(((), (), ("out",), ("back",), ("out", "back")))
+        for other in world.network.ends:
+            for channel in (DATA, CONTROL):
+                world.network.part(name, other, (channel,))
+                world.network.reset(channel, name, other)
+            if "out" in ways:
+                world.network.cut(BEATS, name, other)
+            if "back" in ways:
+                world.network.cut(BEATS, other, name)
+        self.schedule.after(self.rng.uniform(0.05, 0.2), world.control.condemn, name, site.incarnation)
+        if self.rng.random() < 0.5:  # for a moment
+            self.schedule.after(self.rng.uniform(0.1, 0.8), self.heal)
         return True
 
     def slow_disk(self) -> bool:

@@ -13,7 +13,6 @@ from cluster import commands as c
 from cluster.balance import reconfigurations
 from cluster.errors import Unavailable
 from cluster.ids import Incarnation, NodeId
-from cluster.liveness.beats import Beat, ReplayGuard
 from cluster.liveness.lease import Grant, LeaseGranter
 from cluster.raft import identity
 from cluster.raft.messages import encode
@@ -21,6 +20,7 @@ from cluster.raft.raft_log import RaftLog
 from cluster.state import Applied, ClusterMap
 from tests.simulation.checkers import Violation
 from tests.simulation.network import BEATS, CONTROL
+from tests.simulation.pulse import Judge, Verdict
 from tests.simulation.raft.sim_disk import SimDisk
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class RaftControl:
         return leader is None or NodeId(site.name) in leader.wiring.log.voters
 
     def condemn(self, name: str, incarnation: int) -> None:
-        """The port of a process refuses: everybody who looks knows that it is gone."""
+        """The port of a process refuses, and everybody else looks."""
         for site in self.world.sites.values():
             if site.name != name:
                 site.do(site.life, site.wiring.peer_gone, name, incarnation)
@@ -104,7 +104,7 @@ class RaftWiring:
             identity.join(self.disk, name, site.disk_id)
         self.log: RaftLog | None = None
         self.granter = LeaseGranter()
-        self._guard = ReplayGuard()
+        self._judge = Judge()
         self._leads = 0
         self._peers: dict[str, int] = {}
 
@@ -125,7 +125,7 @@ class RaftWiring:
     def start(self) -> None:
         site, schedule, life = self.site, self.site.world.schedule, self.site.life
         self.granter = LeaseGranter()
-        self._guard = ReplayGuard()
+        self._judge = Judge()
         self._leads = 0
 
         def soon(call: Callable[[], object]) -> None:
@@ -202,13 +202,13 @@ class RaftWiring:
         assert self.log is not None, "a process that runs has a log"
         self.log.propose(command, done)
 
-    def beat(self, incarnation: int, seq: int) -> None:
+    def beat(self, incarnation: int, seq: int, rely_s: float = 0.0) -> None:
         assert self.log is not None, "who beats has a log"
         applied = int(self.log.map.applied)
         for member in self.log.map.members():
             if member.name != self.site.name:
-                self.site.world.network.cast(self.site.name, member.name, (incarnation, seq, applied))
-        self._beaten(self.site.name, incarnation, seq, applied)
+                self.site.world.network.cast(self.site.name, member.name, (incarnation, seq, applied, rely_s))
+        self._beaten(self.site.name, incarnation, seq, applied, 0.0)
 
     def beaten(self, peer: str, message: Any) -> None:
         """A beat, or the answer to one."""
@@ -221,6 +221,8 @@ class RaftWiring:
         """Each 50 ms."""
         log, now_s = self.log, self.site.boot_s()
         assert log is not None, "a process that runs has a log"
+        self.site.pulse.set_voters(log.voters)
+        self._judge.voters(log.voters if log.voters_settled else (), now_s)
         if not self._leads:
             return
         self.granter.committed(int(log.map.applied), now_s)
@@ -236,12 +238,40 @@ class RaftWiring:
         self.propose(c.FailNode(node=NodeId(name), incarnation=Incarnation(incarnation)))
 
     def peer_gone(self, name: str, incarnation: int) -> None:
-        if self.log is None:
+        if self.log is not None:
+            self.log.peer_gone(NodeId(name))
+            self.site.pulse.refused(name, incarnation)
+
+    def verdict(self, name: str, incarnation: int, taken_back: bool, told: object) -> object:
+        """Tells whoever leads, once in each term over each link; what was told."""
+        log = self.log
+        if log is None or log.leader is None:
+            return None
+        leader, verdict = str(log.leader), ("verdict", name, incarnation, taken_back)
+        there = (leader, log.term, self._peers.get(leader))
+        if leader == self.site.name:
+            self._judged(leader, verdict)
+        elif there[2] is not None and (there != told or taken_back):
+            network = self.site.world.network
+            if network.sessions.get((CONTROL, self.site.name, leader)) == there[2]:
+                network.send(CONTROL, self.site.name, leader, (*verdict, log.term))
+        return there
+
+    def propose_now(self, command: c.AnyCommand, done: Callable[[Applied], None]) -> None:
+        """After what was just said."""
+        self._propose(command, done)
+
+    def _judged(self, voter: str, verdict: Verdict) -> None:
+        log = self.log
+        _, name, incarnation, _ = verdict
+        if log is None or not log.is_leader:
             return
-        self.log.peer_gone(NodeId(name))
-        if self._leads:
+        member = log.map.member(NodeId(name))
+        current = member is not None and member.alive and member.incarnation == incarnation
+        if self._judge.heard(voter, verdict, self.site.boot_s()) and current and name not in self.site.data_links:
+            self.site.world.schedule.counts["given up"] += 1
             self.granter.condemn(name, incarnation)
-            self._fail(name, incarnation)
+            log.propose_in_term(c.FailNode(node=NodeId(name), incarnation=Incarnation(incarnation)))
 
     # -- links
 
@@ -253,32 +283,40 @@ class RaftWiring:
     def peer_linked(self, peer: str, session: int) -> None:
         self.peer_unlinked(peer, self._peers.get(peer, 0))
         self._peers[peer] = session
+        self._judge.verdicts.lost(peer)
         if self.log is not None:
             self.log.linked(NodeId(peer))
 
     def peer_unlinked(self, peer: str, session: int) -> None:
         if self._peers.get(peer) == session:
             del self._peers[peer]
+            self._judge.verdicts.lost(peer)
             if self.log is not None:
                 self.log.unlinked(NodeId(peer))
 
     def peer_received(self, peer: str, session: int, message: Any) -> None:
         if self._peers.get(peer) != session or self.log is None:
             return
+        if isinstance(message, tuple):
+            if message[-1] == self.log.term:
+                self._judged(peer, message[:-1])
+            return
         self.site.world.schedule.traced(message)
         self.log.received(NodeId(peer), message)
         self._advanced()
 
-    def _beaten(self, peer: str, incarnation: int, seq: int, applied: int) -> None:
+    def _beaten(self, peer: str, incarnation: int, seq: int, applied: int, rely_s: float) -> None:
         log = self.log
+        if not incarnation:
+            if self._leads and log is not None:
+                self._answer(peer, 0, seq)
+            return
+        if peer != self.site.name and not self.site.pulse.beaten(peer, incarnation, seq, rely_s):
+            return
         if not self._leads or log is None:
             return
-        if not incarnation:
-            self._answer(peer, 0, seq)
-            return
-        if not self._guard.is_new(Beat(peer, incarnation, 0, seq, applied)):
-            return
-        self.granter.beat(Grant(peer, incarnation, seq), applied, self.site.boot_s())
+        hears = peer == self.site.name or peer in self._peers
+        self.granter.beat(Grant(peer, incarnation, seq), applied if hears else -1, self.site.boot_s())
         number = self.granter.round_wanted(self.site.boot_s())
         if number is not None:
             log.quorum_round(lambda: self._round_done(number))
@@ -295,6 +333,7 @@ class RaftWiring:
 
     def _led(self, leader: NodeId | None, term: int) -> None:
         self._leads = 0
+        self._judge.verdicts.clear()
         self.granter.stepped_down()
         if leader != self.site.name or self.log is None:
             return

@@ -25,6 +25,7 @@ from cluster.liveness.lease import LeaseKeeper, LeaseState
 from cluster.state import Applied
 from journal.stream_catalogue import NOTHING
 from tests.simulation.network import BEATS, CONTROL, DATA
+from tests.simulation.pulse import Pulse
 from tests.simulation.sim_journal import SimJournal
 from tests.simulation.sockets import Socket
 
@@ -84,6 +85,7 @@ class Site:
         self.paused_until_s: float | None = None
         self.node: Node | None = None
         self.keeper = LeaseKeeper()
+        self.pulse = Pulse(self)
         self.log = Silent()
         self.sockets: dict[Connection, Socket] = {}
         self.unread: dict[Socket, None] = {}
@@ -149,6 +151,10 @@ class Site:
     def leased(self) -> bool:
         return self.keeper.leased(self.boot_s())
 
+    def may_speak(self) -> bool:
+        """The gate before the sockets."""
+        return self.leased() and self.pulse.allows()
+
     @property
     def accepting(self) -> bool:
         """Clients may connect."""
@@ -173,6 +179,7 @@ class Site:
         self._asking = self._heard = False
         self.keeper = LeaseKeeper()
         self.keeper.incarnation = self.incarnation
+        self.pulse = Pulse(self)
         self.data_links.clear()
         self.wiring.start()
         life = self.life
@@ -285,7 +292,10 @@ class Site:
 
     def _arrived(self, channel: str, peer: str, session: int, message: Any) -> None:
         if channel == BEATS:
-            self.wiring.beaten(peer, message)
+            if message[0] == "word":
+                self.pulse.word(peer, *message[1:])
+            else:
+                self.wiring.beaten(peer, message)
             return
         if channel == CONTROL:
             if peer.startswith("~"):
@@ -319,6 +329,7 @@ class Site:
             return
         if member.alive and self.keeper.incarnation != self.incarnation:
             self.keeper.registered(self.incarnation, self.boot_s())
+            self.pulse.contact.forget()
         elif not member.alive:
             self.keeper.failed(self.incarnation)
             self.world.schedule.after(0, self.do, self.life, self.begin_again)
@@ -342,6 +353,7 @@ class Site:
         if member.incarnation and not self._heard:
             self._asking = True
             return
+        self.pulse.hearing.speaks = True
         self.incarnation = max(self.starts, member.incarnation + 1)
         options = NodeOptions(name=self.name, incarnation=self.incarnation)
         chance = random.Random(f"{self.name}.{self.disks}.{self.incarnation}")  # the schedule's stays as it is
@@ -380,7 +392,7 @@ class Site:
             stuck = self._submitted_s is not None and self.world.schedule.now_s - self._submitted_s > STUCK_S
             if not stuck and self.node is not None and self.part.registered:
                 self.keeper.sent(self._beats, now_s)
-                self.wiring.beat(self.incarnation, self._beats)
+                self.wiring.beat(self.incarnation, self._beats, self.pulse.sent(self._beats))
         if self.node is None:
             return
         self._lease()
@@ -478,10 +490,10 @@ class Site:
         return streams.take(load.queue_id, part, load.wish) if part is not None else NOTHING
 
     def _flush(self) -> None:
-        """The gate: without a lease nothing is written to clients."""
+        """The gate: without lease and contact nothing is written to clients."""
         node = self.node
         assert node is not None, "a node flushes"
-        if not node.sending or not self.leased():
+        if not node.sending or not self.may_speak():
             return
         for connection in tuple(node.sending):
             del node.sending[connection]

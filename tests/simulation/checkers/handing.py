@@ -56,12 +56,12 @@ class I8NothingUnheardOf(Checker):
 
 
 class I9OneHolder(Checker):
-    """A message is outstanding at no more than one consumer of nodes with valid leases; I11: no hand-over while a
-    leased, live node's live consumer holds it."""
+    """A message is outstanding at no more than one consumer of nodes with lease and contact; I11: no hand-over while
+    the live consumer of such a node holds it."""
 
     def delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
         for other in self.history.holders[queue][body]:
-            live = not other.closed and other.site.life == other.life and other.site.up and other.site.leased()
+            live = not other.closed and other.site.life == other.life and other.site.up and other.site.may_speak()
             self.require(
                 not live or other.site.node is None,
                 f"{body!r} of {queue} goes to {socket.actor.name} at {socket.site.name} while "
@@ -80,14 +80,14 @@ class I10FirstHandOver(Checker):
 
 
 class I11HeldIsHeld(Leaving):
-    """What a leased, live node's live consumer holds leaves by that consumer's word alone."""
+    """What the live consumer of a node with lease and contact holds leaves by that consumer's word alone."""
 
     def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
         for name, seq, body in self.left(queue_id, records):
             for other in self.history.holders[name].get(body, ()):
                 live = not other.closed and other.site.life == other.life and other.site.up
                 self.require(
-                    not live or not other.site.leased(),
+                    not live or not other.site.may_speak(),
                     f"{seq} {body!r} of {name} left while {other.actor.name} at {other.site.name} holds it",
                 )
 
@@ -123,7 +123,9 @@ class I13DeliveryOrder(Checker):
 
 
 class I15OnlyLeased(Checker):
-    """No client-visible output without a lease."""
+    """No client-visible output without lease and contact."""
 
     def wrote(self, socket: Socket) -> None:
-        self.require(socket.site.leased(), f"{socket.site.name} speaks to {socket.actor.name} without a lease")
+        self.require(
+            socket.site.may_speak(), f"{socket.site.name} speaks to {socket.actor.name} without lease or contact"
+        )

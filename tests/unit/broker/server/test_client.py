@@ -11,7 +11,7 @@ import pytest
 from server_support import HEADER, Lines, until
 
 from broker.amqp import methods
-from broker.server.client import LINGER_S, peer_name
+from broker.server.client import LINGER_S, cut_off_slow, peer_name
 from broker.session.connection import Connection
 from broker.session.handshake import CAPABILITIES
 
@@ -63,6 +63,30 @@ async def test_last_words_are_heard_although_more_was_sent_than_was_read(start: 
     assert isinstance(said, methods.ConnectionClose)
     assert said.reply_code == 501
     assert await peer.ended() == b""
+
+
+async def test_what_a_client_has_not_taken_when_the_lease_ends_does_not_reach_it(start: Any, connect: Any) -> None:
+    """C9: the gate holds back what is not written yet; the transport's buffer flowed on for seconds."""
+    shell = await start()
+    slow, quick = [await (await connect(shell)).open() for _ in range(2)]
+    bodies = 64
+    slow.send(1, methods.QueueDeclare(queue="big"))
+    assert isinstance(await slow.receive(), methods.QueueDeclareOk)
+    quick.publish("big", bytes(100_000), bodies)
+    slow.send(1, methods.BasicConsume(queue="big", consumer_tag="c", no_ack=True))
+    client = next(client for client in shell.clients.values() if client.received_bytes < 10_000)
+    slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    await until(lambda: client.unsent_bytes > 0)
+    cut_off_slow(shell.clients.values())
+    slow.reader._transport.resume_reading()  # type: ignore[attr-defined]
+    came = 0
+    with pytest.raises(ConnectionResetError):
+        while True:
+            came += len(await slow.reader.readexactly(1000))
+    assert came < client.sent_bytes
+    await until(lambda: client not in shell.clients.values())
+    quick.send(1, methods.QueueDeclare(queue="big", passive=True))
+    assert isinstance(await quick.receive(), methods.QueueDeclareOk), "who takes what it is sent stays"
 
 
 async def test_a_client_that_does_not_go_is_cut(start: Any, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:

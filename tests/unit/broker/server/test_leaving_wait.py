@@ -102,10 +102,12 @@ async def test_who_was_failed_while_it_left_and_stays_begins_again() -> None:
         log=SimpleNamespace(say=lambda *_, **__: None),
         fail=failed.append,
         lease_changed=lambda: None,
+        clients={},
     )
     cluster = ClusterShell(shell, Path("nowhere"))
     world = ClusterWorld("abc")
-    cluster.heart = SimpleNamespace(registered=lambda _: None, failed=lambda _: None)  # type: ignore[assignment]
+    heart = SimpleNamespace(registered=lambda _: None, failed=lambda _: None)
+    cluster.liveness = SimpleNamespace(heart=heart)  # type: ignore[assignment]
     cluster.incarnation = 1
     cluster._member(world.member("b"))
     answers = [Applied(LogIndex(9), None, PreconditionFailed("q counts on it"), None, ())]  # type: ignore[arg-type]
@@ -114,7 +116,7 @@ async def test_who_was_failed_while_it_left_and_stays_begins_again() -> None:
         assert cluster.leaving
         world.fail("b")
         cluster._member(world.member("b"))
-        cluster.on_lease(LeaseState.FENCED)
+        cluster.lease_changed(LeaseState.FENCED)
         assert not failed, "perhaps it need not begin again"
         return answers.pop()
 

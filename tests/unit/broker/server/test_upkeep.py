@@ -22,7 +22,7 @@ from broker.server.shell import NodeShell
 from broker.server.upkeep import AHEAD, DIFFERS, Upkeep
 from cluster import commands as c
 from cluster.liveness.clocks import Clocks
-from cluster.liveness.heart import boottime
+from cluster.liveness.steady import steady
 from cluster.wiring_log import MemoryWiringLog
 from tests.property.test_transaction_fold import staging
 
@@ -92,14 +92,14 @@ async def test_who_is_far_from_the_others_ends_nothing_and_says_so() -> None:
     wiring = wired()
     place = Place(wiring, True)
     for name in "bc":
-        place.clocks.heard(name, -MONTH, boottime())
+        place.clocks.heard(name, -MONTH, steady())
     place.look(2 * HOUR)
     assert left(wiring) == (["txn.a", "txn.b"], ["p", "old"])
     assert place.log_clock.doubted
     assert place.alerts.holds(DIFFERS, "a")
     assert "31.0 days ahead" in next(iter(place.alerts)).text
     for name in "bc":
-        place.clocks.heard(name, 1000, boottime())
+        place.clocks.heard(name, 1000, steady())
     place.look(1)
     assert not place.log_clock.doubted
     assert not place.alerts.holds(DIFFERS, "a")
@@ -110,7 +110,7 @@ async def test_a_machine_whose_clock_was_set_wrong_is_told_of_too() -> None:
     """The node's own time follows slowly, so it is right for a while."""
     place = Place(wired(), True)
     for name in "bc":
-        place.clocks.heard(name, 0, boottime())
+        place.clocks.heard(name, 0, steady())
     place.wall_ms -= HOUR
     place.look(1)
     assert place.alerts.holds(DIFFERS, "a")

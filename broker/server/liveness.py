@@ -1,0 +1,223 @@
+"""A member's liveness: its heart, whom it gives up, and what the leader does about the silent (waits).
+
+The heart asks here for what it needs of node, links and wiring log, and tells here what changed. A link that goes is
+followed by a look at the peer's port (`probes`); what comes of that is told to the leader, who counts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from broker.server.probes import Probes
+from cluster import commands as c
+from cluster.entities import Member
+from cluster.ids import Incarnation, NodeId
+from cluster.link.frames import encode
+from cluster.link.hello import CONTROL
+from cluster.liveness.contact import SETTLED_S, Verdicts
+from cluster.liveness.frames import GivenUp, Posted
+from cluster.liveness.heart import Heart, HeartOptions
+from cluster.liveness.lease import LeaseOptions, LeaseState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.server.cluster_shell import ClusterShell
+    from broker.server.shell import NodeShell
+    from cluster.liveness.beats import BeatCodec
+
+STAND_BACK_S: Final = 3.0
+"""So long a leader that is deaf leaves it to the others to elect one; told again each second."""
+BLOCKED: Final = "udp.blocked"
+LOOK_S: Final = 1.0
+
+
+class Liveness:
+    """Of one member, from its start to its end (HeartOwner)."""
+
+    def __init__(self, cluster: ClusterShell, shell: NodeShell, codec: BeatCodec, cut_off_s: float) -> None:
+        """`cut_off_s`: so long after its lease the node ends its clients' connections."""
+        self._cluster = cluster
+        self._shell = shell
+        self._probes = Probes(cluster, self)
+        self._verdicts = Verdicts()
+        self._failing: set[tuple[str, int, int]] = set()  # with the term in which FailNode was proposed
+        self._voters_at_s = -math.inf
+        self._voters: tuple[NodeId, ...] = ()
+        self._blocked: list[str] = []
+        self.submitted_s: float | None = None
+        """Since when a group commit is with the disk."""
+        options = HeartOptions(LeaseOptions(fence_s=cut_off_s))
+        self.heart = Heart(cluster.name, codec, self, options, time_ms=shell.clock.now_ms)
+
+    async def close(self) -> None:
+        """Nothing is told any more."""
+        self._probes.close()
+        await self.heart.close()
+
+    # -- links and voters -------------------------------------------------------------------------------------
+
+    def unlinked(self, peer: str, channel: str) -> None:
+        """Is its process dead? And who it is that comes back is not known."""
+        if channel == CONTROL:
+            self._verdicts.lost(peer)
+        self._probes.begin(peer)
+
+    def came(self, peer: str, message: Posted | GivenUp) -> None:
+        """Over the control link."""
+        if isinstance(message, Posted):
+            self.heart.came_by_link(peer, message.data)
+        elif message.term == self._cluster.raft.term:
+            self.judged(peer, message)
+
+    def voters(self) -> bool:
+        """To be called often: looks who votes. Returns whether that has changed."""
+        raft = self._cluster.raft
+        if not raft.voters_settled:
+            self._voters_at_s = self._shell.loop.time()
+        if raft.voters == self._voters:
+            return False
+        # a start knows of no change before it, unless there was none
+        first = not self._voters and raft.voters_founded
+        self._voters = raft.voters
+        self._voters_at_s = -math.inf if first else self._shell.loop.time()
+        self.heart.set_voters(str(voter) for voter in self._voters)
+        return True
+
+    def led(self) -> None:
+        """Another leader, or another term."""
+        self._verdicts.clear()
+        self._failing.clear()
+        self.heart.stepped_down()
+
+    # -- who is given up --------------------------------------------------------------------------------------
+
+    def judged(self, voter: str, verdict: GivenUp) -> None:
+        """As leader: a voter, perhaps this node, has given a member up, or takes that back."""
+        name, incarnation = verdict.name, verdict.incarnation
+        if verdict.taken_back:
+            self._verdicts.taken_back(voter, name, incarnation)
+        else:
+            self._verdicts.given_up(voter, name, incarnation)
+            self.judge(name, incarnation)
+
+    def judge(self, name: str, incarnation: int) -> None:
+        """As leader: fails a member that a majority of the voters has given up."""
+        raft = self._cluster.raft
+        settled = self._shell.loop.time() >= self._voters_at_s + SETTLED_S
+        key = name, incarnation, raft.term
+        if not raft.is_leader or not settled or key in self._failing or self._cluster.has_data_link(name):
+            return
+        member = raft.map.member(NodeId(name))
+        if member is None or not member.alive or member.incarnation != incarnation:
+            return
+        if self._verdicts.agreed(name, incarnation, map(str, self._voters)):
+            self._failing.add(key)
+            self.fail_member(name, incarnation)
+
+    def tell_leader(self, member: Member, told: object, taken_back: bool = False) -> object:
+        """Tells whoever leads now that this node has given a member up, unless `told` says that it did. Returns what it
+        told."""
+        raft, mesh = self._cluster.raft, self._cluster.mesh
+        leader, name, incarnation = raft.leader, str(member.name), int(member.incarnation)
+        if leader is None:
+            return None
+        verdict = GivenUp(name, incarnation, raft.term, taken_back)
+        if leader == self._cluster.name:
+            here = (leader, raft.term)
+            if here != told or taken_back:
+                self.judged(self._cluster.name, verdict)
+            else:
+                self.judge(name, incarnation)
+            return here
+        there = (leader, raft.term, mesh.session(leader, CONTROL))
+        if there[-1] is not None and (there != told or taken_back):
+            mesh.send(leader, CONTROL, encode(verdict))
+        return there
+
+    def fail_member(self, name: str, incarnation: int) -> None:
+        """Orders that it is dead."""
+        self.heart.condemn(name, incarnation)
+        self._cluster.raft.propose_in_term(c.FailNode(node=NodeId(name), incarnation=Incarnation(incarnation)))
+
+    # -- datagrams that do not pass ---------------------------------------------------------------------------
+
+    def blocked(self) -> list[str]:
+        """A line for each direction in which datagrams do not pass, though both nodes are linked."""
+        here = self._cluster.name
+        return [
+            f"no datagrams from {sender} arrive here: UDP is blocked from {sender} to {receiver}"
+            if receiver == here
+            else f"no datagrams of this node arrive at {receiver}: UDP is blocked from {sender} to {receiver}"
+            for sender, receiver in self.heart.blocked()
+        ]
+
+    def look(self) -> None:
+        """Each second or so: what is blocked is an alert."""
+        alerts = self._shell.node.alerts
+        now = {f"{sender} to {receiver}": (sender, receiver) for sender, receiver in self.heart.blocked()}
+        for way, (sender, receiver) in now.items():
+            alerts.set(
+                BLOCKED, way, f"datagrams from {sender} do not arrive at {receiver}: let UDP pass between the cluster "
+                "ports. Beats go over TCP meanwhile, where they wait behind other things"
+            )  # fmt: skip
+        for way in self._blocked:
+            if way not in now:
+                alerts.clear(BLOCKED, way)
+        self._blocked = list(now)
+
+    # -- the heart (HeartOwner) -------------------------------------------------------------------------------
+
+    def applied_index(self) -> int:
+        return self._cluster.raft.applied
+
+    def committed_index(self) -> int:
+        return self._cluster.raft.applied
+
+    def term(self) -> int:
+        return self._cluster.raft.term
+
+    def stuck_since(self) -> float | None:
+        return self.submitted_s
+
+    def quorum_round(self, then: Callable[[], None]) -> None:
+        self._cluster.raft.quorum_round(then)
+
+    def linked(self, peer: str) -> bool:
+        return self._cluster.mesh.session(peer, CONTROL) is not None
+
+    def post(self, peer: str, data: bytes) -> None:
+        self._cluster.mesh.send(peer, CONTROL, encode(Posted(data)))
+
+    def on_lease(self, state: LeaseState) -> None:
+        self._cluster.lease_changed(state)
+
+    def on_contact(self) -> None:
+        self._shell.schedule()
+
+    def on_suspected(self, peer: str, suspected: bool) -> None:
+        self._cluster.say("suspected" if suspected else "heard", peer)
+
+    def on_deaf(self, deaf: bool) -> None:
+        if deaf:
+            self._cluster.raft.abdicate(STAND_BACK_S)
+            self._cluster.say("deaf", "this node led and hears no majority: another one shall lead", "warning")
+        else:
+            self._cluster.say("deaf", "this node hears a majority again")
+
+    def on_overdue(self, peer: str, incarnation: int) -> None:
+        """Whose process is back and not yet registered is failed after those who are away: the last one to be failed
+        is left as the one that may own a queue, and that should be one that is here."""
+        if self._is_back(peer, incarnation):
+            members = self._cluster.raft.map.alive_members()
+            alive = [member.name for member in members if member.name not in (peer, self._cluster.name)]
+            if any(self._cluster.mesh.session(name, CONTROL) is None for name in alive):
+                return
+        self.fail_member(peer, incarnation)
+
+    def _is_back(self, peer: str, incarnation: int) -> bool:
+        if peer == self._cluster.name:
+            return not self._cluster.registered
+        hello = self._cluster.mesh.hello(peer)
+        return hello is not None and hello.incarnation > incarnation

@@ -1,0 +1,84 @@
+"""Which ways datagrams pass between this node and each other one (pure).
+
+Everything that a heart says carries how long ago a datagram of its receiver came. So each side knows of both
+directions: of the one that ends here by itself, of the other one by what it is told. What is not known to arrive as a
+datagram is sent over the TCP link as well; doubles do no harm.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NEVER_MS: Final = 0xFFFF
+"""As long ago as can be said: it may be never."""
+FRESH_S: Final = 0.35
+"""Three beats: a datagram or two may be lost."""
+BLOCKED_S: Final = 2.0
+"""What does not arrive for so long is blocked."""
+ALIVE_S: Final = 1.0
+
+
+class _Path:
+    __slots__ = ("arrives_at", "datagram_at", "missing_since", "said_at", "since")
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.said_at = now
+        self.datagram_at: float | None = None
+        self.arrives_at: float | None = None
+        self.missing_since: float | None = None
+
+
+class Paths:
+    """By the names of the others. Times are seconds of one clock."""
+
+    __slots__ = ("_paths",)
+
+    def __init__(self) -> None:
+        self._paths: dict[str, _Path] = {}
+
+    def came(self, name: str, heard_ms: int, by_link: bool, now: float) -> None:
+        """It said something: by link or by datagram; a datagram of this node came to it `heard_ms` ago."""
+        path = self._paths.get(name)
+        if path is None:
+            path = self._paths[name] = _Path(now)
+        path.said_at = now
+        if not by_link:
+            path.datagram_at = now
+        if heard_ms <= FRESH_S * 1000:
+            path.arrives_at, path.missing_since = now, None
+        elif path.missing_since is None:
+            path.missing_since = now
+
+    def heard_ms(self, name: str, now: float) -> int:
+        """How long ago a datagram of it came."""
+        path = self._paths.get(name)
+        if path is None or path.datagram_at is None:
+            return NEVER_MS
+        return min(NEVER_MS, int((now - path.datagram_at) * 1000))
+
+    def arrives(self, name: str, now: float) -> bool:
+        """Whether datagrams of this node are known to arrive there."""
+        path = self._paths.get(name)
+        return path is not None and path.arrives_at is not None and now - path.arrives_at <= FRESH_S
+
+    def silent_s(self, name: str, now: float) -> float:
+        """How long it has said nothing, by any way; endless when it never did."""
+        path = self._paths.get(name)
+        return float("inf") if path is None else now - path.said_at
+
+    def blocked(self, own: str, now: float) -> list[tuple[str, str]]:
+        """(from, to): directions in which datagrams do not pass, while both nodes speak with each other by link."""
+        found = []
+        for name, path in sorted(self._paths.items()):
+            if now - path.said_at > ALIVE_S:
+                continue
+            if now - (path.datagram_at if path.datagram_at is not None else path.since) > BLOCKED_S:
+                found.append((name, own))
+            if path.missing_since is not None and now - path.missing_since > BLOCKED_S:
+                found.append((own, name))
+        return found
+
+    def keep(self, names: set[str]) -> None:
+        """Forget all but these."""
+        self._paths = {name: path for name, path in self._paths.items() if name in names}
