@@ -153,7 +153,7 @@ async def move(cluster: LocalCluster, queue: str, to: str) -> None:
             await asyncio.sleep(0.2)
 
 
-@pytest.mark.parametrize("damage", [flip_a_bit, zero_a_page])
+@pytest.mark.parametrize("damage", [flip_a_bit, pytest.param(zero_a_page, marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("at_owner", [True, False])
 async def test_found_at_the_start(tmp_path: Path, damage: Callable[[Path], None], at_owner: bool) -> None:
     async with cluster_of_three(tmp_path) as cluster:

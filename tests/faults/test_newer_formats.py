@@ -170,7 +170,11 @@ def to_the_first_release(data: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "newer"),
-    [("journal", newer_raft_journal), ("snapshot", newer_raft_snapshot), ("identity", newer_raft_identity)],
+    [
+        ("journal", newer_raft_journal),
+        pytest.param("snapshot", newer_raft_snapshot, marks=pytest.mark.matrix),
+        pytest.param("identity", newer_raft_identity, marks=pytest.mark.matrix),
+    ],
 )
 async def test_a_member_with_a_raft_file_of_a_newer_release(
     fleet: Fleet, name: str, newer: Callable[[bytes], bytes]

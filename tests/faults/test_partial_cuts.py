@@ -86,7 +86,7 @@ async def until(condition: Callable[[], object], timeout_s: float) -> None:
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("ways", ["both", "one", "other"])
+@pytest.mark.parametrize("ways", ["both", *(pytest.param(way, marks=pytest.mark.matrix) for way in ("one", "other"))])
 async def test_two_followers_that_are_cut_off_from_each_other_are_served(tmp_path: Path, ways: str) -> None:
     async with Cut(tmp_path) as trial:
         _, one, other = trial.names
