@@ -75,7 +75,9 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
                "Nodes to connect to, `host:port` separated by commas. When one is lost, the next is tried."),
         Option("uri", None, text, "uri",
                "`amqp://user:password@host:port/vhost`, or `amqps://...`, in the place of `endpoints`, `username`, "
-               "`password`, `vhost` and `tls`.", secret=True),
+               "`password`, `vhost` and `tls`. Spark's plans and logs hide options by their names, and not this one "
+               "unless `spark.sql.redaction.options.regex` is `(?i)url|uri`, as a `spark_session` has it: leave the "
+               "password out and give `passwordFile`.", secret=True),
         Option("username", "guest", short, "username", "As whom."),
         Option("password", "guest", text, "password",
                "Its password. Spark shows plans and logs: a file or the environment of the executors is safer.",

@@ -22,6 +22,9 @@ QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 to a long one."""
 WORKER_STARTS: Final = "120s"
 """A worker may take so long to answer; Spark's own 15 s end queries on a machine that has more to do than it can."""
+REDACTED: Final = "(?i)url|uri"
+"""Options of sources and sinks whose values Spark shows in no plan: its own default, and `uri`, which may hold a
+password. (Those named after passwords, secrets and tokens are hidden anyway.)"""
 _WORKERS_PYTHON: Final = """#!/bin/sh
 # Spark puts the zip of its own Python before all else, and of a zip Python compiles each module in each process that
 # imports it: a second of processor. What is installed beside it is the same, and compiled.
@@ -121,6 +124,7 @@ def spark_session(
     builder = SparkSession.builder.appName(name).master(master)
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.python.authenticate.socketTimeout", WORKER_STARTS)
+    builder = builder.config("spark.sql.redaction.options.regex", REDACTED)
     if quick:
         builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
         builder = builder.config("spark.driver.extraJavaOptions", QUICK_START)

@@ -114,6 +114,12 @@ def test_a_stream_as_a_batch(spark: Any, stream: StreamQueue, source: Any) -> No
     assert [tuple(row) for row in chosen.where("offset < 2").collect()] == [(0, "0"), (1, "1")]
 
 
+def test_no_plan_shows_the_password_of_a_uri(spark: Any, stream: StreamQueue, broker: RunningNode) -> None:
+    frame = spark.read.format("clusterbroker").option("uri", broker.url).option("stream", stream.name).load()
+    assert broker.url not in frame._jdf.queryExecution().toString()
+    assert spark.conf.get("spark.sql.redaction.options.regex") == "(?i)url|uri"
+
+
 def test_filters_narrow_what_is_read(spark: Any, stream: StreamQueue, source: Any) -> None:
     """With Spark's setting and without it the rows are the same."""
     setting = "spark.sql.python.filterPushdown.enabled"
