@@ -31,7 +31,6 @@ from broker.server.alarms import AlarmOptions
 from broker.server.at_start import BadDefinitions, BootDefinitions
 from broker.server.audit import AuditOptions
 from broker.server.listener import Address, TlsOptions, address
-from broker.server.management_settings import PROXIES
 from broker.server.options import NAME, ClusterOptions, ServerOptions
 from broker.server.span_options import SpanOptions
 from cluster.link.hello import valid_name
@@ -97,6 +96,9 @@ class LimitSettings(_Section):
     """Queues of the node."""
     exchanges_max: int = Field(default=_NODE.exchanges_max, ge=1)
     """Exchanges of the cluster."""
+    partial_bytes_max: Bytes = Field(default=ByteSize(_NODE.partial_bytes_max), ge=32 << 20)
+    """Contents that clients have not sent to their end, of all connections; beyond it the connection that has the most
+    of them is ended (506). One alone may have 32 MiB, or two messages of message_bytes_max."""
     unwritten_bytes_max: Bytes = Field(default=ByteSize(_NODE.unwritten_bytes_max), ge=1 << 20)
     """Publishers wait while more than this is on its way to the journal."""
     consumer_timeout_ms: int = Field(default=_NODE.consumer_timeout_ms, ge=0)
@@ -235,9 +237,9 @@ class NodeConfig(BaseSettings):
     """Where it is served inside TLS; needs [tls] certificate."""
     http_client_certificate: Literal["none", "required"] = "none"
     """Whether clients of `https` must show a certificate of [tls] authorities; they sign in all the same."""
-    http_proxies: Words = PROXIES
+    http_proxies: Words | None = None
     """Addresses and networks of proxies that are believed what they say of their clients (X-Forwarded-For, -Proto);
-    empty: none is."""
+    empty: none is. Without it those of this machine are believed as far as it takes rights away."""
     peers: str = ""
     """NAME@HOST:PORT (cluster addresses) of all founding members, separated by commas; NAME@HOST:PORT/witness for one
     that votes and holds no messages. Empty: one node."""
@@ -251,7 +253,7 @@ class NodeConfig(BaseSettings):
     advertised_amqp: str = ""
     """AMQP addresses that clients are told, separated by commas; empty: the listeners' own."""
     default_user: str = "guest"
-    """User made at the first start, with all permissions in "/"; empty: none is made."""
+    """User made with a new broker, with all permissions in "/"; empty: none is made."""
     default_password: str = Field(default="guest", repr=False)
     """Its password."""
     default_password_file: Path | None = None
@@ -299,7 +301,7 @@ class NodeConfig(BaseSettings):
                 raise ValueError(f"{name}: needs a certificate: set [tls] certificate to a PEM file")
         if self.http_client_certificate != "none" and self.tls.authorities is None:
             raise ValueError("http_client_certificate: needs authorities: set [tls] authorities to a PEM file")
-        _check_proxies(self.http_proxies)
+        _check_proxies(self.http_proxies or ())
         _check_tokens(self.oauth2)
         if self.tls.client_certificate != "none" and self.tls.authorities is None:
             raise ValueError("tls.client_certificate: needs authorities: set [tls] authorities to a PEM file")
@@ -366,7 +368,7 @@ class NodeConfig(BaseSettings):
             http=self.http,
             https=self.https,
             http_client_certificate=self.http_client_certificate,
-            http_proxies=self.http_proxies if "http_proxies" in self.model_fields_set else None,
+            http_proxies=self.http_proxies,
             oauth2=OAuth2Options(**dict(self.oauth2)) if self.oauth2.resource_server_id else None,
             audit=self._audit_options(),
             spans=self.otel if self.otel.endpoint else None,

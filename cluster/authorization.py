@@ -53,9 +53,11 @@ def expanded(pattern: str, *, username: str, vhost: str, client_id: str | None) 
 class Accounts:
     """Users, permissions and topic permissions of the cluster."""
 
-    __slots__ = ("_permissions", "_topics", "_users")
+    __slots__ = ("_permissions", "_topics", "_users", "had_users")
 
     def __init__(self) -> None:
+        self.had_users = False
+        """Whether there is, or was, a user."""
         self._users: dict[str, User] = {}
         self._permissions: dict[tuple[str, str], Permission] = {}
         self._topics: dict[tuple[str, str], dict[str, TopicPermission]] = {}
@@ -85,6 +87,7 @@ class Accounts:
         if same(self._users.get(user.name), user):
             return False
         self._users[user.name] = user
+        self.had_users = True
         return True
 
     def delete_user(self, name: str) -> list[str] | None:

@@ -136,6 +136,13 @@ class ReplicasChanged(msgspec.Struct, frozen=True, tag=True):
     previous: tuple[NodeId, ...]
 
 
+class CopyLost(msgspec.Struct, frozen=True, tag=True):
+    """A member's copy of a queue is damaged: it begins anew there, empty. Comes after the changes of owner and sets."""
+
+    queue: Queue
+    node: NodeId
+
+
 class ImportChanged(msgspec.Struct, frozen=True, tag=True):
     """An import of definitions began, went on or ended; what was carried out of it has been told before."""
 
@@ -193,6 +200,7 @@ Change = (
     | OwnerChanged
     | InSyncChanged
     | ReplicasChanged
+    | CopyLost
     | ImportChanged
     | SegmentOpened
     | SegmentCommitted

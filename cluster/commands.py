@@ -341,6 +341,8 @@ class GiveUpCopy(Command, frozen=True, kw_only=True, tag="give_up_copy"):
     epoch: Epoch
     heir: NodeId | None = None
     """Who is known to be ahead; None: whoever elections choose."""
+    damaged: bool = False
+    """It begins anew, empty, when this is applied."""
 
 
 class ForceOwner(Command, frozen=True, kw_only=True, tag="force_owner"):
@@ -532,6 +534,9 @@ AnyCommand = (
 )
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")
+FREE_FORM_BYTES_MAX: Final = 8 << 10
+VALUE_BYTES_MAX: Final = 64 << 10
+"""Of a parameter. All members keep it in memory, log and snapshot for as long as the thing is there."""
 _VERSION_BYTE: Final = bytes((VERSION,))
 _DECODER: Final = msgspec.msgpack.Decoder(AnyCommand)
 
@@ -544,12 +549,26 @@ def encode(command: AnyCommand) -> bytes:
     """
     for each in command.commands if isinstance(command, ImportDefinitions) else (command,):
         for field in _FREE_FORM:
-            if too_deep(getattr(each, field, None)):
+            value = getattr(each, field, None)
+            if too_deep(value):
                 raise PreconditionFailed(f"{field} nested deeper than {NESTING_MAX} levels")
+            if value:
+                _check_size(field, value)
     try:
         return _VERSION_BYTE + ENCODER.encode(command)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise PreconditionFailed(f"arguments cannot be stored: {error}") from error
+
+
+def _check_size(field: str, value: Any) -> None:
+    """What was stored by an earlier release is read whatever its size is: it is asked of what is ordered."""
+    most = VALUE_BYTES_MAX if field == "value" else FREE_FORM_BYTES_MAX
+    try:
+        size = len(ENCODER.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return  # told below
+    if size > most:
+        raise PreconditionFailed(f"{field} of {size} bytes: at most {most} are kept")
 
 
 def decode(stored: bytes | memoryview) -> AnyCommand:

@@ -269,6 +269,10 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
         return self.queue_id == 0
 
 
+class Deserted(msgspec.Struct, frozen=True, array_like=True):
+    """There were users, and all of them were deleted: a first user is made of a new broker only."""
+
+
 class LogTime(msgspec.Struct, frozen=True, array_like=True):
     """Time as the wiring log knows it (passing.py)."""
 

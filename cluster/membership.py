@@ -285,7 +285,10 @@ class Membership(ClusterView):
             raise PreconditionFailed(f"nobody but '{node}' is here who may have all of {where}")
         terms = self.terms(queue)
         after = ownership.given_up(queue, node, heir, terms, self._members.get, self._members.owned)
-        return self._replace(queue, after, terms, log)
+        after = self._replace(queue, after, terms, log)
+        if command.damaged and node in queue.replicas:
+            log.append(told.CopyLost(after, node))
+        return after
 
     def _force_owner(self, command: c.ForceOwner, log: list[Change]) -> Queue:
         queue = self._replicated(command.queue_id)

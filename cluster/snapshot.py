@@ -2,8 +2,8 @@
 
     chunk    u8 version (1) | msgpack [kind, [entity, entity, ...]]       at most CHUNK_ENTITIES entities
     kinds    vhost, limits, exchange, queue, binding, policy, operator_policy, user, permission, topic_permission,
-             parameter, member, forgotten_disk, import, import_command, producer, segment, time; in this order,
-             within a kind in the map's order, so that order survives too
+             parameter, member, forgotten_disk, import, import_command, producer, segment, time, deserted; in this
+             order, within a kind in the map's order, so that order survives too
 
 A snapshot holds transient things as well: what a later command of the log answered may have depended on them,
 and replay must give that answer again. A restart ends them by a command of its own (ForgetTransient).
@@ -20,6 +20,7 @@ from .arguments import ENCODER
 from .commands import Defining
 from .entities import (
     Binding,
+    Deserted,
     Exchange,
     ForgottenDisk,
     LogTime,
@@ -72,6 +73,7 @@ _KINDS: Final[tuple[tuple[str, str, Any], ...]] = (
     ("segment", "segments", Segment),
     ("time", "times", LogTime),
     ("deleted_queue", "deleted_queues", QueueId),
+    ("deserted", "deserted", Deserted),
 )
 _FIELDS: Final = {kind: field for kind, field, _ in _KINDS}
 _LISTS: Final[dict[str, Any]] = {
@@ -107,6 +109,8 @@ class Snapshot(msgspec.Struct):
     """One; none of a log that no time has passed in."""
     deleted_queues: list[QueueId] = []
     """The last ones, oldest first."""
+    deserted: list[Deserted] = []
+    """One, of a broker that had users and has none; else none."""
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order."""

@@ -170,6 +170,7 @@ class ClusterMap(Importing):
         for operator_policy in snapshot.operator_policies:
             self._vhosts[operator_policy.vhost].policies.put_operator(operator_policy)
         self._accounts.restore(snapshot.users, snapshot.permissions, snapshot.topic_permissions)
+        self._accounts.had_users = bool(snapshot.users or snapshot.deserted)
         for parameter in snapshot.parameters:
             self._parameters[(parameter.vhost, parameter.component, parameter.name)] = parameter
         for member in snapshot.members:

@@ -14,6 +14,7 @@ from .arguments import CANONICAL
 from .authorization import Accounts, PermissionKind, TopicPermissionKind
 from .entities import (
     Binding,
+    Deserted,
     DestinationKind,
     Exchange,
     LogTime,
@@ -122,6 +123,7 @@ class ClusterView:
             segments=[s for t in vhosts for s in t.ledger.segments.values()],
             times=[self._time] if self._time.lived_ms else [],
             deleted_queues=list(self._deleted),
+            deserted=[Deserted()] if self._accounts.had_users and not self._accounts.users() else [],
         )
 
     @property
@@ -354,6 +356,11 @@ class ClusterView:
     def users(self) -> tuple[User, ...]:
         """All users, oldest first."""
         return self._accounts.users()
+
+    @property
+    def had_users(self) -> bool:
+        """Whether there is a user, or was one."""
+        return self._accounts.had_users
 
     def permission(self, user: str, vhost: str) -> Permission | None:
         """The user's permission in a vhost; None: it may not open the vhost."""

@@ -24,7 +24,7 @@ from journal.options import JournalOptions
 from journal.record import DamagedRecord, GroupWriter, Record
 from journal.segments import Segments, sync_directory
 from journal.stream_catalogue import Filing, StreamFile
-from journal.survivors import Survivor
+from journal.survivors import Hurt, Survivor
 
 
 class CompactReport(NamedTuple):
@@ -106,9 +106,12 @@ class _Compaction:
     def _move(self, segment: int) -> None:
         answer = self._wait(lambda done: self.journal.survivors(segment, done))
         assert isinstance(answer, tuple), "survivors answer once"
-        found: list[Survivor] | DamagedRecord = answer[0]
-        if isinstance(found, DamagedRecord):
-            raise DamagedJournal(self.journal.directory, f"segments/{segment:08d}.seg", found.offset, found.args[1])
+        answers: list[Survivor | Hurt] | DamagedRecord = answer[0]
+        hurt = [answers] if isinstance(answers, DamagedRecord) else [a.damage for a in answers if isinstance(a, Hurt)]
+        for damage in hurt:
+            raise DamagedJournal(self.journal.directory, f"segments/{segment:08d}.seg", damage.offset, damage.args[1])
+        assert not isinstance(answers, DamagedRecord), "it was raised"
+        found = [answer for answer in answers if isinstance(answer, Survivor)]
         while found:
             writer = self.journal.begin_group(min(sum(s.message.size for s in found), 8 << 20))
             taken = 0

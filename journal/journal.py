@@ -39,7 +39,7 @@ from journal.segments import START, Position, Segments
 from journal.stamp import Stamp
 from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
 from journal.stream_files import StreamFiles
-from journal.survivors import Survivor, survivors_of
+from journal.survivors import Hurt, Survivor, survivors_of
 from journal.worker import Worker
 from journal.writer import Group, Soon, Watch, Writer
 
@@ -412,7 +412,7 @@ class Journal:
         if self._due_since_s is None:
             self._due_since_s = time.monotonic()
 
-    def survivors(self, segment: int, done: Callable[[list[Survivor] | DamagedRecord], object]) -> None:
+    def survivors(self, segment: int, done: Callable[[list[Survivor | Hurt] | DamagedRecord], object]) -> None:
         """Reads what may still live in a segment before the checkpoint, which must have live bytes; queues write again
         what they still hold there (same seq: the message moves). `done` runs on the loop."""
         assert segment in self._older, "only a segment that is complete is copied forward"

@@ -7,7 +7,7 @@ loop, which shares the interpreter with it, goes by how much lives in the segmen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from journal.index import Index
@@ -27,9 +27,17 @@ class Survivor(NamedTuple):
     message: Message
 
 
+class Hurt(NamedTuple):
+    """One that cannot be read."""
+
+    queue_id: int
+    seq: int
+    damage: DamagedRecord
+
+
 def survivors_of(
     index: Index, segment_files: Segments, options: JournalOptions, segment: int
-) -> list[Survivor] | DamagedRecord:
+) -> list[Survivor | Hurt] | DamagedRecord:
     """By queue, ascending by seq. Settled ones may be among them: the queue knows better."""
     try:
         with segment_files.open(segment) as file:
@@ -39,18 +47,26 @@ def survivors_of(
     places: dict[int, list[Wanted]] = {}
     for queue_id, first, last in seqs:
         places.setdefault(queue_id, []).extend(_places(index, queue_id, first, last, segment))
-    found: list[Survivor] = []
+    found: list[Survivor | Hurt] = []
     reader = Reader(segment_files, options)
     try:
         for queue_id, wanted in places.items():
-            messages = reader.read(queue_id, wanted)
+            messages: Sequence[Message | DamagedRecord] | DamagedRecord = reader.read(queue_id, wanted)
             if isinstance(messages, DamagedRecord):
-                return messages
+                messages = [_alone(reader, queue_id, one) for one in wanted]
             for (seq, _, offset, _), message in zip(wanted, messages, strict=True):
-                found.append(Survivor(queue_id, seq, offset, message))
+                if isinstance(message, DamagedRecord):
+                    found.append(Hurt(queue_id, seq, message))
+                else:
+                    found.append(Survivor(queue_id, seq, offset, message))
     finally:
         reader.close()
     return found
+
+
+def _alone(reader: Reader, queue_id: int, wanted: Wanted) -> Message | DamagedRecord:
+    messages = reader.read(queue_id, (wanted,))
+    return messages if isinstance(messages, DamagedRecord) else messages[0]
 
 
 def _walked(file: SegmentFile) -> list[Seqs]:

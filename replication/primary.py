@@ -193,6 +193,14 @@ class Primary:
                 copy = owned.copies[node] = peer.queues[owned.queue_id] = Copy(node, progress_ms=now_ms)
                 self._restart(peer, owned, copy, now_ms)
 
+    def copy_lost(self, queue_id: int, node: str, now_ms: int) -> None:
+        """The map says that the copy there is damaged and begins anew: nothing that was heard of it counts."""
+        owned, peer = self._owned.get(queue_id), self._peer(node)
+        if owned is not None and node in owned.copies:
+            self._restart(peer, owned, owned.copies[node], now_ms)
+            self._changed(owned)
+            self._offers.pump(peer, now_ms)
+
     def copies(self, queue_id: int) -> tuple[Copy, ...]:
         """The copies of an owned queue, to look at."""
         owned = self._owned.get(queue_id)

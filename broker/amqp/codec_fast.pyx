@@ -450,7 +450,7 @@ cdef class FrameDecoder:
     cdef public bint heard
     cdef public bytes rest
     cdef dict contents
-    cdef uint64_t partial_bytes
+    cdef readonly uint64_t partial_bytes
     # while `feed` runs: its events, and the last of them when neighbours may join it
     cdef list events
     cdef Published batch

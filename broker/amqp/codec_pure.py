@@ -139,13 +139,14 @@ class FrameDecoder:
                        frame, 8 octets of framing included, and so it is for content headers, which go on as they came
     message_bytes_max  larger bodies are refused with a channel error, their frames passed over
     partial_bytes_max  bound on the incomplete contents (names, properties, bodies) of all channels together
+    partial_bytes      what they have now
     opened             content is a fault until the session sets this (nothing is buffered before authentication)
     rest               bytes of an incomplete frame: the next `feed` gets them in front of the new ones
     heard              something arrived since it was last reset (heartbeats)
     """
 
     __slots__ = (
-        "_contents", "_partial_bytes", "failed", "frame_max", "heard", "message_bytes_max", "opened",
+        "_contents", "failed", "frame_max", "heard", "message_bytes_max", "opened", "partial_bytes",
         "partial_bytes_max", "rest",
     )  # fmt: skip
 
@@ -158,7 +159,7 @@ class FrameDecoder:
         self.heard = False
         self.rest = b""
         self._contents: dict[int, _Content] = {}
-        self._partial_bytes = 0
+        self.partial_bytes = 0
 
     def feed(self, data: bytes | bytearray | memoryview, now_ms: int) -> list[Event]:
         """Events of `data` (which starts with `rest`); what is left over becomes the new `rest`."""
@@ -184,7 +185,7 @@ class FrameDecoder:
             self.failed = True
             self.rest = b""
             self._contents.clear()
-            self._partial_bytes = 0
+            self.partial_bytes = 0
             events.append(fault)
             return events
         self.rest = bytes(data[at:])
@@ -194,7 +195,7 @@ class FrameDecoder:
         """The channel was closed: its incomplete content is passed over."""
         content = self._contents.pop(channel, None)
         if content is not None:
-            self._partial_bytes -= content.held
+            self.partial_bytes -= content.held
 
     def _frame(self, events: list[Event], kind: int, channel: int, payload: bytes, now_ms: int) -> None:
         if kind == FRAME_METHOD:
@@ -273,13 +274,13 @@ class FrameDecoder:
 
     def _hold(self, content: _Content, length: int) -> None:
         content.held += length
-        self._partial_bytes += length
-        if self._partial_bytes > self.partial_bytes_max:
+        self.partial_bytes += length
+        if self.partial_bytes > self.partial_bytes_max:
             raise resource_error("incomplete contents exceed the connection's limit")
 
     def _complete(self, events: list[Event], channel: int, content: _Content, now_ms: int) -> None:
         del self._contents[channel]
-        self._partial_bytes -= content.held
+        self.partial_bytes -= content.held
         mandatory, immediate = bool(content.bits & 1), bool(content.bits & 2)
         assert content.header is not None, "a complete content has a header"
         if content.refusal is None:

@@ -26,7 +26,7 @@ FIRST_DEATH_QUEUE: Final = "x-first-death-queue"
 
 Seq = Annotated[int, msgspec.Meta(ge=0, le=2**56)]
 What = Literal["browse", "delete", "move", "replay"]
-Skipped = Literal["not_ready", "unroutable", "refused", "no_origin", "unconfirmed"]
+Skipped = Literal["not_ready", "damaged", "unroutable", "refused", "no_origin", "unconfirmed"]
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):

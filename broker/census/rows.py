@@ -385,6 +385,8 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=T
     """None: it is no stream."""
     readers: tuple[StoredOffset, ...] = ()
     """Of a stream: those that have told, by name."""
+    held_back: tuple[int, ...] = ()
+    """Seqs of messages that cannot be read from the disk: no consumer gets them."""
 
     @property
     def key(self) -> Key:

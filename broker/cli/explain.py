@@ -81,6 +81,10 @@ def story(queue: Document) -> Iterator[str]:
             f"it is leased by '{text(lease['name'])}': {number(lease['rows'])} messages from number {lease['start']} "
             f"to {lease['end'] - 1}; nobody else is handed anything; if nothing is heard it ends at {lease['until']}"
         )
+    if held_back := queue.get("held_back"):
+        some = ", ".join(map(str, held_back[:10])) + (" and more" if len(held_back) > 10 else "")
+        yield f"{number(len(held_back))} of its messages cannot be read from the disk and are held back: number {some}"
+        yield "  everything else is served; clusterbroker queues delete-messages --seq NUMBER deletes one"
     for reader in queue.get("stored_offsets", ()):
         yield (
             f"its reader '{text(reader['name'])}' says that it goes on with offset {reader['offset']}: "

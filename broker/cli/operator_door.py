@@ -1,7 +1,8 @@
 """What is asked of the node of a data directory, running or not (waits).
 
-A node that runs in the data directory is asked through its socket. Otherwise the directory is locked and its wiring
-log changed here: users, vhosts, permissions and policies.
+A node that runs in the data directory is asked through its socket. Where a node that is alone has lived and is stopped,
+its directory is locked and its wiring log changed here: users, vhosts, permissions and policies. In a directory in
+which no node has lived nothing is made: no node would know what was written to a mistyped name.
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from broker.cli.endings import FAILED, UNREACHABLE, Failed
+
+if TYPE_CHECKING:
+    from broker.server.parts import Parts
 
 
 def performed(
@@ -50,25 +56,67 @@ def performed(
 def _offline(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
     import os
 
+    from broker.server.endings import Unstarted
+    from broker.server.identity import WrongIdentity
     from broker.server.operations import Refused
+    from broker.server.parts import Parts
     from cluster.errors import ClusterError
     from journal.errors import JournalError
     from journal.journal import lock_directory
 
-    if (directory / "raft").exists():
-        return {"ok": False, "error": f"{directory} is a cluster member's: start it, or ask another member"}
     try:
-        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        parts = Parts(directory)
+        _expect_a_lone_node(parts)
         lock = lock_directory(directory)
         try:
-            return {"ok": True, **asyncio.run(_ordered(directory, asked))}
+            _check(parts)
+            answer, changed = asyncio.run(_ordered(parts, asked))
         finally:
             os.close(lock)
-    except (Refused, ClusterError, JournalError, OSError) as error:
+    except (Refused, ClusterError, JournalError, OSError, WrongIdentity, Unstarted) as error:
         return {"ok": False, "error": str(error)}
+    if changed:
+        typer.echo(f"clusterbroker: the node in {directory} is stopped: it knows of this when it starts", err=True)
+    return {"ok": True, **answer}
 
 
-async def _ordered(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
+def _expect_a_lone_node(parts: Parts) -> None:
+    """One has lived here, and its wiring log is there. Nothing is made. Failed."""
+    from broker.server.binding import JOURNAL, RAFT, WIRING
+
+    directory = parts.directory
+    if parts.identity.cluster_id or (directory / RAFT).exists():
+        raise Failed(
+            f"no node runs in {directory}, and it is a cluster member's: start it, or ask another member", UNREACHABLE
+        )
+    if not parts.is_there(WIRING):
+        if parts.identity.parts or parts.is_there(JOURNAL):
+            raise Failed(f"no node runs in {directory}, and its wiring log is gone: start it, to hear what to do")
+        raise Failed(
+            f"no node runs in {directory}, and it is no node's directory: say --data-dir as the node was started with, "
+            "or --url for a management API",
+            UNREACHABLE,
+        )
+
+
+def _check(parts: Parts) -> None:
+    """The wiring log is this node's own, of its last start. Raises DamagedDirectory."""
+    from broker.server.binding import WIRING, Found
+    from cluster.log_store import LogStore
+
+    if not parts.identity.parts:
+        return  # of a release that bound nothing, or without its identity: the next start judges
+    store = LogStore(parts.directory / WIRING, read_only=True)
+    try:
+        found = Found(True, store.stamp)
+    finally:
+        store.close()
+    parts.check(WIRING, found)
+
+
+async def _ordered(parts: Parts, asked: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The answer, and whether anything was changed."""
+    from broker.server.binding import WIRING
     from broker.server.operations import carry_out
     from cluster import commands as c
     from cluster.local_log import LocalLog
@@ -78,7 +126,9 @@ async def _ordered(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
 
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[Applied] = loop.create_future()
-    log = LocalLog(directory / "wiring", call_soon=loop.call_soon_threadsafe, on_failure=failed.set_exception)
+    directory = parts.directory / WIRING
+    log = LocalLog(directory, call_soon=loop.call_soon_threadsafe, on_failure=failed.set_exception)
+    before = log.map.applied
 
     class Stopped:
         """The Operator of a node that does not run."""
@@ -93,6 +143,6 @@ async def _ordered(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
             return (failed if failed.done() else applied).result()
 
     try:
-        return await carry_out(Stopped(), asked)
+        return await carry_out(Stopped(), asked), log.map.applied > before
     finally:
         log.close()

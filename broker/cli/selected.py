@@ -18,6 +18,7 @@ SAID: Final = {"delete": "deleted", "move": "moved", "replay": "replayed"}
 WHY: Final = {
     "not_ready": "gone, or in a consumer's hands",
     "unroutable": "no queue is bound for it",
+    "damaged": "it cannot be read from the disk: delete it by its number",
     "refused": "refused by a full queue",
     "no_origin": "not dead-lettered, or from a queue that is gone",
     "unconfirmed": "not confirmed in time, and perhaps moved later",

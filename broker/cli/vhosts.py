@@ -50,7 +50,7 @@ def vhost_add(
     description: Annotated[str, typer.Option(help="For people.")] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="For people too (repeatable).")] = None,
 ) -> str:
-    """Make a virtual host. Nobody may enter it yet: `permissions set`."""
+    """Make a virtual host. By --url, or --as, its maker may do everything in it; else nobody yet: `permissions set`."""
     if reach.here and not tag:
         reach.perform("vhost.add", name=name, description=description)
     else:

@@ -175,6 +175,8 @@ def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[Queu
         answer["stored_offsets"] = [
             {"name": reader.name, "offset": reader.offset, "lag": reader.lag} for reader in row.readers
         ]
+    if row.held_back:
+        answer["held_back"] = list(row.held_back)
     if track.idle_since_ms:
         answer["idle_since"] = moment(track.idle_since_ms)
     answer["copies"] = [

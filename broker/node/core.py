@@ -26,6 +26,7 @@ from broker.amqp.errors import AmqpError
 from broker.node import loading, making, reactions
 from broker.node.alerts import Alerts
 from broker.node.churn import Churn
+from broker.node.damages import Damages
 from broker.node.dead_letters import DeadLetters
 from broker.node.flows import Flows
 from broker.node.log import Log, Silence
@@ -129,6 +130,7 @@ class Node:
         self.replies: Replies | None = None  # the way to requesters at other nodes
         self.alarms: dict[str, None] = {}
         self.alerts = Alerts(self.log, lambda: self.now_ms)
+        self.damages = Damages(self)
         self.congested: Mapping[Any, None] = {}
         """Queues elsewhere that have too much uncommitted: who publishes to them waits."""
         self.alarms_elsewhere: dict[str, tuple[str, ...]] = {}
@@ -138,6 +140,8 @@ class Node:
         self.authorization_generation = 0
         self.exchange_count = 0
         self.unwritten_bytes = 0
+        self.partial_bytes = 0
+        """Of contents that clients have not sent to their end."""
         self.throttled = False
         # what the shell takes out
         self.proposals: list[tuple[AnyCommand, Done]] = []
@@ -324,8 +328,14 @@ class Node:
     def load(self, queue: Queue, locations: list[Location]) -> None:
         loading.load(self, queue, locations)
 
-    def fetch(self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
-        loading.fetch(self, queue, locations, then)
+    def fetch(
+        self,
+        queue: Queue,
+        locations: Sequence[Location],
+        then: Callable[[Sequence[Message]], None],
+        otherwise: Callable[[], None] = lambda: None,
+    ) -> None:
+        loading.fetch(self, queue, locations, then, otherwise)
 
     def read_stream(self, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
         loading.read_stream(self, queue, wish, then)

@@ -198,7 +198,12 @@ class Inspection:
     def _look_ahead(self) -> bool:
         """The next places. False: their content is on its way from the disk."""
         ring, absent, size = self.queue.ring, list[Location](), 0
+        held_back = self._node.damages.held_back(self.queue.entity.queue_id)
         for place in self._places():
+            if self._needs_content and place.seq in held_back:
+                self._looked_at += 1
+                self._skip("damaged", place.seq)
+                continue
             if self._needs_content and ring.message(place.seq) is None:
                 location = ring.location(place.seq)
                 if absent and size + location[3] > BATCH_BYTES:
@@ -211,7 +216,7 @@ class Inspection:
             self._ahead.append(place)
         if absent:
             self._loading = True
-            self._node.fetch(self.queue, absent, lambda messages: self._loaded(absent, messages))
+            self._node.fetch(self.queue, absent, lambda messages: self._loaded(absent, messages), self._unread)
         return not absent
 
     def _places(self) -> Iterator[Place]:
@@ -233,6 +238,12 @@ class Inspection:
     def _loaded(self, locations: list[Location], messages: Sequence[Message]) -> None:
         self._loading = False
         self._content = {seq: message for (seq, *_), message in zip(locations, messages, strict=True)}
+
+    def _unread(self) -> None:
+        """Some of them are damaged, and held back by now: the others are asked for anew."""
+        self._loading = False
+        self._at = min(self._at, self._ahead[0].seq)
+        self._again()
 
     def _slice(self, now_ms: int) -> None:
         ring, size, work = self.queue.ring, 0, 0
@@ -285,16 +296,23 @@ class Inspection:
         if self._request.what == "browse":
             assert content is not None, "what is shown has content"
             self._show(place, content)
-        elif place.state != READY:
+        elif place.state != READY and not self._may_delete_damaged(place.seq):
             self._skip_unready(place.seq)
         elif self._request.what == "delete":
             self.queue.ring.settle(place.seq)
+            self._node.damages.left(self.queue.entity.queue_id, place.seq)
             self._settled()
         else:
             assert content is not None, "what is copied has content"
             self._transfer(place.seq, content, now_ms)
             return content.header_length // WORK_DECODED_BYTES
         return 1
+
+    def _may_delete_damaged(self, seq: int) -> bool:
+        """What is held back goes if it is meant by its number."""
+        request = self._request
+        held_back = self._node.damages.held_back(self.queue.entity.queue_id)
+        return request.what == "delete" and request.seqs is not None and seq in held_back
 
     def _skip_unready(self, seq: int) -> None:
         """By a filter only those are meant that are ready."""

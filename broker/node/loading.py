@@ -19,11 +19,24 @@ if TYPE_CHECKING:
 def load(node: Node, queue: Queue, locations: list[Location]) -> None:
     """For the queue's ring."""
     loaded = partial(queue.loaded, locations)
-    node.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, lambda: not queue.deleted))
+
+    def unread(messages: Sequence[Message | None]) -> None:
+        found = zip(locations, messages, strict=True)
+        sound = [(where, message) for where, message in found if message is not None]
+        queue.loaded([where for where, _ in sound], [message for _, message in sound], locations)
+
+    node.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, lambda: not queue.deleted, unread))
 
 
-def fetch(node: Node, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
-    """For somebody else: `then` gets the messages, unless the queue goes away."""
+def fetch(
+    node: Node,
+    queue: Queue,
+    locations: Sequence[Location],
+    then: Callable[[Sequence[Message]], None],
+    otherwise: Callable[[], None] = lambda: None,
+) -> None:
+    """For somebody else: `then` gets the messages, unless the queue goes away; `otherwise` is called in its place when
+    some of them are damaged, and held back from then on."""
 
     def loaded(messages: Sequence[Message]) -> None:
         if wanted():
@@ -32,7 +45,11 @@ def fetch(node: Node, queue: Queue, locations: Sequence[Location], then: Callabl
     def wanted() -> bool:
         return node.queues.get(queue.entity.queue_id) is queue
 
-    node.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, wanted))
+    node.loads.append(
+        Load(
+            queue.entity.queue_id, queue.name, locations, loaded, wanted, lambda _: otherwise() if wanted() else None
+        )
+    )  # fmt: skip
 
 
 def read_stream(node: Node, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:

@@ -51,6 +51,10 @@ class NodeOptions:
     exchanges_max: int = 100_000
     """Exchanges of the cluster."""
 
+    partial_bytes_max: int = 512 << 20
+    """Contents that clients have not sent to their end, of all connections: beyond it the connection that has the most
+    is ended (506)."""
+
     unwritten_bytes_max: int = 64 << 20
     """Publishers wait while more than this is on its way to the journal."""
 

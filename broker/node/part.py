@@ -37,7 +37,7 @@ from broker.queues.queue import Queue
 from broker.queues.ring import Ring
 from broker.session.connection import MINORITY
 from broker.streams.messages import StreamAsk, StreamTold
-from cluster.changes import InSyncChanged, MemberChanged, MemberForgotten, OwnerChanged, ReplicasChanged
+from cluster.changes import CopyLost, InSyncChanged, MemberChanged, MemberForgotten, OwnerChanged, ReplicasChanged
 from cluster.entities import Member
 from cluster.entities import Queue as QueueEntity
 from cluster.ids import NodeId, QueueId
@@ -173,6 +173,17 @@ class Part:
         self._assume(change.queue)
         self._renew(change.queue)
 
+    def copy_lost(self, change: CopyLost) -> None:
+        """A copy is damaged and begins anew. Its owner believes nothing of it that it heard before this index."""
+        entity, node = change.queue, change.node
+        if node != self.name:
+            self.copying.primary.copy_lost(entity.queue_id, node, self.node.now_ms)
+        elif self._holds(entity) and not self.owns(entity):
+            self._forget_copy(entity.queue_id)
+            self.copying.replicas[entity.queue_id] = self._new_replica(entity)
+            self.copying.begin_empty(entity.queue_id, entity.epoch)
+            self.node.damages.rebuilt(entity)
+
     def _renew(self, entity: QueueEntity) -> None:
         self.proxies.owner_changed(entity)
         queue = self.node.queues.get(entity.queue_id)
@@ -295,6 +306,7 @@ class Part:
         node.moving.lose(queue)
         self._care.ended(entity)
         node.setting_aside.forget(queue)
+        node.damages.ended(entity.queue_id)
         self.servings.end(entity.queue_id)
         self.copying.give_up(entity.queue_id)
         queue.end_epoch()
@@ -423,6 +435,7 @@ class Part:
         self.copying.primary.tick(now_ms)
         self.occupancy.tick()
         self.node.streams.tick(now_ms)
+        self.node.damages.tick(now_ms)
         self.hub.tick(now_ms)
 
     @property

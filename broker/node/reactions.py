@@ -40,6 +40,7 @@ def queue_deleted(node: Node, change: changes.QueueDeleted) -> None:
         node.churn.queues_deleted += 1
         node.moving.lose(queue)
         node.setting_aside.forget(queue)
+        node.damages.ended(entity.queue_id)
         queue.drop()
         node.writes.pop(queue, None)
         node.forget_ring(queue.ring)
@@ -161,6 +162,7 @@ REACTIONS: Final[dict[type, Callable[[Node, Any], None]]] = {
     changes.OwnerChanged: partial(_part, "owner_changed"),
     changes.InSyncChanged: partial(_part, "in_sync_changed"),
     changes.ReplicasChanged: partial(_part, "replicas_changed"),
+    changes.CopyLost: partial(_part, "copy_lost"),
     changes.SegmentOpened: segment_known,
     changes.SegmentCommitted: segment_known,
     changes.SegmentEnded: segment_ended,

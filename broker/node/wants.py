@@ -24,6 +24,8 @@ class Load(NamedTuple):
     then: Callable[[Sequence[Message]], None]
     wanted: Callable[[], bool]
     """Whether the queue still lives here: damage that nobody reads does not matter."""
+    unread: Callable[[Sequence[Message | None]], None] = lambda _messages: None
+    """In the place of `then` when some of them cannot be read (None): those are held back by then."""
 
 
 class StreamLoad(NamedTuple):

@@ -135,6 +135,14 @@ class Burial:
             self._go_on()
         return dead is not None
 
+    def unread(self, seq: int) -> None:
+        """Its content cannot be read: it stays dead, and no target hears of its number."""
+        dead = self._loading.pop(seq, None)
+        if dead is not None:
+            self._line.remove(dead)
+            self._open.pop(dead.number, None)
+            self._go_on()
+
     def _go_on(self) -> None:
         """Buries what stands in front, is here, and finds room in this turn."""
         queue, host = self._queue, self._queue.host

@@ -95,6 +95,12 @@ class Dying:
         self._line.clear()
         self._loaded.clear()
 
+    def unread(self, seq: int) -> None:
+        """Its content cannot be read: it stays in its queue, and is nobody's."""
+        if seq in self._loaded:
+            del self._loaded[seq]
+            self._line = deque(entry for entry in self._line if entry[0] != seq)
+
     def _publish(self, seq: int, message: Message, reason: Reason) -> None:
         self._queue.host.dead_letter(self._queue, message, reason)
         if seq > 0:

@@ -457,10 +457,13 @@ class Queue:
         self._brought.append((locations, then))
         self.host.load(self, locations)
 
-    def loaded(self, locations: Sequence[Location], messages: Sequence[Message]) -> None:
-        """Messages came from the journal."""
+    def loaded(
+        self, locations: Sequence[Location], messages: Sequence[Message], asked: Sequence[Location] | None = None
+    ) -> None:
+        """Some came from the journal. Others of `asked` cannot be read, and are held back (broker/node/damages.py)."""
+        asked = locations if asked is None else asked
         for place, (wanted, then) in enumerate(self._brought):
-            if wanted is locations:
+            if wanted is asked:
                 del self._brought[place]
                 if not self.deleted:
                     self.ring.fill(locations, messages)
@@ -468,12 +471,16 @@ class Queue:
                 return
         if self.deleted:
             return
-        if locations is self._ahead:
+        if asked is self._ahead:
             self._ahead = None
             self.ring.loading = False
             self.ring.fill(locations, messages)
             self.ring.mark()
             return
+        if asked is not locations and (dying := self.burial or self._dead) is not None:
+            for where in asked:
+                if where not in locations:
+                    dying.unread(where[0])
         if self.burial is not None:
             for (seq, *_), message in zip(locations, messages, strict=True):
                 self.burial.loaded(seq, message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort_right
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.queues.ring import Consumer, Ledger
 
@@ -61,6 +61,21 @@ class Member(Protocol):
         """The broker ended it: the queue is deleted."""
 
 
+ARGUMENTS: Final = frozenset({
+    "x-cancel-on-ha-failover", "x-lease", "x-priority", "x-queue-seq", "x-stream-chunks", "x-stream-count",
+    "x-stream-end", "x-stream-exact", "x-stream-offset",
+})  # fmt: skip
+"""What means something, here or to RabbitMQ. A channel may have thousands of consumers, each for as long as it likes,
+and no alarm stops them: so nothing else that a client says is kept of them."""
+ARGUMENT_LENGTH_MAX: Final = 255
+
+
+def _kept(name: str, value: object) -> bool:
+    if isinstance(value, (str, bytes)):
+        return name in ARGUMENTS and len(value) <= ARGUMENT_LENGTH_MAX
+    return name in ARGUMENTS and not isinstance(value, (list, dict))
+
+
 class Subscription:
     """One basic.consume.
 
@@ -88,7 +103,7 @@ class Subscription:
         self.tag = tag
         self.no_ack = no_ack
         self.exclusive = exclusive
-        self.arguments = arguments
+        self.arguments = {name: value for name, value in arguments.items() if _kept(name, value)}
         self.order = (0, "", 0)  # the queue says when
         raw = tag.encode()
         self.credit = Consumer(queue.ring, ledger, bytes((len(raw),)) + raw, no_ack, prefetch, priority, self)

@@ -3,7 +3,7 @@
 The file is read and checked before the process does anything else (`BootDefinitions.read`), so that one which cannot be
 used keeps the node from starting. Its definitions are imported when the node is a member with a lease, all or none, as
 over HTTP. Every member may have the same file: what is there already is not ordered again, and who meets another one's
-import waits for it. The import comes before the first user, which is made only when there are no users.
+import waits for it. The import comes before the first user, which is made only when there never was one.
 
 What contradicts what the cluster has is told in the log, and the node goes on. It may hold the only copy of a message,
 and a queue that was made anew with other arguments must not keep it from coming back.
@@ -161,9 +161,9 @@ async def _all_there(shell: NodeShell, plan: Sequence[c.Defining]) -> bool:
 
 
 async def first_user(shell: NodeShell) -> None:
-    """Somebody who may do everything in "/", when there is nobody at all."""
+    """Somebody who may do everything in "/", of a broker that never had a user: who was deleted does not come back."""
     name, password = shell.options.default_user, shell.options.default_password
-    if not name or shell.node.map.users():
+    if not name or shell.node.map.had_users:
         return
     if (name, password) == ("guest", "guest"):
         stored = GUEST_HASH

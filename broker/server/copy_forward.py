@@ -5,7 +5,8 @@
 
 The journal says which segments are worth it and bounds how much that is for each checkpoint. The rest is done beside a
 load that goes on, so the loop takes a slice of messages at a time. Whether a message still stands where it was read
-is asked at that very moment; what left or moved meanwhile is passed over.
+is asked at that very moment; what left or moved meanwhile is passed over. A record that is damaged is its queue's
+affair (`broker.node.damages`); its segment stays.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from itertools import islice
 from broker.node.core import Node
 from journal.journal import Journal
 from journal.record import DamagedRecord
-from journal.survivors import Survivor
+from journal.survivors import Hurt, Survivor
 
 SLICE = 500
 """Messages; about a millisecond when they are a replica's."""
@@ -31,7 +32,6 @@ class CopyForward:
         node: Node,
         loop: asyncio.AbstractEventLoop,
         schedule: Callable[[], None],
-        damaged: Callable[[DamagedRecord], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         """`schedule()` asks for a turn: rings have something to write."""
@@ -39,7 +39,8 @@ class CopyForward:
         self._node = node
         self._loop = loop
         self._schedule = schedule
-        self._damaged = damaged
+        self._damaged: dict[int, None] = {}
+        """Segments with damage: they stay, for what is damaged cannot be written again."""
         self._fail = fail
         self._segments: deque[int] = deque()
         """To be emptied; the first one is under way."""
@@ -47,7 +48,8 @@ class CopyForward:
     def checkpointed(self) -> None:
         """A checkpoint is durable."""
         begins = not self._segments
-        self._segments += [segment for segment in self._journal.lingering_segments() if segment not in self._segments]
+        known = {*self._segments, *self._damaged}
+        self._segments += [segment for segment in self._journal.lingering_segments() if segment not in known]
         if begins:
             self._next()
 
@@ -61,19 +63,27 @@ class CopyForward:
         if self._segments:
             self._journal.survivors(self._segments[0], self._read)
 
-    def _read(self, survivors: list[Survivor] | DamagedRecord) -> None:
+    def _read(self, survivors: list[Survivor | Hurt] | DamagedRecord) -> None:
         if isinstance(survivors, DamagedRecord):
-            self._damaged(survivors)
+            segment = self._segments.popleft()
+            self._damaged[segment] = None
+            self._node.alerts.set("journal.damaged", f"segment {segment}", f"it cannot be walked: {survivors.args[1]}")
+            self._next()
         else:
             self._slice(iter(survivors))
 
-    def _slice(self, survivors: Iterator[Survivor]) -> None:
+    def _slice(self, survivors: Iterator[Survivor | Hurt]) -> None:
         if not self._segments:
             return  # stopped
         segment, node, seen = self._segments[0], self._node, 0
         try:
-            for queue_id, seq, offset, message in islice(survivors, SLICE):
+            for survivor in islice(survivors, SLICE):
                 seen += 1
+                if isinstance(survivor, Hurt):
+                    self._damaged[segment] = None
+                    node.damages.found(survivor.queue_id, (survivor.seq,), survivor.damage.args[1])
+                    continue
+                queue_id, seq, offset, message = survivor
                 queue = node.queues.get(queue_id)
                 if queue is not None and not queue.deleted:
                     queue.ring.rewrite(seq, segment, offset, message)

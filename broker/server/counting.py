@@ -91,7 +91,7 @@ def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow
             yield QueueFlowRow(vhost=vhost_name, exchange=name, queue_id=queue_id, publish=count)
     for queue in tuple(node.queues.values()):
         if not queue.deleted:
-            yield queue_row(queue, lags(node, queue))
+            yield queue_row(queue, lags(node, queue), node.damages.held_back(queue.entity.queue_id))
     if node.part is not None:
         for queue_id, ring in tuple(node.part.copying.replicas.items()):
             entity = node.map.queue_by_id(QueueId(queue_id))
@@ -344,7 +344,7 @@ def queue_totals(ring: Ring) -> MessageTotals:
     )
 
 
-def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = ()) -> QueueRow:
+def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
     """A queue that is owned here."""
     ring = queue.ring
     active = queue.subscriptions.active
@@ -370,6 +370,7 @@ def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = ()) -> QueueRow:
         lease=_lease(queue),
         stream=_stream(queue) if isinstance(queue, Stream) else None,
         readers=queue.readers() if isinstance(queue, Stream) and not queue.paused else (),
+        held_back=held_back,
     )
 
 

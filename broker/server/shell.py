@@ -30,6 +30,7 @@ from broker.node.elsewhere import DRAINED, moving_text
 from broker.queues.patience import PATIENCE_MS
 from broker.server.admin import AdminSocket
 from broker.server.alarms import Alarms
+from broker.server.apart import Apart
 from broker.server.at_start import first_user
 from broker.server.client import Client, ReceiveBuffer, peer_name
 from broker.server.clock import Clock
@@ -104,7 +105,7 @@ class NodeShell:
         self._copy_forward: CopyForward | None = None
         self._end_spans: Callable[[], None] = lambda: None
         self._grouped_s = 0.0
-        self._giving_up: asyncio.Task[None] | None = None
+        self._apart: Apart | None = None
         self._stopped = False
 
     # -- start and stop ---------------------------------------------------------------------------------------
@@ -140,7 +141,8 @@ class NodeShell:
             except DamagedJournal as damage:
                 raise damage if self.cluster is None else await self.cluster.give_up_copies(damage) from damage
             if (journal := self.storage.journal) is not None:
-                self._copy_forward = CopyForward(journal, self.node, self.loop, self.schedule, self._damaged, self.fail)
+                self._copy_forward = CopyForward(journal, self.node, self.loop, self.schedule, self.fail)
+                self._apart = Apart(journal, self.node, self.schedule, self.fail)
             self._end_spans = begin_spans(options.spans, self.node)
             self.storage.wiring.listen(self._applied)
             Imports(self)
@@ -442,29 +444,14 @@ class NodeShell:
 
     def _loaded(self, load: Any, messages: list[Message] | Taken | DamagedRecord) -> None:
         if isinstance(messages, DamagedRecord):
-            if load.wanted():
-                self._damaged(messages, load.name, load.queue_id)
+            assert self._apart is not None, "only a journal is damaged"
+            self._apart.read(load, messages)
             return
         try:
             self.node.loaded(load, messages)
         except Exception as error:
             self.fail(error)
         self.schedule()
-
-    def _damaged(self, damage: DamagedRecord, queue: str = "", queue_id: int | None = None) -> None:
-        assert self.options.data_dir is not None, "a record was read from somewhere"
-        what = f"queue '{queue}': {damage}" if queue else str(damage)
-        journal_damage = DamagedJournal(self.options.data_dir / "journal", "segments", None, what, queue_id)
-        if self.cluster is None:
-            self.fail(journal_damage)
-        elif self._giving_up is None:
-            self._giving_up = self.loop.create_task(self._give_up(self.cluster, journal_damage))
-
-    async def _give_up(self, cluster: ClusterShell, damage: DamagedJournal) -> None:
-        try:
-            self.fail(await cluster.give_up_copies(damage))
-        except Exception as error:
-            self.fail(error)
 
     def _persist(self) -> None:
         journal, node = self.storage.journal, self.node

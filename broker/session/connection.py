@@ -26,6 +26,7 @@ from broker.amqp.errors import (
     connection_forced,
     internal_error,
     not_allowed,
+    resource_error,
 )
 from broker.amqp.errors import channel_error as channel_fault
 from broker.amqp.layout import Method
@@ -48,6 +49,8 @@ HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 TICK_MS: Final = 250
 """Half of the time between two ticks: a heartbeat is rather early than late."""
 MINORITY: Final = "minority"
+REQUEST_BYTES: Final = 2 << 20
+"""Contents that are not whole yet, of who may be no publisher: a lease is taken and settled by such, alarm or not."""
 """The alarm of a node without a lease."""
 PARKED_BYTES_MAX: Final = 1 << 20
 """Of events that wait in parked channels; then the socket is not read. An event counts at least 1 KiB."""
@@ -76,8 +79,8 @@ class Connection:
         "_blocked_told", "_closed_at_ms", "_congested", "_held", "_last_heard_ms", "_last_sent_ms",
         "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
         "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms",
-        "out", "parked_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading", "rights", "state",
-        "topic_authorization", "until_ms", "user", "vhost",
+        "out", "parked_bytes", "partial_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading",
+        "rights", "state", "topic_authorization", "until_ms", "user", "vhost",
     )  # fmt: skip
 
     def __init__(self, node: Node, peer: str, loopback: bool, now_ms: int, peer_identity: str | None = None) -> None:
@@ -106,6 +109,7 @@ class Connection:
         self.channel_max = 0
         self.heartbeat_s = 0
         self.publishes = False
+        self.partial_bytes = 0
         self.parked_bytes = 0
         self._held: list[Any] = []  # came while the password was checked
         self.exclusive_queues = False
@@ -134,8 +138,29 @@ class Connection:
                 self._event(event)
                 if self.ended():
                     break
+        if self.decoder.partial_bytes != self.partial_bytes:
+            self._holds(self.decoder.partial_bytes)
         if self.out.size:
             self.node.sending[self] = None
+
+    def _holds(self, partial_bytes: int) -> None:
+        """Contents that are not whole yet take memory as publishes do: who has more than requests to the broker need
+        waits for alarms, too, and all of them together are bounded."""
+        self.node.partial_bytes += partial_bytes - self.partial_bytes
+        self.partial_bytes = partial_bytes
+        if partial_bytes > REQUEST_BYTES and not self.publishes:
+            self._first_publish()
+        if self.node.partial_bytes > self.node.options.partial_bytes_max:
+            max(self.node.connections.values(), key=lambda one: one.partial_bytes).give_up_partial()
+
+    def give_up_partial(self) -> None:
+        """All connections have too much of contents that are not whole, and this one the most."""
+        if self.state is State.OPEN:
+            self.fail(resource_error("incomplete contents exceed the node's limit, and this connection has the most"))
+        self._end("flush")  # nothing more is read, so no close-ok either
+        self.decoder = FrameDecoder(FRAME_MIN_BYTES)
+        self.decoder.failed = True
+        self._holds(0)
 
     def _header(self, data: bytes) -> bytes:
         """amqp-rules 5.1: an unknown header is answered with ours, then the socket is closed."""
@@ -263,8 +288,8 @@ class Connection:
     def _tune_ok(self, method: methods.ConnectionTuneOk) -> None:
         """amqp-rules 5.2: 0 is refused when the server's value is not 0, more than offered is refused."""
         options = self.node.options
-        self.channel_max = _tuned("channel_max", method.channel_max, options.channel_max, 1) or 65535
-        frame_max = _tuned("frame_max", method.frame_max, options.frame_max_bytes, FRAME_MIN_BYTES)
+        self.channel_max = handshake.tuned("channel_max", method.channel_max, options.channel_max, 1) or 65535
+        frame_max = handshake.tuned("frame_max", method.frame_max, options.frame_max_bytes, FRAME_MIN_BYTES)
         self.decoder.frame_max = frame_max or 1 << 31
         self.out.frame_max = frame_max
         # "clients take min of the two, or max if either is 0": the client's answer is what counts
@@ -355,6 +380,8 @@ class Connection:
         self.node.now_ms = now_ms
         self.state = State.CLOSED
         self._release()
+        self.node.partial_bytes -= self.partial_bytes
+        self.partial_bytes = 0
         self.out.take()
         if self.node.connections.pop(self.id, None) is not None and self.vhost is not None:
             self.node.occupancy.left(self.vhost.name, self.user)
@@ -561,14 +588,3 @@ _HANDLERS: Final[dict[type[Method], Callable[[Connection, Any], None]]] = {
     methods.ConnectionOpen: Connection._open,
     methods.ConnectionUpdateSecret: Connection._update_secret,
 }
-
-
-def _tuned(name: str, wanted: int, offered: int, least: int) -> int:
-    if offered and (wanted == 0 or wanted > offered):
-        what = "higher" if wanted else "lower"
-        bound = "maximum" if wanted else "minimum"
-        limit = offered if wanted else least
-        raise not_allowed(f"negotiated {name} = {wanted} is {what} than the {bound} allowed value ({limit})")
-    if wanted and wanted < least:
-        raise not_allowed(f"negotiated {name} = {wanted} is lower than the minimum allowed value ({least})")
-    return wanted

@@ -17,7 +17,7 @@ from broker.queues.face import GONE, QueueFace, Taken
 from broker.queues.ring import Consumer
 from broker.queues.subscription import Subscription
 from broker.queues.watch import Delivery
-from broker.session.declaring import REPLY_TO, clean
+from broker.session.declaring import MEMORY, REPLY_TO, check_memory, clean
 from broker.session.leases import boolean, reader
 from broker.streams import consuming as streams
 from cluster.stream_settings import STREAM
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 QUEUE_SEQ: Final = b"\x0bx-queue-seq"
 """The header with a message's number in its queue, for consumers that ask for it, as a short string on the wire."""
+
+CONSUMERS_IN_NEED_MAX: Final = 1000
+"""Consumers of a connection while the node's memory is low: they are what makes room, and a few do."""
 
 
 def ack(channel: Channel, event: Acked) -> None:
@@ -117,6 +120,10 @@ def _flow(channel: Channel, method: methods.ChannelFlow) -> None:
     channel.send(methods.ChannelFlowOk(True))
 
 
+def _consumers(channel: Channel) -> int:
+    return len(channel.consumers)
+
+
 def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     connection = channel.connection
     node = connection.node
@@ -131,6 +138,8 @@ def _consume(channel: Channel, method: methods.BasicConsume) -> None:
     limit = node.options.consumers_per_channel_max
     if len(channel.consumers) >= limit:
         raise not_allowed(f"reached maximum ({limit}) of consumers per channel")
+    if MEMORY in node.alarms and sum(map(_consumers, connection.channels.values())) >= CONSUMERS_IN_NEED_MAX:
+        check_memory(channel, f"consume from queue '{name}' with a consumer more")
     queue: Any = channel.queue(name)
     if queue.settings.queue_type == STREAM:
         streams.consume(channel, method, queue, tag)

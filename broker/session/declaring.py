@@ -17,7 +17,7 @@ from broker.amqp.errors import access_refused, not_found, not_implemented, preco
 from broker.amqp.layout import Method
 from broker.session.unanswered import Asked, ownerless
 from cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
-from cluster.entities import DestinationKind
+from cluster.entities import Binding, DestinationKind
 from cluster.exchange_rules import STAGING
 from cluster.ids import Epoch
 from cluster.state import Applied
@@ -44,6 +44,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     raise AssertionError(f"no field value is a {type(value).__name__}")
+
+
+MEMORY: Final = "memory"
+
+
+def check_memory(channel: Channel, what: str) -> None:
+    """406 for what would grow for good while the node's memory alarm is raised: what is declared stays in the memory of
+    all members, and who declares need not be a publisher, whom the alarm holds up. What is there already may be
+    declared again, so those who want to consume can."""
+    node = channel.connection.node
+    if MEMORY in node.alarms:
+        raise precondition_failed(f"cannot {what}: node '{node.options.name}' is low on memory")
 
 
 def clean(name: str) -> str:
@@ -78,8 +90,10 @@ def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None
         channel.check("write", "exchange", alternate)
     node = channel.connection.node
     limit = node.options.exchanges_max
-    if not staging and node.exchange_count >= limit and node.map.exchange(vhost, name) is None:
-        raise precondition_failed(f"cannot declare exchange '{name}': exchange limit ({limit}) is reached")
+    if node.map.exchange(vhost, name) is None:
+        if not staging and node.exchange_count >= limit:
+            raise precondition_failed(f"cannot declare exchange '{name}': exchange limit ({limit}) is reached")
+        check_memory(channel, f"declare exchange '{name}'")
     command = DeclareExchange(
         vhost=vhost,
         name=name,
@@ -125,13 +139,18 @@ def _binding(
     channel.check("write", to, destination)
     channel.check("read", "exchange", source)
     channel.check_topic("read", source, method.routing_key)
+    vhost, key, arguments = channel.vhost_name, method.routing_key, plain(method.arguments)
+    if kind is Bind and MEMORY in channel.connection.node.alarms:
+        wanted = Binding(vhost, source, destination, to, key, arguments)
+        if channel.connection.node.map.find_binding(wanted) is None:
+            check_memory(channel, f"bind {to} '{destination}' to exchange '{source}'")
     return kind(
-        vhost=channel.vhost_name,
+        vhost=vhost,
         source=source,
         destination=destination,
         destination_kind=to,
-        routing_key=method.routing_key,
-        arguments=plain(method.arguments),
+        routing_key=key,
+        arguments=arguments,
         connection=channel.connection.id,
     )
 
@@ -181,9 +200,11 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     if isinstance(dead_letters, str):
         channel.check("read", "queue", name)
         channel.check("write", "exchange", dead_letters)
-    limit = connection.node.options.queues_max
-    if len(connection.node.queues) >= limit and connection.node.map.queue(channel.vhost_name, name) is None:
-        raise precondition_failed(f"cannot declare queue '{name}': queue limit in this node ({limit}) is reached")
+    if connection.node.map.queue(channel.vhost_name, name) is None:
+        limit = connection.node.options.queues_max
+        if len(connection.node.queues) >= limit:
+            raise precondition_failed(f"cannot declare queue '{name}': queue limit in this node ({limit}) is reached")
+        check_memory(channel, f"declare queue '{name}'")
     command = DeclareQueue(
         at_ms=connection.node.now_ms,
         vhost=channel.vhost_name,

@@ -137,6 +137,18 @@ def _refuse(connection: Connection, user: str, mechanism: str, why: str) -> None
     )
 
 
+def tuned(name: str, wanted: int, offered: int, least: int) -> int:
+    """What connection.tune-ok may say; 530 for more than was offered, and for less than works."""
+    if offered and (wanted == 0 or wanted > offered):
+        what = "higher" if wanted else "lower"
+        bound = "maximum" if wanted else "minimum"
+        limit = offered if wanted else least
+        raise not_allowed(f"negotiated {name} = {wanted} is {what} than the {bound} allowed value ({limit})")
+    if wanted and wanted < least:
+        raise not_allowed(f"negotiated {name} = {wanted} is lower than the minimum allowed value ({least})")
+    return wanted
+
+
 def check_limits(connection: Connection, vhost: str) -> None:
     """530 when the vhost or the user has as many connections as it may have, at all members."""
     node = connection.node

@@ -285,8 +285,8 @@ async def test_flipped_byte(node: NodeProcess, place: float) -> None:
 
 
 async def test_flipped_byte_behind_the_checkpoint(node: NodeProcess) -> None:
-    """A start does not read bodies that the index knows; the damage is found when the message is needed, and ends the
-    node rather than a wrong message being delivered."""
+    """A start reads no bodies that the index knows; the damage is found when the message is needed: that one is held
+    back, and all others are delivered."""
     client = await Client.open(node.port)
     publisher = Publisher(await client.channel(confirm=True), "rotten", 1000)
     await publisher.channel.declare("rotten")
@@ -300,24 +300,19 @@ async def test_flipped_byte_behind_the_checkpoint(node: NodeProcess) -> None:
     segment.write_bytes(content)
     node.launch()
     try:
-        await until(lambda: not node.running or node.said_ready, "the start")
-        if node.running:
-            client = await Client.open(node.port)
-            channel = await client.channel()
-            seen: list[bytes] = []
-            channel.on_deliver = lambda delivery: seen.append(delivery.body)
-            try:
-                await channel.call(spec.Basic.Qos(prefetch_count=0))
-                await channel.consume("rotten", prefetch=0)
-                await asyncio.to_thread(node.wait, 15)
-            except OSError:
-                await asyncio.to_thread(node.wait, 15)
-            assert all(body[10:20] == b"x" * 10 for body in seen), "no wrong byte is delivered"
-            await client.close()
-        assert node.process is not None
-        assert node.process.returncode == 70, node.log
+        await until(lambda: node.said_ready, "the start")
+        client = await Client.open(node.port)
+        channel = await client.channel()
+        seen: list[bytes] = []
+        channel.on_deliver = lambda delivery: seen.append(delivery.body)
+        await channel.call(spec.Basic.Qos(prefetch_count=0))
+        await channel.consume("rotten", prefetch=0)
+        await until(lambda: len(seen) >= 999, "all but one")
+        assert all(body[10:20] == b"x" * 10 for body in seen), "no wrong byte is delivered"
+        await client.close()
+        assert node.running
+        assert "message.damaged" in node.log
         assert segment.name in node.log
         assert "rotten" in node.log
-        assert "clusterbroker journal check" in node.log
     finally:
         node.kill()

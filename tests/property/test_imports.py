@@ -7,6 +7,7 @@ it. Queue ids and the order of things within a map differ between the two, and n
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -168,6 +169,7 @@ class Pair:
         assert outcome.error == expected.error
 
 
+@pytest.mark.long
 @given(
     HEADS,
     PARTS,

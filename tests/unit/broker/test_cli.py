@@ -111,6 +111,8 @@ def test_users_are_made_with_and_without_a_running_node(node: Any) -> None:
     assert node.command("vhost", "add", "v", "--description", "words").returncode == 0
     assert node.command("user", "permit", "carol", "v", ".*", ".*", ".*").returncode == 0
     assert node.command("user", "delete", "bob").returncode == 0
+    assert "is stopped: it knows of this when it starts" in node.command("user", "add", "dave", "pw").stderr
+    assert node.command("user", "delete", "dave").returncode == 0
     users = json.loads(node.command("user", "list", "--json").stdout)
     assert users == [{"name": "guest", "tags": ["administrator"]}, {"name": "carol", "tags": []}]
     node.start()
@@ -121,14 +123,14 @@ def test_users_are_made_with_and_without_a_running_node(node: Any) -> None:
 
 
 @pytest.mark.processes
-def test_no_guest_where_an_operator_made_users_first(node: Any, run_command: Any) -> None:
+def test_a_command_before_the_first_start_makes_nothing_and_takes_no_guest_away(node: Any, run_command: Any) -> None:
     node.stop()
     other = node.data_dir.parent / "other"
-    assert run_command("user", "add", "root", "pw", "--data-dir", str(other)).returncode == 0
+    assert run_command("user", "add", "root", "pw", "--data-dir", str(other)).returncode == 3
+    assert not other.exists()
     node.data_dir = other
     node.start()
-    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
-        pika.BlockingConnection(pika.URLParameters(node.url))
+    pika.BlockingConnection(pika.URLParameters(node.url)).close()
 
 
 @pytest.mark.processes
@@ -158,7 +160,7 @@ def test_policies_status_and_drills(node: Any) -> None:
         (["start", "--amqp", "192.0.2.1:1", "--data-dir", "{tmp}"], 1, "cannot listen on amqp 192.0.2.1:1"),
         (["start", "--data-dir", "/proc/nowhere"], 1, "clusterbroker: [Errno"),
         (["status", "--data-dir", "{tmp}"], 3, "clusterbroker: no node runs in"),
-        (["user", "delete", "bob", "--data-dir", "{tmp}"], 1, "clusterbroker: there is no user 'bob'"),
+        (["user", "delete", "bob", "--data-dir", "{tmp}"], 3, "and it is no node's directory"),
         (["policy", "set", "a", "b", "{", "--data-dir", "{tmp}"], 2, "DEFINITION is not JSON"),
     ],
 )
@@ -234,6 +236,7 @@ def test_what_a_node_leaves_behind_when_it_begins_again_is_collected() -> None:
         gc.set_threshold(*threshold)
 
 
+@pytest.mark.long
 def test_lives_that_end_before_they_are_ready_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collector hardly looks by itself any more, so each end must."""
     gone: list[weakref.ref[object]] = []

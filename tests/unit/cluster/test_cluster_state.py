@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from cluster import changes as told
 from cluster import commands as c
-from cluster.entities import User, UserLimits
+from cluster.entities import Deserted, User, UserLimits
 from cluster.errors import (
     AccessRefused,
     InUse,
@@ -19,6 +19,7 @@ from cluster.errors import (
     WiringError,
 )
 from cluster.ids import Epoch, LogIndex, NodeId, QueueId
+from cluster.snapshot import decode, encode
 from cluster.state import Applied, ClusterMap
 
 
@@ -530,3 +531,16 @@ def test_a_long_cascade_is_fast() -> None:
     done = apply(LogIndex(index + 1), c.DeleteQueue(vhost="/", name="q", queue_id=queue.queue_id))
     assert sum(isinstance(change, told.ExchangeDeleted) for change in done.changes) == count
     assert len(world.map.exchanges("/")) == 6
+
+
+def test_that_there_were_users_outlives_them(world: World) -> None:
+    """Of a broker that never had one the first start makes somebody."""
+    assert not world.map.had_users
+    for _ in range(2):
+        world.do(c.PutUser(name="guest", password_hash="", hash_algorithm=""))
+        assert ClusterMap.restored(world.map.snapshot()).had_users
+        world.do(c.DeleteUser(name="guest"))
+        taken = world.map.snapshot()
+        assert decode(taken.index, list(encode(taken))).deserted == [Deserted()]
+        assert ClusterMap.restored(taken).had_users
+    assert ClusterMap.restored(taken).digest() == world.map.digest()

@@ -260,6 +260,7 @@ def test_queues_wait_for_a_member_that_can_hold_them(world: World) -> None:
     assert "cannot live at 'local'" in homeless.error.text
 
 
+@pytest.mark.long
 def test_parts_and_slices(world: World) -> None:
     commands = [queue(f"q{n}") for n in range(1200)]
     assert [len(part) for part in parted(commands, [10] * 1200, 1 << 20)] == [500, 500, 200]

@@ -41,6 +41,7 @@ def three_groups(directory: Path, **groups: bool) -> tuple[Node, bytes, list[int
     return node, data, group_starts(data)
 
 
+@pytest.mark.long
 def test_the_last_group_torn_at_every_byte_is_cut(tmp_path: Path) -> None:
     node, data, starts = three_groups(tmp_path)
     for cut in range(starts[2], starts[3]):
@@ -79,6 +80,7 @@ def test_what_stands_behind_a_cut_never_comes_back(tmp_path: Path) -> None:
     node.journal.close()
 
 
+@pytest.mark.long
 def test_every_bit_flip_in_an_older_group_is_damage_and_nothing_is_changed(tmp_path: Path) -> None:
     node, data, starts = three_groups(tmp_path)
     for bit in range(0, 8 * starts[2], 5):

@@ -190,6 +190,7 @@ print(json.dumps([seen[:2], took_s, grown]))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+@pytest.mark.long
 def test_a_million_messages_and_a_long_tail_take_little_memory(tmp_path: Path) -> None:
     """Bounds that a busy machine keeps, and that neither a whole segment in memory nor the pages of a whole index
     would: either alone is 32 MiB and more here. The runs are such as deflate finds nothing in."""

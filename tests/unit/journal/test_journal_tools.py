@@ -91,6 +91,7 @@ def test_an_empty_and_a_missing_journal(tmp_path: Path) -> None:
         assert list(view.queues()) == []
 
 
+@pytest.mark.long
 def test_every_damaged_record_is_found(used: Node) -> None:
     """Live or not, before the checkpoint or after it: a changed byte in any group is reported with its file."""
     for path in sorted((used.directory / "segments").glob("*.seg"))[:-2]:

@@ -219,6 +219,7 @@ def test_nobody_answers(line: Line) -> None:
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut_after=st.integers(600, 60_000))
+@pytest.mark.long
 def test_a_line_that_is_cut_at_any_byte_loses_no_row(
     broker: Broker, channel: Any, queue: str, line: Line, cut_after: int
 ) -> None:

@@ -218,6 +218,7 @@ def test_what_is_gone_when_it_is_asked_for_is_looked_at_again(
     reader.close()
 
 
+@pytest.mark.long
 def test_a_stream_that_is_deleted_under_its_reader(broker: Broker) -> None:
     stream = declared(broker, 20_000)
     life = asked(broker, stream, lambda questions: reading.bounds(questions, stream).life)

@@ -70,6 +70,7 @@ def test_bins_of_the_same_height_are_one_step() -> None:
     assert steps([], 1.0) == ([0.0], [0.0, 1.0])
 
 
+@pytest.mark.long
 def test_a_picture_of_a_long_run_is_small(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     long = [Sample(at / 4, at * at, at * at, at * at, at * at) for at in range(4 * 3600)]

@@ -168,6 +168,7 @@ def test_data_dir_stands_behind_the_verb(served: Any, invoke: Any) -> None:
     assert "behind" in done.stderr
 
 
+@pytest.mark.long
 def test_names_are_completed(served: Any, invoke: Any) -> None:
     def offered(words: str, **environment: str) -> list[str]:
         asked = {"_CLUSTERBROKER_COMPLETE": "complete_bash", "COMP_WORDS": f"clusterbroker {words}"}

@@ -41,6 +41,7 @@ def until(look: Callable[[], Any]) -> Any:
     return found
 
 
+@pytest.mark.long
 def test_a_lease_is_listed_and_ended(node: Broker, command: Callable[..., Result], tmp_path: Path) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(node.url))
     channel = connection.channel()
@@ -65,6 +66,7 @@ def test_a_lease_is_listed_and_ended(node: Broker, command: Callable[..., Result
     connection.close()
 
 
+@pytest.mark.long
 def test_a_stream_tells_where_it_begins_and_ends(node: Broker, command: Callable[..., Result]) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(node.url))
     channel = connection.channel()

@@ -312,6 +312,7 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_a_node_imports_nothing_of_http() -> None:
     code = (
         "import sys, broker.cli.main, broker.cli.start, broker.server.shell, broker.server.cluster_shell, "
@@ -341,6 +342,7 @@ def test_the_process_logs_no_local_variables(form: str) -> None:
     assert "secret" not in done.stderr
 
 
+@pytest.mark.long
 def test_the_process_imports_nothing_of_a_nodes_work() -> None:
     code = (
         "import sys, broker.http.app\n"

@@ -122,6 +122,7 @@ async def test_who_ordered_finds_it_at_once(beside: Beside) -> None:
     assert refused.kind == "not_found"
 
 
+@pytest.mark.long
 async def test_all_of_many_commands_or_none(beside: Beside) -> None:
     await asyncio.wait_for(beside.client.ready.wait(), 10)
     queues: list[c.Defining] = [c.DeclareQueue(vhost="/", name=f"q{n}", durable=True) for n in range(1250)]

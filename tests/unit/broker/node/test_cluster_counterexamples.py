@@ -131,6 +131,7 @@ def test_a_copy_that_begins_anew_counts_when_its_past_is_durably_over() -> None:
     assert cluster.queue("q").in_sync == ("a", "b", "c")
 
 
+@pytest.mark.long
 def test_a_group_that_is_longer_than_a_frame_ends_nobody() -> None:
     """All nodes publish as much as they may while a commit is held up: that is one group, and one Append."""
     cluster = Cluster("a", "b", "c")

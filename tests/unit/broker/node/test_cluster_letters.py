@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.amqp import methods as m
 from broker.queues.producers import DEAD_SPREAD
 from tests.unit.broker.node.node_cluster import Cluster
@@ -10,6 +12,7 @@ from tests.unit.broker.session.harness import bodies
 LETTERS = 2 * DEAD_SPREAD
 
 
+@pytest.mark.long
 def test_letters_go_no_further_than_targets_remember_before_that_they_left_is_committed() -> None:
     """All were answered, and the queue could not commit that they had left: its next owner sent them again, and the
     target knew the last ones only."""

@@ -6,6 +6,8 @@ import gc
 from collections import deque
 from typing import Any
 
+import pytest
+
 from broker.amqp import methods as m
 from broker.proxy.messages import Publish
 from replication.messages import AppendAck
@@ -101,6 +103,7 @@ def test_a_group_of_settlements_alone_wakes_the_queue_for_what_came_meanwhile() 
     assert queue.ring.committed == queue.ring.next_seq
 
 
+@pytest.mark.long
 def test_a_queue_that_rests_has_no_empty_deques() -> None:
     """Each weighs 760 bytes, and there may be 10,000 such queues at each of three nodes."""
     cluster = three()

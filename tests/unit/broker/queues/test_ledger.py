@@ -150,6 +150,7 @@ def test_one_old_delivery_and_many_passed_ones(half: Any) -> None:
     assert tags == [1, *range(3002, 6002, 100)]
 
 
+@pytest.mark.long
 def test_consumers_are_let_go_with_their_last_delivery(half: Any) -> None:
     class Owner:
         pass

@@ -674,6 +674,7 @@ def test_a_deleted_queue_gives_its_segments_back_and_passes_late_answers_over(ha
     assert ring.head(0) == HEAD_NONE
 
 
+@pytest.mark.long
 def test_every_message_is_let_go(half: Any) -> None:
     """References balance on every way out of the ring, and when the ring itself goes."""
     messages = half.messages(200)
@@ -709,6 +710,7 @@ def test_every_message_is_let_go(half: Any) -> None:
         assert [sys.getrefcount(message) for message in messages] == before, way
 
 
+@pytest.mark.long
 def test_memory_stays_flat(half: Any) -> None:
     if not half.compiled:
         pytest.skip("the twin leaves memory to Python")

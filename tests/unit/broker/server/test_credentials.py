@@ -114,7 +114,7 @@ async def test_a_refusal_answers_for_no_other_name(counting: Counting) -> None:
         made.close()
 
 
-@pytest.mark.parametrize("stored", [STORED, ""])
+@pytest.mark.parametrize("stored", [STORED, ""], ids=["known", "unknown"])
 async def test_a_refusal_that_is_remembered_takes_the_time_of_a_verification(counting: Counting, stored: str) -> None:
     clocked = Clocked()
     made = Credentials(clocked, lambda: None, counting)  # type: ignore[arg-type]

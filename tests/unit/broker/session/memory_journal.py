@@ -50,6 +50,8 @@ class MemoryJournal:
         self.checkpoint: Checkpoint | None = None
         """The one under way."""
         self.use = SegmentUse()
+        self.damaged: set[tuple[int, int]] = set()
+        """(queue id, seq) of records that cannot be read."""
 
     def as_it_is(self) -> MemoryJournal:
         """A copy of the disk at this moment, when nothing is under way."""
@@ -158,8 +160,12 @@ class MemoryJournal:
 
     # -- reading
 
-    def read(self, queue_id: int, locations: Sequence[tuple[int, int, int, int]]) -> list[Message]:
-        return [read_message(self.segments[segment], offset, queue_id, seq) for seq, segment, offset, _ in locations]
+    def read(self, queue_id: int, locations: Sequence[tuple[int, int, int, int]]) -> list[Message | None]:
+        """None: it is one of `damaged`."""
+        return [
+            None if (queue_id, seq) in self.damaged else read_message(self.segments[segment], offset, queue_id, seq)
+            for seq, segment, offset, _ in locations
+        ]
 
     def old_messages(self, segment: int) -> list[tuple[int, int, int, Message]]:
         """(queue id, seq, offset, message) of all that was ever written there; queues know what lives."""

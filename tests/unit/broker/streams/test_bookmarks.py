@@ -120,6 +120,7 @@ def told(node: Broker, key: str, **body: Any) -> Any:
     return answers[0]
 
 
+@pytest.mark.long
 def test_the_management_api_shows_them() -> None:
     with Broker(http=True) as node:
         declare(node)

@@ -20,6 +20,7 @@ def test_a_time_beyond_all_times_is_the_end_of_the_stream() -> None:
 
 
 @pytest.mark.parametrize("journaled", [True, False])
+@pytest.mark.long
 def test_a_long_stream_is_searched_for_a_time_in_many_turns(journaled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "PIECE_BYTES", 100)
     world, client = filled(3000, journaled)

@@ -593,6 +593,7 @@ def test_close_answers_what_waits() -> None:
     assert isinstance(outcome[0].error, Unavailable)
 
 
+@pytest.mark.long
 def test_in_flight_proposals_are_bounded_and_syncs_are_shared() -> None:
     cluster = founded()
     leader = cluster.leader

@@ -1,0 +1,152 @@
+"""Damage that was found in single records: it concerns their queue, and nothing else of the node.
+
+    another living member may    this copy is given up (GiveUpCopy): the queue goes to that member if this node owns
+    have all of the queue        it, and the copy begins anew, empty, and is synced
+    nobody else, and this        the message is *held back*: unacknowledged, at no consumer and no node; everything else
+    node owns it                 is served. An operator deletes it, or others return and the first row is tried
+    nobody else, and it is       nothing can be done but to say so; tried again
+    a copy
+
+Which row it is, the wiring says when the command is applied, so two members that find damage cannot give up each
+other's last copy. Each queue that has damage here is an alert, `message.damaged`; it ends when the copy was made anew,
+when the last message that was held back has left, and with the queue. What is held back is known to this process
+alone: after a restart it is found again when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from cluster.commands import GiveUpCopy
+from cluster.entities import Queue as QueueEntity
+from cluster.errors import queue_text
+from cluster.ids import Incarnation, NodeId, QueueId
+from cluster.state import Applied
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+DAMAGED: Final = "message.damaged"
+AGAIN_MS: Final = 5_000
+"""So often it is tried whether somebody else has the queue by now."""
+SEQS_TOLD: Final = 10
+
+
+class Damages:
+    """Of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._found: dict[int, dict[int, str]] = {}  # per queue, seq to what is wrong; 0: it is not known which
+        self._asking: dict[int, list[Callable[[], None]]] = {}  # queues whose copy this node wants to give up
+        self._again_ms = 0
+
+    def found(self, queue_id: int, seqs: Iterable[int], what: str, then: Callable[[], None] = lambda: None) -> None:
+        """Records of these messages are damaged, or something of the queue whose seq is not known. `then` is called
+        when they are held back, and not when the copy is given up: who wanted them is gone with it."""
+        known = self._found.setdefault(queue_id, {})
+        for seq in seqs:
+            known[seq] = what
+        if not known:
+            known[0] = what
+        self._treat(queue_id, then)
+
+    def held_back(self, queue_id: int) -> tuple[int, ...]:
+        """The seqs of what no consumer gets, ascending."""
+        if not self._found or queue_id not in self._node.queues:
+            return ()
+        return tuple(sorted(seq for seq in self._found.get(queue_id, ()) if seq))
+
+    def left(self, queue_id: int, seq: int) -> None:
+        """An operator has deleted what was held back."""
+        known = self._found.get(queue_id, {})
+        known.pop(seq, None)
+        if known:
+            self._say(queue_id)
+        else:
+            self.ended(queue_id)
+
+    def rebuilt(self, queue: QueueEntity) -> None:
+        """This node's copy begins anew."""
+        self._asking.pop(queue.queue_id, None)
+        self.ended(queue.queue_id)
+
+    def ended(self, queue_id: int) -> None:
+        """The queue ended, or is not this node's any more."""
+        if self._found.pop(queue_id, None) is not None:
+            self._node.alerts.clear(DAMAGED, self._subject(queue_id))
+
+    def tick(self, now_ms: int) -> None:
+        """To be called from time to time."""
+        if self._found and now_ms - self._again_ms >= AGAIN_MS:
+            self._again_ms = now_ms
+            for queue_id in tuple(self._found):
+                self._treat(queue_id, lambda: None)
+
+    # -- which way
+
+    def _treat(self, queue_id: int, then: Callable[[], None]) -> None:
+        waiting = self._asking.get(queue_id)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        entity = self._node.map.queue_by_id(QueueId(queue_id))
+        if entity is None or not self._others(entity):
+            self._hold(queue_id)
+            then()
+            return
+        self._asking[queue_id] = [then]
+        options = self._node.options
+        command = GiveUpCopy(
+            node=NodeId(options.name),
+            incarnation=Incarnation(options.incarnation),
+            queue_id=entity.queue_id,
+            epoch=entity.epoch,
+            damaged=True,
+        )
+        self._node.propose(command, lambda applied: self._answered(queue_id, applied))
+
+    def _others(self, entity: QueueEntity) -> bool:
+        """Whether somebody else who is alive may have all of it."""
+        map_, me = self._node.map, self._node.options.name
+        members = (map_.member(name) for name in (*entity.in_sync, *entity.eligible) if name != me)
+        return not entity.transient and any(member is not None and member.alive for member in members)
+
+    def _answered(self, queue_id: int, applied: Applied) -> None:
+        waiting = self._asking.pop(queue_id, [])
+        if applied.error is None or queue_id not in self._found:
+            return
+        self._hold(queue_id)
+        for then in waiting:
+            then()
+
+    def _hold(self, queue_id: int) -> None:
+        queue = self._node.queues.get(queue_id)
+        if queue is not None and not queue.deleted:
+            for seq in self._found.get(queue_id, ()):
+                queue.ring.set_aside(seq)  # what is not ready is a consumer's, or dies, and its content is not wanted
+        self._say(queue_id)
+
+    # -- for operators
+
+    def _subject(self, queue_id: int) -> str:
+        entity = self._node.map.queue_by_id(QueueId(queue_id))
+        return f"queue {queue_id}" if entity is None else queue_text(entity.vhost, entity.name)
+
+    def _say(self, queue_id: int) -> None:
+        known = self._found.get(queue_id)
+        if not known:
+            return
+        what = next(iter(known.values()))
+        seqs = sorted(seq for seq in known if seq)
+        if not seqs or queue_id not in self._node.queues:
+            text = f"the copy here is damaged ({what}), and no other member that is here has all of the queue"
+        else:
+            some = ", ".join(map(str, seqs[:SEQS_TOLD])) + (" and more" if len(seqs) > SEQS_TOLD else "")
+            text = (
+                f"{len(seqs)} messages cannot be read from the disk and are held back, seq {some} ({what}); everything "
+                "else is served. Delete them with clusterbroker queues delete-messages NAME --seq NUMBER, and look at "
+                "the disk"
+            )
+        self._node.alerts.set(DAMAGED, self._subject(queue_id), text)

@@ -1,0 +1,166 @@
+"""A record that cannot be read concerns its queue: the others go on, and so does the rest of it (correctness C8).
+
+Before, it ended the node, again and again when a consumer was behind it."""
+
+from __future__ import annotations
+
+from broker.amqp import methods as m
+from broker.census.inspection import Request
+from broker.node.inspecting import Inspection
+from cluster import commands as c
+from cluster.ids import NodeId
+from tests.unit.broker.node.node_cluster import Cluster, Site
+from tests.unit.broker.session.harness import Client, World, bodies
+
+NEAR = {"x_queue_leader_locator": "client-local"}
+SUBJECT = "queue 'q' in vhost '/'"
+
+
+def numbers(*seqs: int) -> list[bytes]:
+    return [b"%d" % seq for seq in seqs]
+
+
+def alerts(site: World | Site) -> list[tuple[str, str]]:
+    return [(alert.kind, alert.subject) for alert in site.node.alerts]
+
+
+def alone(**arguments: object) -> tuple[World, Client, int]:
+    """A node with five messages on its disk, the second of which is damaged."""
+    world = World()
+    client = world.client()
+    client.declare("q", **arguments)
+    client.declare("letters")
+    client.publish("", "q", *numbers(1, 2, 3, 4, 5))
+    world.checkpoint()
+    world.crash()
+    (queue_id,) = [queue_id for queue_id, queue in world.node.queues.items() if queue.name == "q"]
+    assert world.journal is not None
+    world.journal.damaged.add((queue_id, 2))
+    return world, world.client(), queue_id
+
+
+def inspect(site: World | Site, queue_id: int, **request: object) -> Inspection:
+    queue = site.node.queues[queue_id]
+    inspection = Inspection(site.node, queue, Request(queue_id=queue_id, **request), 1 << 60)  # type: ignore[arg-type]
+    while not inspection.over:
+        if not inspection.step(site.node.now_ms):
+            site.turn()
+    return inspection
+
+
+def test_a_message_that_cannot_be_read_is_held_back_and_the_others_are_served() -> None:
+    world, client, queue_id = alone()
+    assert bodies(client.consume("q", no_ack=True)) == numbers(1, 3, 4, 5)
+    assert world.node.damages.held_back(queue_id) == (2,)
+    assert alerts(world) == [("message.damaged", SUBJECT)]
+    assert "seq 2" in next(iter(world.node.alerts)).text
+    assert client.publish("", "q", b"6")
+    assert bodies(client.hear()) in ([], [b"6"])
+
+
+def test_an_operator_deletes_what_is_held_back_by_its_number() -> None:
+    world, client, queue_id = alone()
+    client.consume("q", no_ack=True)
+    looked = inspect(world, queue_id, what="browse")
+    assert looked.result.skipped == {"damaged": [2]}
+    by_filter = inspect(world, queue_id, what="delete")
+    assert by_filter.result.done == 0
+    deleted = inspect(world, queue_id, what="delete", seqs=(2,))
+    assert deleted.result.done == 1
+    assert not world.node.damages.held_back(queue_id)
+    assert not alerts(world)
+    world.crash()
+    assert world.node.queues[queue_id].ring.living(1, 100, 10) == []
+
+
+def test_who_browses_first_sees_the_others() -> None:
+    world, _, queue_id = alone()
+    looked = inspect(world, queue_id, what="browse")
+    assert [shown.seq for shown in looked.result.shown] == [1, 3, 4, 5]
+    assert looked.result.skipped == {"damaged": [2]}
+
+
+def test_a_dead_letter_that_cannot_be_read_does_not_keep_the_others() -> None:
+    world, client, _ = alone(x_dead_letter_exchange="", x_dead_letter_routing_key="letters", x_message_ttl=1000)
+    world.wait(2000)
+    assert bodies(client.consume("letters", no_ack=True)) == numbers(1, 3, 4, 5)
+    assert alerts(world) == [("message.damaged", SUBJECT)]
+
+
+def three(**arguments: object) -> tuple[Cluster, int]:
+    """The owner's disk, a's, has a bad record of the queue; all have begun again since it was in memory."""
+    cluster = Cluster("a", "b", "c")
+    client = cluster["a"].client()
+    client.declare("q", **NEAR, **arguments)
+    client.ask(m.ConfirmSelect())
+    client.publish("", "q", *numbers(1, 2, 3, 4, 5))
+    for name in "bc":  # who owns fewest queues is elected
+        cluster[name].client().declare(f"of-{name}", **NEAR)
+    for name in "abc":
+        cluster.kill(name, failed=False)
+    for name in "abc":
+        cluster.restart(name)
+    cluster.wait(3000)
+    queue = cluster.queue("q")
+    assert queue.owner == "a"
+    cluster["a"].journal.damaged.add((queue.queue_id, 2))
+    return cluster, queue.queue_id
+
+
+def test_a_copy_with_a_bad_record_is_rebuilt_and_another_member_owns_the_queue() -> None:
+    cluster, _ = three()
+    client = cluster["c"].client()
+    heard = client.consume("q", no_ack=True)
+    cluster.wait(3000)
+    assert bodies([*heard, *client.hear()]) == numbers(1, 2, 3, 4, 5)
+    queue = cluster.queue("q")
+    assert queue.owner in ("b", "c")
+    assert queue.in_sync == ("a", "b", "c")
+    assert not alerts(cluster["a"])
+    assert cluster["a"].alive
+
+
+def test_the_copy_that_was_rebuilt_has_all_of_it() -> None:
+    cluster, queue_id = three()
+    cluster["a"].node.damages.found(queue_id, (2,), "a scrub")
+    cluster.wait(3000)
+    cluster["a"].journal.damaged.clear()
+    cluster.order(c.ForceOwner(queue_id=cluster.queue("q").queue_id, node=NodeId("a")))
+    cluster.wait(3000)
+    assert bodies(cluster["a"].client().consume("q", no_ack=True)) == numbers(1, 2, 3, 4, 5)
+
+
+def test_a_copy_that_nobody_owns_here_is_rebuilt_as_well() -> None:
+    cluster, queue_id = three()
+    cluster["b"].node.damages.found(queue_id, (3,), "a scrub")
+    ring = cluster["b"].node.part.copying.replicas[queue_id]  # type: ignore[union-attr]
+    cluster.wait(3000)
+    assert cluster.queue("q").in_sync == ("a", "b", "c")
+    assert cluster["b"].node.part.copying.replicas[queue_id] is not ring  # type: ignore[union-attr]
+    assert [event for event, facts in cluster["a"].events if event == "replica.out_of_sync"] != []
+    assert not alerts(cluster["b"])
+
+
+def test_the_only_copy_is_not_given_up() -> None:
+    cluster, queue_id = three(x_replicas=1)
+    assert bodies(cluster["c"].client().consume("q", no_ack=True)) == numbers(1, 3, 4, 5)
+    assert alerts(cluster["a"]) == [("message.damaged", SUBJECT)]
+    assert cluster["a"].node.damages.held_back(queue_id) == (2,)
+
+
+def test_the_last_copy_that_is_here_waits_for_the_others() -> None:
+    cluster, _queue_id = three(x_min_in_sync=1)
+    for name in "bc":
+        cluster.kill(name)
+    cluster.order(c.AddMember(name=NodeId("d"), address="d:1"))  # nothing that matters; the log goes on
+    cluster.wait(1000)
+    client = cluster["a"].client()
+    assert bodies(client.consume("q")) == numbers(1, 3, 4, 5)
+    for name in "bc":
+        cluster.restart(name)
+    cluster.wait(8000)
+    assert cluster.queue("q").owner in ("b", "c"), "they had all of it, and it is given to them"
+    assert bodies(client.hear()) == [b"2"]
+    cluster.wait(3000)
+    assert cluster.queue("q").in_sync == ("a", "b", "c")
+    assert not alerts(cluster["a"])
