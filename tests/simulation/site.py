@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from broker.node.core import Group, Node
+from broker.node.log import Silence
 from broker.node.options import NodeOptions
 from broker.node.part import Part
 from broker.node.wants import GOOD, WRONG, StreamLoad
@@ -44,23 +45,15 @@ TURN_S = 0.0002
 EPOCH_MS = 1_700_000_000_000
 
 
-class Silent:
-    """The node's log. What clients did wrong is kept: simulated clients do nothing wrong without intent."""
+class Silent(Silence):
+    """The node's log. What clients did wrong is kept: simulated clients do nothing wrong without intent. A mistake of
+    ours is raised: it would cost a real node a queue, a client or a link, and here it is what is looked for."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
 
     def fault(self, peer: str, user: str, channel: int, error: Any) -> None:
         self.faults.append(str(error))
-
-    def unroutable(self, segment: Any, rows: int) -> None:
-        pass
-
-    def begins_late(self, vhost: str, queue: str, offset: int) -> None:
-        pass
-
-    def cut(self, peer: str, user: str, why: str) -> None:
-        pass
 
     def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
         self.faults.append(why)
