@@ -139,7 +139,8 @@ class NodeShell:
             try:
                 self.node = self.storage.recover(self.log, self.clock.now_ms())
             except DamagedJournal as damage:
-                raise damage if self.cluster is None else await self.cluster.give_up_copies(damage) from damage
+                ending = damage if self.cluster is None else await self.cluster.give_up_copies(damage)
+                raise ending from None
             if (journal := self.storage.journal) is not None:
                 self._copy_forward = CopyForward(journal, self.node, self.loop, self.schedule, self.fail)
                 self._apart = Apart(journal, self.node, self.schedule, self.fail)
