@@ -2,7 +2,8 @@
 
     database "queues"   key  queue id u64                      meta, a msgpack map
                         key  queue id u64 | first seq u64      run of layout.RUN_ENTRY entries, see packed_run.py
-    database "journal"  key  "format"                          msgpack {"version": 2}
+    database "sums"     key  queue id u64                      what "queues" has of it, see sums.py
+    database "journal"  key  "format"                          msgpack {"version": 3}
                         key  "ckpt"                            msgpack [segment, offset, lsn]
                         key  "stamp"                           see stamp.py
 
@@ -10,7 +11,8 @@ Keys are big endian, so that a queue is one range that starts with its meta. Eve
 key and payload as they are stored, little endian: LMDB itself checks nothing, and a page that was lost shows here
 (py-lmdb #161).
 
-Version 1 stored runs as they are. It was never released, so nothing reads it any more.
+Version 2 had no sums: they are written after a start that has read all of it (`keep_sums`). Version 1 stored runs as
+they are. It was never released, so nothing reads it any more.
 
 Default sync flags and no writemap: one checkpoint is one transaction with two flushes, and a full disk is an error
 instead of a signal. Reading needs no lock that a writer wants, but an open read transaction keeps pages from
@@ -36,8 +38,13 @@ from journal.packed_run import pack_run, unpack_run
 from journal.record import checksum
 from journal.segments import Position
 from journal.stamp import Stamp, packed, unpacked
+from journal.sums import MASK, NONE, Sum, Sums
+from journal.sums import STORED_BYTES as SUM_BYTES
+from journal.sums import packed as packed_sum
+from journal.sums import unpacked as unpacked_sum
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+WITHOUT_SUMS = 2
 RUN_KEY = struct.Struct(">QQ")
 META_KEY = struct.Struct(">Q")
 CRC = struct.Struct("<I")
@@ -70,6 +77,7 @@ class Index:
                 self._env = lmdb.open(str(self.path), **self._options)
             self._queues = self._env.open_db(b"queues", create=create)
             self._journal = self._env.open_db(b"journal", create=create)
+            self._sums = self._env.open_db(b"sums") if create or self._has(b"sums") else None
         except lmdb.DiskError as error:
             raise JournalFull(f"{self.path}: {error}") from error
         except lmdb.Error as error:
@@ -81,17 +89,24 @@ class Index:
         self._env.close()
         self._open()
 
+    def _has(self, database: bytes) -> bool:
+        with self._env.begin() as txn:
+            return txn.get(database) is not None
+
     def _check_format(self, readonly: bool) -> None:
         found = self._get_journal(b"format")
-        if found is None:
-            if not readonly:
-                with self._env.begin(write=True) as txn:
-                    self._put(txn, self._journal, b"format", msgspec.msgpack.encode({"version": FORMAT_VERSION}))
-        elif found.get("version") != FORMAT_VERSION:
+        version = FORMAT_VERSION if found is None else found.get("version")
+        if found is None and not readonly:
+            with self._env.begin(write=True) as txn:
+                self._put_format(txn)
+        elif version not in (WITHOUT_SUMS, FORMAT_VERSION):
             self.close()
-            raise ForeignJournal(
-                f"{self.path} has format {found.get('version')}; this version reads format {FORMAT_VERSION}"
-            )
+            raise ForeignJournal(f"{self.path} has format {version}; this version reads format {FORMAT_VERSION}")
+        self.summed = version == FORMAT_VERSION
+        """Whether it keeps the sums of its queues."""
+
+    def _put_format(self, txn: Any) -> None:
+        self._put(txn, self._journal, b"format", msgspec.msgpack.encode({"version": FORMAT_VERSION}))
 
     def close(self) -> None:
         self._env.close()
@@ -99,8 +114,17 @@ class Index:
     def damaged(self, what: str, queue_id: int | None = None) -> DamagedJournal:
         return DamagedJournal(self.directory, "index/data.mdb", None, what, queue_id)
 
+    @contextmanager
+    def _read(self, database: Any) -> Iterator[Any]:
+        """Raises DamagedJournal for what LMDB itself finds wrong."""
+        try:
+            with self._env.begin(database) as txn:
+                yield txn
+        except lmdb.Error as error:
+            raise self.damaged(f"LMDB cannot read it: {error}") from error
+
     def _get_journal(self, key: bytes) -> Any:
-        with self._env.begin(self._journal) as txn:
+        with self._read(self._journal) as txn:
             value = txn.get(key)
         return None if value is None else msgspec.msgpack.decode(self._verified(key, value))
 
@@ -122,7 +146,7 @@ class Index:
     @property
     def stamp(self) -> Stamp | None:
         """Whose this journal is; None: nobody has said so yet. Raises DamagedJournal."""
-        with self._env.begin(self._journal) as txn:
+        with self._read(self._journal) as txn:
             value = txn.get(b"stamp")
         return None if value is None else unpacked(self._verified(b"stamp", value))
 
@@ -155,18 +179,76 @@ class Index:
 
         Raises JournalFull (nothing happened, try again), JournalFailed.
         """
+        changes = Sums()
         with self._written() as txn:
             for queue_id in forgotten:
                 self._forget(txn, queue_id)
             for queue_id, first_seq, entries in runs:
-                key = RUN_KEY.pack(queue_id, first_seq)
-                if entries:
-                    self._put(txn, self._queues, key, pack_run(entries))
-                else:
-                    txn.delete(key, db=self._queues)
+                self._change(txn, changes, RUN_KEY.pack(queue_id, first_seq), pack_run(entries) if entries else None)
             for queue_id, meta in metas:
-                self._put(txn, self._queues, META_KEY.pack(queue_id), msgspec.msgpack.encode(meta))
+                self._change(txn, changes, META_KEY.pack(queue_id), msgspec.msgpack.encode(meta))
+            if self.summed:
+                self._sum_up(txn, changes)
             self._put(txn, self._journal, b"ckpt", msgspec.msgpack.encode(tuple(position)))
+
+    def _change(self, txn: Any, changes: Sums, key: bytes, payload: bytes | None) -> None:
+        if payload is None:
+            before = txn.pop(key, db=self._queues)
+        else:
+            value = CRC.pack(checksum(key + payload)) + payload
+            before = txn.replace(key, value, db=self._queues)
+            changes.add(key, value)
+        if before is not None:
+            changes.remove(key, before)
+
+    def _sum_up(self, txn: Any, changes: Sums) -> None:
+        for queue_id, change in changes.by_queue.items():
+            key = META_KEY.pack(queue_id)
+            stored = txn.get(key, db=self._sums)
+            before = NONE if stored is None else unpacked_sum(self._verified(key, stored))
+            after = Sum(before.values + change.values, (before.digest + change.digest) & MASK)
+            if after == NONE:
+                txn.delete(key, db=self._sums)
+            elif after.values <= 0:
+                raise self.damaged(
+                    f"it had {before.values} values, and {-change.values} of them were taken out", queue_id
+                )
+            else:
+                self._put(txn, self._sums, key, packed_sum(after))
+
+    def keep_sums(self, sums: Sums) -> None:
+        """Of an index that had none, all of which was just read; durable. Raises JournalFull, JournalFailed."""
+        with self._written() as txn:
+            txn.drop(self._sums, delete=False)
+            for queue_id in sums.by_queue:
+                self._put(txn, self._sums, META_KEY.pack(queue_id), packed_sum(sums.of(queue_id)))
+            self._put_format(txn)
+        self.summed = True
+
+    def prove(self, sums: Sums) -> None:
+        """`sums` are those of all that was read. Raises DamagedJournal."""
+        if not self.summed:
+            return
+        assert self._sums is not None, "an index with sums has a place for them"
+        left = set(sums.by_queue)
+        with self._read(self._sums) as txn, txn.cursor() as cursor:
+            for key, value in cursor:
+                payload = self._verified(key, value)
+                if (len(key), len(payload)) != (META_KEY.size, SUM_BYTES):
+                    raise self.damaged(f"key {key.hex()} is no sum")
+                queue_id = META_KEY.unpack(key)[0]
+                stored, found = unpacked_sum(payload), sums.of(queue_id)
+                left.discard(queue_id)
+                if stored != found:
+                    raise self.damaged(self._difference(stored, found), queue_id)
+        if left:
+            raise self.damaged(self._difference(NONE, sums.of(min(left))), min(left))
+
+    @staticmethod
+    def _difference(stored: Sum, found: Sum) -> str:
+        if stored.values != found.values:
+            return f"{found.values} values of the queue are there, {stored.values} were written: pages were lost"
+        return f"of the {found.values} values of the queue some are not the last that were written: pages were lost"
 
     def _forget(self, txn: Any, queue_id: int) -> None:
         first = META_KEY.pack(queue_id)
@@ -174,13 +256,17 @@ class Index:
             found = cursor.set_range(first)
             while found and cursor.key().startswith(first):
                 found = cursor.delete()
+        if self.summed:
+            txn.delete(first, db=self._sums)
 
-    def scan(self, start: bytes = b"", slice_length: int = 256, last: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, start: bytes = b"", slice_length: int = 256, last: bytes = b"", sums: Sums | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
         """(key, meta or entries) of database "queues" from `start` on, up to `last` if that is not empty, in key order,
-        verified; a slice a transaction."""
+        verified; a slice a transaction. What is read is added to `sums`."""
         while True:
             slice_: list[tuple[bytes, bytes]] = []
-            with self._env.begin(self._queues) as txn, txn.cursor() as cursor:
+            with self._read(self._queues) as txn, txn.cursor() as cursor:
                 if cursor.set_range(start) if start else cursor.first():
                     for item in cursor.iternext():
                         if last and item[0] > last:
@@ -198,6 +284,8 @@ class Index:
                         raise self.damaged(f"the run of key {key.hex()}: {error}", owner) from error
                 elif len(key) != META_KEY.size:
                     raise self.damaged(f"key {key.hex()} belongs to nothing")
+                if sums is not None:
+                    sums.add(key, value)
                 yield key, payload
             if len(slice_) < slice_length:
                 return

@@ -141,9 +141,11 @@ class Journal:
         """
         assert self._writer is None, "a journal is recovered once"
         start = start_of_tail(self.index, self._segments)
-        load_index(self.index, self._segments, sink, self._streams)
+        sums = load_index(self.index, self._segments, sink, self._streams)
         tail = replay_tail(self._segments, start, sink)
         settle_end(self._segments, start, tail)
+        if not self.index.summed:
+            self.index.keep_sums(sums)
         self._end = tail.position
         self._checkpoint = start
         if tail.groups:

@@ -24,6 +24,7 @@ from journal.replay import Tail, first_head, replay
 from journal.segments import START, Position, Segments, sync_directory
 from journal.stream_catalogue import StreamFile
 from journal.stream_files import StreamFiles
+from journal.sums import Sums
 
 RUN_WORDS = RUN_ENTRY.size // 4
 RUNS_MAPPED_MAX = 1024
@@ -54,12 +55,14 @@ class RecoverySink(Protocol):
     def began(self, queue_id: int, epoch: int, first_seq: int) -> object: ...
 
 
-def load_index(index: Index, segments: Segments, sink: RecoverySink, streams: StreamFiles | None = None) -> None:
-    """Raises DamagedJournal also for a run that points into a segment that is not there, and for a stream's file."""
+def load_index(index: Index, segments: Segments, sink: RecoverySink, streams: StreamFiles | None = None) -> Sums:
+    """The sums of what was read. Raises DamagedJournal also for values that are missing or not the last, for a run that
+    points into a segment that is not there, and for a stream's file."""
+    sums = Sums()
     catalogues: dict[int, list[StreamFile]] = {}
     present = set(segments.numbers())
     runs = 0
-    for key, payload in index.scan():
+    for key, payload in index.scan(sums=sums):
         if len(key) == RUN_KEY.size:
             runs += 1
             if runs % RUNS_MAPPED_MAX == 0:
@@ -76,9 +79,11 @@ def load_index(index: Index, segments: Segments, sink: RecoverySink, streams: St
             if meta.get("files"):
                 catalogues[queue_id] = [StreamFile.of_entry(entry) for entry in meta["files"]]
             sink.meta(queue_id, meta)
+    index.prove(sums)
     index.reopen()
     if streams is not None:
         streams.sweep(catalogues)
+    return sums
 
 
 def replay_tail(segments: Segments, start: Position, sink: RecoverySink) -> Tail:

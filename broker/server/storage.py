@@ -28,13 +28,14 @@ from broker.node.log import Log
 from broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
 from broker.server.damage import is_marked, set_aside
 from broker.server.options import ServerOptions
-from broker.server.parts import Parts
+from broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts
 from broker.server.recovery import Recovery, recovered
 from cluster.errors import LogFailure
 from cluster.local_log import LocalLog
 from cluster.wiring_log import MemoryWiringLog
 from journal.errors import DamagedJournal
 from journal.journal import Journal, lock_directory
+from journal.look import look
 from journal.writer import Watch
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Storage:
         directory = parts.directory
         if (directory / "raft").exists() or parts.identity.cluster_id:
             raise ValueError(f"{directory} is a cluster member's: start it with --cluster HOST:PORT as before")
+        self._look(directory / WIRING, directory / JOURNAL / "index")
         if not parts.is_there(WIRING):
             parts.check(WIRING, NOTHING, lived=parts.journal_was_used)
         wiring = self.wiring = log()
@@ -129,6 +131,14 @@ class Storage:
         parts.check(WIRING, Found(True, wiring.stamp))
         parts.check(JOURNAL, Found(True, journal.index.stamp))
 
+    def _look(self, *environments: Path) -> None:
+        """Behind an end that was not in order. Raises DamagedDirectory, DamagedJournal, OSError."""
+        if self.parts.identity.stopped or (deadly := look(environments)) is None:
+            return
+        if deadly.path.name == WIRING:
+            raise DamagedDirectory(f"{deadly.path}: {deadly.what}. {WHAT_TO_DO}")
+        raise DamagedJournal(deadly.path.parent, "index/data.mdb", None, deadly.what)
+
     def _open_journal(self, opened: Callable[[], Journal]) -> None:
         """A member's. Raises DamagedJournal, with nothing made or changed."""
         parts = self.parts
@@ -138,6 +148,7 @@ class Storage:
             used = parts.identity.starts > 0 and RAFT not in parts.identity.parts and parts.is_there(RAFT)
             if what := parts.trouble(JOURNAL, NOTHING, lived=used):
                 raise DamagedJournal(directory, "", None, what)
+        self._look(directory / "index")
         self.journal = opened()
         what = parts.trouble(JOURNAL, Found(True, self.journal.index.stamp))
         if what is not None and not lost:

@@ -93,7 +93,7 @@ def newer_snapshot(data: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "line"),
     [
-        (newer_journal, "has format 3; this version reads format 2"),
+        (newer_journal, "has format 4; this version reads format 3"),
         (
             newer_wiring,
             "written in format 2 by a newer release, this one knows formats up to 1: start that release again",

@@ -358,9 +358,9 @@ def test_another_format_is_refused(node: Node) -> None:
     node.journal.close()
     index = Index(node.directory)
     with index._env.begin(write=True) as txn:
-        index._put(txn, index._journal, b"format", b"\x81\xa7version\x03")
+        index._put(txn, index._journal, b"format", b"\x81\xa7version\x04")
     index.close()
-    with pytest.raises(ForeignJournal, match="format 3"):
+    with pytest.raises(ForeignJournal, match="format 4"):
         node.start()
 
 
