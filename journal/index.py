@@ -45,6 +45,7 @@ from journal.sums import unpacked as unpacked_sum
 
 FORMAT_VERSION = 3
 WITHOUT_SUMS = 2
+NEARLY_FULL_BYTES = 64 << 20
 RUN_KEY = struct.Struct(">QQ")
 META_KEY = struct.Struct(">Q")
 CRC = struct.Struct("<I")
@@ -164,9 +165,16 @@ class Index:
         except (lmdb.DiskError, lmdb.MapFullError) as error:
             raise JournalFull(f"{self.path}: {error}") from error
         except lmdb.Error as error:
-            if os.strerror(errno.EDQUOT) in str(error) or os.strerror(errno.ENOSPC) in str(error):
+            full = any(os.strerror(code) in str(error) for code in (errno.EDQUOT, errno.ENOSPC))
+            if full or (os.strerror(errno.EIO) in str(error) and self._is_nearly_full()):
                 raise JournalFull(f"{self.path}: {error}") from error
             raise JournalFailed(f"{self.path}: {error}") from error
+
+    def _is_nearly_full(self) -> bool:
+        """LMDB says EIO when the system writes less than it was given, as it does when space ends in the middle.
+        Nothing has happened then: the commit may be tried again."""
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize < NEARLY_FULL_BYTES
 
     def commit(
         self,

@@ -36,7 +36,6 @@ from journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
 from journal.recovery import RecoverySink, load_index, replay_tail, settle_end, start_of_tail
 from journal.replay import Tail
 from journal.segments import START, Position, Segments
-from journal.stamp import Stamp
 from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
 from journal.stream_files import StreamFiles
 from journal.survivors import Hurt, Survivor, survivors_of
@@ -46,8 +45,6 @@ from journal.writer import Group, Soon, Watch, Writer
 SEGMENT_END_MAX = 2**32 - 1
 BUSY_BYTES = 1 << 20
 SPARE_SEGMENTS = 4
-STAMP_TRIES = 10
-STAMP_AGAIN_S = 0.05
 
 
 def lock_directory(directory: Path) -> int:
@@ -134,10 +131,11 @@ class Journal:
             raise
         return cls(directory, options, notify, on_state, watch, lock, index)
 
-    def recover(self, sink: RecoverySink) -> Tail:
+    def recover(self, sink: RecoverySink, settled: Callable[[], object] = lambda: None) -> Tail:
         """Tells `sink` everything that is remembered; afterwards the journal takes groups. Blocks.
 
-        The sink adds what it keeps to `use`. Raises DamagedJournal, having changed nothing.
+        The sink adds what it keeps to `use`. `settled()` is called when all is read, sound and durable, and before
+        anybody takes space of the disk. Raises DamagedJournal, having changed nothing, and what `settled` raises.
         """
         assert self._writer is None, "a journal is recovered once"
         start = start_of_tail(self.index, self._segments)
@@ -146,6 +144,7 @@ class Journal:
         settle_end(self._segments, start, tail)
         if not self.index.summed:
             self.index.keep_sums(sums)
+        settled()
         self._end = tail.position
         self._checkpoint = start
         if tail.groups:
@@ -158,18 +157,9 @@ class Journal:
         self._checkpointing.start()
         return tail
 
-    def put_stamp(self, stamp: Stamp) -> None:
-        """Durable on return. Blocks; on a full disk what was kept in reserve is spent on it. Raises JournalFull,
-        JournalFailed."""
-        for left in reversed(range(STAMP_TRIES)):
-            try:
-                self.index.put_stamp(stamp)
-                return
-            except JournalFull:
-                self._give_up_reserve()
-                if not left:
-                    raise
-                time.sleep(STAMP_AGAIN_S)  # the writer may hold what is left while it tries to allocate more
+    def spend_reserve(self) -> None:
+        """Gives back the space that was kept for a full disk; it is taken again when there is some."""
+        self._reserve().unlink(missing_ok=True)
 
     def close(self) -> None:
         """Waits for the group in flight and what else is under way. A group that finds no space is given up (it
@@ -293,7 +283,7 @@ class Journal:
                     self.index.commit(runs, metas, forgotten, position)
                     break
                 except JournalFull as error:
-                    self._give_up_reserve()
+                    self.spend_reserve()
                     self._state.no_space("index", str(error))
                     if self._closing.wait(self.options.full_retry_s):
                         return
@@ -344,9 +334,6 @@ class Journal:
                     os.posix_fallocate(file.fileno(), 0, size)
                 except OSError:
                     path.unlink()
-
-    def _give_up_reserve(self) -> None:
-        self._reserve().unlink(missing_ok=True)
 
     def size(self) -> tuple[int, int]:
         """(segment files, bytes of them and of streams' files): what stands on the disk now."""

@@ -99,6 +99,7 @@ SHELLS = {
     "journal/index.py": "the journal's LMDB",
     "journal/inspect.py": "reads a journal that may be moving",
     "journal/journal.py": "ties writer, reader and checkpoint threads together",
+    "journal/look.py": "a process that may die of what it reads",
     "journal/reader.py": "page-in from segments",
     "journal/recovery.py": "puts an end to the log's files",
     "journal/segments.py": "the segment files",

@@ -161,12 +161,12 @@ class Recovery:
 class Recoverable(Protocol):
     """A journal."""
 
-    def recover(self, sink: RecoverySink) -> object: ...
+    def recover(self, sink: RecoverySink, settled: Callable[[], object] = ...) -> object: ...
 
 
-def recovered(node: Node, journal: Recoverable) -> Recovery:
+def recovered(node: Node, journal: Recoverable, settled: Callable[[], object] | None = None) -> Recovery:
     """What the journal remembers of the queues of the node's map. A member of a cluster holds copies, until the wiring
-    says after its registration which of them it owns. Raises DamagedJournal."""
+    says after its registration which of them it owns. `settled`: see Journal.recover. Raises DamagedJournal."""
     member = node.part is not None
     recovery = Recovery(
         node.map.queue_by_id,
@@ -174,6 +174,9 @@ def recovered(node: Node, journal: Recoverable) -> Recovery:
         node.map.was_deleted,
         node.use,
     )
-    journal.recover(recovery)
+    if settled is None:
+        journal.recover(recovery)
+    else:
+        journal.recover(recovery, settled)
     recovery.finish()
     return recovery

@@ -30,10 +30,10 @@ from broker.server.damage import is_marked, set_aside
 from broker.server.options import ServerOptions
 from broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts
 from broker.server.recovery import Recovery, recovered
-from cluster.errors import LogFailure
+from cluster.errors import DiskFull, LogFailure
 from cluster.local_log import LocalLog
 from cluster.wiring_log import MemoryWiringLog
-from journal.errors import DamagedJournal
+from journal.errors import DamagedJournal, JournalFull
 from journal.journal import Journal, lock_directory
 from journal.look import look
 from journal.writer import Watch
@@ -183,9 +183,8 @@ class Storage:
             from broker.node.part import Part  # its imports would slow down every start
 
             node.part = Part(node)
-        recovery = recovered(node, journal)
+        recovery = recovered(node, journal, partial(self._bind, journal))
         recovery.adopt_into(node)
-        self._bind(journal)
         if recovery.unknown:
             self._set_aside(recovery, node, journal)
         return node
@@ -206,11 +205,18 @@ class Storage:
             )
 
     def _bind(self, journal: Journal) -> None:
-        """What was read is what this node goes on with."""
+        """What was read is what this node goes on with. Raises JournalFull, DiskFull, OSError and the like."""
+        try:
+            self._stamp_and_list(journal)
+        except (JournalFull, DiskFull, OSError):
+            journal.spend_reserve()
+            self._stamp_and_list(journal)
+
+    def _stamp_and_list(self, journal: Journal) -> None:
         parts, wiring = self.parts, self.wiring
         parts.keep_identity()
         stamps = {JOURNAL: parts.stamp_of(Found(True, journal.index.stamp))}
-        journal.put_stamp(stamps[JOURNAL])
+        journal.index.put_stamp(stamps[JOURNAL])
         if isinstance(wiring, LocalLog):
             stamps[WIRING] = parts.stamp_of(Found(True, wiring.stamp))
             wiring.put_stamp(stamps[WIRING])

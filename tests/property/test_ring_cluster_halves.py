@@ -104,7 +104,7 @@ class Node:
     def restart(self) -> None:
         """From the disk alone, through what a node uses for it."""
         ring = self.new_ring()
-        recovery = Recovery(lambda _: ring, lambda entity: entity)  # type: ignore[arg-type, return-value]
+        recovery = Recovery(lambda _: ring, lambda entity: entity, lambda _: True, None)  # type: ignore[arg-type, return-value]
         if self.meta is not None:
             recovery.meta(QUEUE_ID, self.meta)
         for first, run in sorted(self.index.items()):

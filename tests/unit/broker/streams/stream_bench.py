@@ -41,7 +41,7 @@ class Copy:
     def open(self) -> None:
         self.loop = Loop()
         self.journal = Journal.open(self.directory, self.options, self.loop.calls.put, lambda *_: None, self.loop.watch)
-        recovery = Recovery(lambda _: self, self.new_ring)  # type: ignore[arg-type, return-value]
+        recovery = Recovery(lambda _: self, self.new_ring, lambda _: True, None)  # type: ignore[arg-type, return-value]
         try:
             self.journal.recover(recovery)
         except BaseException:
