@@ -219,6 +219,7 @@ class SetVhostLimits(Command, frozen=True, kw_only=True, tag="set_vhost_limits")
     vhost: str
     queues_max: int | None = None
     connections_max: int | None = None
+    bindings_max: int | None = None
     only: tuple[str, ...] = ()
     """See cluster/command.py."""
 

@@ -8,7 +8,7 @@ name, forgotten disks by disk_id; producers and segments by (vhost, name).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -176,6 +176,12 @@ class VhostLimits(msgspec.Struct, frozen=True, array_like=True):
     vhost: str
     queues_max: int | None = None
     connections_max: int | None = None
+    bindings_max: int | None = None
+    """None: BINDINGS_MAX, for each binding is in the memory of all members, and costs whoever publishes there."""
+
+
+BINDINGS_MAX: Final = 100_000
+"""Of a vhost that says nothing else."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):

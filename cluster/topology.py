@@ -31,7 +31,7 @@ from .changes import (
     Unbound,
 )
 from .commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, SetVhostLimits, Unbind
-from .entities import Binding, Exchange, Queue, Vhost, VhostLimits
+from .entities import BINDINGS_MAX, Binding, Exchange, Queue, Vhost, VhostLimits
 from .errors import InUse, LimitReached, exchange_text, no_exchange, no_queue
 from .ids import Epoch, NodeId, QueueId
 from .ledger import Ledger
@@ -240,6 +240,17 @@ class Topology:
             vhost = self.vhost.name
             raise LimitReached(f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({most}) is reached")
 
+    def _check_binding_limit(self, source: str) -> None:
+        """An import is an operator's, and was judged when it was decided."""
+        most = self.limits.bindings_max if self.limits is not None else None
+        if most is None:
+            most = BINDINGS_MAX
+        if not self.expected.in_turn and 0 <= most <= len(self.bindings):
+            vhost = self.vhost.name
+            raise LimitReached(
+                f"cannot bind to exchange '{source}': binding limit in vhost '{vhost}' ({most}) is reached"
+            )
+
     def bind(self, command: Bind, changes: list[Change]) -> Binding:
         """queue.bind or exchange.bind: the existing binding, or a new one."""
         source = self._source_of(command)
@@ -255,6 +266,7 @@ class Topology:
             return existing
         queue_rules.check_length("routing key", command.routing_key)
         exchange_rules.check_binding(source, command.routing_key, command.arguments)
+        self._check_binding_limit(source.name)
         self.bindings.add(binding)
         changes.append(Bound(binding))
         return binding

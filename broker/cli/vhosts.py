@@ -28,7 +28,7 @@ VHOSTS = Table(
     )
 )
 LIMITS = Table((Column("vhost"), Column("limits", "value")), name="vhost")
-Limit = Annotated[Literal["max-queues", "max-connections"], typer.Argument()]
+Limit = Annotated[Literal["max-queues", "max-connections", "max-bindings"], typer.Argument()]
 
 
 @listing(app, "list", VHOSTS)

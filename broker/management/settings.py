@@ -170,7 +170,9 @@ def _global(parameter: Parameter) -> Document:
 
 def limits_of(limits: VhostLimits) -> Document:
     """Limits under their names in RabbitMQ."""
-    named = {"max-connections": limits.connections_max, "max-queues": limits.queues_max}
+    named = {
+        "max-connections": limits.connections_max, "max-queues": limits.queues_max, "max-bindings": limits.bindings_max,
+    }  # fmt: skip
     return {name: value for name, value in named.items() if value is not None}
 
 

@@ -33,6 +33,7 @@ from broker.node.log import Log, Silence
 from broker.node.log_clock import LogClock
 from broker.node.occupancy import Occupancy
 from broker.node.options import NodeOptions
+from broker.node.postponed import Postponed
 from broker.node.setting_aside import SettingAside
 from broker.node.vhost import VirtualHost
 from broker.node.wakes import Wakes
@@ -46,6 +47,7 @@ from broker.queues.face import QueueFace
 from broker.queues.queue import Queue
 from broker.queues.ring import Location, Ring
 from broker.queues.ticket import Ticket
+from broker.routing.labour import Labour
 from broker.streams.streams import Streams
 from broker.transactions.moving import Moving
 from cluster import changes
@@ -165,8 +167,9 @@ class Node:
         self._undivided = False
         self._dead_letters = DeadLetters(self)
         self.effort = Effort()
+        self.labour = Labour()
         self.setting_aside = SettingAside(self)
-        self._later: dict[Queue, None] = {}  # queues that go on in the next turn
+        self.postponed = Postponed(self)
         self.moving = Moving(self)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
@@ -366,7 +369,7 @@ class Node:
             queue.ring.marked = False
 
     def later(self, queue: Queue) -> None:
-        self._later[queue] = None
+        self.postponed.later[queue] = None
 
     def stumbled(self, queue: QueueFace, error: Exception, seq: int = 0) -> None:
         self.setting_aside.stumbled(queue, error, seq)
@@ -417,7 +420,7 @@ class Node:
         the same turn of the loop, and what it may do has been done in part."""
         self.now_ms = now_ms
         if not goes_on:
-            self._begin_turn()
+            self.postponed.begin_turn()
         self._wakes.mark(now_ms)
         while self._removals and self._removals[0][0] <= now_ms:
             self.remove_connection(self._removals.popleft()[1])
@@ -429,13 +432,9 @@ class Node:
             self.review_throttle()
         self.flush_confirms()
 
-    def _begin_turn(self) -> None:
-        self.effort.renew()
-        if self._later:
-            later, self._later = self._later, {}
-            for queue in later:
-                if self.queues.get(queue.entity.queue_id) is queue:
-                    queue.ring.mark()
+    def soon(self, goes_on: Callable[[], None]) -> None:
+        """Calls it in the next turn, or a later one if others there are much work already."""
+        self.postponed.soon.append(goes_on)
 
     def _work(self, now_ms: int) -> None:
         agenda = self.agenda
@@ -458,13 +457,13 @@ class Node:
     @property
     def busy(self) -> bool:
         """Something is marked: `turn` must be called again."""
-        return bool(self.agenda or self._later)
+        return bool(self.agenda or self.postponed)
 
     @property
     def at_rest(self) -> bool:
         """A turn would find nothing to do but what is due by the clock."""
         return not (
-            self.agenda or self._later or self.writes or self.proposals or self.sending or self.confirming
+            self.agenda or self.postponed or self.writes or self.proposals or self.sending or self.confirming
             or self._barriers or self.loads or self.checks or (self.part is not None and not self.part.at_rest)
         )  # fmt: skip
 

@@ -80,7 +80,7 @@ class DeadLetters:
         )  # fmt: skip
         keys = list(dead_letter_keys(forced, keys, copies, blind))
         exchange = settings.dead_letter_exchange
-        route = vhost.router.route(
+        route = vhost.router.reach(
             exchange, keys[0], lambda: dead.headers, keys[1:], lambda name: getattr(dead, name, None)
         )
         self._node.effort.letter(len(message.header), len(route.targets))

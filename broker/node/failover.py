@@ -75,7 +75,7 @@ class Failover:
         node = self._node
         header = codec.encode(codec.Properties(content_type="application/json", delivery_mode=2))
         for vhost in node.vhosts.values():
-            route = vhost.router.route(FAILOVER, event, lambda: None)
+            route = vhost.router.reach(FAILOVER, event, lambda: None)
             for queue in route.targets:
                 if not queue.deleted and self._owns(queue.entity):
                     message = own_message(FAILOVER, event, header, told, node.now_ms)

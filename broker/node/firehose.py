@@ -79,7 +79,7 @@ class Firehose:
             if self._node.alarms:
                 self.left_out += 1
                 continue
-            route = self._vhost.router.route(TRACE, key, lambda: None)
+            route = self._vhost.router.reach(TRACE, key, lambda: None)
             if route.targets:
                 self._publish(route.targets, self._told(key, message, about))
         return bool(waiting)

@@ -384,7 +384,7 @@ class Inspection:
                 self._skip("no_origin", seq)
                 return None
             exchange, key, properties = "", origin, without_deaths(properties)
-        route = vhost.router.route(
+        route = vhost.router.reach(
             exchange, key, lambda: properties.headers, (), lambda name: getattr(properties, name, None)
         )
         if not route.targets:

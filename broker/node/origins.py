@@ -39,7 +39,7 @@ def origin_of(vhost: VirtualHost, properties: Properties, keys: Sequence[str], h
             continue
         forced = queue.settings.dead_letter_routing_key
         routed = keys_at(headers, name) or keys if forced is None else (forced,)
-        route = vhost.router.route(
+        route = vhost.router.reach(
             queue.settings.dead_letter_exchange, routed[0], lambda: headers, routed[1:],
             lambda field: getattr(properties, field, None),
         )  # fmt: skip

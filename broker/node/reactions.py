@@ -97,7 +97,7 @@ def unbound(node: Node, change: changes.Unbound) -> None:
 
 
 def vhost_added(node: Node, change: changes.VhostAdded) -> None:
-    node.vhosts[change.vhost] = VirtualHost(change.vhost)
+    node.vhosts[change.vhost] = VirtualHost(change.vhost, node.labour)
     node.watching.review(change.vhost)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.queues.face import QueueFace
 from broker.routing.binding import Binding, Destination
+from broker.routing.labour import Labour
 from broker.routing.router import Router
 from broker.session.counts import ExchangeCounts
 from cluster.entities import Binding as BindingEntity
@@ -15,10 +16,10 @@ class VirtualHost:
 
     __slots__ = ("exchanges", "name", "queues", "router", "segments", "staging")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, labour: Labour | None = None) -> None:
         self.name = name
         self.queues: dict[str, QueueFace] = {}
-        self.router: Router[QueueFace] = Router(self.queues.get)
+        self.router: Router[QueueFace] = Router(self.queues.get, labour=labour)
         self.exchanges: dict[str, ExchangeCounts] = {}
         """Of those that something was published to."""
         self.segments: dict[str, Segment] = {}

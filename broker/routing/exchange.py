@@ -26,6 +26,7 @@ from broker.amqp.fields import LongBytes
 from broker.routing.binding import NO_ARGUMENTS, Binding, Destination
 from broker.routing.hashing import HashRing
 from broker.routing.headers import HeadersIndex, HeadersMatch
+from broker.routing.labour import Steps
 from broker.routing.topic import TopicTrie
 from broker.routing.type_class import canonical
 
@@ -69,23 +70,28 @@ class Exchange(ABC):
 
     @abstractmethod
     def match(
-        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
-    ) -> Collection[Destination]:
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
         """The destinations of a message, each once, in no particular order.
 
         `headers` and `property_of` are read only by types that are not `cacheable`. The answer is a view that
-        the caller must not change nor keep beyond the next wiring change.
+        the caller must not change nor keep beyond the next wiring change. Raises TooCostly when `steps` do not suffice.
         """
 
     def match_keys(
-        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None
-    ) -> Collection[Destination]:
+        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
         """The destinations of a message with several keys (routing key, then CC and BCC), each destination once."""
         if len(routing_keys) == 1:
-            return self.match(routing_keys[0], headers, property_of)
+            return self.match(routing_keys[0], headers, property_of, steps)
         found: set[Destination] = set()
         for key in routing_keys:
-            found.update(self.match(key, headers, property_of))
+            matched = self.match(key, headers, property_of, steps)
+            if steps is not None:
+                steps.take(1 + len(matched))
+            found.update(matched)
         return found
 
     @abstractmethod
@@ -119,8 +125,9 @@ class DirectExchange(Exchange):
         self._by_key: dict[str, _Counted] = {}
 
     def match(
-        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
-    ) -> Collection[Destination]:
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
         return self._by_key.get(routing_key, _NONE)
 
     def _add(self, binding: Binding) -> None:
@@ -144,13 +151,15 @@ class FanoutExchange(Exchange):
         self._counted = _Counted()
 
     def match(
-        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
-    ) -> Collection[Destination]:
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
         return self._counted
 
     def match_keys(
-        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None
-    ) -> Collection[Destination]:
+        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
         return self._counted
 
     def _add(self, binding: Binding) -> None:
@@ -170,9 +179,10 @@ class TopicExchange(Exchange):
         self._trie: TopicTrie[Destination] = TopicTrie()
 
     def match(
-        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
-    ) -> Collection[Destination]:
-        return self._trie.match(routing_key)
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
+        return self._trie.match(routing_key, steps)
 
     def _add(self, binding: Binding) -> None:
         self._trie.bind(binding.routing_key, binding.destination)
@@ -194,14 +204,16 @@ class HeadersExchange(Exchange):
         self._index: HeadersIndex[Destination] = HeadersIndex()
 
     def match(
-        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
-    ) -> Collection[Destination]:
-        return self._index.find(headers)
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
+        return self._index.find(headers, steps)
 
     def match_keys(
-        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None
-    ) -> Collection[Destination]:
-        return self.match("", headers)
+        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
+        return self.match("", headers, None, steps)
 
     def _add(self, binding: Binding) -> None:
         self._index.add(HeadersMatch(binding.arguments), binding.destination)
@@ -230,8 +242,9 @@ class ConsistentHashExchange(Exchange):
         self._ring: HashRing[Destination] = HashRing(lambda destination: destination.label)
 
     def match(
-        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None
-    ) -> Collection[Destination]:
+        self, routing_key: str, headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
         hashed: object = routing_key
         if self._header is not None:
             hashed = None if headers is None else headers.get(self._header)
@@ -241,10 +254,11 @@ class ConsistentHashExchange(Exchange):
         return _NONE if chosen is None else (chosen,)
 
     def match_keys(
-        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None
-    ) -> Collection[Destination]:
+        self, routing_keys: Sequence[str], headers: Headers | None = None, property_of: PropertyOf | None = None,
+        steps: Steps | None = None,
+    ) -> Collection[Destination]:  # fmt: skip
         # RabbitMQ hashes the first routing key only: a CC key does not make a second copy
-        return self.match(routing_keys[0], headers, property_of)
+        return self.match(routing_keys[0], headers, property_of, steps)
 
     # The cluster map decided which keys are weights; what it ordered is folded and never refused. Weight 0 is none.
 

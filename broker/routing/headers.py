@@ -12,11 +12,16 @@ the same by type class (see `type_class`).
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+from broker.routing.labour import Steps
 from broker.routing.type_class import VOID, Canonical, canonical
 
 D = TypeVar("D", bound=Hashable)
+
+_GROUP_STEPS: Final = 4
+_CONDITION_STEPS: Final = 2
+"""What a look at a group takes, and each of its conditions."""
 
 
 class HeadersMatch:
@@ -106,9 +111,11 @@ class HeadersIndex(Generic[D]):
             if not self._named[name]:
                 del self._named[name]
 
-    def find(self, headers: Mapping[str, object] | None) -> set[D]:
-        """The destinations of a message with these headers (None: it has none)."""
+    def find(self, headers: Mapping[str, object] | None, steps: Steps | None = None) -> set[D]:
+        """The destinations of a message with these headers (None: it has none). Raises TooCostly."""
+        steps = Steps() if steps is None else steps
         found = set(self._always.destinations) if self._always is not None else set()
+        steps.take(len(found))
         values = {name: canonical(value) for name, value in (headers or {}).items() if name in self._named}
         for name, value in values.items():
             under = self._under.get(name)
@@ -116,7 +123,9 @@ class HeadersIndex(Generic[D]):
                 continue
             for wanted in dict.fromkeys((value, VOID)):
                 for group in under.get(wanted, ()):
+                    steps.take(_GROUP_STEPS + _CONDITION_STEPS * len(group.match.conditions))
                     if not group.match.everything or group.match.meets(values):
+                        steps.take(len(group.destinations))
                         found.update(group.destinations)
         return found
 

@@ -37,12 +37,15 @@ from typing import Any, Generic, TypeVar
 
 from broker.routing.binding import NO_ARGUMENTS, Binding, Destination
 from broker.routing.exchange import EXCHANGE_TYPES, Exchange, PropertyOf
+from broker.routing.labour import STEPS_MAX, Labour, Steps, TooCostly
 from broker.routing.route_cache import RouteCache
 
 Q = TypeVar("Q")
 
 DEFAULT_EXCHANGE = ""
 CACHE_HALF_BYTES_MAX = 4 * 1024 * 1024
+_EXCHANGE_STEPS = 20
+_DESTINATION_STEPS = 4
 _ENTRY_BYTES = 400
 """About what an entry of the cache takes without its key's text and its queues."""
 
@@ -108,9 +111,17 @@ class Router(Generic[Q]):
     is older than `generation`.
     """
 
-    __slots__ = ("_by_destination", "_cache", "_exchanges", "_key_free", "_queues", "_resolve", "generation")
+    __slots__ = ("_by_destination", "_cache", "_exchanges", "_key_free", "_queues", "_resolve", "generation", "labour")
 
-    def __init__(self, resolve: Callable[[str], Q | None], cache_half_bytes_max: int = CACHE_HALF_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        resolve: Callable[[str], Q | None],
+        cache_half_bytes_max: int = CACHE_HALF_BYTES_MAX,
+        labour: Labour | None = None,
+    ) -> None:
+        self.labour = labour or Labour()
+        """Counts what routes cost."""
+
         self.generation = 0
         """Raised by every change of the wiring."""
 
@@ -220,7 +231,7 @@ class Router(Generic[Q]):
         `headers_thunk` gives the message's headers and is called at most once, and only when an exchange on
         the way reads them; `property_of` reads a basic property by name for `hash-property`. `cc_keys` are
         the further keys of the CC and BCC headers (amqp-rules 5.6); routes of messages with such keys are not
-        cached.
+        cached. Raises TooCostly for one that would take too many steps (see `labour`).
         """
         if cc_keys:
             return self._walk(exchange, (routing_key, *cc_keys), headers_thunk, property_of)[0]
@@ -242,6 +253,20 @@ class Router(Generic[Q]):
             self._cache.put(cache_key, route, size_bytes)
         return route
 
+    def reach(
+        self,
+        exchange: str,
+        routing_key: str,
+        headers_thunk: Callable[[], Mapping[str, object] | None] | None = None,
+        cc_keys: Sequence[str] = (),
+        property_of: PropertyOf | None = None,
+    ) -> Route[Q]:
+        """As `route`, for what the broker itself publishes: one that costs too much leads nowhere."""
+        try:
+            return self.route(exchange, routing_key, headers_thunk, cc_keys, property_of)
+        except TooCostly:
+            return Route(uncacheable=True)
+
     def _walk(
         self,
         exchange: str,
@@ -249,7 +274,24 @@ class Router(Generic[Q]):
         headers_thunk: Callable[[], Mapping[str, object] | None] | None,
         property_of: PropertyOf | None,
     ) -> tuple[Route[Q], bool]:
-        """The route, and whether it would be the same for any other key."""
+        """The route, and whether it would be the same for any other key. Raises TooCostly."""
+        steps = Steps()
+        try:
+            return self._walked(exchange, keys, headers_thunk, property_of, steps)
+        except TooCostly:
+            self.labour.refused += 1
+            raise
+        finally:
+            self.labour.done += STEPS_MAX - steps.left
+
+    def _walked(
+        self,
+        exchange: str,
+        keys: Sequence[str],
+        headers_thunk: Callable[[], Mapping[str, object] | None] | None,
+        property_of: PropertyOf | None,
+        steps: Steps,
+    ) -> tuple[Route[Q], bool]:
         if exchange == DEFAULT_EXCHANGE:
             return self._resolved({key for key in keys if key in self._queues}, False, False), False
         first = self._exchanges.get(exchange)
@@ -267,7 +309,8 @@ class Router(Generic[Q]):
                     headers = headers_thunk()
                 uncacheable = True
             key_free = key_free and wired.exchange.key_free
-            destinations = wired.exchange.match_keys(keys, headers, property_of)
+            destinations = wired.exchange.match_keys(keys, headers, property_of, steps)
+            steps.take(_EXCHANGE_STEPS + _DESTINATION_STEPS * len(destinations))
             following: list[str] = []
             for name, is_exchange in destinations:
                 if is_exchange:

@@ -9,7 +9,8 @@ nodes:
   to its `*` child, and every plain node has one parent, so no node is entered twice in one step;
 - a *hash* node (the end of a `#` edge) swallows words without moving, so once reached it stays reached.
 
-A step looks at each reached node once, so a match costs at most words x nodes whatever the patterns are.
+A step looks at each reached node once, so a match costs at most words x nodes whatever the patterns are. That may still
+be much (512 patterns of `#` and a hundred `*` keep 50,000 nodes reached), so a match has a budget (see `labour`).
 Repeated hashes say no more than one (`#.#` is `#`) and are collapsed when a pattern is stored.
 
 The empty key has no words at all: it is matched by the empty pattern and by `#`, and by nothing else, above
@@ -21,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
+
+from broker.routing.labour import Steps
 
 D = TypeVar("D", bound=Hashable)
 
@@ -129,14 +132,20 @@ class TopicTrie(Generic[D]):
             path[-1].cut(word)
         return True
 
-    def match(self, key: str) -> set[D]:
-        """Every destination with a pattern that matches the key, each once."""
+    def match(self, key: str, steps: Steps | None = None) -> set[D]:
+        """Every destination with a pattern that matches the key, each once. Each look at a node takes one of `steps`;
+        raises TooCostly when they do not suffice."""
+        steps = Steps() if steps is None else steps
+        left = steps.left
         plain = [self._root]
         hashes: list[_Node[D]] = []
         if self._root.any_words is not None:
             hashes.append(self._root.any_words)
         reached: set[int] | None = None  # ids of `hashes`, made when a second one appears
         for word in split_words(key):
+            left -= len(plain) + len(hashes)
+            if left < 0:
+                steps.take(steps.left - left)
             following: list[_Node[D]] = []
             for node in plain:
                 if node.children is not None and (child := node.children.get(word)) is not None:
@@ -158,13 +167,13 @@ class TopicTrie(Generic[D]):
                         reached.add(id(swallower))
                         hashes.append(swallower)
             if not plain and not hashes:
+                steps.left = left
                 return set()
+        steps.left = left
         found: set[D] = set()
-        for node in plain:
+        for node in (*plain, *hashes):
             if node.destinations is not None:
-                found.update(node.destinations)
-        for node in hashes:
-            if node.destinations is not None:
+                steps.take(len(node.destinations))
                 found.update(node.destinations)
         return found
 

@@ -38,6 +38,7 @@ from broker.routing.router import Route
 from broker.session import consuming, declaring, publishing, transacting
 from broker.session.confirms import Confirms
 from broker.session.counts import ChannelCounts
+from broker.session.dividing import STEPS_AT_ONCE, divided, give_back
 from broker.session.unanswered import Asked, review
 from cluster.authorization import PermissionKind, TopicPermissionKind
 from cluster.commands import AnyCommand
@@ -152,8 +153,14 @@ class Channel:
     def resume(self) -> None:
         """Takes up the waiting events, until one of them parks the channel again."""
         waiting, self.parked, self.asked = self.parked, None, None
+        connection, labour = self.connection, self.connection.node.labour
+        connection.until = until = labour.done + STEPS_AT_ONCE
         try:
             while waiting and not self.is_parked:
+                if labour.done > until:
+                    self.parked = waiting
+                    connection.node.soon(self.resume)
+                    return
                 event = waiting.popleft()
                 self.connection.parked_bytes -= _weight(event)
                 if self.connection.channels.get(self.number) is not self:
@@ -162,6 +169,7 @@ class Channel:
                     self._closing(event)
                 else:
                     self._handle(event)
+                waiting.extendleft(divided(connection))
         except ConnectionFault as fault:
             self.connection.fail(fault, self.number)
             return
@@ -373,8 +381,7 @@ class Channel:
         if self.transaction is not None:
             self.transaction.abandon(counted)
             self.transaction = None
-        for _, consumer, seq in self.ledger.drain():
-            node.setting_aside.work(consumer.ring.owner, consumer.ring.owner.requeue, seq, counted)
+        give_back(node, self.ledger.drain(), requeue=True, counted=counted)
         if self.traced is not None:
             self.traced.settled(0, True, "closed")
         if self.reply_key:

@@ -13,6 +13,7 @@ what a client does wrong ends its channel or its connection, with the code of am
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,7 @@ from broker.amqp.layout import Method
 from broker.node.elsewhere import DRAINED, moving_text
 from broker.session import handshake
 from broker.session.channel import Channel
+from broker.session.dividing import take
 from broker.session.rights import AccountRights, Rights
 from broker.session.state import State
 from broker.session.virtual_exchanges import only_asks
@@ -78,9 +80,9 @@ class Connection:
     __slots__ = (
         "_blocked_told", "_closed_at_ms", "_congested", "_held", "_last_heard_ms", "_last_sent_ms",
         "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
-        "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "loopback", "mechanism", "node", "opened_at_ms",
-        "out", "parked_bytes", "partial_bytes", "paused_since_ms", "peer", "peer_identity", "publishes", "reading",
-        "rights", "state", "topic_authorization", "until_ms", "user", "vhost",
+        "divided", "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "loopback", "mechanism", "node",
+        "opened_at_ms", "out", "parked_bytes", "partial_bytes", "paused_since_ms", "peer", "peer_identity", "publishes",
+        "reading", "rest", "rights", "state", "topic_authorization", "until", "until_ms", "user", "vhost",
     )  # fmt: skip
 
     def __init__(self, node: Node, peer: str, loopback: bool, now_ms: int, peer_identity: str | None = None) -> None:
@@ -110,6 +112,9 @@ class Connection:
         self.heartbeat_s = 0
         self.publishes = False
         self.partial_bytes = 0
+        self.rest: deque[Any] | None = None  # events that wait for the node's next turn (`dividing`)
+        self.divided: Published | None = None
+        self.until = 0  # when the node has done so much (`Labour.done`), what is left of a batch waits
         self.parked_bytes = 0
         self._held: list[Any] = []  # came while the password was checked
         self.exclusive_queues = False
@@ -134,10 +139,7 @@ class Connection:
         if self.state is State.HEADER:
             data = self._header(bytes(data))
         if data and not self.ended():
-            for event in self.decoder.feed(data, now_ms):
-                self._event(event)
-                if self.ended():
-                    break
+            take(self, self.decoder.feed(data, now_ms))
         if self.decoder.partial_bytes != self.partial_bytes:
             self._holds(self.decoder.partial_bytes)
         if self.out.size:
@@ -177,7 +179,8 @@ class Connection:
         self._end("flush")
         return b""
 
-    def _event(self, event: Any) -> None:
+    def handle(self, event: Any) -> None:
+        """One event of the decoder."""
         try:
             kind = type(event)
             if self.state is State.CHECKING:
@@ -208,7 +211,7 @@ class Connection:
     def take_up(self, event: Published | Acked | MethodReceived) -> None:
         """An event that waited in a channel which is gone by now."""
         if not self.ended():
-            self._event(event)
+            self.handle(event)
 
     def _open_channel(self, event: Published | Acked | MethodReceived) -> Channel:
         if type(event) is not MethodReceived or event.payload[:4] != b"\x00\x14\x00\x0a":
@@ -268,7 +271,7 @@ class Connection:
         held, self._held = self._held, []
         for event in held:
             if not self.ended():
-                self._event(event)
+                self.handle(event)
         self.review_reading()
 
     def count_login(self, user: str, ok: bool) -> None:
@@ -521,6 +524,7 @@ class Connection:
             and self.state is not State.CHECKING
             and self.parked_bytes < PARKED_BYTES_MAX
             and not self.out.paused
+            and not self.rest
         )
         if reading != self.reading:
             self.reading = reading

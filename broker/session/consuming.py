@@ -18,6 +18,7 @@ from broker.queues.ring import Consumer
 from broker.queues.subscription import Subscription
 from broker.queues.watch import Delivery
 from broker.session.declaring import MEMORY, REPLY_TO, check_memory, clean
+from broker.session.dividing import give_back
 from broker.session.leases import boolean, reader
 from broker.streams import consuming as streams
 from cluster.stream_settings import STREAM
@@ -66,12 +67,7 @@ def _give_back(channel: Channel, tag: int, multiple: bool, requeue: bool, counte
     entries = channel.ledger.collect(tag, multiple)
     if entries is None:
         raise precondition_failed(f"unknown delivery tag {tag}")
-    for _, consumer, seq in entries:
-        if requeue:
-            consumer.ring.owner.requeue(seq, counted)
-        else:
-            consumer.ring.owner.reject(seq)
-        consumer.ring.mark()
+    give_back(channel.connection.node, entries, requeue=requeue, counted=counted)
 
 
 def _nack(channel: Channel, method: methods.BasicNack) -> None:
@@ -88,9 +84,7 @@ def _recover(channel: Channel, method: methods.BasicRecover) -> None:
         raise not_implemented("requeue=false")
     if channel.traced is not None:
         channel.traced.settled(0, True, "requeue")
-    for _, consumer, seq in channel.ledger.drain():
-        consumer.ring.owner.requeue(seq, False)
-        consumer.ring.mark()
+    give_back(channel.connection.node, channel.ledger.drain(), requeue=True, counted=False)
     if isinstance(method, methods.BasicRecover):
         channel.send(methods.BasicRecoverOk())
 

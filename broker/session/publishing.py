@@ -28,10 +28,12 @@ from broker.amqp.layout import Method
 from broker.queues.face import QueueFace
 from broker.queues.ticket import Ticket
 from broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
+from broker.routing.labour import TooCostly
 from broker.routing.router import Route
 from broker.session.confirms import Confirms
 from broker.session.counts import ExchangeCounts
 from broker.session.declaring import REPLY_TO
+from broker.session.dividing import DELIVERIES_AT_ONCE, DELIVERY_STEPS, divide
 from broker.session.services import requested
 from broker.session.virtual_exchanges import VIRTUAL_EXCHANGES
 from broker.transactions.onward import route_of
@@ -82,10 +84,16 @@ def publish(channel: Channel, event: Published) -> None:
     if route.onward is not None:
         _stage_rows(channel, event, route, route.onward)
     elif route.uncacheable or (event.flags & LOOKED_INTO and _looks_into(event)):
-        for message in event.messages:
+        labour, until = node.labour, channel.connection.until
+        for place, message in enumerate(event.messages, 1):
             own, own_route, named = _one(channel, event, message)
             _stage_or_send(channel, own_route, (own,), event.mandatory, named)
+            if labour.done > until and place < len(event.messages):
+                divide(channel.connection, event, place)
+                return
     else:
+        if len(event.messages) * len(route.targets) > DELIVERIES_AT_ONCE and len(event.messages) > 1:
+            divide(channel.connection, event, max(1, DELIVERIES_AT_ONCE // len(route.targets)))
         _stage_or_send(channel, route, event.messages, event.mandatory)
 
 
@@ -102,13 +110,21 @@ def _permitted(channel: Channel, event: Published) -> Route[QueueFace]:
     channel.check("write", "exchange", exchange)
     if not exchange and key.startswith(REPLY_TO + "."):
         return Route(uncacheable=True)
-    route = vhost.router.route(exchange, key, lambda: None)
+    route = _affordable(vhost.router.route, exchange, key, lambda: None)
     if not route.found_exchange:
         raise not_found(f"no exchange '{exchange}' in vhost '{vhost.name}'")
     if route.internal:
         raise access_refused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
     channel.check_topic("write", exchange, key)
     return route
+
+
+def _affordable(find: Callable[..., Route[QueueFace]], *asked: Any) -> Route[QueueFace]:
+    """A route, or 406 for one that costs too much."""
+    try:
+        return find(*asked)
+    except TooCostly as error:
+        raise precondition_failed(str(error)) from None
 
 
 def _staging_route(channel: Channel, segment: Segment, key: str) -> Route[QueueFace]:
@@ -121,7 +137,7 @@ def _staging_route(channel: Channel, segment: Segment, key: str) -> Route[QueueF
         raise access_refused(f"exchange '{segment.name}' in vhost '{vhost.name}' is committed")
     targets = () if segment.discards else (vhost.staging[segment.name],)
     route = Route(tuple(target.name for target in targets), targets)
-    route.onward = vhost.router.route(segment.target, key, lambda: None)
+    route.onward = _affordable(vhost.router.route, segment.target, key, lambda: None)
     return route
 
 
@@ -132,17 +148,27 @@ def _stage_rows(channel: Channel, event: Published, route: Route[QueueFace], onw
         raise precondition_failed(f"exchange '{event.exchange}' takes nothing on a transactional channel")
     messages: Sequence[Message] = event.messages
     looked_into = bool(event.flags & LOOKED_INTO) and _looks_into(event)
+    labour, until = channel.connection.node.labour, channel.connection.until
     if looked_into:
-        messages = [_one(channel, event, message)[0] for message in messages]
+        looked_at: list[Message] = []
+        for message in event.messages:
+            looked_at.append(_one(channel, event, message)[0])
+            if labour.done > until and len(looked_at) < len(event.messages):
+                divide(channel.connection, event, len(looked_at))
+                break
+        messages = looked_at
     messages = [message if message.persistent else _lasting(message) for message in messages]
     mandatory = event.mandatory and bool(route.targets)
     if mandatory and (looked_into or onward.uncacheable):
         vhost = channel.connection.vhost
         assert vhost is not None, "a channel is opened after its connection"
         target = vhost.segments[event.exchange].target
-        for message in messages:
-            found = route_of(vhost.router, target, message)
+        for place, message in enumerate(messages, 1):
+            found = _affordable(route_of, vhost.router, target, message)
             _stage(channel, route if found.targets else Route(), (message,), mandatory)
+            if not looked_into and labour.done > until and place < len(messages):
+                divide(channel.connection, event, place)
+                return
     else:
         _stage(channel, Route() if mandatory and not onward.targets else route, messages, mandatory)
 
@@ -212,9 +238,10 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
         topic = exchange if segment is None else segment.target  # where its rows go when they are committed
         for each in (*copies, *blind):
             channel.check_topic("write", topic, each)
-    route = vhost.router.route(
-        exchange, key, lambda: properties.headers, (*copies, *blind), lambda name: getattr(properties, name, None)
-    )
+    route = _affordable(
+        vhost.router.route, exchange, key, lambda: properties.headers, (*copies, *blind),
+        lambda name: getattr(properties, name, None),
+    )  # fmt: skip
     if blind or changed is not properties:
         message = _rebuilt(message, changed, HAS_BCC if blind else 0)
     return message, route, _named(properties.headers)
@@ -257,6 +284,7 @@ def send(
 ) -> None:
     """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered."""
     node = channel.connection.node
+    node.labour.done += DELIVERY_STEPS * len(messages) * len(route.targets)
     messages = depart(channel, route, messages, mandatory, ticket)
     if ticket is not None:
         ticket.counts = route.counts

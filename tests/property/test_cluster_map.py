@@ -147,7 +147,8 @@ COMMANDS: st.SearchStrategy[c.AnyCommand] = st.one_of(
         c.SetVhostLimits,
         vhost=VHOSTS,
         queues_max=st.sampled_from([None, -1, 0, 2]),
-        only=st.sampled_from([(), ("queues_max",), ("connections_max",)]),
+        bindings_max=st.sampled_from([None, -1, 0, 2]),
+        only=st.sampled_from([(), ("queues_max",), ("connections_max",), ("bindings_max",)]),
     ),
     st.builds(c.ClearVhostLimits, vhost=VHOSTS),
 )

@@ -396,6 +396,26 @@ def test_queue_limits(world: World) -> None:
     assert world.map.vhost_limits("/").queues_max is None
 
 
+def test_binding_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bind(key: str) -> None:
+        world.do(c.Bind(vhost="/", source="amq.topic", destination="q", destination_kind="queue", routing_key=key))
+
+    world.queue("q")
+    world.do(c.SetVhostLimits(vhost="/", bindings_max=1))
+    bind("a")
+    with pytest.raises(LimitReached) as caught:
+        bind("b")
+    assert caught.value.text == "cannot bind to exchange 'amq.topic': binding limit in vhost '/' (1) is reached"
+    bind("a")
+    world.do(c.SetVhostLimits(vhost="/", bindings_max=-1))
+    bind("b")
+    world.do(c.ClearVhostLimits(vhost="/"))
+    monkeypatch.setattr("cluster.topology.BINDINGS_MAX", 3)
+    bind("c")
+    with pytest.raises(LimitReached):
+        bind("d")
+
+
 def test_policies_change_settings(world: World) -> None:
     queue = world.queue("q")
     world.do(c.PutPolicy(vhost="/", name="p", pattern="^q", definition={"max-length": 7}))

@@ -13,6 +13,7 @@ const QUEUE_TYPES: [string, string][] = [
 const LIMITS: [string, string][] = [
   ["max-queues", "max-queues: queues in it"],
   ["max-connections", "max-connections: connections to it"],
+  ["max-bindings", "max-bindings: bindings in it"],
 ];
 
 export function Vhosts({ me }: { me: Me }) {

@@ -1,0 +1,46 @@
+"""What one turn of a node leaves to the next one, because it was enough work (`broker.queues.effort`, `dividing`)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.queues.queue import Queue
+from broker.session.dividing import STEPS_AT_ONCE
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+
+class Postponed:
+    """Of one node.
+
+    soon    connections and channels with events that wait, in order; each says how it goes on
+    later   queues that have more to do
+    """
+
+    __slots__ = ("_node", "later", "soon")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.soon: deque[Callable[[], None]] = deque()
+        self.later: dict[Queue, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.soon or self.later)
+
+    def begin_turn(self) -> None:
+        """Takes up some of it: of the clients, until that is as much work as a turn may be."""
+        node = self._node
+        node.effort.renew()
+        until = node.labour.done + STEPS_AT_ONCE
+        for _ in range(len(self.soon)):
+            self.soon.popleft()()
+            if node.labour.done > until:
+                break
+        if self.later:
+            later, self.later = self.later, {}
+            for queue in later:
+                if node.queues.get(queue.entity.queue_id) is queue:
+                    queue.ring.mark()

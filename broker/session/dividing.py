@@ -1,0 +1,86 @@
+"""What one read brings, or a channel has waiting, is handled a part at a time when it is much work.
+
+A read is a few hundred kilobytes, and so are thousands of publishes; each may look for a route of its own, or go to
+thousands of queues; and one frame may return all that a channel holds. While they are handled nobody else is served. So
+after STEPS_AT_ONCE (`broker.routing.labour`) the rest waits for the node's next turn, in its order, and the connection
+is not read before. A batch whose messages alone are so much is divided, too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp.codec import Published
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.session.connection import Connection
+
+STEPS_AT_ONCE: Final = 200_000
+DELIVERY_STEPS: Final = 2
+"""A message that goes into a queue."""
+DELIVERIES_AT_ONCE: Final = STEPS_AT_ONCE // DELIVERY_STEPS
+RETURNS_AT_ONCE: Final = 5_000
+
+
+def take(connection: Connection, events: Sequence[Any]) -> None:
+    """Handles events, or the first of them; the others are taken up in later turns."""
+    if connection.rest:
+        connection.rest.extend(events)
+        return
+    labour = connection.node.labour
+    connection.until = until = labour.done + STEPS_AT_ONCE
+    for place, event in enumerate(events, 1):
+        connection.handle(event)
+        if connection.ending is not None:
+            return
+        if labour.done > until or connection.divided is not None:
+            left = divided(connection)
+            left.extend(events[place:])
+            if left:
+                connection.rest = left
+                connection.review_reading()
+                connection.node.soon(lambda: go_on(connection))
+            return
+
+
+def go_on(connection: Connection) -> None:
+    """It is this connection's turn again."""
+    rest, connection.rest = connection.rest, None
+    if rest and connection.ending is None:
+        take(connection, list(rest))
+        connection.review_reading()
+
+
+def divided(connection: Connection) -> deque[Any]:
+    """The part of a batch that was left, to be handled before anything else of its connection."""
+    rest, connection.divided = connection.divided, None
+    return deque() if rest is None else deque((rest,))
+
+
+def divide(connection: Connection, event: Published, count: int) -> None:
+    """Leaves `count` messages in the batch, of which there are more; the others wait."""
+    rest = Published(event.channel, event.address, event.mandatory, event.immediate)
+    rest.messages = event.messages[count:]
+    event.messages = event.messages[:count]
+    rest.flags = event.flags
+    rest.size = sum(len(message.payload) for message in rest.messages)
+    event.size -= rest.size
+    connection.divided = rest
+
+
+def give_back(node: Node, entries: Sequence[tuple[Any, Any, int]], *, requeue: bool, counted: bool) -> None:
+    """Deliveries of a ledger return to their queues, or are rejected; of very many some in later turns."""
+    for _, consumer, seq in entries[:RETURNS_AT_ONCE]:
+        queue = consumer.ring.owner
+        if requeue:
+            node.setting_aside.work(queue, queue.requeue, seq, counted)
+        else:
+            node.setting_aside.work(queue, queue.reject, seq)
+        consumer.ring.mark()
+    rest = entries[RETURNS_AT_ONCE:]
+    if rest:
+        node.labour.done += STEPS_AT_ONCE
+        node.soon(lambda: give_back(node, rest, requeue=requeue, counted=counted))
