@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from statistics import median
 
 import psutil
 from pika import spec
@@ -110,6 +111,7 @@ async def test_consumer_that_never_reads(make_node: MakeNode) -> None:
     node = make_node({"limits.stalled_write_s": 2}).start()
     publisher = await filled(node, "deep", 30_000, 10_000)
     async with bystander(node) as took_s, Peak(node) as peak:
+        await until(lambda: len(took_s) == 20, "round trips beside nobody")
         stalled = await Client.open(node.port)
         channel = await stalled.channel()
         # a delivery that arrives before the pause is no harm
@@ -122,7 +124,8 @@ async def test_consumer_that_never_reads(make_node: MakeNode) -> None:
         await until(lambda: connections_of(node) == 2, "the cut", 15)
         stalled.abandon()
     assert peak.bytes < 128 * MIB, f"{peak.bytes / MIB:.0f} MiB, whatever the backlog"
-    assert sorted(took_s)[len(took_s) // 2] < 0.1
+    alone_s, beside_s = median(took_s[:20]), median(took_s[20:])
+    assert beside_s < max(0.1, 5 * alone_s), "on a busy machine both are slow"
     back = await publisher.call(spec.Queue.Declare(queue="deep", passive=True))
     assert back.message_count == 30_000
     assert back.consumer_count == 0
