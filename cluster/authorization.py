@@ -27,6 +27,11 @@ DEFAULT_EXCHANGE_RESOURCE: Final = "amq.default"
 _VARIABLE: Final = re.compile(r"\{(username|vhost|client_id)\}")
 
 
+def principal(name: str, by_token: bool) -> str:
+    """Who somebody is where accounts and users of tokens stand in one list: equal names make them not the same."""
+    return f"{name} (by token)" if by_token else name
+
+
 def check_pattern(pattern: str, kind: str) -> None:
     """Raise 406 unless the pattern can be used."""
     try:

@@ -181,7 +181,7 @@ class _Shell:
     async def seer(self, request: Request) -> Seer:
         """Who asks. Refused when nobody signs in."""
         seer = local.seer_of(request, self._mirror.map) or await self._signing_in.seer(request)
-        request.scope[SEER] = seer.name
+        request.scope[SEER] = seer.principal
         return seer
 
     async def _reading(self, request: Request) -> Reading:

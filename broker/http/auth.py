@@ -143,7 +143,7 @@ class SignIn:
         return _cookie(request, "", 0)
 
     def _allowed(self, request: Request, seer: Seer) -> Seer:
-        request.scope[SEER] = seer.name
+        request.scope[SEER] = seer.principal
         seer.require(MANAGEMENT)
         return seer
 

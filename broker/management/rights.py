@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from broker.census.rows import ConnectionRow
-from cluster.authorization import PermissionKind
+from cluster.authorization import PermissionKind, principal
 from cluster.entities import User
 from cluster.view import ClusterView
 
@@ -125,6 +125,11 @@ class Seer:
     def sees_all_vhosts(self) -> bool:
         """Whether no vhost is closed to it."""
         return all(self.enters(vhost.name) for vhost in self._map.vhosts())
+
+    @property
+    def principal(self) -> str:
+        """Who it is to an audit."""
+        return principal(self.name, bool(self.token))
 
     def is_own(self, row: ConnectionRow) -> bool:
         """Whether it is a connection of this user: an account's, or one of a token's user. That both have the same name

@@ -38,6 +38,7 @@ from broker.session.dividing import take
 from broker.session.rights import AccountRights, Rights
 from broker.session.state import State
 from broker.session.virtual_exchanges import only_asks
+from cluster.authorization import principal
 
 if TYPE_CHECKING:
     from broker.node.core import Node
@@ -500,7 +501,7 @@ class Connection:
     @property
     def principal(self) -> str:
         """Who it is where accounts and users of tokens are told apart: what is theirs stays theirs."""
-        return f"{self.user}{PRINCIPAL_MARK}" if self.by_token else self.user
+        return principal(self.user, self.by_token)
 
     @property
     def _alarms(self) -> list[str]:
@@ -572,9 +573,6 @@ class Connection:
         elif now_ms - self._last_heard_ms > self.heartbeat_s * 2000:
             self.node.log_cut(self, f"missed heartbeats, timeout {self.heartbeat_s} s")
             self._end("abort")
-
-
-PRINCIPAL_MARK: Final = " (by token)"
 
 
 class TrustedConnection(Connection):

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from broker.oauth2.tokens import Tokens
+from broker.server.audit import Audit, AuditOptions
+from broker.server.log import NodeLog
 from cluster import commands as c
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
@@ -66,6 +68,18 @@ async def test_connections_of_an_account_of_the_same_name_are_not_its_own(bearer
     monitors = a.token(sub="guest", scope="mq.tag:monitoring mq.read:%2F/*")
     assert (await bearer.ask(monitors, f"/api/connections/{own}")).status_code == 200
     assert (await bearer.ask(monitors, f"/api/connections/{own}", "DELETE")).status_code == 401
+
+
+async def test_an_audit_tells_a_token_from_an_account(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_bytes(a.key_set())
+    said: list[Any] = []
+    audit = Audit("n", AuditOptions(), NodeLog(lambda _level, _event, facts: said.append(facts["user"])))
+    tokens = Tokens(a.options(keys_file=tmp_path / "keys.json"), time.time, _unsaid)
+    client = Client(recorded_place(), tokens=tokens, audit=audit)
+    headers = {"authorization": "Bearer " + a.token(sub="guest").decode()}
+    assert (await client.http.put("/api/vhosts/new", headers=headers, json={})).status_code == 201
+    assert (await client.ask("PUT", "/api/vhosts/newer", body="{}")).status_code == 201
+    assert said == ["guest (by token)", "guest"]
 
 
 async def test_an_administrator_by_token_administers(bearer: Bearer) -> None:
