@@ -181,6 +181,10 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """The oldest ALERTS_TOLD_MAX of them."""
     alerts_count: int = 0
     """All of them."""
+    loop_held: int = 0
+    """Total of events that held the loop for 100 ms or longer."""
+    routes_refused: int = 0
+    """Total of publishes and other messages whose route would have cost too much."""
 
     @property
     def key(self) -> Key:

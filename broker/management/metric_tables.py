@@ -136,6 +136,8 @@ OWN_NODE: Final = (
     Of("leased", GAUGE, "1: the node holds a lease; 0: it is cut off", lambda r: r.leased),
     Of("lease_left_seconds", GAUGE, "Until the lease ends without a beat", lambda r: r.lease_left_ms / 1000),
     Of("loop_lag_seconds", GAUGE, "How late the loop was since the last sample", lambda r: r.loop_lag_ms / 1e3),
+    Of("loop_held_total", COUNTER, "Events that held the loop for 100 ms or longer", lambda r: r.loop_held),
+    Of("routes_refused_total", COUNTER, "Messages whose route would have cost too much", lambda r: r.routes_refused),
     Of("alerts_held", GAUGE, "Conditions that an operator must see", lambda r: r.alerts_count),
     Of("draining", GAUGE, "1: the node gives its queues away", lambda r: r.draining),
     Of("wiring_index", GAUGE, "Index of the last applied command of the wiring log", lambda r: r.wiring_index),

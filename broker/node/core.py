@@ -170,6 +170,11 @@ class Node:
         self.labour = Labour()
         self.setting_aside = SettingAside(self)
         self.postponed = Postponed(self)
+        self.stopwatch: Callable[[], int] = lambda: 0
+        """ns since some moment; a node without a shell has none."""
+        self.longest: Queue | None = None
+        """Whose turn took longest of those since `longest_ns`, its time, was last set to 0."""
+        self.longest_ns = 0
         self.moving = Moving(self)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
         self._rate_since_ms = 0
@@ -443,11 +448,15 @@ class Node:
             while agenda:
                 due = agenda[:]
                 agenda.clear()
+                at_ns = self.stopwatch()
                 for queue in due:
                     try:
                         queue.turn(now_ms)
                     except Exception as error:
                         self.stumbled(queue, error)
+                    before_ns, at_ns = at_ns, self.stopwatch()
+                    if at_ns - before_ns > self.longest_ns:
+                        self.longest, self.longest_ns = queue, at_ns - before_ns
             moved = self.part is not None and self.part.turn(now_ms)
             if self.watches:
                 moved = self.watching.turn() or moved

@@ -88,10 +88,12 @@ class Client(asyncio.BufferedProtocol):
         shell = self.shell
         self.received_bytes += nbytes
         self.received_reads += 1
+        now_ms = shell.clock.now_ms()
         try:
-            connection.receive(shell.buffer.view[: self._kept + nbytes], shell.clock.now_ms())
+            connection.receive(shell.buffer.view[: self._kept + nbytes], now_ms)
         except Exception as error:
             self.crashed(error)
+        shell.held.read(shell.clock.now_ms() - now_ms, connection)
         shell.received(nbytes)
 
     def pause_writing(self) -> None:

@@ -190,6 +190,8 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
             AlertRow(one.kind, one.subject, one.text, one.since_ms) for one in islice(node.alerts, ALERTS_TOLD_MAX)
         ),
         alerts_count=len(node.alerts),
+        loop_held=shell.held.count,
+        routes_refused=node.labour.refused,
     )
 
 

@@ -164,6 +164,10 @@ class NodeLog:
         else:
             self.say("info", "alert.cleared", alert=kind, subject=subject, text=text)
 
+    def held(self, what: str, took_ms: int, facts: dict[str, Any]) -> None:
+        """The loop stood still for somebody."""
+        self._caused("warning", "loop.held", {"what": what, "took_ms": took_ms, **facts})
+
     def turned_away(self, peer: str, why: str) -> None:
         """A socket was closed before a word was said."""
         self._caused("warning", "client.turned_away", {"peer": peer, "why": why})

@@ -12,14 +12,16 @@ Whatever happens (a socket was read, the disk answered, a timer went off) is han
 Persist comes before send: what stands in a buffer in step 5 promises nothing that the group of step 4 has not yet
 kept, because confirms are tickets until `group_committed`.
 
-A mistake that belongs to one client ends that client (`broker.server.client`). One that does not (a turn that
-fails, a disk that fails) ends the node: what it holds in memory may be wrong, what it has written is not.
+A mistake costs what it belongs to: a client its connection, a queue its turns, another node its link
+(`broker.node.setting_aside`). One that belongs to none of them (a disk that fails, the wiring's fold) ends the node:
+what it holds in memory may be wrong, what it has written is not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -36,6 +38,7 @@ from broker.server.client import Client, ReceiveBuffer, peer_name
 from broker.server.clock import Clock
 from broker.server.copy_forward import CopyForward
 from broker.server.endings import Restart
+from broker.server.held import Held
 from broker.server.imports import Imports
 from broker.server.listener import Listener, peer_identity, tls_context
 from broker.server.log import NodeLog
@@ -91,6 +94,7 @@ class NodeShell:
         self.desk: DeskSocket | None = None
         """None: it has no management process."""
         self.connections_created = 0
+        self.held = Held(log)
         self.started = False
         self.retired = asyncio.Event()
         """The node has left its cluster: whoever waits for `ended` stops it."""
@@ -144,6 +148,7 @@ class NodeShell:
             if (journal := self.storage.journal) is not None:
                 self._copy_forward = CopyForward(journal, self.node, self.loop, self.schedule, self.fail)
                 self._apart = Apart(journal, self.node, self.schedule, self.fail)
+            self.node.stopwatch = time.monotonic_ns
             self._end_spans = begin_spans(options.spans, self.node)
             self.storage.wiring.listen(self._applied)
             Imports(self)
@@ -353,6 +358,7 @@ class NodeShell:
             return
         node = self.node
         now_ms = self.clock.now_ms()
+        node.longest_ns = 0
         try:
             node.turn(now_ms)
             rounds = 0
@@ -378,6 +384,7 @@ class NodeShell:
         wake_ms = node.next_wake_ms
         if wake_ms != self._wake_ms:
             self._wake_at(wake_ms, now_ms)
+        self.held.turn(self.clock.now_ms() - now_ms, node)
 
     @property
     def _rests(self) -> bool:
@@ -401,12 +408,12 @@ class NodeShell:
         assert part is not None, "a member has a part"
         if self.ended.done():
             return
+        now_ms = self.node.now_ms = self.clock.now_ms()
         try:
-            self.node.now_ms = self.clock.now_ms()
             part.hub.received(peer, index, head, payload)
         except Exception as error:
-            self.fail(error)
-            return
+            part.hub.failed(peer, error)
+        self.held.frame(self.clock.now_ms() - now_ms, peer)
         self.received(len(payload))
 
     def _order(self) -> None:

@@ -1,0 +1,50 @@
+"""What held the node's loop: while an event is handled nobody is served and no beat is answered.
+
+Everything that a client or another node can set going is meant to be short (`broker.routing.labour`,
+`broker.queues.effort`). Where something is not, the log names it: the client whose bytes were read, the member that
+said a frame, or the queue whose turn took longest. Time is that of the wall: a machine that is too busy shows, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.server.log import NodeLog
+    from broker.session.connection import Connection
+
+HELD_MS: Final = 100
+
+
+class Held:
+    """Of one node's loop. `count`: events that held it for HELD_MS or longer."""
+
+    __slots__ = ("_log", "count")
+
+    def __init__(self, log: NodeLog) -> None:
+        self._log = log
+        self.count = 0
+
+    def read(self, took_ms: int, connection: Connection) -> None:
+        """A client's bytes were handled."""
+        if took_ms >= HELD_MS:
+            self._say("read", took_ms, peer=connection.peer, user=connection.user)
+
+    def frame(self, took_ms: int, peer: str) -> None:
+        """A frame of another node was carried out."""
+        if took_ms >= HELD_MS:
+            self._say("frame", took_ms, peer=peer)
+
+    def turn(self, took_ms: int, node: Node) -> None:
+        """A turn has ended; `Node.longest` is the queue that took most of it."""
+        if took_ms >= HELD_MS:
+            queue, longest_ns = node.longest, node.longest_ns
+            facts = {}
+            if queue is not None:
+                facts = {"queue": queue.name, "vhost": queue.entity.vhost, "queue_ms": longest_ns // 1_000_000}
+            self._say("turn", took_ms, **facts)
+
+    def _say(self, what: str, took_ms: int, **facts: Any) -> None:
+        self.count += 1
+        self._log.held(what, took_ms, facts)
