@@ -6,6 +6,7 @@ an error, which says what to install.
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def built() -> None:
     if not CHROMIUM.exists():
         pytest.skip("chromium is not installed: apt-get install chromium")
-    done = subprocess.run([ROOT / "scripts/build-web", "--if-needed"], capture_output=True, text=True, timeout=300)
+    script = ROOT / "scripts/build-web"
+    with script.open() as lock:  # of several workers one builds, and the others find it built
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run([script, "--if-needed"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -159,6 +159,7 @@ async def test_a_dead_node_is_replaced(fleet: Fleet) -> None:
     # by the same name, which joins
     await fleet.kill("b")
     fleet.wipe("b")
+    await until(lambda: is_dead(fleet, "a", "b"), "b is known to be dead")
     code, _, err = await fleet.join("b", "a")
     assert code == 0, err
     fleet.launch("b", "--cluster", fleet.at("b"))

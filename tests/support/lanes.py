@@ -12,8 +12,6 @@ from typing import Final
 from xdist.scheduler.loadscope import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from tests import budget
-
 WAITING: Final = ("tests/spark", "tests/browser", "tests/faults", "tests/conformance", "tests/interop", "tests/fuzz")
 SLOW: Final = (
     "tests/spark", "tests/faults/test_membership.py", "tests/conformance[cluster", "tests/conformance[node",
@@ -34,10 +32,9 @@ def unit_of(test: str) -> str:
     return path
 
 
-def order(unit: str, count: int) -> tuple[bool, int, int]:
+def order(unit: str, count: int) -> tuple[int, int]:
     """The key by which units are sorted."""
-    place = next((place for place, start in enumerate(SLOW) if unit.startswith(start)), len(SLOW))
-    return not (budget.BRIEF and unit in budget.mirrors()), place, -count
+    return next((place for place, start in enumerate(SLOW) if unit.startswith(start)), len(SLOW)), -count
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
@@ -51,7 +48,7 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]
     def _assign_work_unit(self, node: WorkerController) -> None:
         waits = node.gateway.id != "gw0"
 
-        def key(unit: str) -> tuple[bool, tuple[bool, int, int]]:
+        def key(unit: str) -> tuple[bool, tuple[int, int]]:
             return unit.startswith(WAITING) != waits, order(unit, len(self.workqueue[unit]))
 
         self.workqueue.move_to_end(min(self.workqueue, key=key), last=False)

@@ -306,6 +306,7 @@ def test_a_few_sparse_segments_wait_until_the_load_is_over(tmp_path: Path, spare
     node.journal.close()
 
 
+@pytest.mark.long
 def test_thin_segments_keep_a_bounded_part_of_the_disk(tmp_path: Path) -> None:
     """One message in fifty stays for good: all else is given back while it goes on."""
     options = replace(SMALL, segment_bytes=16384, checkpoint_bytes=16384, checkpoint_interval_s=1e9)

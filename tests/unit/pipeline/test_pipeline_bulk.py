@@ -308,6 +308,7 @@ def test_a_peer_that_reads_nothing(queue: str, line: Line) -> None:
     publisher.abandon()
 
 
+@pytest.mark.long
 def test_heartbeats_are_sent_while_somebody_waits(broker: Broker, line: Line) -> None:
     """The broker ends a line on which it hears nothing for two of them."""
     connection = Connection(Endpoint("127.0.0.1", line.port), options_for(line.port, **{"amqp.heartbeat": "1"}), "a")
@@ -323,6 +324,7 @@ def test_heartbeats_are_sent_while_somebody_waits(broker: Broker, line: Line) ->
     quiet.close()
 
 
+@pytest.mark.long
 def test_a_line_that_nobody_looked_after_is_replaced_before_its_next_use(
     broker: Broker, queue: str, line: Line
 ) -> None:

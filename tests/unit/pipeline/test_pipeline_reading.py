@@ -148,6 +148,7 @@ def test_a_broker_that_sends_nothing(line: Line, broker: Broker) -> None:
     reader.close()
 
 
+@pytest.mark.long
 def test_a_query_does_not_wait_for_what_it_only_tells(
     broker: Broker, line: Line, stream: str, life: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_query_does_not_wait_for_what_it_only_tells(
     questions.close()
 
 
+@pytest.mark.long
 def test_a_node_that_is_silent_is_not_the_only_one_that_is_asked(broker: Broker, line: Line, stream: str) -> None:
     """As one that is frozen: its connections stand, and it says nothing."""
     both = f"127.0.0.1:{line.port},127.0.0.1:{broker.port}"

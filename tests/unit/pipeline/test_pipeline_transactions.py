@@ -227,6 +227,7 @@ def test_what_is_unavailable_for_a_moment(model: TransactionBroker) -> None:
     assert status(options, "query")["epoch"] == 0
 
 
+@pytest.mark.long
 def test_a_commit_whose_answer_waits_for_a_full_queue_is_patient(broker: TransactionNode) -> None:
     """The broker holds the answer back while rows of an earlier batch are on their way, whatever a confirm may take."""
     options = options_for(broker, exchange="full", publisherConfirmTimeoutMs="1000")

@@ -51,6 +51,7 @@ async def test_publish_confirm_consume_acknowledge(start: Any, connect: Any, tmp
     await until(lambda: queue.ring.ready == queue.ring.unacked == 0)
 
 
+@pytest.mark.long
 async def test_a_restart_finds_what_was_confirmed(start: Any, connect: Any, tmp_path: Path) -> None:
     for round_ in range(3):
         shell = await start(data_dir=tmp_path)

@@ -119,6 +119,7 @@ async def test_the_last_spans_are_sent_when_the_node_stops(start: Start, collect
     assert len(collector.spans) == 8
 
 
+@pytest.mark.long
 async def test_a_receiver_that_hangs_holds_up_no_message(start: Start, collector: Collector) -> None:
     collector.hangs.set()
     shell = await start(spans=SpanOptions(endpoint=collector.endpoint, messages_per_s_max=100_000))
@@ -128,6 +129,7 @@ async def test_a_receiver_that_hangs_holds_up_no_message(start: Start, collector
     assert time.monotonic() - began_s < 6
 
 
+@pytest.mark.long
 async def test_a_receiver_that_is_not_there_is_no_fault(start: Start, lines: Any) -> None:
     shell = await start(spans=SpanOptions(endpoint="http://127.0.0.1:9"))
     await asyncio.to_thread(conversation, port_of(shell), 3)

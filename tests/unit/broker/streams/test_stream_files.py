@@ -221,6 +221,7 @@ DEEDS = st.one_of(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(DEEDS, min_size=3, max_size=25))
+@pytest.mark.long
 def test_made_up_lives(deeds: list[tuple[Any, ...]]) -> None:
     """Whatever is written, dropped and cut, and however often it crashes: what it has is what it must have."""
     with tempfile.TemporaryDirectory() as directory:
