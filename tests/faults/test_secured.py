@@ -162,7 +162,7 @@ def test_tokens_deeds_and_the_audit(secured: Secured) -> None:
     secured.node.stop()
     lines = [json.loads(line) for line in secured.audit.read_text().splitlines()]
     assert [(one["user"], one["via"], one["what"], one["outcome"]) for one in lines] == [
-        ("alice", "http", "PUT /api/vhosts/{vhost}", "done"),
+        ("alice (by token)", "http", "PUT /api/vhosts/{vhost}", "done"),
         ("", "http", "PUT /api/vhosts/{vhost}", "refused"),
         ("guest", "http", "PUT /api/users/{user}", "done"),
         ("(operator)", "http", "PUT /api/global-parameters/{name}", "done"),
