@@ -126,6 +126,8 @@ class JournalSettings(_Section):
     """How often a write that found no space is tried again."""
     reserve_bytes: Bytes = Field(default=ByteSize(_JOURNAL.reserve_bytes), ge=0)
     """Space kept in reserve, so that a full disk can still be tidied up; 0: none."""
+    scrub_rate_bytes: Bytes = Field(default=ByteSize(_JOURNAL.scrub_rate_bytes), ge=0)
+    """So much of old segments is read and proved in a second, so that damage is found in time; 0: nothing."""
     map_bytes: Bytes = Field(default=ByteSize(_JOURNAL.map_bytes), ge=1 << 30, le=1 << 46)
     """Address space of the index; costs neither memory nor disk."""
 

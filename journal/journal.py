@@ -35,6 +35,7 @@ from journal.reader import Reader, Wanted
 from journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
 from journal.recovery import RecoverySink, load_index, replay_tail, settle_end, start_of_tail
 from journal.replay import Tail
+from journal.scrub import Piece, scrub_piece
 from journal.segments import START, Position, Segments
 from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
 from journal.stream_files import StreamFiles
@@ -411,6 +412,24 @@ class Journal:
             self._state.tell(partial(done, found))
 
         self._checkpointing.put(read)
+
+    def scrubbable(self) -> list[tuple[int, int]]:
+        """(segment, bytes) of those that are complete and whose messages the index knows, the oldest first."""
+        found = []
+        for segment in sorted(self._older):
+            if segment < self._checkpoint.segment:
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((segment, self._segments.size(segment)))
+        return found
+
+    def scrub(self, segment: int, at: int, done: Callable[[Piece], object]) -> None:
+        """Proves a piece of one of these, from byte `at` on; `done` gets what came of it, on the loop."""
+
+        def prove() -> None:
+            found = scrub_piece(self.index, self._segments, self.options, segment, at)
+            self._state.tell(partial(done, found))
+
+        self._checkpointing.put(prove)
 
     # -- reading
 

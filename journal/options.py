@@ -43,5 +43,8 @@ class JournalOptions:
     """Size of a file that is given up when the index finds no space, so that a checkpoint can free segments.
     0 keeps none."""
 
+    scrub_rate_bytes: int = 4 * MIB
+    """So fast segments that are complete are read and proved; 0: not at all."""
+
     map_bytes: int = 1 << 40
     """Address space of the index. It costs no memory and no disk; it is never grown at run time."""

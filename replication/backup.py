@@ -36,6 +36,7 @@ from .messages import (
     OTHER,
     Append,
     AppendAck,
+    Compare,
     Range,
     ReplicationMessage,
     SyncBucket,
@@ -105,7 +106,7 @@ class Host(Protocol):
         a mark that it has reached."""
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        """For the log: "damaged", "rolled_back"."""
+        """For the log: "damaged", "rolled_back", "differs"."""
 
 
 class Backup:
@@ -164,6 +165,8 @@ class Backup:
             self._offered(link, message)
         elif isinstance(message, SyncBucket):
             self._bucket(link, message, payload)
+        elif isinstance(message, Compare):
+            self._compared(link, message)
         else:
             raise BadMessage(f"{type(message).__name__} is not for a backup")
         self._pump(link)
@@ -430,6 +433,22 @@ class Backup:
             following.wanted.append(message.bucket)
         else:
             following.remove[message.bucket] = subtract(asked.mine, live)
+
+    def _compared(self, link: Link, message: Compare) -> None:
+        """A copy that is synced and differs is synced anew. (Not now, if its store does not know all: the owner asks
+        again some day.)"""
+        following = link.following.get(message.queue_id)
+        if following is None or following.sync != message.sync or following.holds or following.syncing:
+            return
+        if not self._current(link, following) or not self._knows_all(message.queue_id):
+            return
+        own = dict(self._store(message.queue_id).emitted_buckets())
+        wanted, ended = compare(own, message.buckets, ())
+        if wanted or ended:
+            why = f"{len(wanted) + len(ended)} buckets differ from the owner's, the first is {(wanted or ended)[0]}"
+            self._host.replication_event("differs", message.queue_id, self._name, why)
+            self._leave(link, message.queue_id)
+            self._host.send(link.peer, SyncRefused(message.queue_id, message.epoch, message.sync, why))
 
     def _write_bucket(
         self,

@@ -123,4 +123,14 @@ LATER: Final = 2
 BEHIND: Final = 3
 """This copy lacks what its owner knows as committed, though it may own the queue. An offer that knows it is taken."""
 
-AnyReplication = Append | AppendAck | SyncOffer | SyncWant | SyncBucket | SyncDone | SyncRefused
+
+class Compare(ReplicationMessage, frozen=True, tag=8):
+    """Owner to backup: with all Appends before it a copy that is synced has these digests; else it says SyncRefused."""
+
+    queue_id: Whole
+    epoch: Term
+    sync: Whole
+    buckets: tuple[tuple[Bucket, Word], ...]
+
+
+AnyReplication = Append | AppendAck | SyncOffer | SyncWant | SyncBucket | SyncDone | SyncRefused | Compare

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from .copies import Copy, Owned, Peer, State
-from .messages import Range, SyncBucket, SyncOffer, SyncWant
+from .messages import Compare, Range, SyncBucket, SyncOffer, SyncWant
 from .messages import ReplicationMessage as Message
 from .sync import below, merged, subtract
 
@@ -130,6 +130,16 @@ class Offers:
         peer.offered[queue.queue_id] = size = _size(offer)
         peer.offered_bytes += size
         self._host.send(peer.name, offer)
+
+    def compare(self, queue_id: int) -> int:
+        """Sends the digests of a queue to its synced copies: so many there are."""
+        queue = self._owned.get(queue_id)
+        synced = [] if queue is None or queue.first else [c for c in queue.copies.values() if c.state is State.SYNCED]
+        if queue is not None and synced:
+            buckets = tuple(queue.store.emitted_buckets())
+            for copy in synced:
+                self._host.send(copy.node, Compare(queue_id, queue.epoch, copy.sync, buckets))
+        return len(synced)
 
     # -- buckets
 

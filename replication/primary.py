@@ -201,6 +201,10 @@ class Primary:
             self._changed(owned)
             self._offers.pump(peer, now_ms)
 
+    def compare(self, queue_id: int) -> int:
+        """Says to the copies that are synced what they should be, for their own judgement; how many there are."""
+        return self._offers.compare(queue_id)
+
     def copies(self, queue_id: int) -> tuple[Copy, ...]:
         """The copies of an owned queue, to look at."""
         owned = self._owned.get(queue_id)
@@ -364,8 +368,12 @@ class Primary:
         elif isinstance(message, SyncWant | SyncDone | SyncRefused):
             owned = self._owned.get(message.queue_id)
             copy = it.queues.get(message.queue_id)
-            if owned is None or copy is None or copy.state is not State.SYNCING or copy.sync != message.sync:
+            if owned is None or copy is None or not copy.follows or copy.sync != message.sync:
                 return  # of a sync that was superseded
+            if copy.state is State.SYNCED:  # it is not what it should be (Compare)
+                if isinstance(message, SyncRefused):
+                    self._fell_behind(it, owned, copy, message.why, now_ms)
+                return
             if isinstance(message, SyncWant):
                 self._offers.wanted(it, copy, message, now_ms)
             elif isinstance(message, SyncDone):

@@ -185,6 +185,14 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """Total of events that held the loop for 100 ms or longer."""
     routes_refused: int = 0
     """Total of publishes and other messages whose route would have cost too much."""
+    scrub_percent: int = 100
+    """Of the pass over old segments that is under way; 100: none is."""
+    scrub_passes: int = 0
+    """Total."""
+    scrub_bytes: int = 0
+    """Total of bytes that were read and proved."""
+    scrub_found: int = 0
+    """Total of messages that it could not read."""
 
     @property
     def key(self) -> Key:

@@ -3,6 +3,7 @@
 alert                  subject           holds
 replica.rolled_back    this node         from the first queue on, as long as its process lives: a disk that went back
                                          once is to be looked at, though all its copies were rebuilt since
+replica.differs        this node         likewise: a copy that was in sync was not what its owner has
 replica.kept_apart     queue and member  while this node owns the queue, until the copy is synced after all
 """
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from cluster.entities import Queue
 
 ROLLED_BACK: Final = "replica.rolled_back"
+DIFFERS: Final = "replica.differs"
 KEPT_APART: Final = "replica.kept_apart"
 
 
@@ -41,6 +43,13 @@ class CopyCare:
                 node,
                 f"the disk of this node went back in time: its copies of {queues} lacked what was confirmed ({why}). "
                 "They are rebuilt from the other members; see docs/operating-a-cluster.md, 'A disk that went back'",
+            )
+        elif event == "differs":
+            self._alerts.set(
+                DIFFERS,
+                node,
+                f"the copy of {where} here was not what its owner has ({why}), and is synced anew; look at this node's "
+                "memory and disk",
             )
         elif event == "kept_apart":
             self._apart.setdefault(queue.queue_id, {})[node] = None

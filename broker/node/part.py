@@ -42,7 +42,7 @@ from cluster.entities import Member
 from cluster.entities import Queue as QueueEntity
 from cluster.ids import NodeId, QueueId
 from journal.record import GroupWriter
-from replication.messages import Append, AppendAck, SyncBucket, SyncDone, SyncOffer, SyncRefused, SyncWant
+from replication.messages import Append, AppendAck, Compare, SyncBucket, SyncDone, SyncOffer, SyncRefused, SyncWant
 
 if TYPE_CHECKING:
     import msgspec
@@ -59,6 +59,7 @@ COPIES_TOLD: Final = {
     "rolled_back": "replica.rolled_back",
     "later": "replica.ahead",
     "kept_apart": "replica.kept_apart",
+    "differs": "replica.differs",
     "damaged": "replica.damaged",
     "hand_over_failed": "owner.hand_over_failed",
 }
@@ -99,7 +100,7 @@ class Part:
         self._storing = 0  # how many members hold messages
         self._full: dict[str, None] = {}
         primary = self.copying.primary
-        self._handle((Append, SyncOffer, SyncBucket), self.copying.received)
+        self._handle((Append, SyncOffer, SyncBucket, Compare), self.copying.received)
         self._handle(
             (AppendAck, SyncWant, SyncDone, SyncRefused),
             lambda peer, message, payload: primary.received(peer, message, payload, node.now_ms),

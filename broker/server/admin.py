@@ -119,10 +119,18 @@ async def _status(shell: NodeShell, _: Facts) -> Facts:
         "alarms": list(shell.alarms.raised),
         "alerts": [asdict(alert) for alert in islice(node.alerts, ALERTS_TOLD_MAX)],
         "alerts_count": len(node.alerts),
+        "scrub": _scrub(shell),
         "resident_bytes": resident_bytes(),
         "memory_limit_bytes": shell.alarms.memory_limit_bytes,
         **member,
     }
+
+
+def _scrub(shell: NodeShell) -> Facts | None:
+    scrub = shell.scrub
+    if scrub is None:
+        return None
+    return {"percent": scrub.percent, "passes": scrub.passes, "bytes": scrub.bytes_read, "found": scrub.found}
 
 
 async def _logins_forget(shell: NodeShell, _asked: Facts) -> Facts:

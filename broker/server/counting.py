@@ -192,6 +192,10 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         alerts_count=len(node.alerts),
         loop_held=shell.held.count,
         routes_refused=node.labour.refused,
+        scrub_percent=100 if shell.scrub is None else shell.scrub.percent,
+        scrub_passes=0 if shell.scrub is None else shell.scrub.passes,
+        scrub_bytes=0 if shell.scrub is None else shell.scrub.bytes_read,
+        scrub_found=0 if shell.scrub is None else shell.scrub.found,
     )
 
 

@@ -44,6 +44,7 @@ from broker.server.listener import Listener, peer_identity, tls_context
 from broker.server.log import NodeLog
 from broker.server.logins import Logins
 from broker.server.options import ServerOptions
+from broker.server.scrub import Scrub
 from broker.server.storage import Storage
 from broker.server.tracing import begin_spans
 from broker.server.upkeep import Upkeep
@@ -110,6 +111,7 @@ class NodeShell:
         self._end_spans: Callable[[], None] = lambda: None
         self._grouped_s = 0.0
         self._apart: Apart | None = None
+        self.scrub: Scrub | None = None
         self._stopped = False
 
     # -- start and stop ---------------------------------------------------------------------------------------
@@ -148,6 +150,8 @@ class NodeShell:
             if (journal := self.storage.journal) is not None:
                 self._copy_forward = CopyForward(journal, self.node, self.loop, self.schedule, self.fail)
                 self._apart = Apart(journal, self.node, self.schedule, self.fail)
+                self.scrub = Scrub(journal, self.node, self.loop, self.schedule, self.fail)
+                self.scrub.begin()
             self.node.stopwatch = time.monotonic_ns
             self._end_spans = begin_spans(options.spans, self.node)
             self.storage.wiring.listen(self._applied)
@@ -198,8 +202,9 @@ class NodeShell:
         if self.cluster is not None and not self.ended.done():
             await self.cluster.hand_over_all(HAND_OVER_S)
         self._stopped = True
-        if self._copy_forward is not None:
-            self._copy_forward.stop()
+        for reading in (self._copy_forward, self.scrub):
+            if reading is not None:
+                reading.stop()
         self._accepting = False
         for listener in self.listeners:
             listener.close()

@@ -21,6 +21,7 @@ TOLD_AS: Final = {
     "replica.refused": "warning",
     "replica.rolled_back": "error",
     "replica.kept_apart": "error",
+    "replica.differs": "error",
     "replica.damaged": "error",
     "owner.hand_over_failed": "warning",
 }

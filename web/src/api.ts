@@ -127,6 +127,9 @@ export interface Node {
   wiring_index?: number;
   wiring_leader?: string | null;
   journal_bytes?: number;
+  scrub_percent?: number;
+  scrub_passes?: number;
+  scrub_found?: number;
   version?: string;
   io_sync_avg_time?: number;
   cluster_links?: { name: string; up: boolean; stats: { recv_bytes: number; send_bytes: number } }[];

@@ -109,6 +109,7 @@ function Member({ node, alone }: { node: Node; alone: boolean }) {
         {!alone && <Fact name="Lease" value={node.lease_left_ms === undefined ? "–" : `${number(node.lease_left_ms)} ms left`} />}
         <Fact name="Memory" value={bytes(node.mem_used)} />
         <Fact name="Journal" value={bytes(node.journal_bytes)} />
+        {node.scrub_percent !== undefined && <Fact name="Scrub" value={scrubbed(node)} bad={!!node.scrub_found} />}
         <Fact name="Up" value={span(node.uptime)} />
         {links.map((one) => (
           <Fact key={one.name} name={`To ${one.name}`} value={one.up ? `${bytes(one.stats.send_bytes)} sent` : "link down"} bad={!one.up} />
@@ -116,6 +117,11 @@ function Member({ node, alone }: { node: Node; alone: boolean }) {
       </dl>
     </section>
   );
+}
+
+function scrubbed(node: Node): string {
+  const found = node.scrub_found ? `, ${number(node.scrub_found)} damaged` : "";
+  return (node.scrub_percent! < 100 ? `${node.scrub_percent} % of a pass` : `${number(node.scrub_passes)} passes`) + found;
 }
 
 function Fact(props: { name: string; value: string; bad?: boolean }) {

@@ -164,3 +164,21 @@ def test_the_last_copy_that_is_here_waits_for_the_others() -> None:
     cluster.wait(3000)
     assert cluster.queue("q").in_sync == ("a", "b", "c")
     assert not alerts(cluster["a"])
+
+
+def test_a_copy_that_is_not_what_its_owner_has_is_synced_anew() -> None:
+    """A scrub tells copies what they should be; what differs was a mistake of this process's memory, or of its disk."""
+    cluster, queue_id = three()
+    primary = cluster["a"].node.part.copying.primary  # type: ignore[union-attr]
+    copy = cluster["b"].node.part.copying.replicas[queue_id]  # type: ignore[union-attr]
+    assert primary.compare(queue_id) == 2
+    cluster.turn()
+    assert not alerts(cluster["b"])
+    copy.drop([(3, 3)])
+    assert primary.compare(queue_id) == 2
+    cluster.turn()
+    assert alerts(cluster["b"]) == [("replica.differs", "b")]
+    cluster.wait(2000)
+    assert list(copy.emitted_live(0)) == [(1, 5)]
+    assert cluster.queue("q").in_sync == ("a", "b", "c")
+    assert not alerts(cluster["c"])
