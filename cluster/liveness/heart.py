@@ -225,10 +225,13 @@ class Heart:
     def elected(self, term: int) -> None:
         """This node leads, and has applied the first entry of its term."""
         self._listens_since = self._clock()
+        self.pulse.fetch()  # what came before says nothing to a leader
+        self.pulse.prompt = True
         self._granter.elected(term, self._clock())
 
     def stepped_down(self) -> None:
         """This node does not lead any more."""
+        self.pulse.prompt = False
         self._granter.stepped_down()
 
     def ask(self, then: Callable[[], object]) -> None:
@@ -327,6 +330,7 @@ class Heart:
         facts.term, facts.applied = self._owner.term(), self._owner.applied_index()
         facts.flush_since, facts.turned = self._owner.stuck_since(), now
         self._tell_lease()
+        self.pulse.fetch()
         for peer, suspected in self._detector.changes(now):
             self._owner.on_suspected(peer, suspected)
         self._tell_overdue(now)

@@ -145,6 +145,10 @@ class LeaseKeeper:
             self._state, self.lease_until = LeaseState.FENCED, -math.inf
         return self._state
 
+    def untold(self, now: float) -> bool:
+        """Whether `change` has something to tell."""
+        return self.state(now) is not self._told
+
     def change(self, now: float) -> LeaseState | None:
         """The state, if it is another than the last one told; a lease lost and regained in between is not told."""
         state = self.state(now)

@@ -7,7 +7,7 @@ the node's loop has not turned, and after `loop_s` of that no beat leaves; so do
 
     node's loop     facts: members, addresses, term, index ...      gates read `keeper.lease_until`, `contact.until`
       |  ^
-      v  | beats, answers, as they come (call_soon_threadsafe)
+      v  | what a leader needs at once (call_soon_threadsafe); beats for a follower wait for its next turn: waking costs
     the thread      beats, words; keeper, contact, hearing, paths
 
 Both sides come to the pure parts, under one lock; nobody waits while holding it. What is said to a peer is sent as a
@@ -19,16 +19,19 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from .beats import Beat, BeatCodec, ReplayGuard
 from .contact import Contact, Hearing
 from .datagrams import Datagrams, Where
 from .lease import LeaseKeeper, LeaseOptions
 from .paths import Paths
+
+INBOX_MAX: Final = 4096
 
 
 class Member(NamedTuple):
@@ -114,6 +117,9 @@ class Pulse:
         self.paths = Paths()
         self.held = False
         """Something waits for contact."""
+        self.prompt = False
+        """The node's loop leads: what comes is told at once, and not when it is fetched."""
+        self._inbox: deque[tuple[Beat, float]] = deque(maxlen=INBOX_MAX)
 
     # life, on the node's loop
 
@@ -121,7 +127,7 @@ class Pulse:
         """The socket, and the first beat. Raises OSError with the address in its text."""
         assert self._thread is None, "it is opened once"
         self._node_loop = asyncio.get_running_loop()
-        self._own_loop = asyncio.new_event_loop()
+        self._own_loop = type(self._node_loop)()  # of the same kind
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
         self._thread.start()
         try:
@@ -220,7 +226,10 @@ class Pulse:
                 self.contact.sent(beat.seq, now)
         for peer in sorted(facts.links | facts.where.keys()):
             self.send(peer, beat)
-        self._tell(self._events.beaten if incarnation else self._events.asked, beat, *([now] if incarnation else []))
+        if not incarnation:
+            self._tell(self._events.asked, beat)
+        elif self.prompt:
+            self._tell(self._events.beaten, beat, now)
 
     def send(self, peer: str, beat: Beat) -> None:
         """As a datagram, and by link as long as nothing tells that those arrive."""
@@ -247,7 +256,7 @@ class Pulse:
         if beat.name not in facts.members and beat.name not in facts.links:
             return
         now = self._clock()
-        word = new = contact = False
+        word = new = contact = news = False
         with self.lock:
             self.paths.came(beat.name, beat.heard_ms, by_link is not None, now)
             if beat.word:
@@ -256,6 +265,7 @@ class Pulse:
             elif beat.answer:
                 if beat.incarnation:
                     self.keeper.answered(beat.incarnation, beat.seq, now)
+                news = not beat.incarnation or self.keeper.untold(now)
             elif beat.incarnation and beat.name in facts.members and self._guard.is_new(beat):
                 new = True
                 member = facts.members[beat.name]
@@ -263,14 +273,22 @@ class Pulse:
                     word = self.hearing.heard(beat.name, beat.incarnation, beat.rely_ms / 1000, now)
         if word:
             self.send(beat.name, Beat(self._name, beat.incarnation, facts.term, beat.seq, 0, word=True))
-        if new:
+        if new and self.prompt:
             self._tell(self._events.beaten, beat, now)
+        elif new:
+            self._inbox.append((beat, now))
         elif contact:
             self._tell(self._events.contact)
         elif beat.answer:
-            self._tell(self._events.answered, beat)
+            if news:
+                self._tell(self._events.answered, beat)
         elif not beat.incarnation and not beat.word:
             self._tell(self._events.asked, beat)
+
+    def fetch(self) -> None:
+        """On the node's loop: tells the beats that came and were not told."""
+        while self._inbox:
+            self._events.beaten(*self._inbox.popleft())
 
     def keep(self, names: set[str]) -> None:
         """Forget all but these, whom the map knows."""
