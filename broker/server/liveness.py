@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from broker.server.client import cut_off_slow
 from broker.server.probes import Probes
 from cluster import commands as c
 from cluster.entities import Member
@@ -21,6 +22,7 @@ from cluster.liveness.heart import Heart, HeartOptions
 from cluster.liveness.lease import LeaseOptions, LeaseState
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from broker.server.cluster_shell import ClusterShell
@@ -46,6 +48,7 @@ class Liveness:
         self._voters_at_s = -math.inf
         self._voters: tuple[NodeId, ...] = ()
         self._blocked: list[str] = []
+        self._guard: asyncio.TimerHandle | None = None
         self.submitted_s: float | None = None
         """Since when a group commit is with the disk."""
         options = HeartOptions(LeaseOptions(fence_s=cut_off_s))
@@ -54,6 +57,8 @@ class Liveness:
     async def close(self) -> None:
         """Nothing is told any more."""
         self._probes.close()
+        if self._guard is not None:
+            self._guard.cancel()
         await self.heart.close()
 
     # -- links and voters -------------------------------------------------------------------------------------
@@ -62,7 +67,23 @@ class Liveness:
         """Is its process dead? And who it is that comes back is not known."""
         if channel == CONTROL:
             self._verdicts.lost(peer)
+            self._guard_slow()
         self._probes.begin(peer)
+
+    def _guard_slow(self) -> None:
+        """Without links to a majority another owner may hand out as soon as contact is over: who has not taken by then
+        what was written is cut off. With links contact is late for another reason, and nobody is."""
+        linked = sum(voter == self._cluster.name or self.linked(str(voter)) for voter in self._voters)
+        if linked * 2 > len(self._voters) or not self.heart.leased():
+            return
+        if (left_s := self.heart.contact_left_s()) == 0:
+            cut_off_slow(self._shell.clients.values())
+        elif left_s < math.inf and self._guard is None:
+            self._guard = self._shell.loop.call_later(left_s + 0.001, self._guard_again)
+
+    def _guard_again(self) -> None:
+        self._guard = None
+        self._guard_slow()
 
     def came(self, peer: str, message: Posted | GivenUp) -> None:
         """Over the control link."""

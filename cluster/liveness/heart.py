@@ -285,6 +285,10 @@ class Heart:
         """Whether the node holds a lease at this moment."""
         return self.keeper.leased(self._clock())
 
+    def contact_left_s(self) -> float:
+        """Until contact ends if no word comes any more; 0: there is none."""
+        return max(0.0, self.pulse.contact.until - self._clock())
+
     def lease_left_ms(self) -> int:
         """Until the lease ends if no answer comes any more; 0: there is none."""
         return max(0, int((self.keeper.lease_until - self._clock()) * 1000)) if self.leased() else 0

@@ -696,3 +696,17 @@ def test_a_leader_that_abdicates_is_followed_by_another_one_and_keeps_its_vote()
     cluster.until(lambda: first.leader == cluster.leader.name)
     assert first.voters == cluster.leader.voters
     assert cluster.do(first.name, c.AddVhost(name="behind")).ok
+
+
+def test_who_stands_back_does_not_lead_while_it_says_so_though_leaders_come_and_go() -> None:
+    """a3: a leader that is deaf must not win again at once; its heart says so each second."""
+    cluster = founded()
+    deaf = cluster.leader
+    for _ in range(3):
+        for _ in range(4):
+            deaf.abdicate(3.0)
+            cluster.pass_time(1.0)
+            assert not deaf.is_leader
+        other = cluster.leader
+        assert other is not deaf
+        other.abdicate(0.5)  # who leads after it, of the two that may
