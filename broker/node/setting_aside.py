@@ -63,6 +63,9 @@ class SettingAside:
         why = f"{type(cause).__name__}: {cause}"[:200]
         node.log.set_aside(entity, seq, error)
         where = f"message {seq}" if seq else "its work"
+        if entity.staging:  # no operator can name it
+            node.alerts.set(ALERT, subject(entity), f"{where} raised {why}; see the log, then start the node again")
+            return
         node.alerts.set(
             ALERT,
             subject(entity),

@@ -94,5 +94,10 @@ class Watching:
 
     def turn(self) -> bool:
         """Queues have ended their turns: what firehoses have to tell is published; whether there was anything."""
-        told = [firehose.turn() for firehose in tuple(self._firehoses.values())]
-        return any(told)
+        moved = False
+        for vhost, firehose in tuple(self._firehoses.items()):
+            try:
+                moved = firehose.turn() or moved
+            except Exception as error:  # what it had to tell is left out, and nobody else pays for it
+                self._node.log.crashed(f"firehose of vhost '{vhost}'", error)
+        return moved

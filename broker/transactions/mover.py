@@ -27,6 +27,7 @@ from broker.queues.face import CommitPart, Moved, QueueFace
 from broker.queues.queue import Queue
 from broker.queues.ring import Location
 from broker.queues.ticket import Ticket
+from broker.routing.labour import STEPS_MAX
 from broker.routing.router import Router
 from broker.transactions.onward import route_of
 from broker.transactions.rows import Way, divide, next_rows, settle_rows
@@ -109,6 +110,13 @@ class Part:
         return self.at == len(self.messages) or self.target.deleted
 
 
+class Enough(Exception):
+    """The route of this row, and of those behind it, is found another time."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+
+
 class Mover:
     """Of one segment, in one epoch of its owner.
 
@@ -151,6 +159,7 @@ class Mover:
     def turn(self, now_ms: int) -> bool:
         """Does what can be done now; whatever it waits for gives its queue a turn. Whether nothing is left."""
         self.at_once = 0
+        until = self.router.labour.done + STEPS_MAX
         while not (self.ended or self._loading or self.queue.paused or self.queue.deleted):
             if now_ms < self._again_ms:
                 self.host.wake(self.queue, self._again_ms)
@@ -162,7 +171,7 @@ class Mover:
                 return False
             self.at_once += len(self._group) if begins else 0
             self._settle()
-            if self.at_once >= ROWS_MAX:
+            if self.at_once >= ROWS_MAX or self.router.labour.done > until:
                 self.rest(now_ms)
         return False
 
@@ -197,11 +206,15 @@ class Mover:
         return False
 
     def _begin(self, seqs: list[int], messages: list[Any]) -> None:
-        """Routes the rows of a group."""
+        """Routes the rows of a group. Those whose routes are too much work for one turn are left for the next group."""
         parts: dict[QueueFace, Part] = {}
         ways: dict[bytes, Way] = {}
+        labour = self.router.labour
+        until = labour.done + STEPS_MAX
 
         def way_of(message: Message, alone: bool) -> Way:
+            if labour.done > until and message is not messages[0]:
+                raise Enough(message)
             address, targets, named, of_key = self._route(message, alone)
             into = [parts.get(target) or parts.setdefault(target, Part(target)) for target in targets]
             if named is not None:
@@ -211,7 +224,12 @@ class Mover:
                 ways[message.address] = address, into
             return address, into
 
-        lost = divide(seqs, messages, ways, way_of, self.host.now_ms)
+        try:
+            lost = divide(seqs, messages, ways, way_of, self.host.now_ms)
+        except Enough as enough:
+            count = next(place for place, message in enumerate(messages) if message is enough.message)
+            self._begin(seqs[:count], messages[:count])
+            return
         if seqs[-1] > self._counted:
             self._counted = seqs[-1]
             self.unroutable += len(lost)
@@ -229,11 +247,11 @@ class Mover:
         key = message.routing_key
         address = self._prefix + bytes((len(key),)) + key
         if not alone:
-            route = self.router.route(self.segment.target, key.decode("utf-8", "surrogateescape"), lambda: None)
+            route = self.router.reach(self.segment.target, key.decode("utf-8", "surrogateescape"), lambda: None)
             if not route.uncacheable:
                 return address, route.targets, None, True
         properties = codec.decode(message.header)
-        route = route_of(self.router, self.segment.target, message, properties)
+        route = route_of(self.router, self.segment.target, message, properties, committed=True)
         headers = properties.headers or {}
         producer, number = headers.get("x-producer"), headers.get("x-seq")
         if isinstance(producer, str) and isinstance(number, int):

@@ -261,7 +261,12 @@ class Moving:
                 return
             if at_once >= ROWS_MAX:
                 mover.rest(now_ms)
-            if not mover.turn(now_ms):
+            try:
+                ended = mover.turn(now_ms)
+            except Exception as error:
+                self._node.stumbled(mover.queue, error)
+                return
+            if not ended:
                 return
             at_once += mover.at_once
             if mover.unroutable:

@@ -13,9 +13,13 @@ from journal.record import Message
 Q = TypeVar("Q")
 
 
-def route_of(router: Router[Q], target: str, message: Message, properties: Properties | None = None) -> Route[Q]:
-    """The queues of one row, by all its keys and its headers."""
+def route_of(
+    router: Router[Q], target: str, message: Message, properties: Properties | None = None, *, committed: bool = False
+) -> Route[Q]:
+    """The queues of one row, by all its keys and its headers. Raises TooCostly, unless the row is `committed`: then it
+    was accepted, and a route that costs too much by now leads nowhere, as one that is gone."""
     known = codec.decode(message.header) if properties is None else properties
     more = (*copy_keys(known.headers, "CC"), *copy_keys(known.headers, "BCC"))
     key = message.routing_key.decode("utf-8", "surrogateescape")
-    return router.route(target, key, lambda: known.headers, more, lambda name: getattr(known, name, None))
+    find = router.reach if committed else router.route
+    return find(target, key, lambda: known.headers, more, lambda name: getattr(known, name, None))

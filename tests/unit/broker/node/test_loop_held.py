@@ -21,6 +21,7 @@ from broker.routing.labour import STEPS_MAX
 from broker.session.connection import Connection
 from cluster import commands as c
 from tests.unit.broker.session.harness import Client, Content, World
+from tests.unit.broker.transactions.stager import Stager
 
 HELD_S = 0.1
 STEPS = (
@@ -260,12 +261,29 @@ def who_holds_very_much_goes(world: World, client: Client) -> Callable[[], objec
     return gone
 
 
+def rows_whose_routes_cost_much(world: World, client: Client) -> Callable[[], object]:
+    topics(world, client)
+    client.declare("rows")
+    wired(world, bound("t", "rows", "#"))
+    stager = Stager(world.client(channels=2))
+    stager.declare("txn.s", target="t")
+    for number in range(100):
+        stager.stage("txn.s", b"row", key=".".join(["a"] * 15 + [str(number)]))
+
+    def committed() -> None:
+        assert stager.commit("txn.s")["outcome"] == "committed"
+        world.wait(2000)
+        assert world.queue("rows").ring.ready == 100
+
+    return committed
+
+
 SHAPES: list[Shape] = [
     a_key_of_many_words, as_many_copies_as_are_taken, keys_that_cost_nearly_all_that_they_may, behind_a_declaration,
     exchanges_bound_to_exchanges, headers_that_all_bindings_ask_for, a_ring_that_is_bound_and_asked_by_turns,
     a_fanout_to_many, a_chain_of_dead_letters, a_chain_of_queues_that_refuse, letters_as_large_as_they_may_be,
     letters_of_a_fanout, all_of_a_long_queue_expires, a_new_limit_makes_a_long_queue_too_long,
-    everything_is_rejected_at_once, who_holds_very_much_goes,
+    everything_is_rejected_at_once, who_holds_very_much_goes, rows_whose_routes_cost_much,
 ]  # fmt: skip
 
 

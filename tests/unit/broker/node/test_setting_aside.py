@@ -11,17 +11,20 @@ import pytest
 
 from broker.amqp import methods as m
 from broker.amqp import properties as codec
+from broker.node.firehose import Firehose
 from broker.node.setting_aside import ALERT
 from broker.proxy.intake import Intake
 from broker.proxy.replies import Replies
 from broker.queues.burial import Burial
 from broker.queues.queue import Queue
 from broker.session.channel import Channel
+from broker.transactions.mover import Mover
 from cluster import commands as c
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, drained
 from tests.unit.broker.session.harness import Client, Content, World, bodies
 from tests.unit.broker.session.leasing_reader import Reader
+from tests.unit.broker.transactions.stager import Stager
 
 DLX = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "grave"}
 POISON = b"poison"
@@ -380,3 +383,55 @@ def test_and_what_a_node_says_to_itself(monkeypatch: pytest.MonkeyPatch) -> None
     cluster.wait(5000)
     assert [said.delivery_tag for said in (*confirmed, *client.hear(1))] == [1]
     assert drained(cluster, "q") == [b"1"]
+
+
+# -- what else is at work in a turn
+
+
+def test_a_firehose_that_raises_costs_what_it_had_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of()
+    world.command(c.AddVhost(name="/", tracing=True))
+    alice = world.client()
+    alice.declare("q")
+    alice.declare("told")
+    alice.ask(m.QueueBind(queue="told", exchange="amq.rabbitmq.trace", routing_key="#"))
+    with mistaken(monkeypatch, Firehose, "_told", lambda *_: True):
+        alice.publish("", "q", b"1")
+    assert [type(error) for _, _, error in world.story.mistakes] == [ZeroDivisionError]
+    assert world.queue("q").ring.ready == 1
+    alice.publish("", "q", b"2")
+    assert world.queue("told").ring.ready == 1
+
+
+def test_rows_that_cannot_be_moved_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of()
+    world.client().declare("q")
+    stager = Stager(world.client(channels=2))
+    world.client().ask(m.QueueBind(queue="q", exchange="amq.topic", routing_key="k"))
+    stager.declare("txn.s")
+    stager.stage("txn.s", b"1", b"2")
+    with mistaken(monkeypatch, Mover, "_route", lambda *_: True):
+        assert stager.commit("txn.s")["outcome"] == "committed"
+        world.wait(100)
+    (alert,) = world.node.alerts
+    assert "start the node again" in alert.text
+    assert world.queue("q").ring.ready == 0
+    world.crash()
+    world.wait(1000)
+    assert world.queue("q").ring.ready == 2
+
+
+def test_a_reply_to_that_is_no_text_costs_nobody_anything() -> None:
+    """It names another member's requester but for its end, which is no UTF-8: the member that answered ended."""
+    cluster = Cluster("a", "b", "c")
+    other = cluster["b"].client()
+    other.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", consumer_tag="r", no_ack=True))
+    (key,) = cluster["b"].node.reply_targets
+    declared(cluster, "mine", "a")
+    client = cluster["a"].client()
+    word = b'{"queue": "mine", "name": "n", "run": "r"}'
+    for end in ("\udcff", "\udcc3("):
+        assert client.publish("amq.lease", "take", word, reply_to=key.rpartition("-")[0] + "-" + end) == []
+        cluster.wait(1000)
+    assert client.ended is None
+    assert not cluster.bad_frames
