@@ -62,6 +62,8 @@ class Batcher(Actor):
         self._tags = self._asked = 0
         self._unheard: dict[int, bytes] = {}
         self._unwritten: dict[int, bytes] = {}
+        self._rests_until_s = 0.0
+        self._repeats = False  # when it has rested
         self.expires_ms = world.schedule.rng.choice((10_000, 3_600_000, 3_600_000))
         super().__init__(world, name)
 
@@ -102,8 +104,11 @@ class Batcher(Actor):
             return
         if self._commit is not None:
             self._ask("commit", self._commit)
-        elif self.world.quiet:
+        elif self.world.quiet or self.world.schedule.now_s < self._rests_until_s:
             return
+        elif self._repeats and self._before is not None:
+            self._repeats = False
+            self._ask("again", self._before)
         elif self._before is not None and self.rng.random() < 0.05:
             self._ask("again", self._before)
         elif len(self._whole) == self._parts:
@@ -111,6 +116,13 @@ class Batcher(Actor):
             self._commit = Commit(self.epoch, self.run, names)
         else:
             self._open(socket)
+
+    def _rest(self) -> None:
+        """It has nothing open, and is forgotten if its time is over: then it asks for the same again."""
+        chance = self.world.clocks
+        if chance is not None and chance.random() < 0.3:
+            self._rests_until_s = self.world.schedule.now_s + chance.uniform(4, 10)
+            self._repeats = True
 
     # -- attempts
 
@@ -204,6 +216,7 @@ class Batcher(Actor):
             if outcome in ("committed", "already"):
                 self.world.checkers.batch_answered(self.name, commit.epoch, commit.names, outcome)
                 self._before, self._commit = commit, None
+                self._rest()
                 self._whole.clear()
                 self.epoch += 1
                 self._parts = self.rng.choice((1, 2, 3))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from tests.simulation.bugs import mutation, patch
 
 BATCHES = ("batches",)
 STREAM = ("stream",)
 LEASES = ("leases",)
+CLOCKS = ("clocks",)
 
 # -- micro-batches
 
@@ -133,3 +136,31 @@ def leaves_early() -> None:
         return short
 
     patch(Leasing, "_answer", make)
+
+
+# -- clocks
+
+
+@mutation("the log's age is a wall clock's", pipeline=BATCHES + CLOCKS)
+def wall_clock_age() -> None:
+    from cluster.passing import Passing
+
+    def lived_ms(self: Any, monotonic_ms: int) -> int:
+        return 0 if self._base is None else monotonic_ms + self._offset_ms
+
+    def make(word: Any) -> Any:
+        def by_wall(self: Any, monotonic_ms: int, wall_ms: int, *more: Any, **named: Any) -> Any:
+            said = word(self, monotonic_ms, wall_ms, *more, **named)
+            return None if said is None else msgspec.structs.replace(said, lived_ms=max(said.lived_ms, wall_ms))
+
+        return by_wall
+
+    patch(Passing, "lived_ms", lambda _: lived_ms)
+    patch(Passing, "word", make)
+
+
+@mutation("what is too old is judged by the owner's clock alone", pipeline=CLOCKS)
+def owners_clock() -> None:
+    from broker.node.log_clock import LogClock
+
+    patch(LogClock, "ages_by", lambda _: lambda _self, now_ms: now_ms)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tests.simulation.checkers import Violation
+from tests.simulation.checkers.history import Mistake
 from tests.simulation.faults import Faults
 from tests.simulation.world import World
 
@@ -53,6 +54,9 @@ def run(
         if tamper is not None:
             tamper(world)
         _run(world, seconds, only)
+    except Mistake as mistake:
+        error = mistake.error
+        raise Failure(seed, world.schedule.now_s, f"{type(error).__name__} {error}") from error
     except (Violation, AssertionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         name = "" if isinstance(error, Violation) else f"{type(error).__name__} "
         raise Failure(seed, world.schedule.now_s, f"{name}{error}") from error

@@ -25,6 +25,7 @@ from cluster.link.frames import FrameReader
 from cluster.liveness.lease import LeaseKeeper, LeaseState
 from cluster.state import Applied
 from journal.stream_catalogue import NOTHING
+from tests.simulation.checkers.history import Mistake
 from tests.simulation.network import BEATS, CONTROL, DATA
 from tests.simulation.pulse import Pulse
 from tests.simulation.sim_journal import SimJournal
@@ -54,6 +55,15 @@ class Silent(Silence):
 
     def fault(self, peer: str, user: str, channel: int, error: Any) -> None:
         self.faults.append(str(error))
+
+    def crashed(self, peer: str, error: BaseException) -> None:
+        raise Mistake(error)
+
+    def link_crashed(self, peer: str, error: BaseException) -> None:
+        raise Mistake(error)
+
+    def set_aside(self, queue: Any, seq: int, error: Exception) -> None:
+        raise Mistake(error)
 
     def refused(self, peer: str, user: str, mechanism: str, why: str) -> None:
         self.faults.append(why)
@@ -124,6 +134,10 @@ class Site:
         """The machine's wall clock."""
         return self.now_ms()
 
+    def set_clock(self, wall_ms: int) -> None:
+        """The machine starts with this time."""
+        self._clock = (self.world.schedule.now_s, wall_ms, self.rate)
+
     def lead_clock(self, rate: float) -> None:
         """The wall clock was set: the node's time follows it at this rate."""
         since_s, then_ms, old = self._clock
@@ -164,6 +178,7 @@ class Site:
             return
         self.up = True
         self.starts += 1
+        self.world.clock_at_start(self)
         self._begin()
 
     def _begin(self) -> None:

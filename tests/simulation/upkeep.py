@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 UPKEEP_S: Final = 5.0
+BEGINS_S: Final = 0.2
+"""The log's calendar begins before a clock is wrong."""
 
 
 class Upkeep:
@@ -30,7 +32,8 @@ class Upkeep:
 
     def look(self) -> None:
         world = self._world
-        world.schedule.after(UPKEEP_S, self.look)
+        begun = world.newest_map.time.wall_ms > 0
+        world.schedule.after(UPKEEP_S if begun else BEGINS_S, self.look)
         site = self._who()
         if site is None:
             return
@@ -57,6 +60,8 @@ class Upkeep:
         if self._world.raft:
             leader: Site | None = self._world.control.leader()
             return leader
-        if self._site is not None and self._site.up and sites.get(self._site.name) is self._site:
-            return self._site
-        return next((sites[name] for name in sorted(sites) if sites[name].up), None)
+        up = [sites[name] for name in sorted(sites) if sites[name].up]
+        chance = self._world.clocks
+        if chance is not None and up and chance.random() < 0.5:
+            return chance.choice(up)  # an election: any clock may be the one
+        return self._site if self._site in up else next(iter(up), None)

@@ -25,6 +25,7 @@ class Kind:
     """It is read by leases."""
 
 
+KEPT = "kept"
 PLAIN = (Kind("q0"), Kind("q1"), Kind("q2"))
 FEATURES: dict[str, tuple[Kind, ...]] = {
     "dead": (
@@ -61,7 +62,11 @@ PIPELINE: dict[str, tuple[Kind, ...]] = {
         ),
     ),
     "leases": (Kind("leased", leased=True),),
+    "clocks": (
+        Kind(KEPT, {"x-queue-type": "stream", "x-max-age": "1h"}, keeps_all=False, acknowledged=False, stream=True),
+    ),
 }
-"""What pipelines use: micro-batches that are staged and committed, a stream, leases. Whether a seed has each of
-these is drawn apart, so that without them a seed is the story that it was before they came."""
+"""What pipelines use: micro-batches that are staged and committed, a stream, leases; and wall clocks that are wrong
+from a start on (`World.clock_at_start`), with a stream of which nothing may go by age, for no run takes an hour.
+Whether a seed has each of these is drawn apart: without them a seed is the story that it was before they came."""
 PIPELINE_SHARE = 0.3

@@ -24,10 +24,10 @@ from tests.simulation.network import CONTROL, DATA, Network
 from tests.simulation.publishers import Insister, NamedPublisher, Publisher, Route, Transaction, Transactor
 from tests.simulation.raft_wiring import RaftControl, RaftWiring
 from tests.simulation.schedule import Schedule
-from tests.simulation.site import Site
+from tests.simulation.site import EPOCH_MS, Site
 from tests.simulation.streams import StreamReader
 from tests.simulation.upkeep import Upkeep
-from tests.simulation.workload import FEATURES, PIPELINE, PIPELINE_SHARE, PLAIN, Kind
+from tests.simulation.workload import FEATURES, KEPT, PIPELINE, PIPELINE_SHARE, PLAIN, Kind
 
 FOUNDERS = "abcde"
 NEWCOMERS = "fghijklmnopqrstuvwxyz"
@@ -70,6 +70,8 @@ class World:
         if rng.random() < 0.2:  # owners may go on alone
             kinds = [replace(kind, arguments={**kind.arguments, "x-min-in-sync": 1}) for kind in kinds]
         self.kinds: dict[str, Kind] = {kind.name: kind for kind in kinds}
+        self.clocks = Random(f"clocks {seed}") if "clocks" in self.pipeline and "ttl" not in self.kinds else None
+        """Chance of wall clocks that are wrong after a start. TTLs go by them, so there are none then."""
         self._files = TemporaryDirectory(dir=MEMORY) if any(kind.stream for kind in kinds) else None
         self.folder = None if self._files is None else Path(self._files.name)
         """Where disks have the files of streams; None: there are no streams."""
@@ -157,6 +159,16 @@ class World:
         else:
             site.kill()
 
+    def clock_at_start(self, site: Site) -> None:
+        """Its machine starts, perhaps with a wall clock that is hours to two years ahead."""
+        if self.clocks is None or site.starts == 1:  # what begins with a wrong clock has no other one
+            return
+        ahead_ms = 0
+        if self.clocks.random() < 0.5:
+            self.schedule.counts["fault clock_at_start"] += 1
+            ahead_ms = int(self.clocks.choice((1, 24, 31 * 24, 366 * 24)) * 3_600_000 * self.clocks.uniform(1, 2))
+        site.set_clock(EPOCH_MS + int(self.schedule.now_s * 1000) + ahead_ms)
+
     def new_wiring(self, site: Site) -> Any:
         return RaftWiring(site, self.control) if self.raft else AtomicWiring(site, self.control)
 
@@ -220,6 +232,8 @@ class World:
         if "stream" in self.pipeline:
             actors.append(Publisher(self, "s1", [("", "log", {}, ("log",))]))
             actors.append(NamedPublisher(self, "s2", [("", "log", {}, ("log",))]))
+        if "clocks" in self.pipeline:
+            actors.append(Publisher(self, "k1", [("", KEPT, {}, (KEPT,))]))
         if "leases" in self.pipeline:
             actors.append(Publisher(self, "l1", [("", "leased", {}, ("leased",))]))
         if "batches" in self.pipeline:

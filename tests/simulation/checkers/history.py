@@ -11,8 +11,16 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-class Violation(Exception):
-    """An invariant does not hold."""
+class Violation(BaseException):
+    """An invariant does not hold. No Exception: a node goes on after those, as after mistakes of its own."""
+
+
+class Mistake(BaseException):
+    """A node has survived a mistake of its own. The run does not: `error` is what it was."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class History:

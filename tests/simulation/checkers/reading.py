@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from journal.layout import ENQ, SET
 from tests.simulation.checkers.history import Checker
+from tests.simulation.workload import KEPT
 
 if TYPE_CHECKING:
     from tests.simulation.sim_journal import Written
@@ -100,6 +101,8 @@ class I25StreamsKeep(Checker):
                 self._last[queue_id] = max(self._last[queue_id], record.seq)
             for first, last in record.ranges if record.kind == SET else ():
                 self.world.schedule.counts["retained"] += 1
+                kept = self.history.queue_name(queue_id) == KEPT
+                self.require(not kept, f"{first} to {last} leave {KEPT} at {site.name}, and are younger than an hour")
                 self.require(
                     first == 1 and last < self._last[queue_id],
                     f"{first} to {last} leave stream {queue_id}, which ends with {self._last[queue_id]}",
