@@ -61,15 +61,17 @@ class Deadly(NamedTuple):
 
 
 def look(environments: Sequence[Path]) -> Deadly | None:
-    """The first of these directories that kills its reader; those without a data file are passed over.
-
-    Raises OSError."""
+    """The first of these directories that kills its reader; those without a data file are passed over. None as well
+    where no interpreter can be started: inside a frozen program, or without memory for a process."""
     there = [str(path) for path in environments if (path / "data.mdb").exists()]
-    if not there:
+    if not there or not sys.executable or getattr(sys, "frozen", False):
         return None
     where = str(Path(lmdb.__file__).parents[1])
     command = [sys.executable, "-I", "-S", "-c", PROGRAM, where, *there]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)  # noqa: S603 - ours
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)  # noqa: S603 - ours
+    except OSError:
+        return None
     if done.returncode >= 0:
         return None
     at = done.stdout.decode(errors="surrogateescape").splitlines()

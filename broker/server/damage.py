@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.server.endings import Restart, Unstarted
+from broker.server.endings import Restart
 from broker.server.identity import write_durably
-from broker.server.parts import put_aside
+from broker.server.parts import DamagedDirectory, put_aside
 from cluster.entities import Queue
 from cluster.errors import queue_text
 from cluster.ids import NodeId
@@ -51,7 +51,7 @@ def given_up(directory: Path, damage: DamagedJournal, applied: Applied, map_: Cl
     it says of which queues it may have the only copy."""
     if applied.error is not None:
         only = only_copies(map_, node)
-        return Unstarted(
+        return DamagedDirectory(
             f"{damage}. Of {len(only)} queues this may be the only copy, so it is not rebuilt from others: "
             f"{names_of(only) or applied.error.text}. See docs/operating-a-cluster.md, 'A damaged journal'"
         )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker.server import identity as identities
 from broker.server.binding import JOURNAL, NOTHING, WIRING, Found
 from broker.server.identity import Identity, keep, stored
 from broker.server.parts import DamagedDirectory, Parts, put_aside
+from broker.server.shell import NodeShell
+from cluster.log_store import LogStore
 from journal.index import Index
 from journal.stamp import Stamp
 
@@ -112,3 +118,47 @@ def test_what_is_put_aside_takes_no_other_name(tmp_path: Path) -> None:
         places.append(put_aside(tmp_path / "raft"))
     assert len(set(places)) == 2
     assert all(place.name.startswith("raft.damaged-") for place in places)
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+async def test_a_start_that_ends_at_any_write_is_followed_by_one_that_finds_all_sound(
+    start: Callable[..., Awaitable[NodeShell]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each durable write of the binding, in a fresh directory and in one that has been used."""
+    writes = 0
+
+    def crashing(real: Callable[..., None], at: int) -> Callable[..., None]:
+        def write(*arguments: Any) -> None:
+            nonlocal writes
+            writes += 1
+            if writes == at:
+                raise Crash
+            real(*arguments)
+
+        return write
+
+    whole = []
+    for used in (False, True):
+        for at in range(1, 6):
+            directory = tmp_path / f"{used} {at}"
+            if used:
+                await (await start(data_dir=directory)).stop()
+            writes = 0
+            shell: NodeShell | None = None
+            with monkeypatch.context() as patched:
+                patched.setattr(Index, "put_stamp", crashing(Index.put_stamp, at))
+                patched.setattr(LogStore, "put_stamp", crashing(LogStore.put_stamp, at))
+                patched.setattr(identities, "keep", crashing(identities.keep, at))
+                with contextlib.suppress(Crash):
+                    shell = await start(data_dir=directory)
+            if shell is not None:
+                whole.append((used, at))
+                await shell.stop()
+            known = stored(directory)
+            shell = await start(data_dir=directory)
+            assert shell.storage.incarnation == (known.starts if known is not None else 0) + 1
+            await shell.stop()
+    assert whole == [(False, 5), (True, 4), (True, 5)], "these are all writes that there are"
