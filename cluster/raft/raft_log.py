@@ -456,7 +456,8 @@ class RaftLog:
         if leader is None:
             return
         if core.leads:
-            entries = [*self._forwarded, *self._proposals.to_send((core.term,), self._now_s, core.term)]
+            # own ones first: who forwards after it was heard here finds what was proposed for that before its own
+            entries = [*self._proposals.to_send((core.term,), self._now_s, core.term), *self._forwarded]
             self._forwarded.clear()
             if entries:
                 core.append(entries)

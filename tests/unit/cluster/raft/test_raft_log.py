@@ -710,3 +710,20 @@ def test_who_stands_back_does_not_lead_while_it_says_so_though_leaders_come_and_
         other = cluster.leader
         assert other is not deaf
         other.abdicate(0.5)  # who leads after it, of the two that may
+
+
+def test_what_the_leader_proposes_comes_before_what_was_forwarded_since() -> None:
+    """Who takes back that it gave a member up proposes something, and what came back says that no FailNode follows."""
+    cluster = founded()
+    leader = cluster.leader
+    other = next(log for log in cluster.logs.values() if log is not leader)
+    leader.propose_in_term(c.AddVhost(name="first"))
+    forward = m.Forward((seal(Envelope(other.me_id, other.session, 99, c.encode(c.AddVhost(name="last")))),))
+    leader.received(other.name, m.encode(forward))
+    assert leader._forwarded, "both wait for the next turn"
+    core = leader._core
+    assert core is not None
+    seen: list[bytes] = []
+    core.append = lambda entries: seen.extend(entries) or True  # type: ignore[method-assign]
+    leader._push_proposals(core)
+    assert [c.decode(unseal(entry).command) for entry in seen] == [c.AddVhost(name="first"), c.AddVhost(name="last")]
