@@ -42,7 +42,7 @@ from broker.node.wants import Group as Group
 from broker.node.wants import Load as Load
 from broker.node.watching import Watching
 from broker.queues.deadletter import Reason
-from broker.queues.effort import Effort
+from broker.queues.effort import TURN, Effort
 from broker.queues.face import QueueFace
 from broker.queues.queue import Queue
 from broker.queues.ring import Location, Ring
@@ -170,10 +170,8 @@ class Node:
         self.labour = Labour()
         self.setting_aside = SettingAside(self)
         self.postponed = Postponed(self)
-        self.stopwatch: Callable[[], int] = lambda: 0
-        """ns since some moment; a node without a shell has none."""
-        self.longest: Queue | None = None
-        """Whose turn took longest of those since `longest_ns`, its time, was last set to 0."""
+        self.stopwatch: Callable[[], int] = lambda: 0  # ns since some moment; a node without a shell has none
+        self.longest: Queue | None = None  # whose turn took longest of those since its time was last set to 0
         self.longest_ns = 0
         self.moving = Moving(self)
         self.urgent = False  # somebody waits for the next group; otherwise it holds acknowledgements only
@@ -425,7 +423,9 @@ class Node:
         the same turn of the loop, and what it may do has been done in part."""
         self.now_ms = now_ms
         if not goes_on:
-            self.postponed.begin_turn()
+            self.effort.left = TURN
+            if self.postponed.soon or self.postponed.later:
+                self.postponed.begin_turn()
         self._wakes.mark(now_ms)
         while self._removals and self._removals[0][0] <= now_ms:
             self.remove_connection(self._removals.popleft()[1])
@@ -433,7 +433,7 @@ class Node:
         while self._barriers and not self.writes and not self._group_in_flight:
             self._pass(self._barriers)
             self._work(now_ms)  # who waited goes on, perhaps to the next commit
-        if self.throttled or self.effort.owed > self.options.unwritten_bytes_max:
+        if self.effort.owed or self.throttled:
             self.review_throttle()
         self.flush_confirms()
 
@@ -472,8 +472,9 @@ class Node:
     def at_rest(self) -> bool:
         """A turn would find nothing to do but what is due by the clock."""
         return not (
-            self.agenda or self.postponed or self.writes or self.proposals or self.sending or self.confirming
-            or self._barriers or self.loads or self.checks or (self.part is not None and not self.part.at_rest)
+            self.agenda or self.writes or self.proposals or self.sending or self.confirming or self._barriers
+            or self.postponed.soon or self.postponed.later
+            or self.loads or self.checks or (self.part is not None and not self.part.at_rest)
         )  # fmt: skip
 
     @property
@@ -492,7 +493,10 @@ class Node:
             channels = tuple(self.confirming)
             self.confirming.clear()
             for channel in channels:
-                self.setting_aside.told(channel.connection, channel.flush_confirms)
+                try:
+                    channel.flush_confirms()
+                except Exception as error:
+                    channel.connection.crashed(error)
 
     def barrier(self, ticket: Ticket) -> None:
         """Passes the ticket when all that was done until now is durable."""

@@ -33,7 +33,6 @@ class Postponed:
     def begin_turn(self) -> None:
         """Takes up some of it: of the clients, until that is as much work as a turn may be."""
         node = self._node
-        node.effort.renew()
         until = node.labour.done + STEPS_AT_ONCE
         for _ in range(len(self.soon)):
             self.soon.popleft()()
