@@ -79,6 +79,16 @@ def command_of(map_: ClusterMap, step: tuple[int, int, int]) -> c.AnyCommand:
         case 12:
             owner = queue.owner if queue and queue.owner else name
             member = map_.member(owner)
+            if b % 3 == 1:
+                holder = map_.member(name)
+                return c.GiveUpCopy(
+                    node=name,
+                    incarnation=holder.incarnation if holder else Incarnation(1),
+                    queue_id=queue_id,
+                    epoch=queue.epoch if queue else Epoch(1),
+                    heir=NAMES[b % len(NAMES)] if b % 2 else None,
+                    damaged=b % 5 == 0,
+                )
             return c.TransferOwner(
                 node=owner,
                 incarnation=member.incarnation if member else Incarnation(1),
