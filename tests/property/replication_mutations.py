@@ -130,6 +130,14 @@ class CutsBelowTheCommitted(Backup):
 
 
 @primary_bug
+class LostCopyBelieved(Primary):
+    """What was heard of a copy counts for the one that began anew."""
+
+    def copy_lost(self, queue_id: int, node: str, now_ms: int) -> None:
+        pass
+
+
+@primary_bug
 class WhoIsAheadWaits(Primary):
     """An owner that is told that it lacks something offers the same again, and shrinks its set meanwhile."""
 

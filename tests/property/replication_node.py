@@ -103,8 +103,11 @@ class Node:
         log = self.world.control.log
         while self.applied < upto and self.up:
             queues, members = log[self.applied]
+            lost = self.world.control.lost.get(self.applied)
             self.applied += 1
             self._apply(queues, members)
+            if lost is not None and self.up:
+                self._lost(*lost)
         for peer in sorted(self.held):
             held = self.held[peer]
             while self.up and held and held[0][0] <= self.applied:
@@ -133,6 +136,18 @@ class Node:
                 self.primary.give_up(queue_id)
                 self.backup.stepped_down(queue_id, self.group)
                 self.ring(queue_id).unwritten.clear()
+
+    def _lost(self, queue_id: int, node: str) -> None:
+        """A copy is damaged, and begins anew."""
+        if node != self.name:
+            self.primary.copy_lost(queue_id, node, self.world.now)
+        elif queue_id not in self.owned and self.members[self.name] == (self.incarnation, True):  # not of a life before
+            self.backup.stop(queue_id)
+            self.pending = [write for write in self.pending if write[0] != queue_id]
+            self.rings[queue_id] = Ring()
+            self.from_disk.pop(queue_id, None)
+            self.pending.append((queue_id, pack(("CUT", 1)), None))
+            self.backup.stepped_down(queue_id, self.group + 1)
 
     def _take_over(self, queue: Queue) -> None:
         queue_id = int(queue.queue_id)

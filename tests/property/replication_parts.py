@@ -205,6 +205,8 @@ class Control:
                 arguments={}, owner=None, replicas=holders, in_sync=holders,
             )  # type: ignore[arg-type]  # fmt: skip
         self.log: list[tuple[dict[int, Queue], dict[str, tuple[int, bool]]]] = []
+        self.lost: dict[int, tuple[int, str]] = {}
+        """By place in the log: a copy that began anew there, (queue, node)."""
         self._random = events.random
         self.committed: Callable[[], None] = lambda: None
 
@@ -286,6 +288,19 @@ class Control:
             changed.append(int(change.queue_id))
         self._commit()
         return changed
+
+    def lose_copy(self, node: str, queue_id: int) -> bool:
+        """Its copy is damaged and begins anew."""
+        queue = self.queues[queue_id]
+        others = [n for n in (*queue.in_sync, *queue.eligible) if n != node and self.alive(n)]
+        if not self.alive(node) or node not in queue.in_sync or not others:
+            return False
+        self._drop(queue_id, node, lost=True)
+        if queue.owner == node:
+            self._elect(queue_id)
+        self.lost[len(self.log)] = queue_id, node
+        self._commit()
+        return True
 
     def give_up(self, node: str, incarnation: int, queue_id: int, epoch: int, to: str, lacks: bool) -> bool:
         queue = self.queues[queue_id]

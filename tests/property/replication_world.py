@@ -65,6 +65,8 @@ class World:
         self.random = self.events.random
         self.past = random.Random(seed) if seed % 2 and minimum > 1 else None
         """Of lives in which disks go back: the others are the stories that they were."""
+        self.rots = seed % 8 == 3 and minimum > 1
+        """In such lives single copies are found damaged."""
         self.stats: Counter[str] = Counter()
         self.names = tuple("abcdefg"[:nodes])
         self.control = Control(self.names, replicas, minimum, queues, self.events)
@@ -107,6 +109,8 @@ class World:
             self.events.after(1500, self._nemesis)
             if self.past is not None:
                 self.events.after(1000, self._past)
+            if self.rots:
+                self.events.after(1000, self._rot)
             for producer in self.producers:
                 self.events.after(self.random.randint(300, 600), self._publish, producer)
             for queue_id in self.control.queues:
@@ -279,6 +283,14 @@ class World:
             for queue_id in node.held_queues():
                 self.rolled[node.name, queue_id] = self.ever_rolled[node.name, queue_id] = None
             node.durable, node.saved = node.saved, None
+
+    def _rot(self) -> None:
+        if not self.faulty:
+            return
+        self.events.after(self.random.randint(100, 600), self._rot)
+        node, queue_id = self.random.choice(self.names), self.random.choice(sorted(self.control.queues))
+        if not self.rolled:
+            self.stats["copies lost"] += self.control.lose_copy(node, queue_id)
 
     def told(self, event: str, queue_id: int, node: str, detail: str) -> None:
         """What the cores say to operators must be true."""
