@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from broker.server.shell import NodeShell
 
 EVERY_S: Final = 10.0
+SOON_S: Final = 1.0
+"""As long as no other member has been heard, and when its clock differs from the first that are: a look is no alert."""
 AHEAD_MS: Final = 24 * 3_600_000
 """A wall clock that is so far ahead of the log's calendar may be wrong: an operator should know."""
 DIFFERS: Final = "clock.differs"
@@ -34,15 +36,18 @@ class Upkeep:
     def __init__(self, shell: NodeShell) -> None:
         self._shell = shell
         self._passing = Passing()
+        self._doubted = False
         self._look()
 
     def _look(self) -> None:
         shell = self._shell
         if shell.ended.done():
             return
-        doubted = self._compare()
-        self._pass_time(doubted)
-        shell.loop.call_later(EVERY_S, self._look)
+        before, self._doubted = self._doubted, self._compare()
+        self._pass_time(self._doubted)
+        compared = shell.cluster is None or shell.cluster.heart.clocks_ahead_ms()
+        sure = compared and before is self._doubted
+        shell.loop.call_later(EVERY_S if sure else SOON_S, self._look)
 
     def _compare(self) -> bool:
         """Whether this node's clocks are not to be believed."""
@@ -55,7 +60,7 @@ class Upkeep:
         doubted = abs(off_ms) > DIFFERS_MS
         shell.node.log_clock.doubted = doubted
         name = shell.options.node.name
-        if doubted:
+        if doubted and self._doubted:
             which = "ahead of" if off_ms > 0 else "behind"
             shell.node.alerts.set(
                 DIFFERS,
@@ -63,7 +68,7 @@ class Upkeep:
                 f"the clock of {name} is {_span(abs(off_ms))} {which} the other members': it ends nothing by age "
                 "meanwhile, and dates messages wrongly; set the clock, and start the node again",
             )
-        else:
+        elif not doubted:
             shell.node.alerts.clear(DIFFERS, name)
         return doubted
 

@@ -109,6 +109,11 @@ async def test_messages_live_by_the_clock_of_the_queues_owner(fleet: Fleet, libr
     """What comes through a node whose clock is behind is not older for it, through one ahead not younger. The queues
     are empty when they move: what lies in them goes by the clock of the next owner."""
     await found(fleet, library, {"a": 0.0, "b": -HOUR_S, "c": HOUR_S})
+    for name, where in (("b", "behind"), ("c", "ahead of")):
+        (line,) = await until(lambda name=name: differs(fleet, name), f"{name} tells of its clock")
+        assert line["text"].startswith(f"the clock of {name} is ")
+        assert f" {where} the other members'" in line["text"]
+    assert await until(lambda: ahead(fleet, "a"), "a shows how far the others' clocks are") == [None, -60, 60]
     for name in "abc":
         await fleet.publish(name, f"long {name}", [], arguments={"x-message-ttl": 60_000})
         await fleet.publish(name, f"short {name}", [], arguments={"x-message-ttl": 500})
@@ -121,6 +126,17 @@ async def test_messages_live_by_the_clock_of_the_queues_owner(fleet: Fleet, libr
     await asyncio.gather(*(until(lambda o=owner: expired(fleet, f"short {o}"), "all expired") for owner in "abc"))
     for owner in "abc":
         assert (await fleet.queue("a", f"long {owner}"))["messages"] == 3 * len(BODIES)
+
+
+def differs(fleet: Fleet, name: str) -> list[dict[str, Any]]:
+    return [line for line in told(fleet, name, "alert.raised") if line["alert"] == "clock.differs"]
+
+
+async def ahead(fleet: Fleet, name: str) -> list[int | None]:
+    """By how many minutes the members' clocks are ahead of this one's; empty: not all have been heard."""
+    rows = await fleet.members(name)
+    found = [rows[each]["clock_ahead_ms"] for each in "abc"]
+    return [one and round(one / 60_000) for one in found] if found.count(None) == 1 else []
 
 
 async def expired(fleet: Fleet, queue: str) -> bool:

@@ -36,11 +36,13 @@ class Place:
     def __init__(self, wiring: MemoryWiringLog, leads: bool | None) -> None:
         self.monotonic_ms, self.wall_ms, self.own_ms = 5_000, NOW, NOW
         self.clocks = Clocks()
-        cluster = SimpleNamespace(raft=SimpleNamespace(is_leader=leads), heart=SimpleNamespace(clocks=self.clocks))
+        heart = SimpleNamespace(clocks=self.clocks, clocks_ahead_ms=lambda: self.clocks.ahead_ms(steady()))
+        cluster = SimpleNamespace(raft=SimpleNamespace(is_leader=leads), heart=heart)
+        self.delays: list[float] = []
         self.alerts = Alerts(Silence(), lambda: NOW)
         self.log_clock = LogClock()
         shell: Any = SimpleNamespace(
-            loop=SimpleNamespace(call_later=lambda *_: None),
+            loop=SimpleNamespace(call_later=lambda delay_s, _: self.delays.append(delay_s)),
             storage=SimpleNamespace(wiring=wiring),
             cluster=None if leads is None else cluster,
             clock=SimpleNamespace(
@@ -91,13 +93,18 @@ async def test_what_is_over_is_ended_by_who_leads(leads: bool | None) -> None:
 async def test_who_is_far_from_the_others_ends_nothing_and_says_so() -> None:
     wiring = wired()
     place = Place(wiring, True)
+    assert place.delays == [upkeep.SOON_S], "nobody was heard yet"
     for name in "bc":
         place.clocks.heard(name, -MONTH, steady())
     place.look(2 * HOUR)
     assert left(wiring) == (["txn.a", "txn.b"], ["p", "old"])
     assert place.log_clock.doubted
+    assert not place.alerts.holds(DIFFERS, "a"), "perhaps more are heard yet"
+    assert place.delays[-1] == upkeep.SOON_S
+    place.look(1000)
     assert place.alerts.holds(DIFFERS, "a")
     assert "31.0 days ahead" in next(iter(place.alerts)).text
+    assert place.delays[-1] == upkeep.EVERY_S
     for name in "bc":
         place.clocks.heard(name, 1000, steady())
     place.look(1)
@@ -112,6 +119,7 @@ async def test_a_machine_whose_clock_was_set_wrong_is_told_of_too() -> None:
     for name in "bc":
         place.clocks.heard(name, 0, steady())
     place.wall_ms -= HOUR
+    place.look(1)
     place.look(1)
     assert place.alerts.holds(DIFFERS, "a")
 
