@@ -459,7 +459,10 @@ class ClusterShell:
 
     def _part_tick(self) -> None:
         if (part := self._part) is not None:
-            part.tick(self._shell.clock.now_ms())
+            try:
+                part.tick(self._shell.clock.now_ms())
+            except Exception as error:  # a node without it would stand still, and nobody would know
+                self._shell.fail(error)
             self._shell.schedule()
         self._again("part", PART_TICK_S, self._part_tick)
 
