@@ -71,6 +71,7 @@ def content(map_: ClusterMap) -> dict[str, list[bytes]]:
     """All that is in a map, without queue ids and order."""
     taken = map_.snapshot()
     taken.queues = [msgspec.structs.replace(queue, queue_id=QueueId(0)) for queue in taken.queues]
+    taken.deleted_queues = [QueueId(0) for _ in taken.deleted_queues]
     return {kind: sorted(map(CANONICAL.encode, entities)) for kind, entities in taken.sections()}
 
 
