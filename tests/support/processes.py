@@ -134,7 +134,10 @@ class _Zygote:
                 "session": session,
             }
             socket.send_fds(asked, [json.dumps(told).encode()], fds)
-            return int(json.loads(asked.recv(4096))["pid"])
+            answer = asked.recv(4096)
+            if not answer:
+                raise RuntimeError("the parent of all processes has ended: its standard error says why")
+            return int(json.loads(answer)["pid"])
 
 
 def _of_the_start(environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,8 +8,8 @@ Nothing outlives the run. FD is one end of a socket pair, whose other end only p
 it ends, the zygote kills its descendants. It adopts those whose own parent has ended (PR_SET_CHILD_SUBREAPER), and its
 children die with it (PR_SET_PDEATHSIG).
 
-A request is a JSON object with descriptors (stdin, stdout, stderr, status); the answer is `{"pid": n}` or `{"error":
-text}`. When the process ends, its wait status (4 bytes) is written to `status`.
+A request is a JSON object with descriptors (stdin, stdout, stderr, status); the answer is `{"pid": n}`.
+When the process ends, its wait status (4 bytes) is written to `status`.
 """
 
 from __future__ import annotations
