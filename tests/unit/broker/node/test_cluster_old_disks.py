@@ -170,3 +170,12 @@ def test_an_operator_chooses_the_owner_that_there_is() -> None:
     assert bodies(cluster["b"].client().consume("q")) == [b"%d" % number for number in range(FIRST)]
     assert in_sync(cluster) == ("a", "b", "c")
     assert not alerts(cluster["c"])
+
+
+def test_an_empty_journal_is_believed_by_nobody() -> None:
+    """The directory was there, and nothing in it (correctness C1): 0 of 1,010 were left on all three."""
+    cluster, _ = filled("c", "c")
+    power_cut(cluster, "c", MemoryJournal())
+    assert bodies(cluster["b"].client().consume("q")) == [b"%d" % number for number in range(ALL)]
+    assert in_sync(cluster) == ("a", "b", "c")
+    assert told(cluster["c"], "replica.rolled_back") == ["c"]
