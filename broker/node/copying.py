@@ -23,6 +23,7 @@ from cluster.ids import Epoch, Incarnation, NodeId, QueueId
 from cluster.state import Applied
 from journal.record import DamagedRecord, GroupWriter, Message, RecordBuffer, enqueued, verify_records
 from replication.backup import Backup, Replica
+from replication.copies import State
 from replication.messages import Range, SyncDone
 from replication.places import PLACE, place_of
 from replication.primary import Primary
@@ -111,6 +112,12 @@ class Copying:
         self.primary.take_over(
             entity, store_of(queue.ring), min_in_sync, self._node.now_ms, after_group, queue.ring.volatile, unproven
         )
+
+    def begin_syncs_anew(self, queue_id: int) -> None:
+        """What a sync had asked for could not be read, and is gone by now."""
+        for copy in self.primary.copies(queue_id):
+            if copy.state is State.SYNCING:
+                self.primary.copy_lost(queue_id, copy.node, self._node.now_ms)
 
     def give_up(self, queue_id: int) -> None:
         """The queue is not this node's any more."""

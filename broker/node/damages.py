@@ -62,6 +62,8 @@ class Damages:
         """An operator has deleted what was held back."""
         known = self._found.get(queue_id, {})
         known.pop(seq, None)
+        if self._node.part is not None:
+            self._node.part.copying.begin_syncs_anew(queue_id)  # one may wait for that very message
         if known:
             self._say(queue_id)
         else:

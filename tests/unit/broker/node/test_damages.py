@@ -182,3 +182,15 @@ def test_a_copy_that_is_not_what_its_owner_has_is_synced_anew() -> None:
     assert list(copy.emitted_live(0)) == [(1, 5)]
     assert cluster.queue("q").in_sync == ("a", "b", "c")
     assert not alerts(cluster["c"])
+
+
+def test_a_copy_that_waits_for_what_is_held_back_goes_on_when_that_is_deleted() -> None:
+    cluster, queue_id = three(x_replicas=1)
+    cluster.order(c.MoveReplica(queue_id=queue_id, add=(NodeId("b"),)))
+    cluster.wait(3000)
+    assert cluster["a"].node.damages.held_back(queue_id) == (2,), "the sync has met it"
+    assert cluster.queue("q").in_sync == ("a",)
+    assert inspect(cluster["a"], queue_id, what="delete", seqs=(2,)).result.done == 1
+    cluster.wait(3000)
+    assert cluster.queue("q").in_sync == ("a", "b")
+    assert not alerts(cluster["a"])
