@@ -161,7 +161,7 @@ class Inspection:
         if self._walked(now_ms):
             self._end(now_ms)
             return False
-        if self._crowded or (self.queue.paused and self._request.what != "browse"):
+        if self._crowded or (self._request.what != "browse" and self._node.setting_aside.is_closed(self.queue)):
             return False  # a hand-over is under way: nothing new is begun
         if not self._ahead and not self._look_ahead():
             return not self._loading
@@ -171,7 +171,7 @@ class Inspection:
     def _walked(self, now_ms: int) -> bool:
         enough = self._full or self._taken >= self._request.count
         # who had to wait for its turn gets on all the same, but not while a queue is handed over
-        late = now_ms >= self._end_ms and (self._looked_at > 0 or self.queue.paused)
+        late = now_ms >= self._end_ms and (self._looked_at > 0 or self._node.setting_aside.is_closed(self.queue))
         return enough or self._exhausted or self._looked_at >= LOOKED_MAX or late
 
     def leave(self) -> None:

@@ -73,6 +73,15 @@ class SettingAside:
         )
         node.propose(PauseQueue(vhost=entity.vhost, name=entity.name, paused=True), lambda _: None)
 
+    def is_closed(self, queue: Queue) -> bool:
+        """Whether an operator may take nothing out of it now: its owner is about to change, or others have not said
+        what they hold. One that is set aside is open for that."""
+        if not queue.broken:
+            return queue.paused
+        part = self._node.part
+        serving = None if part is None else part.servings.queues.get(queue.entity.queue_id)
+        return serving is not None and not serving.answers
+
     def resumed(self, queue: Queue) -> None:
         """An operator wants it to try again."""
         if not queue.broken:

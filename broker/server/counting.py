@@ -357,7 +357,7 @@ def queue_row(queue: Queue, copies: tuple[CopyLag, ...] = (), held_back: tuple[i
     return QueueRow(
         queue_id=queue.entity.queue_id,
         epoch=queue.entity.epoch,
-        state="opening" if queue.paused else "running",
+        state="opening" if queue.paused and not queue.broken else "running",
         ready=queue.ready,
         unacknowledged=ring.unacked,
         ready_bytes=queue.ready_bytes,

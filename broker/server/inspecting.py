@@ -157,7 +157,7 @@ class Inspector:
             raise Refused(ANOTHER_LIFE)
         if isinstance(queue, Stream):
             raise Refused(A_STREAM)
-        if queue.paused or (shell.cluster is not None and not shell.cluster.heart.leased()):
+        if node.setting_aside.is_closed(queue) or (shell.cluster is not None and not shell.cluster.heart.leased()):
             raise NotYet(NOT_OPEN)
         if self._underway >= AT_ONCE_MAX:
             raise NotYet(BUSY)

@@ -22,6 +22,7 @@ from broker.transactions.mover import Mover
 from cluster import commands as c
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, drained
+from tests.unit.broker.node.test_inspecting import run
 from tests.unit.broker.session.harness import Client, Content, World, bodies
 from tests.unit.broker.session.leasing_reader import Reader
 from tests.unit.broker.transactions.stager import Stager
@@ -435,3 +436,20 @@ def test_a_reply_to_that_is_no_text_costs_nobody_anything() -> None:
         cluster.wait(1000)
     assert client.ended is None
     assert not cluster.bad_frames
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_an_operator_takes_out_what_a_queue_stumbled_over(clustered: bool, poisoned: Callable[[], None]) -> None:
+    site: Any = Cluster("a", "b", "c")["a"] if clustered else World()
+    site.story.forgives = True
+    alice = site.client()
+    alice.declare("q")
+    poison(alice)
+    alice.publish("", "q", b"2")
+    bob = site.client()
+    assert bob.consume("q") == []
+    is_aside(site)
+    assert run(site, "delete", seqs=(1,)).done == 1
+    resume(site.cluster if clustered else site)
+    assert bodies(bob.hear()) == [b"2"]
+    assert len(site.story.mistakes) == 1
