@@ -143,6 +143,7 @@ FOUND_BY: dict[Bug, int] = {
     without_common_resets: 80,
     without_flush_before_ack: 3,
     without_dedup: 1,
+    without_one_vote: 14,
 }
 """The seed that finds a bug soonest, where that is not 0. Where it finds nothing any more, a later one does."""
 
