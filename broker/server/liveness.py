@@ -49,6 +49,7 @@ class Liveness:
         self._voters: tuple[NodeId, ...] = ()
         self._blocked: list[str] = []
         self._guard: asyncio.TimerHandle | None = None
+        self._deaf = False
         self.submitted_s: float | None = None
         """Since when a group commit is with the disk."""
         options = HeartOptions(LeaseOptions(fence_s=cut_off_s))
@@ -223,9 +224,11 @@ class Liveness:
     def on_deaf(self, deaf: bool) -> None:
         if deaf:
             self._cluster.raft.abdicate(STAND_BACK_S)
+        if deaf and not self._deaf:
             self._cluster.say("deaf", "this node led and hears no majority: another one shall lead", "warning")
-        else:
+        elif not deaf:
             self._cluster.say("deaf", "this node hears a majority again")
+        self._deaf = deaf
 
     def on_overdue(self, peer: str, incarnation: int) -> None:
         """Whose process is back and not yet registered is failed after those who are away: the last one to be failed

@@ -25,12 +25,15 @@ class Place:
     def __init__(self) -> None:
         self.linked = {"b", "c"}
         self.proposed: list[Any] = []
+        self.stood_back: list[float] = []
+        self.said: list[tuple[str, ...]] = []
         self.sent: list[tuple[str, str]] = []
         self.member = SimpleNamespace(name=NodeId("c"), alive=True, incarnation=1)
         self.raft = SimpleNamespace(
             map=SimpleNamespace(member=lambda _: self.member),
             voters=tuple(map(NodeId, "abc")), voters_settled=True, voters_founded=True, term=7, is_leader=True,
             leader=NodeId("a"), propose_in_term=self.proposed.append, peer_gone=lambda _: None,
+            abdicate=self.stood_back.append,
         )  # fmt: skip
         self.mesh = SimpleNamespace(
             session=lambda peer, _: 1 if peer in self.linked else None,
@@ -42,7 +45,11 @@ class Place:
             loop=asyncio.get_running_loop(), clients=self.clients, clock=SimpleNamespace(now_ms=lambda: 0)
         )
         cluster: Any = SimpleNamespace(
-            name="a", raft=self.raft, mesh=self.mesh, has_data_link=lambda peer: peer in self.linked
+            name="a",
+            raft=self.raft,
+            mesh=self.mesh,
+            has_data_link=lambda peer: peer in self.linked,
+            say=lambda *words: self.said.append(words),
         )
         shell: Any = self.shell
         self.liveness = Liveness(cluster, shell, BeatCodec(bytes(32), "c", "a"), 10.0)
@@ -99,6 +106,13 @@ async def test_the_leader_is_told_once_over_each_link(place: Place) -> None:
     place.raft.term = 8
     place.liveness.tell_leader(place.member, told)  # type: ignore[arg-type]
     assert len(place.sent) == 2
+
+
+async def test_a_deaf_leader_stands_back_again_and_again_and_says_so_once(place: Place) -> None:
+    for deaf in (True, True, True, False):
+        place.liveness.on_deaf(deaf)
+    assert len(place.stood_back) == 3
+    assert [(event, *more) for event, _, *more in place.said] == [("deaf", "warning"), ("deaf",)]
 
 
 async def test_without_links_and_contact_slow_clients_are_cut_off(place: Place) -> None:

@@ -12,9 +12,11 @@ from typing import Final
 import pytest
 
 from cluster.liveness.beats import Beat, BeatCodec
+from cluster.liveness.contact import LEAST_S
 from cluster.liveness.heart import Heart, HeartOptions, Member
 from cluster.liveness.lease import LeaseState
 from cluster.liveness.pulse import Pulse
+from cluster.liveness.steady import steady
 from tests.unit.cluster.liveness.test_heart import KEY, Node, Owner, until
 
 NOWHERE: Final = "127.0.0.1:9"
@@ -51,7 +53,14 @@ def known(node: Node, nodes: tuple[Node, ...], lost: tuple[str, ...] = ()) -> No
     )
 
 
-@pytest.mark.parametrize("lost", [("ba", "ca"), ("ab", "ac"), ("ab", "ba", "bc", "cb", "ac", "ca")])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ("ba", "ca"),
+        pytest.param(("ab", "ac"), marks=pytest.mark.matrix),
+        pytest.param(("ab", "ba", "bc", "cb", "ac", "ca"), marks=pytest.mark.matrix),
+    ],
+)
 async def test_where_datagrams_do_not_pass_links_do(lost: tuple[str, ...]) -> None:
     """a3: datagrams to the leader, from it, or all."""
     nodes = a, b, _ = Node("a"), Node("b"), Node("c")
@@ -119,7 +128,6 @@ async def test_who_is_given_up_is_heard_no_more_until_that_is_taken_back() -> No
     nodes = a, b, c = Node("a"), Node("b"), Node("c")
     async with beating(*nodes):
         await until(lambda: all(node.heart.may_speak() for node in nodes))
-        assert not b.heart.give_up("a", 1), "it beats"
         known(a, nodes, ("ab", "ac"))
         await until(lambda: b.heart.give_up("a", 1) and c.heart.give_up("a", 1))
         assert not a.heart.may_speak()
@@ -203,10 +211,12 @@ async def led(options: HeartOptions) -> AsyncIterator[tuple[Leader, Heart]]:
 async def test_a_busy_loop_loses_neither_lease_nor_contact() -> None:
     """a5: one turn of seconds, and the survivors lost their leases."""
     async with led(HeartOptions()) as (leader, heart):
+        began = steady()
         leader.enough = len(leader.beats) + 25
         leader.reached.clear()
         assert leader.reached.wait(30), "beats go out while the loop stands still"
-        assert heart.may_speak()
+        assert heart.keeper.lease_until > began + HeartOptions().lease.lease_s
+        assert heart.pulse.contact.until > began + LEAST_S
         assert heart.lease_state() is LeaseState.LEASED
         assert max(beat.stuck_ms for beat in leader.beats) > 1500, "and say for how long it does"
 
@@ -215,7 +225,7 @@ async def test_a_loop_that_stands_still_for_too_long_is_dead() -> None:
     async with led(HeartOptions(loop_s=0.5)) as (leader, heart):
         leader.quiet.clear()
         assert leader.quiet.wait(30), "no beat leaves any more"
-        assert 200 < max(beat.stuck_ms for beat in leader.beats) <= 600
+        assert max(beat.stuck_ms for beat in leader.beats) <= 500
         assert not heart.may_speak()
         await until(lambda: heart.may_speak())
 
