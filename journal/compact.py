@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from journal.errors import DamagedJournal, JournalFailed, JournalFull
 from journal.fold import Fold
 from journal.index import Index
+from journal.inspect import JournalView
 from journal.journal import Journal, lock_directory
 from journal.layout import ENQ, RUN_ENTRY
 from journal.options import JournalOptions
@@ -53,6 +54,16 @@ def compact(directory: Path | str, options: JournalOptions | None = None) -> Com
     return CompactReport(before, disk_bytes(directory), count - len(Segments(directory).numbers()), moved)
 
 
+def forget(directory: Path | str, queue_id: int, options: JournalOptions | None = None) -> int:
+    """Drops all that the journal has of a queue; how many messages that were. The segments go, as far as nobody else
+    has messages in them, when they are compacted. Raises as `compact`."""
+    directory = Path(directory)
+    with JournalView(directory) as view:
+        count = view.count(queue_id)
+    _Compaction(directory, replace(options or JournalOptions(), reserve_bytes=0)).drop(queue_id)
+    return count
+
+
 class _Compaction:
     """An owner of the journal without queues: the fold stands in for them."""
 
@@ -70,10 +81,7 @@ class _Compaction:
 
     def run(self) -> int:
         try:
-            self.journal.recover(self.fold)
-            for queue_id in self.fold.queue_ids():
-                for entry in self.fold.entries(queue_id):
-                    self.journal.use.add(entry.segment, entry.length)
+            self._recover()
             self._checkpoint()
             for segment in self.journal.sparse_segments():
                 self._move(segment)
@@ -82,6 +90,22 @@ class _Compaction:
             self.journal.close()
         return self.moved
 
+    def drop(self, queue_id: int) -> None:
+        """All of one queue."""
+        try:
+            self._recover(without=queue_id)
+            self._checkpoint(without=queue_id)
+            self._checkpoint(without=queue_id)  # the first one is what lets segments go
+        finally:
+            self.journal.close()
+
+    def _recover(self, without: int | None = None) -> None:
+        self.journal.recover(self.fold)
+        for queue_id in self.fold.queue_ids():
+            if queue_id != without:
+                for entry in self.fold.entries(queue_id):
+                    self.journal.use.add(entry.segment, entry.length)
+
     def _wait(self, start: Callable[[Callable[..., None]], None]) -> object:
         answers: list[object] = []
         start(lambda *answer: answers.append(answer))
@@ -89,9 +113,11 @@ class _Compaction:
             self.calls.get()()
         return answers[0]
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, without: int | None = None) -> None:
         metas = []
         for queue_id in self.fold.queue_ids():
+            if queue_id == without:
+                continue
             meta = dict(self.fold.meta_of(queue_id))
             meta["reserved"] = self.fold.reserved_upto(queue_id)
             meta["next_seq"] = self.fold.next_seq(queue_id)
@@ -99,9 +125,10 @@ class _Compaction:
             self.fold.state_of(queue_id).into(meta)
             metas.append((queue_id, meta))
         filings = [_filing(queue_id, meta, self.fold.shortened.get(queue_id, set())) for queue_id, meta in metas]
-        runs, position = self.fold.runs(), self.journal.position
+        runs, position = [run for run in self.fold.runs() if run[0] != without], self.journal.position
         wanted = [filing for filing in filings if filing is not None]
-        self._wait(lambda done: self.journal.checkpoint(runs, metas, [], position, done, wanted))
+        gone = [] if without is None else [without]
+        self._wait(lambda done: self.journal.checkpoint(runs, metas, gone, position, done, wanted))
 
     def _move(self, segment: int) -> None:
         answer = self._wait(lambda done: self.journal.survivors(segment, done))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -161,7 +162,7 @@ class JournalView:
         lowest, files = self._files(queue_id)
         filed = sum(max(0, part.end - max(part.first, lowest)) for part in files)
         behind = self._fold.entries(queue_id, max(lowest, files[-1].end if files else 0))
-        return filed + sum(1 for _ in islice(behind, max(0, most - filed)))
+        return filed + sum(1 for _ in islice(behind, min(max(0, most - filed), sys.maxsize)))
 
     def bounds(self, queue_id: int) -> tuple[int, int]:
         """(lowest seq, next seq) of what is there, also in a stream's files; equal when nothing is."""

@@ -1,8 +1,8 @@
-"""`clusterbroker journal ls | inspect | check | export | compact DIR`: a journal from outside (waits for the disk).
+"""`clusterbroker journal ls | inspect | check | export | compact | forget DIR`: a journal from outside (waits).
 
-Everything but `compact` only reads, offline or beside a running node, whose log goes on meanwhile. What was stored
-may be hostile: it reaches the terminal through `readable.visible` alone. Exit codes: 0 done, 1 the journal or the
-disk is not as it should be, 2 the command names something that is not there.
+Everything but `compact` and `forget` only reads, offline or beside a running node, whose log goes on meanwhile. What
+was stored may be hostile: it reaches the terminal through `readable.visible` alone. Exit codes: 0 done, 1 the journal
+or the disk is not as it should be, 2 the command names something that is not there.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from cluster.errors import ClusterError
 from journal.check import Broken, CheckReport
 from journal.check import check as check_journal
 from journal.compact import compact as compact_journal
+from journal.compact import forget as forget_queue
 from journal.errors import DamagedJournal, JournalError, LockedJournal
 from journal.inspect import JournalView, StoredMessage
 
@@ -441,3 +442,29 @@ def compact(directory: Directory) -> None:
     before, after = decimal(report.bytes_before), decimal(report.bytes_after)
     moved = f"{_count(report.segments_removed, 'segment')} removed, {_count(report.messages_moved, 'message')} moved"
     print(f"compacted {visible(str(directory))}: {before} before, {after} after; {moved}")
+
+
+@app.command("forget")
+def forget(
+    directory: Directory,
+    queue: Annotated[str, typer.Argument(metavar="ID", help="Of a queue that is set aside, as `ls` prints it.")],
+    confirm_loss: Annotated[
+        bool, typer.Option("--confirm-loss", help="Needed: its messages are gone then. `export` saves them.")
+    ] = False,
+) -> None:
+    """Drop the messages of a queue that is set aside from a stopped node's journal: the wiring knows nothing of it."""
+    with _one_line():
+        place = DataDirectory(directory)
+        if place.wiring is None:
+            raise NotThere(f"which queues there are is not known here ({place.wiring_problem})")
+        queue_id = place.queue_id("", queue)
+        known = place.queue_by_id(queue_id)
+        if known is not None:
+            raise NotThere(f"{queue} is queue {known.name!r} of vhost {known.vhost!r}: delete that one")
+        if queue_id not in place.look(lambda view: view.queue_ids()):
+            raise NotThere(f"no queue has the id {queue}: {place.listing}")
+        if not confirm_loss:
+            raise NotThere(f"its messages would be gone: save them (`clusterbroker journal export {directory} {queue} "
+                           "--to FILE`), then say --confirm-loss")  # fmt: skip
+        count = forget_queue(place.journal, queue_id)
+    print(f"forgot {_count(count, 'message')} of queue {queue}")

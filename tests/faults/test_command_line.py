@@ -240,6 +240,7 @@ ROWS = (
 ELSEWHERE = {
     "start": "the nodes of this test were started by it",
     "demo": "tests/faults/test_trial.py", "verify": "tests/faults/test_trial.py", "chaos": "tests/faults/test_trial.py",
+    "journal forget": "tests/unit/broker/server/test_recovery.py",
     "forget-node": "below, for a member that is dead",
 }  # fmt: skip
 NOT_ASKED = {

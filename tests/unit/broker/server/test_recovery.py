@@ -148,6 +148,27 @@ async def test_what_the_wiring_does_not_know_is_kept(
     assert isinstance(await peer.receive(), methods.BasicGetOk)
 
 
+async def test_what_is_set_aside_can_be_dropped(start: Start, connect: Connect, tmp_path: Path) -> None:
+    shell = await start(data_dir=tmp_path, journal=SMALL)
+    await publish(await (await connect(shell)).open(), "lost", COUNT)
+    await publish(await (await connect(shell)).open(), "kept", 5)
+    await shell.stop()
+    there = CliRunner().invoke(app, ["ls", str(tmp_path), "--json"])
+    (kept,) = [line["id"] for line in json.loads(there.stdout) if line["name"] == "kept"]
+    lost = hex(Wiring(tmp_path / "wiring").take("lost"))
+    for words, said in (([kept, "--confirm-loss"], "is queue 'kept'"), ([lost], "say --confirm-loss")):
+        refused = CliRunner().invoke(app, ["forget", str(tmp_path), *words])
+        assert refused.exit_code == 2
+        assert said in refused.stderr
+    dropped = CliRunner().invoke(app, ["forget", str(tmp_path), lost, "--confirm-loss"])
+    assert dropped.exit_code == 0, (dropped.stderr, dropped.exception)
+    assert (dropped.exit_code, dropped.stdout) == (0, f"forgot {COUNT} messages of queue {lost}\n")
+    assert CliRunner().invoke(app, ["check", str(tmp_path)]).exit_code == 0
+    shell = await start(data_dir=tmp_path, journal=SMALL)
+    assert not shell.node.set_aside
+    assert await count_of(await (await connect(shell)).open(), "kept") == 5
+
+
 async def test_what_the_wiring_has_deleted_is_forgotten(start: Start, connect: Connect, tmp_path: Path) -> None:
     directory = tmp_path / "data"
     shell = await start(data_dir=directory, journal=SMALL)
