@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 class Dying:
     """Of one queue."""
 
-    __slots__ = ("_line", "_loaded", "_queue", "_refused")
+    __slots__ = ("_line", "_loaded", "_queue", "_refused", "_unweighed")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._line: deque[tuple[int, Reason]] = deque()
         self._loaded: dict[int, Message | None] = {}  # of the line; None: on its way from the disk
+        self._unweighed: set[int] = set()  # too many, and their sizes are not known before they are here
         self._refused = 0  # so many were never in the queue: they count down from -1 in the place of seqs
 
     def add(self, seq: int, message: Message | None, reason: Reason, at_once: bool) -> None:
@@ -42,6 +43,8 @@ class Dying:
         self._line.append((seq, reason))
         self._loaded[seq] = message
         if message is None:
+            if reason == "maxlen":
+                self._unweighed.add(seq)
             self._queue.host.load(self._queue, [self._queue.ring.location(seq)])
         else:
             if reason == "maxlen":
@@ -58,7 +61,8 @@ class Dying:
         for (seq, *_), message in zip(locations, messages, strict=True):
             assert self._loaded[seq] is None, "what is dying is loaded once"
             self._loaded[seq] = message
-            if (seq, "maxlen") in self._line:
+            if seq in self._unweighed:
+                self._unweighed.remove(seq)
                 self._queue.host.effort.owed += message.size
         self.go_on()
         self._queue.ring.mark()
@@ -94,6 +98,7 @@ class Dying:
                 self._queue.host.effort.owed -= message.size
         self._line.clear()
         self._loaded.clear()
+        self._unweighed.clear()
 
     def unread(self, seq: int) -> None:
         """Its content cannot be read: it stays in its queue, and is nobody's."""

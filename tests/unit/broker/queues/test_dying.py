@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.amqp import methods as m
+from cluster import commands as c
 from tests.unit.broker.session.harness import Client, World, bodies
 
 
@@ -65,3 +66,27 @@ def test_what_a_transaction_rejects_waits_for_no_other() -> None:
     world.turn()
     assert bodies(world.client().consume("dead")) == [b"2"]
     assert bodies(world.client().consume("q")) == [b"1"]
+
+
+def test_what_is_too_much_and_waits_holds_back_publishers_until_it_has_died() -> None:
+    """In memory or on disk."""
+    world = World(unwritten_bytes_max=1 << 20)
+    client = world.client()
+    client.declare("grave")
+    client.declare("q", x_dead_letter_exchange="", x_dead_letter_routing_key="grave")
+    ring = world.queue("q").ring
+    for on_disk in (False, True):
+        if on_disk:
+            ring.resident_bytes_max = 0
+        client.publish("", "q", *(b"x" * 1000,) * 100)
+        world.node.effort.left = 0
+        world.command(c.PutPolicy(vhost="/", name="p", pattern="^q$", definition={"max-length": 0}, apply_to="queues"))
+        world.command(c.DeletePolicy(vhost="/", name="p"))
+        assert world.node.effort.owed == 0
+        assert world.queue("grave").ring.ready == 100 * (1 + on_disk)
+    world.node.effort.owed = 2 << 20
+    world.turn()
+    assert world.node.throttled
+    world.node.effort.owed = 0
+    world.turn()
+    assert not world.node.throttled
