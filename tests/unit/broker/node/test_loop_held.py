@@ -20,6 +20,7 @@ from broker.node.core import Node
 from broker.routing.labour import STEPS_MAX
 from broker.session.connection import Connection
 from cluster import commands as c
+from journal.build import COMPILED
 from tests.unit.broker.session.harness import Client, Content, World
 from tests.unit.broker.transactions.stager import Stager
 
@@ -290,6 +291,7 @@ IN_TURNS: list[Shape] = [
 ]  # fmt: skip
 
 
+@pytest.mark.skipif(not COMPILED, reason="the halves in plain Python are the specification, and many times slower")
 @pytest.mark.parametrize(
     "shape",
     [
