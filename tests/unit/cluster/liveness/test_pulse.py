@@ -61,6 +61,7 @@ def known(node: Node, nodes: tuple[Node, ...], lost: tuple[str, ...] = ()) -> No
         pytest.param(("ab", "ba", "bc", "cb", "ac", "ca"), marks=pytest.mark.matrix),
     ],
 )
+@pytest.mark.long
 async def test_where_datagrams_do_not_pass_links_do(lost: tuple[str, ...]) -> None:
     """a3: datagrams to the leader, from it, or all."""
     nodes = a, b, _ = Node("a"), Node("b"), Node("c")
@@ -208,6 +209,7 @@ async def led(options: HeartOptions) -> AsyncIterator[tuple[Leader, Heart]]:
         await asyncio.to_thread(leader.join)
 
 
+@pytest.mark.long
 async def test_a_busy_loop_loses_neither_lease_nor_contact() -> None:
     """a5: one turn of seconds, and the survivors lost their leases."""
     async with led(HeartOptions()) as (leader, heart):
@@ -221,6 +223,7 @@ async def test_a_busy_loop_loses_neither_lease_nor_contact() -> None:
         assert max(beat.stuck_ms for beat in leader.beats) > 1500, "and say for how long it does"
 
 
+@pytest.mark.long
 async def test_a_loop_that_stands_still_for_too_long_is_dead() -> None:
     async with led(HeartOptions(loop_s=0.5)) as (leader, heart):
         leader.quiet.clear()
