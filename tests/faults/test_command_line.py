@@ -249,6 +249,7 @@ NOT_ASKED = {
     "GET /api/bindings/{}/e/{}/q/{}/{}": "bindings list", "GET /api/bindings/{}/e/{}/e/{}/{}": "bindings list",
     "POST /api/vhosts/{}/start/{}": "a vhost runs wherever a node does",
     "GET /api/nodes/{}/memory": "nodes show tells the total", "GET /api/nodes/{}/memory/relative": "the same",
+    "GET /api/healthchecks/node/{}": "checks run node asks the node that it is told of",
     "POST /api/queues/{}/{}/actions": "RabbitMQ's mirrors are synchronised by it; copies here catch up by themselves",
 }  # fmt: skip
 
