@@ -1,14 +1,16 @@
 """A node's data directory from outside: where its journal is, whether a node runs, what its queues are called (waits).
 
-    DIR/journal/   the messages; knows queues by id only          DIR/wiring/   which id has which name
+    DIR/journal/   the messages; knows queues by id only
+    DIR/wiring/    which id has which name, of a node that is alone; DIR/raft/ of a cluster's member
 
-A journal's own directory is accepted as DIR too. Nothing is written. Offline, no lock file is touched either; beside
-a running node LMDB notes its readers in the lock files that the node has made, and a view that was overtaken by a
-checkpoint is looked at again.
+A journal's own directory is accepted as DIR too, also one that was set aside (DIR/journal.damaged-...). Nothing is
+written. Offline, no lock file is touched either; beside a running node LMDB notes its readers in the lock files that
+the node has made, and a view that was overtaken by a checkpoint is looked at again.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +21,16 @@ from cluster.entities import Queue
 from cluster.errors import ClusterError
 from cluster.ids import QueueId
 from cluster.log_store import LogStore
+from cluster.raft.disk import FileDisk
+from cluster.raft.identity import FILE as RAFT_IDENTITY
+from cluster.raft.reading import read as read_raft
 from cluster.state import ClusterMap
 from journal.errors import DamagedJournal
 from journal.inspect import JournalView, is_running
 
 LOOKS = 5
+RAFT = "raft"
+ID = re.compile(r"0x[0-9a-fA-F]{1,16}|[1-9][0-9]{0,18}")
 PAUSE_S = 0.05
 
 T = TypeVar("T")
@@ -41,21 +48,37 @@ class DataDirectory:
         self.directory = directory
         bare = (directory / "index/data.mdb").exists()
         if bare:
-            self.journal, wiring = directory, directory.parent / "wiring"
+            self.journal, node = directory, directory.absolute().parent
         else:
-            self.journal, wiring = directory / "journal", directory / "wiring"
+            self.journal, node = directory / "journal", directory
         if not (self.journal / "index/data.mdb").exists():
             raise NotThere(f"no journal is in {directory}: give the directory that the node has as --data-dir")
         self.running = is_running(self.journal)
         self.wiring: ClusterMap | None = None
         self.wiring_commands = 0
         self.wiring_problem = ""
-        self.wiring_expected = not bare or wiring.exists()
+        raft, wiring = node / RAFT, node / "wiring"
+        member = (raft / RAFT_IDENTITY).exists()
+        self.wiring_file = RAFT if member else "wiring/data.mdb"
+        """Where it is, in the node's directory."""
+        self.wiring_expected = member or not bare or wiring.exists()
         """Whether it is damage that there is no wiring: a journal may lie alone, a node's directory has both."""
         try:
-            self.wiring = self._fold(wiring)
+            if member:
+                self._read_raft(raft)
+            else:
+                self.wiring = self._fold(wiring)
         except (ClusterError, OSError) as error:
             self.wiring_problem = str(error)
+
+    def _read_raft(self, directory: Path) -> None:
+        """A member's. Raises ClusterError."""
+        found = read_raft(FileDisk(directory))
+        if found is None:
+            self.wiring_problem = f"{directory} knows of no cluster yet: queues have ids instead of names"
+            self.wiring_expected = False
+        else:
+            self.wiring, self.wiring_commands = found.map, found.commands
 
     def _fold(self, directory: Path) -> ClusterMap:
         """The cluster map as its log says it. Raises FileNotFoundError, ClusterError."""
@@ -101,18 +124,15 @@ class DataDirectory:
         return self.wiring is not None and self.wiring.was_deleted(QueueId(queue_id))
 
     def queue_id(self, vhost: str, name: str) -> int:
-        """Of a queue by its name, or by its id as `journal ls` prints it (`0x1f`). Raises NotThere."""
+        """Of a queue by its name, or by its id, as `journal ls` prints it (`0x1f`) or decimal. Raises NotThere."""
         queue = None if self.wiring is None else self.wiring.queue(vhost, name)
         if queue is not None:
             return int(queue.queue_id)
         segment = None if self.wiring is None else self.wiring.segment(vhost, name)
         if segment is not None and segment.queue_id:
             return int(segment.queue_id)
-        if name.startswith("0x"):
-            try:
-                return int(name, 16)
-            except ValueError:
-                pass
+        if ID.fullmatch(name):
+            return int(name, 0)
         why = f" ({self.wiring_problem})" if self.wiring_problem else ""
         raise NotThere(f"no queue {name!r} in vhost {vhost!r}{why}: {self.listing}")
 

@@ -32,3 +32,8 @@ Incarnation = NewType("Incarnation", int)
 
 LOCAL_NODE: Final = NodeId("local")
 """The name a node has as long as nobody gave it one."""
+
+
+def index_of(queue_id: int) -> LogIndex:
+    """Of the command that declared the queue."""
+    return LogIndex(queue_id & ((1 << NTH_BITS) - 1))

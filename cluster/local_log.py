@@ -138,8 +138,8 @@ class LocalLog:
         assert not self._busy, "the writer has nothing to do before the first proposal"
         self._store.put_stamp(stamp)
 
-    def leave_out(self, index: LogIndex | int) -> None:
-        """No command gets this index, or one below: a journal has messages under it as a queue's id. For a start:
+    def leave_out(self, index: LogIndex) -> None:
+        """No command gets this index, or one below: it declared a queue of which a journal has messages. For a start:
         before anything is proposed."""
         self._next = LogIndex(max(self._next, index + 1))
 

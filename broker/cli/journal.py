@@ -26,7 +26,7 @@ from rich.text import Text
 
 from broker.cli.export import Export, ExportImpossible
 from broker.cli.readable import body_text, plain, properties_of, visible
-from cluster.data_directory import DataDirectory, NotThere
+from cluster.data_directory import RAFT, DataDirectory, NotThere
 from cluster.errors import ClusterError
 from journal.check import Broken, CheckReport
 from journal.check import check as check_journal
@@ -47,7 +47,7 @@ app = typer.Typer(
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The node's data directory.", show_default=False)]
 QueueName = Annotated[
-    str, typer.Argument(metavar="QUEUE", help="Its name, or its id as `ls` prints it.", show_default=False)
+    str, typer.Argument(metavar="QUEUE", help="Its name, or its id: as `ls` prints it, or decimal.", show_default=False)
 ]
 VhostName = Annotated[str, typer.Option("--vhost", help="The vhost of the queue.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
@@ -298,7 +298,7 @@ def check(directory: Directory, as_json: AsJson = False) -> None:
         unknown = _unknown_queues(place, report)
     broken = [_broken_json(place, one) for one in report.broken]
     if place.wiring_problem and place.wiring_expected:
-        broken.append({"file": "wiring/data.mdb", "offset": None, "queue_id": None, "what": place.wiring_problem})
+        broken.append({"file": place.wiring_file, "offset": None, "queue_id": None, "what": place.wiring_problem})
     if as_json:
         print(json.dumps(_report_json(place, report, broken, unknown), indent=2))
     else:
@@ -401,8 +401,14 @@ def _verdict(place: DataDirectory, report: CheckReport, broken: int) -> str:
     return (
         f"broken in {_count(broken, 'place')}; nothing was changed. {stop}Copy {place.directory} "
         f"before anything else; save what can be read with `clusterbroker journal export {place.directory} QUEUE --to "
-        f"FILE.jsonl`; then restore the directory from a backup, or start the node with an empty one."
+        f"FILE.jsonl`; then {_what_then(place)}."
     )
+
+
+def _what_then(place: DataDirectory) -> str:
+    if place.wiring_file == RAFT:
+        return "start the node: it is a cluster's member, and what others have a copy of is made anew from them"
+    return "restore the directory from a backup, or start the node with an empty one"
 
 
 @app.command("export")

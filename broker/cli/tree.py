@@ -59,6 +59,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "join": Entry("membership", "join", CLUSTER),
     "leave": Entry("membership", "leave", CLUSTER),
     "forget-node": Entry("nodes", "glance", CLUSTER),
+    "rescue": Entry("rescue", "rescue", CLUSTER),
     "status": Entry("administration", "status", NODE),
     "health": Entry("health", "health", NODE),
     "limit": Entry("administration", "limit", NODE),

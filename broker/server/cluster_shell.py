@@ -361,8 +361,9 @@ class ClusterShell:
 
     def _member(self, member: Member) -> None:
         if member.name != self.name:
-            # not of what is read of earlier times while this node catches up
-            if not member.alive and member.incarnation and self.incarnation:
+            # not of what is read of earlier times while this node catches up, nor who was just added under a name that
+            # there was before: its incarnation goes on from that one's, and it waits for its answer
+            if not member.alive and member.disk_id and self.incarnation:
                 self.mesh.drop(member.name, "the cluster takes it for dead")
             return
         if not member.draining and self._node is not None:

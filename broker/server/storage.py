@@ -31,6 +31,7 @@ from broker.server.options import ServerOptions
 from broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts
 from broker.server.recovery import Recovery, recovered
 from cluster.errors import DiskFull, LogFailure
+from cluster.ids import index_of
 from cluster.local_log import LocalLog
 from cluster.wiring_log import MemoryWiringLog
 from journal.errors import DamagedJournal, JournalFull
@@ -192,7 +193,7 @@ class Storage:
     def _set_aside(self, recovery: Recovery, node: Node, journal: Journal) -> None:
         journal.pin(recovery.pinned)
         if isinstance(self.wiring, LocalLog):
-            self.wiring.leave_out(max(recovery.unknown))
+            self.wiring.leave_out(max(map(index_of, recovery.unknown)))
         held = journal.pinned_bytes()
         for queue_id, ring in node.set_aside.items():
             node.alerts.set(

@@ -62,9 +62,10 @@ NO_OP: Final = b"\x01"
 class Journal:
     """Entries in memory, and in a file what is needed to have them again."""
 
-    def __init__(self, disk: Disk, kept: int = 0) -> None:
+    def __init__(self, disk: Disk, kept: int = 0, only_read: bool = False) -> None:
         """Read the file, if there is one, and write it anew, without a torn end. `kept`: so many entries from before
-        the snapshot are not forgotten, if they are not too large.
+        the snapshot are not forgotten, if they are not too large. `only_read`: for a look from outside, beside a
+        running node as well; nothing is written, and nothing may be.
 
         Raises DamagedLog, FormatTooNew, DiskFull, DiskFailed."""
         self._disk = disk
@@ -86,7 +87,7 @@ class Journal:
         data = disk.read(FILE)
         if data is not None:
             self._replay(data)
-            if data:
+            if data and not only_read:
                 self.rewrite()
         self._commit_stored = self._commit
 

@@ -105,7 +105,14 @@ class Fleet:
 
     async def command(self, name: str, *words: str) -> tuple[int, str, str]:
         """`clusterbroker WORDS --data-dir ...`: exit code, what it said, its errors."""
-        line = [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(self.node(name).data_dir)]
+        return await self._run(*words, "--data-dir", str(self.node(name).data_dir))
+
+    async def journal(self, *words: str) -> tuple[int, str, str]:
+        """`clusterbroker journal WORDS`."""
+        return await self._run("journal", *words)
+
+    async def _run(self, *words: str) -> tuple[int, str, str]:
+        line = [sys.executable, "-m", "broker.cli.main", *words]
         done = await asyncio.to_thread(
             run, line, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
             env=environment(self.secret),

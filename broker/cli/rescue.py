@@ -1,0 +1,82 @@
+"""`clusterbroker rescue`: the majority is lost for good, and one survivor becomes a cluster of one (waits)."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.cli.administration import DATA_DIR, DataDir
+from broker.cli.endings import FAILED, Failed, end
+from broker.cli.readable import visible
+from broker.server.rescue import Finding, NoRescue, found, held
+from broker.server.rescue import rescue as make_it_so
+from cluster.errors import ClusterError, WiringError, queue_text
+from cluster.rescue import Copy
+from journal.errors import JournalError
+
+NAMES_MAX = 50
+
+
+def rescue(
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it. Without it, and without a terminal to ask at, it is only told.")
+    ] = False,
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """The majority is gone for good: make the stopped member of this directory a cluster of one, which others join."""
+    try:
+        with held(data_dir):
+            finding = found(data_dir)
+            for line in told(data_dir, finding):
+                typer.echo(visible(line))
+            if not yes and not (sys.stdin.isatty() and typer.confirm("Shall this be?", err=True)):
+                end(Failed("nothing was changed; to do it, say --yes", FAILED))
+            aside = make_it_so(data_dir, finding)
+    except (NoRescue, WiringError, ClusterError, JournalError, ValueError, OSError) as error:
+        end(Failed(str(error)))
+    typer.echo(
+        f"{finding.name} is a cluster of one; its old wiring log is kept as {visible(str(aside))}. Start it with "
+        f"--name {finding.name} --cluster HOST:PORT, then let others join it, each with an empty data directory"
+    )
+
+
+def told(directory: Path, finding: Finding) -> list[str]:
+    """What will be, and what may be lost."""
+    lost = ", ".join(finding.lost) or "nobody"
+    until = datetime.fromtimestamp(finding.until_ms / 1000).astimezone().isoformat(" ", "minutes")
+    when = f", of {until} or some minutes later" if finding.until_ms else ""
+    counts = Counter(one.copy for one in finding.queues)
+    return [
+        f"{directory}: member {finding.name}. Taken out for good: {lost}. Never start them again with their old data "
+        "directories: several of them might be a majority of the old cluster, and go on with it",
+        f"known here: the wiring up to index {finding.wiring.end}{when}. What the others did without this node after "
+        "that is lost",
+        *(
+            f"  index {index} ({type(command).__name__}) may not have been committed: it is kept"
+            for index, command in finding.wiring.unsure
+        ),
+        f"durable queues: {len(finding.queues)}. Here of {counts[Copy.WHOLE]}: {Copy.WHOLE.value}",
+        *_worse(finding, counts),
+        *(
+            f"  {finding.messages[queue_id]} messages of an unknown queue with the id {queue_id:#x} are kept, set "
+            f"aside (clusterbroker journal export {directory} {queue_id:#x} --to FILE)"
+            for queue_id in finding.unknown[:NAMES_MAX]
+        ),
+    ]
+
+
+def _worse(finding: Finding, counts: Counter[Copy]) -> Iterator[str]:
+    """The queues that lose something by this, or may."""
+    worse = sorted((one for one in finding.queues if one.copy is not Copy.WHOLE), key=lambda one: one.copy.name)
+    for one in worse[:NAMES_MAX]:
+        here = f" ({finding.messages.get(one.queue.queue_id, 0)} messages are here)" if one.copy is Copy.BEHIND else ""
+        yield f"  {queue_text(one.queue.vhost, one.queue.name)}: {one.copy.value}{here}"
+    if len(worse) > NAMES_MAX:
+        kinds = "; ".join(f"of {counts[copy]} {copy.value}" for copy in Copy if copy is not Copy.WHOLE and counts[copy])
+        yield f"  and {len(worse) - NAMES_MAX} more. In all: {kinds}"

@@ -1,0 +1,156 @@
+"""The majority of a cluster is lost for good: one survivor's directory becomes that of a cluster of one (waits).
+
+    found      read DIR: who is lost, and what is here of each queue; nothing is written
+    rescue     make it so
+
+The survivor keeps its name, its disk id and its journal. It gets another cluster id, so that nobody of the old cluster
+and this one take each other for their own, and another Raft id, for the old one has given votes in a log that is over.
+
+*Order of writing*, so that after a crash at any point the same command may be given again:
+
+    1  DIR/raft is copied to DIR/raft.before-rescue-<time>
+    2  the identity has the new cluster id, and lists no Raft log: what there is of it is taken as it is (binding.py)
+    3  the snapshot, the log behind it, and who this node is in it, in DIR/raft
+    4  DIR/members: nobody but this node
+    5  the identity lists the Raft log
+
+The new log's indices begin above every index of the old one and above every queue's id in a journal here: a queue that
+is declared later must not get the id of one whose messages are set aside.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from broker.server import addresses, identity
+from broker.server.binding import RAFT, Listed
+from broker.server.damage import is_marked
+from cluster import rescue as maps
+from cluster.ids import NodeId, QueueId, index_of
+from cluster.raft import identity as raft_identity
+from cluster.raft.disk import FileDisk
+from cluster.raft.identity import Founder
+from cluster.raft.reading import Wiring, read
+from cluster.rescue import Judged
+from journal.errors import DamagedJournal, ForeignJournal
+from journal.inspect import JournalView
+from journal.journal import lock_directory
+
+BEFORE: Final = "raft.before-rescue-"
+
+
+class NoRescue(Exception):
+    """It cannot be done with this directory; one line says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is here, and what is not."""
+
+    name: NodeId
+    identity: identity.Identity
+    wiring: Wiring
+    lost: tuple[NodeId, ...]
+    """The other members."""
+    queues: list[Judged]
+    messages: dict[QueueId, int]
+    """By queue id: how many are in the journal here."""
+    unknown: tuple[QueueId, ...]
+    """Ids in the journal of which the wiring here knows nothing: they are set aside."""
+    above: int
+    """The highest index that anything here has."""
+
+    @property
+    def until_ms(self) -> int:
+        """When this node last heard of its cluster, by the cluster's calendar, within minutes; 0: not known."""
+        return self.wiring.map.time.wall_ms
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Nobody else uses the directory meanwhile. Raises LockedJournal, NoRescue, OSError."""
+    if not (directory / "identity").exists():
+        raise NoRescue(f"no node's directory is at {directory}")
+    lock = lock_directory(directory)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def found(directory: Path) -> Finding:
+    """Raises NoRescue, WrongIdentity, PreconditionFailed, LogFailure, JournalError, OSError."""
+    known = identity.stored(directory)
+    if known is None or not (directory / RAFT).is_dir():
+        raise NoRescue(f"{directory} is no cluster member's: a node that is alone is started without --cluster")
+    if is_marked(directory):
+        raise NoRescue(f"{directory}: its journal was given up as damaged, its copies do not count: rescue another one")
+    wiring = read(FileDisk(directory / RAFT))
+    if wiring is None:
+        raise NoRescue(f"{directory} knows of no queues and members: rescue another member's directory")
+    if wiring.identity.home not in ("", known.disk_id):
+        raise NoRescue(f"{directory / RAFT} is another disk's: put this node's own one back (is its disk mounted?)")
+    name = NodeId(known.name)
+    queues = maps.judged(wiring.map, name)
+    lost = tuple(member.name for member in wiring.map.members() if member.name != name)
+    with JournalView(directory / "journal") as view:
+        messages = {QueueId(queue_id): view.count(queue_id) for queue_id in view.queue_ids()}
+    unknown = tuple(
+        queue_id for queue_id in messages
+        if wiring.map.queue_by_id(queue_id) is None and not wiring.map.was_deleted(queue_id)
+    )  # fmt: skip
+    ids = {*messages, *_elsewhere(directory)}
+    above = max([wiring.end, wiring.map.applied, *map(index_of, ids)])
+    return Finding(name, known, wiring, lost, queues, messages, unknown, above)
+
+
+def _elsewhere(directory: Path) -> list[int]:
+    """Queue ids in journals that were set aside, as far as they can be read."""
+    ids: list[int] = []
+    for aside in sorted(directory.glob("journal.damaged-*")):
+        try:
+            with JournalView(aside) as view:
+                ids += view.queue_ids()
+        except (DamagedJournal, ForeignJournal, OSError):
+            continue  # what cannot be read cannot be mistaken for a queue's messages either
+    return ids
+
+
+def rescue(directory: Path, finding: Finding) -> Path:
+    """Where the old Raft log is now. Raises LogFailure, OSError."""
+    me, log_id = finding.identity, uuid.uuid4().hex
+    member = finding.wiring.map.member(finding.name)
+    assert member is not None, "a survivor was a member"
+    aside = _copied(directory / RAFT)
+    maps.alone(finding.wiring.map, finding.name, me.disk_id, log_id, finding.above)
+    parts = {name: listed for name, listed in me.parts.items() if name != RAFT}
+    me = replace(me, cluster_id=uuid.uuid4().hex, parts=parts)
+    identity.keep(directory, me)
+    founders = (Founder(finding.name, member.address),)
+    voters = (raft_identity.raft_id(finding.name, log_id),)
+    fresh = raft_identity.Identity(finding.name, log_id, 0, founders, voters, home=me.disk_id, starts=me.starts)
+    disk = FileDisk(directory / RAFT)
+    raft_identity.establish(disk, fresh, finding.wiring.map)
+    disk.close()
+    addresses.remember(directory, {finding.name: member.address})
+    identity.keep(directory, replace(me, parts={**parts, RAFT: Listed(log_id, me.starts)}))
+    return aside
+
+
+def _copied(raft: Path) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    aside = raft.with_name(BEFORE + stamp)
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = raft.with_name(f"{BEFORE}{stamp}-{number}")
+    shutil.copytree(raft, aside)
+    return aside

@@ -1,0 +1,72 @@
+"""A member's wiring from outside: snapshot and log folded, offline or beside the running node; nothing is written.
+
+What stands in the log is applied to its end, also what this node had not heard to be committed: a node that leads after
+the others are gone commits all that it has, and nobody was told that any of it is not. `unsure` names that part.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cluster import commands as c
+from cluster.errors import DamagedLog
+from cluster.ids import LogIndex
+from cluster.state import ClusterMap
+
+from . import identity as identities
+from .disk import Disk
+from .fold import REGULAR, Fold, unseal
+from .identity import Identity
+from .journal import Journal
+from .messages import Entry
+from .snapshots import Snapshots, StoredSnapshot
+
+
+class Wiring(NamedTuple):
+    """What a member knows of its cluster."""
+
+    identity: Identity
+    map: ClusterMap
+    end: int
+    """Of the last entry in the log."""
+    commands: int
+    """Applied since the snapshot."""
+    unsure: tuple[tuple[int, c.AnyCommand], ...]
+    """(index, command) of those that this node had not heard to be committed."""
+
+
+def read(disk: Disk) -> Wiring | None:
+    """The wiring; None: there is none yet, for its cluster is not founded or has sent nothing.
+
+    Raises DamagedLog, FormatTooNew, DiskFailed.
+    """
+    identity = identities.read(disk)
+    # in this order: beside a running node the log may be shortened behind a snapshot that comes between
+    log = Journal(disk, only_read=True)
+    stored = Snapshots(disk, _never).load()
+    if identity is None or stored is None:
+        return None
+    try:
+        fold = Fold.restored(stored)
+    except (ValueError, KeyError, AssertionError) as error:
+        raise DamagedLog(f"{disk.path}: the snapshot contradicts itself ({error!r})") from error
+    entries, index = log[:], stored.last[1]
+    at = index - entries[0][1] if entries else 0
+    if not 0 <= at < len(entries) or entries[at][2] != stored.last[2]:
+        entries = []  # a snapshot that a leader sent took the place of this log
+    commands, unsure = 0, []
+    for stored_entry, index, _ in entries[at + 1 :]:
+        if stored_entry[:1] != REGULAR:
+            continue
+        applied = fold.apply(LogIndex(index), unseal(stored_entry))
+        if applied is not None:
+            commands += 1
+            if index > log.getRaftCommitIndex():
+                unsure.append((index, applied.command))
+    if entries:
+        index = entries[-1][1]
+    return Wiring(identity, fold.map, index, commands, tuple(unsure))
+
+
+def _never(previous: Entry, last: Entry) -> StoredSnapshot:  # noqa: ARG001
+    raise AssertionError("who looks from outside makes no snapshot")
