@@ -245,6 +245,9 @@ class NodeConfig(BaseSettings):
     peers: str = ""
     """NAME@HOST:PORT (cluster addresses) of all founding members, separated by commas; NAME@HOST:PORT/witness for one
     that votes and holds no messages. Empty: one node."""
+    found: bool = False
+    """Whether a node with `cluster` and without `peers` makes an empty data directory that of a new cluster, as its
+    first member. Without it such a start is refused: the directory may just not be mounted, or the node should join."""
     secret_file: Path | None = None
     """File with the join secret that all nodes share; empty: ~/.config/clusterbroker/secret, made when missing."""
     cluster_dial: str = ""
@@ -358,6 +361,7 @@ class NodeConfig(BaseSettings):
             dial=named(self.cluster_dial, "=", "cluster_dial"),
             advertised_amqp=_words(self.advertised_amqp),
             cut_off_s=self.cut_off_s,
+            founds=self.found or bool(self.peers),
         )
 
     def options(self) -> ServerOptions:

@@ -577,7 +577,8 @@ def decode(stored: bytes | memoryview) -> AnyCommand:
     if len(stored) < 2 or stored[0] != VERSION:
         newer = len(stored) > 1 and stored[0] > VERSION
         told = stored[0] if len(stored) else "missing"
-        raise (NewerRelease if newer else ValueError)(f"command version {told} is not {VERSION}")
+        older = ", an older release wrote it" if len(stored) > 1 and 0 < stored[0] < VERSION else ""
+        raise (NewerRelease if newer else ValueError)(f"command version {told} is not {VERSION}{older}")
     try:
         command: AnyCommand = _DECODER.decode(stored[1:])
     except msgspec.ValidationError as error:

@@ -270,6 +270,10 @@ class ClusterView:
         """All members, oldest first."""
         return self._members.all()
 
+    def forgotten_members(self) -> frozenset[NodeId]:
+        """The names of those who were members once, and were taken out."""
+        return frozenset(disk.name for disk in self._members.forgotten_disks())
+
     def data_members(self) -> tuple[Member, ...]:
         """All members but witnesses, oldest first: those that may hold messages."""
         return tuple(member for member in self._members.all() if not member.witness)
@@ -298,6 +302,10 @@ class ClusterView:
         """Whether nobody but this node may have all of a queue, which it would be if it was damaged there as well."""
         others = {*queue.in_sync, *queue.eligible} - {node}
         return node in queue.replicas and not others and not self.terms(queue).memory
+
+    def is_critical(self, queue: Queue, node: NodeId) -> bool:
+        """Whether nothing could be committed in the queue if this node went away now."""
+        return node in queue.in_sync and len(queue.in_sync) - 1 < self.min_in_sync(queue)
 
     def wanted_replicas(self, queue: Queue) -> int:
         """How many replicas a queue shall have: as its settings say, or 3, but no more than there are members."""

@@ -5,36 +5,61 @@ The node's own loop answers, so a node that is stuck fails. What is wrong is one
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
 from broker.cli.administration import DATA_DIR, DataDir
+
+AGAIN_S: Final = 0.5
 
 
 def health(
     alive: Annotated[
         bool, typer.Option("--alive", help="Only whether it answers: it may wait for others, be cut off or drained.")
     ] = False,
+    in_sync: Annotated[
+        bool,
+        typer.Option("--in-sync", help="Also whether all its copies are in sync: before the next node is stopped."),
+    ] = False,
+    spare: Annotated[
+        bool, typer.Option("--spare", help="Only whether it may be stopped: no queue would stop confirming without it.")
+    ] = False,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait until it is so.")] = 0.0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that it may take to answer.")] = 5.0,
     data_dir: DataDir = DATA_DIR,
 ) -> None:
-    """Whether the node of this data directory serves clients: exit code 0, or 1 and why not."""
-    from broker.server.admin import ask
-
-    try:
-        facts = ask(data_dir, {"do": "status"}, timeout)
-    except TimeoutError:
-        trouble = f"the node in {data_dir} has not answered within {timeout:g} s"
-    except OSError as error:
-        trouble = f"the node in {data_dir} cannot be asked: {error.strerror or error}"
-    else:
-        trouble = _trouble(facts, alive) if facts is not None else f"no node runs in {data_dir}"
+    """Whether the node of this data directory serves clients, and can confirm: exit code 0, or 1 and why not."""
+    end_s = time.monotonic() + wait
+    while True:
+        blocked: list[str] = []
+        trouble = _looked(data_dir, timeout, alive, in_sync, spare, blocked)
+        if not trouble or time.monotonic() >= end_s:
+            break
+        time.sleep(AGAIN_S)
     if trouble:
         typer.echo(f"clusterbroker: {trouble}", err=True)
         raise typer.Exit(1)
-    blocked = [] if alive or facts is None else facts.get("blocked", [])
-    typer.echo("; ".join(["alive" if alive else "serves clients", *blocked]))
+    typer.echo("; ".join(["alive" if alive else "may be stopped" if spare else "serves clients", *blocked]))
+
+
+def _looked(directory: Path, timeout_s: float, alive: bool, in_sync: bool, spare: bool, blocked: list[str]) -> str:
+    """What is wrong; empty: nothing."""
+    from broker.server.admin import ask
+
+    try:
+        facts = ask(directory, {"do": "status"}, timeout_s)
+        copies = ask(directory, {"do": "copies"}, timeout_s) if facts and (in_sync or spare) else None
+    except TimeoutError:
+        return f"the node in {directory} has not answered within {timeout_s:g} s"
+    except OSError as error:
+        return f"the node in {directory} cannot be asked: {error.strerror or error}"
+    if facts is None:
+        return f"no node runs in {directory}"
+    blocked += [] if alive else facts.get("blocked", [])
+    return ("" if spare else _trouble(facts, alive)) or _lacking(copies, in_sync, spare)
 
 
 def _trouble(facts: dict[str, Any], alive: bool) -> str:
@@ -50,4 +75,19 @@ def _trouble(facts: dict[str, Any], alive: bool) -> str:
         return f"the node is cut off from the majority (lease: {facts['lease']}){why}"
     if facts.get("draining"):
         return "the node is drained: its clients were asked to go elsewhere"
+    if facts.get("alarms"):
+        return f"publishers wait here: the {' and the '.join(facts['alarms'])} alarm is raised"
+    return ""
+
+
+def _lacking(copies: dict[str, Any] | None, in_sync: bool, spare: bool) -> str:
+    """Why the rollout of a release should wait; empty: it need not, or nobody asked."""
+    if copies is None:
+        return ""
+    if not copies.get("ok"):
+        return str(copies.get("error"))
+    if in_sync and copies["behind"]:
+        return f"{copies['behind']} copies here are not in sync, the first is of {copies['first']}"
+    if spare and copies["critical"]:
+        return f"{copies['critical']} queues would confirm nothing without this node"
     return ""

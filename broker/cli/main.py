@@ -31,6 +31,9 @@ def start(
     http: Annotated[str | None, typer.Option(help="HOST:PORT of the management API.")] = None,
     https: Annotated[str | None, typer.Option(help="HOST:PORT of the management API inside TLS.")] = None,
     peers: Annotated[str | None, typer.Option(help="NAME@HOST:PORT,... of all founding members.")] = None,
+    found: Annotated[
+        bool | None, typer.Option("--found", help="With --cluster alone: an empty directory begins a new cluster.")
+    ] = None,
     secret_file: Annotated[Path | None, typer.Option(help="The join secret. [~/.config/clusterbroker/secret]")] = None,
     definitions_file: Annotated[Path | None, typer.Option(help="Definitions to import: JSON, RabbitMQ's too.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; flags and environment come before it.")] = None,
@@ -50,6 +53,7 @@ def start(
         "http": http,
         "https": https,
         "peers": peers,
+        "found": found,
         "secret_file": None if secret_file is None else str(secret_file),
         "definitions_file": None if definitions_file is None else str(definitions_file),
         "log.level": log_level,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,8 +43,14 @@ def members(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
 def drain(
     reach: Reach,
     undo: Annotated[bool, typer.Option("--undo", help="Let it take queues again.")] = False,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Before: seconds to wait while a queue would confirm nothing without it.")
+    ] = 0.0,
 ) -> None:
     """Hand this node's queues to others, then ask its clients to move (320). It stays a member."""
+    end_s = time.monotonic() + wait
+    while wait and reach.here and reach.perform("copies")["critical"] and time.monotonic() < end_s:
+        time.sleep(PROGRESS_S)
     if reach.here:
         done = reach.perform("drain", PATIENCE_S, undo=undo)
     else:

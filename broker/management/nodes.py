@@ -380,7 +380,7 @@ def quorum_critical(reading: Reading) -> Health:
     critical = [
         {"name": queue.name, "virtual_host": queue.vhost, "type": queue.arguments.get("x-queue-type", "classic")}
         for queue in reading.map.replicas_of(name)
-        if name in queue.in_sync and len(queue.in_sync) - 1 < reading.map.min_in_sync(queue)
+        if reading.map.is_critical(queue, name)
     ]
     if not critical:
         return Health(True)

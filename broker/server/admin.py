@@ -43,7 +43,17 @@ if TYPE_CHECKING:
 NAME = "admin.sock"
 LINE_BYTES_MAX = 1 << 20
 QUESTIONS = frozenset(
-    ("status", "members", "queues", "leave.progress", "user.list", "vhost.list", "permission.list", "policy.list")
+    (
+        "status",
+        "members",
+        "queues",
+        "copies",
+        "leave.progress",
+        "user.list",
+        "vhost.list",
+        "permission.list",
+        "policy.list",
+    )
 )
 """What is only asked changes nothing, and is no deed."""
 TOLD = (

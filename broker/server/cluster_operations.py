@@ -1,6 +1,7 @@
 """What an operator may ask of a member about the cluster: requests of the admin socket (waits).
 
     members                                   who is there, who votes, who leads, what each owns and holds
+    copies                                    how many copies here are not in sync, and how many are critical
     queues                                    every queue: owner, epoch, copies, messages as its owner counts them
     drain [undo]                              this node's queues to others, its clients elsewhere
     leave [timeout_s, force, accept_loss]     this node, once others have copies in the place of its own
@@ -27,6 +28,7 @@ from broker.server.operations import Facts, Refused
 from cluster import commands as c
 from cluster.balance import rebalance, waits_for
 from cluster.entities import Member, Queue
+from cluster.errors import queue_text
 from cluster.ids import NodeId, QueueId
 
 if TYPE_CHECKING:
@@ -113,6 +115,22 @@ async def _members(shell: NodeShell, _: Facts) -> Facts:
             }
             for member in view.members()
         ]
+    }
+
+
+async def _copies(shell: NodeShell, _: Facts) -> Facts:
+    """Whether this node has all that it shall have, and whether it may go."""
+    if shell.cluster is None:
+        return {"behind": 0, "critical": 0, "first": ""}
+    view, name = shell.node.map, NodeId(shell.cluster.name)
+    behind = [queue for queue in view.replicas_of(name) if name not in queue.in_sync]
+    others = len(view.data_members()) > 1
+    critical = [queue for queue in view.replicas_of(name) if others and view.is_critical(queue, name)]
+    first = next(iter((*behind, *critical)), None)
+    return {
+        "behind": len(behind),
+        "critical": len(critical),
+        "first": "" if first is None else queue_text(first.vhost, first.name),
     }
 
 
@@ -265,6 +283,7 @@ async def _leave_progress(shell: NodeShell, _: Facts) -> Facts:
 CLUSTER: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
     "members": _members,
     "queues": _queues,
+    "copies": _copies,
     "drain": _drain,
     "leave": _leave,
     "leave.progress": _leave_progress,

@@ -33,7 +33,7 @@ from broker.server.handing_over import hand_over_all
 from broker.server.joining import Admission
 from broker.server.liveness import LOOK_S, Liveness
 from broker.server.peer_census import PeerCensus
-from broker.server.raft_directory import RaftDirectory
+from broker.server.raft_directory import RaftDirectory, must_know
 from broker.server.telling import Telling
 from broker.version import VERSION
 from cluster import commands as c
@@ -163,6 +163,9 @@ class ClusterShell:
             start=(identity.disk_id, self._shell.storage.parts.number),
         )
         directory.list(self.raft.log_id)
+        view = self.raft.map
+        names = {*before, *(member.name for member in view.members()), *view.forgotten_members()}
+        must_know(self._directory, [f.name for f in founders if f.name != self.name], names)
         self.raft.listen(self._applied)
         linked = LinkIdentity(
             self.name, identity.cluster_id, self.raft.session, identity.disk_id, uuid.uuid4().hex, VERSION

@@ -45,6 +45,9 @@ class ClusterOptions:
     cut_off_s: float = 10.0
     """How long clients are kept without a lease."""
 
+    founds: bool = True
+    """Whether an empty data directory becomes that of a founding member, as `peers` says; else it is refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:

@@ -12,7 +12,7 @@ Under its old id such a node would vote with an empty log, and could elect someb
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,26 @@ from cluster.raft.disk import FileDisk
 from cluster.raft.identity import Founder
 from cluster.state import ClusterMap
 from journal.stamp import Stamp
+
+
+def must_not_found(parts: Parts) -> None:
+    """No operator has said that a new cluster shall begin here. Raises Unstarted, WrongIdentity; nothing is made."""
+    lived = parts.identity.parts or any(map(parts.is_there, (RAFT, WIRING))) or remembered(parts.directory)
+    if not lived:
+        raise Unstarted(
+            f"{parts.directory} is empty (is its disk mounted?): clusterbroker join makes it that of a new member of a "
+            "cluster, --found the first of a new cluster, --peers one of several"
+        )
+
+
+def must_know(directory: Path, peers: Sequence[NodeId], known: Collection[str]) -> None:
+    """`known`: who is, or was, a member by what is written here; nobody yet: anybody may be. Raises Unstarted."""
+    if known and peers and not set(peers) & set(known):
+        raise Unstarted(
+            f"{directory} belongs to a cluster of {', '.join(sorted(known))}, which never had a member "
+            f"{' or '.join(peers)}, as --peers says: it is another cluster's directory. Name the right one (is its "
+            "disk mounted?), or leave --peers out"
+        )
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ from broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
 from broker.server.damage import is_marked, set_aside
 from broker.server.options import ServerOptions
 from broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts
+from broker.server.raft_directory import must_not_found
 from broker.server.recovery import Recovery, recovered
 from cluster.errors import DiskFull, LogFailure
 from cluster.ids import index_of
@@ -87,8 +88,8 @@ class Storage:
     ) -> Storage:
         """Blocks. `watch` is `loop.add_reader`: groups are then written by a thread that needs no interpreter lock.
 
-        Raises LockedJournal, DamagedDirectory, DamagedJournal, ForeignJournal, JournalFull, LogFailure, DiskFull,
-        OSError.
+        Raises LockedJournal, Unstarted, DamagedDirectory, DamagedJournal, ForeignJournal, JournalFull, LogFailure,
+        DiskFull, OSError.
         """
         self = cls(options)
         directory = options.data_dir
@@ -99,6 +100,8 @@ class Storage:
         self._lock = lock_directory(directory)
         try:
             self.parts = Parts(directory)
+            if options.cluster is not None and not options.cluster.founds:
+                must_not_found(self.parts)
             opened = partial(Journal.open, directory / "journal", options.journal, call_soon, on_journal_state, watch)
             if options.cluster is None:
                 log = partial(LocalLog, directory / "wiring", call_soon=call_soon, on_failure=on_wiring_failure)

@@ -17,7 +17,7 @@ import msgspec
 
 from cluster import commands as c
 from cluster import snapshot
-from cluster.errors import FormatTooNew, NewerRelease, Unavailable
+from cluster.errors import DamagedLog, FormatTooNew, NewerRelease, Unavailable
 from cluster.ids import LogIndex
 from cluster.state import Applied, ClusterMap
 
@@ -75,7 +75,7 @@ class Fold:
         """origin -> (session, last number applied)"""
 
     def apply(self, index: LogIndex, envelope: Envelope) -> Applied | None:
-        """Apply a proposal; None when its turn was before or is not yet. Raises FormatTooNew.
+        """Apply a proposal; None when its turn was before or is not yet. Raises FormatTooNew, DamagedLog.
 
         A command never raises: what is wrong with it, even in our own code, is its answer, the same on every
         node.
@@ -87,9 +87,13 @@ class Fold:
             return None
         try:
             command = c.decode(envelope.command)
-        except ValueError as error:
+        except NewerRelease as error:
             raise FormatTooNew(
                 f"wiring entry {index} cannot be read ({error}): it comes from a newer release; upgrade this node"
+            ) from error
+        except ValueError as error:
+            raise DamagedLog(
+                f"wiring entry {index} cannot be read ({error}): start this node with the release that its cluster runs"
             ) from error
         try:
             return self.map.apply(index, command)

@@ -224,13 +224,13 @@ async def test_who_does_not_belong_is_refused_in_one_line(fleet: Fleet) -> None:
     assert "give all founders the same --peers and secret, or let the newcomer join" in line, line
 
     # ports in use
-    fleet.launch("e", "--cluster", fleet.at("a"))
+    fleet.launch("e", "--cluster", fleet.at("a"), "--found")
     line = await fleet.refused("e")
     assert f"{fleet.node('a').cluster_port}" in line, line
     assert "in use" in line, line
     with socket.socket(type=socket.SOCK_DGRAM) as udp:
         udp.bind(("127.0.0.1", fleet.node("f").cluster_port))
-        fleet.launch("f", "--cluster", fleet.at("f"))
+        fleet.launch("f", "--cluster", fleet.at("f"), "--found")
         line = await fleet.refused("f")
         assert f"{fleet.node('f').cluster_port}" in line, line
         assert "in use" in line, line
@@ -265,15 +265,22 @@ async def test_a_founder_that_cannot_start_is_waited_for(fleet: Fleet) -> None:
 
 
 async def test_a_disk_of_another_cluster_is_refused(fleet: Fleet) -> None:
+    """An empty one as well: neither founds a broker of its own that clients would publish into (operator a7, b4)."""
     fleet.launch("x", "--cluster", fleet.at("x"))
+    line = await fleet.refused("x")
+    data = fleet.node("x").data_dir
+    assert f"{data} is empty (is its disk mounted?): clusterbroker join makes it" in line
+    assert [path.name for path in data.iterdir()] == ["lock"], "nothing was made"
+    fleet.launch("x", "--cluster", fleet.at("x"), "--found")
     await fleet.ready("x")
     await found(fleet, "a", "b")
     assert await fleet.stop("x") == 0
     fleet.launch("x", "--peers", fleet.peers("a", "b", "x"))
-    await fleet.ready("x")  # it is a cluster of its own already, whatever --peers says
-    assert sorted(await fleet.members("x")) == ["x"]
+    assert "belongs to a cluster of x, which never had a member a or b, as --peers says" in await fleet.refused("x")
     assert sorted(await fleet.members("a")) == ["a", "b"]
-    await fleet.stop("x")
+    fleet.launch("x", "--cluster", fleet.at("x"))
+    await fleet.ready("x")
+    assert await fleet.stop("x") == 0
     await fleet.stop("b")
     shutil.rmtree(fleet.node("b").data_dir)
     shutil.copytree(fleet.node("x").data_dir, fleet.node("b").data_dir)

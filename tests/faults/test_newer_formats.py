@@ -230,7 +230,7 @@ async def test_a_member_whose_snapshot_is_of_a_newer_release(fleet: Fleet) -> No
 
 async def found(fleet: Fleet) -> None:
     """A cluster of one, ended in order."""
-    fleet.launch("a", "--cluster", fleet.at("a"))
+    fleet.launch("a", "--cluster", fleet.at("a"), "--found")
     await fleet.ready("a")
     assert await fleet.stop("a") == 0
 

@@ -49,6 +49,13 @@ def test_health_of_a_node(make_node: Callable[..., NodeProcess], tmp_path: Path)
     node.start()
     assert command("health", "--data-dir", data) == (0, "serves clients\n")
     assert command("health", "--alive", "--data-dir", data) == (0, "alive\n")
+    assert command("health", "--in-sync", "--data-dir", data) == (0, "serves clients\n")
+    assert command("alarm", "set", "disk", "--data-dir", data)[0] == 0
+    assert command("health", "--data-dir", data) == (
+        1,
+        "clusterbroker: publishers wait here: the disk alarm is raised\n",
+    )
+    assert command("alarm", "clear", "disk", "--data-dir", data)[0] == 0
     node.kill()
     assert command("health", "--data-dir", data) == (1, f"clusterbroker: no node runs in {data}\n")
 
@@ -65,6 +72,24 @@ async def test_a_member_that_waits_for_others_is_alive_and_ends_when_it_is_told(
     fleet.found("a", "b", "c")
     await fleet.ready("a", "b", "c")
     assert (await fleet.command("a", "health"))[:2] == (0, "serves clients")
+
+    # whether the next one may be stopped (operator b1)
+    await fleet.publish("a", "q", [b"x"])
+    assert (await fleet.command("a", "health", "--in-sync", "--wait", "30"))[:2] == (0, "serves clients")
+    assert (await fleet.command("a", "health", "--spare", "--wait", "30"))[:2] == (0, "may be stopped")
+    await fleet.kill("b")
+    await until(lambda: says(fleet, "a", "1 queues would confirm nothing without this node", "--spare"), "b is missed")
+    assert (await fleet.command("a", "health", "--in-sync"))[:2] == (0, "serves clients")
+    assert (await fleet.command("a", "drain", "--undo", "--wait", "0.1"))[0] == 0, (
+        "a time that is over ends the waiting"
+    )
+    await fleet.kill("c")
+    await until(lambda: says(fleet, "a", "(lease: ", "--in-sync"), "nothing can be confirmed at a")
+
+
+async def says(fleet: Fleet, name: str, what: str, *words: str) -> bool:
+    code, _, said = await fleet.command(name, "health", *words)
+    return code == 1 and what in said
 
 
 async def answers(fleet: Fleet, name: str) -> bool:

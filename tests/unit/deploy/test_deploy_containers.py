@@ -258,9 +258,9 @@ def test_probes_and_hooks_are_commands_of_ours(manifests: dict[str, Any]) -> Non
     for program, *words in said.values():
         assert program == "clusterbroker"
         checked(words)
-    assert said["readinessProbe"] == ["clusterbroker", "health"]
+    assert said["readinessProbe"] == ["clusterbroker", "health", "--in-sync"], "a rollout waits for copies"
     assert "--alive" in said["livenessProbe"], "who waits for a majority must not be started anew"
-    assert said["preStop"] == ["clusterbroker", "drain"]
+    assert said["preStop"] == ["clusterbroker", "drain", "--wait", "30"]
 
 
 def test_probes_leave_the_command_its_time(manifests: dict[str, Any]) -> None:
@@ -272,7 +272,8 @@ def test_probes_leave_the_command_its_time(manifests: dict[str, Any]) -> None:
 
 def test_a_pod_has_the_time_to_drain_and_stop(manifests: dict[str, Any], node_file: Path) -> None:
     config = load(node_file, {"name": "clusterbroker-0"})
-    needed_s = DRAIN_S + HAND_OVER_S + config.stop_grace_s + 1 + SETTLE_S + GOODBYE_S
+    waits_s = checked(dict(commands(container_of(manifests)))["preStop"][1:]).params["wait"]
+    needed_s = waits_s + DRAIN_S + HAND_OVER_S + config.stop_grace_s + 1 + SETTLE_S + GOODBYE_S
     assert pod_of(manifests)["terminationGracePeriodSeconds"] > needed_s
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cluster import commands as c
+from cluster.errors import DamagedLog
 from cluster.ids import NTH_BITS, NodeId, index_of
 from cluster.raft.disk import FileDisk
-from cluster.raft.fold import Envelope, seal
+from cluster.raft.fold import Envelope, Fold, seal
 from cluster.raft.identity import Founder, Identity, establish, found, founders_map, raft_id
 from cluster.raft.journal import NO_OP, Journal
 from cluster.raft.reading import read
@@ -74,3 +77,11 @@ def test_a_log_that_a_snapshot_has_replaced_says_nothing(tmp_path: Path) -> None
 
 def test_the_index_in_a_queues_id() -> None:
     assert [index_of(7), index_of(7 | 3 << NTH_BITS)] == [7, 7]
+
+
+def test_a_command_of_an_older_release_is_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was said to come from a newer one, to be met by an upgrade (operator a9)."""
+    old = c.encode(c.AddVhost(name="v"))
+    monkeypatch.setattr(c, "VERSION", c.VERSION + 1)
+    with pytest.raises(DamagedLog, match=r"older release wrote it.*start this node with the release that its cluster"):
+        Fold().apply(index_of(1), Envelope("a/d", 1, 1, old))
