@@ -1,8 +1,9 @@
-"""`clusterbroker journal ls | inspect | check | export | compact | forget DIR`: a journal from outside (waits).
+"""`clusterbroker journal ls | inspect | check | export | import | compact | forget`: a journal from outside (waits).
 
-Everything but `compact` and `forget` only reads, offline or beside a running node, whose log goes on meanwhile. What
-was stored may be hostile: it reaches the terminal through `readable.visible` alone. Exit codes: 0 done, 1 the journal
-or the disk is not as it should be, 2 the command names something that is not there.
+Everything but `compact` and `forget` only reads, offline or beside a running node, whose log goes on meanwhile;
+`import` asks for no directory, it publishes. What was stored may be hostile: it reaches the terminal through
+`readable.visible` alone. Exit codes: 0 done, 1 the journal or the disk is not as it should be, 2 the command names
+something that is not there.
 """
 
 from __future__ import annotations
@@ -436,6 +437,36 @@ def export(
             except DamagedJournal as damage:
                 _fail(f"{damage} What came before it ({_count(sheet.written, 'message')}) is in {sheet.partial}.", 1)
     print(f"exported {_count(sheet.written, 'message')} to {visible(str(to))} ({decimal(to.stat().st_size)})")
+
+
+@app.command("import")
+def import_messages(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `journal export` wrote.", show_default=False)],
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="A queue that is there.", show_default=False)],
+    url: Annotated[
+        str, typer.Option("--amqp", envvar="CLUSTERBROKER_AMQP_URL", help="amqp://USER:PASSWORD@HOST:PORT/VHOST")
+    ] = "amqp://guest:guest@127.0.0.1:5672/",
+    skip: Annotated[int, typer.Option(min=0, help="Leave out so many from the beginning: they are there.")] = 0,
+) -> None:
+    """Publish exported messages into a queue of a running node, with their properties and headers, and confirm each."""
+    import asyncio
+
+    from broker.cli.importing import NotImported, publish, rows
+    from broker.trial.client import target
+
+    with _one_line(), _progress() as progress:
+        task = progress.add_task("messages", total=None)
+        try:
+            where = target(url)
+        except ValueError as error:
+            raise NotThere(f"--amqp: {error}") from None
+        try:
+            count = asyncio.run(
+                publish(where, queue, rows(file), skip, lambda done: progress.update(task, completed=done))
+            )
+        except NotImported as error:
+            _fail(str(error), 1)
+    print(f"imported {_count(count, 'message')} into {visible(queue)}")
 
 
 @app.command("compact")

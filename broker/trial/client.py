@@ -92,6 +92,7 @@ class Client:
         self._left = 0
         self._body: list[bytes] = []
         self._published = 0
+        self._frame_max = FRAME_MAX
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -123,7 +124,8 @@ class Client:
         tune = await self._call(m.ConnectionStartOk(properties, "PLAIN", response), 0)
         if not isinstance(tune, m.ConnectionTune):
             raise ClientLost(f"{where}: tune was expected, {type(tune).__name__} came")
-        self._send(0, m.ConnectionTuneOk(tune.channel_max, min(tune.frame_max or FRAME_MAX, FRAME_MAX), heartbeat_s))
+        self._frame_max = min(tune.frame_max or FRAME_MAX, FRAME_MAX)
+        self._send(0, m.ConnectionTuneOk(tune.channel_max, self._frame_max, heartbeat_s))
         await self._call(m.ConnectionOpen(where.vhost), 0)
         await self.call(m.ChannelOpen())
         self._tasks.append(asyncio.create_task(self._beat()))
@@ -137,14 +139,23 @@ class Client:
             self.abandon(f"no answer to {type(method).__name__} in {timeout_s:g} s")
             raise ClientLost(self.why) from None
 
-    def publish(self, queue: str, body: bytes, headers: Table | None = None, exchange: str = "") -> int:
-        """Publishes a persistent message, through the default exchange; its number in the confirm sequence."""
-        properties = encode(Properties(headers=headers or None, delivery_mode=2))
-        header = struct.pack(">HHQ", CLASS_ID, 0, len(body)) + properties
+    def publish(
+        self,
+        queue: str,
+        body: bytes,
+        headers: Table | None = None,
+        exchange: str = "",
+        properties: Properties | None = None,
+    ) -> int:
+        """Publishes a message, through the default exchange; its number in the confirm sequence. Without `properties`
+        it is persistent."""
+        encoded = encode(properties or Properties(headers=headers or None, delivery_mode=2))
+        header = struct.pack(">HHQ", CLASS_ID, 0, len(body)) + encoded
+        room = self._frame_max - 8
         self._write(
             _frame(1, 1, m.encode(m.BasicPublish(exchange=exchange, routing_key=queue)))
             + _frame(2, 1, header)
-            + _frame(3, 1, body)
+            + b"".join(_frame(3, 1, body[at : at + room]) for at in range(0, len(body), room))
         )
         self._published += 1
         return self._published

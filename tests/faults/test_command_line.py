@@ -242,6 +242,7 @@ ELSEWHERE = {
     "demo": "tests/faults/test_trial.py", "verify": "tests/faults/test_trial.py", "chaos": "tests/faults/test_trial.py",
     "journal forget": "tests/unit/broker/server/test_recovery.py",
     "forget-node": "below, for a member that is dead", "rescue": "tests/faults/test_rescue.py",
+    "journal import": "tests/faults/test_journal_import.py",
 }  # fmt: skip
 NOT_ASKED = {
     "GET /api/extensions": "plug-ins of RabbitMQ's page; there are none",
