@@ -69,6 +69,11 @@ class Offers:
         """The queue's copy at the peer is WAITING."""
         (peer.urgent if peer.name in queue.waits_for() else peer.idle).append(queue.queue_id)
 
+    def hurry(self, peer: Peer, queue: Owned, now_ms: int) -> None:
+        """Its copy is WAITING in `urgent`, behind thousands perhaps. Where it stood it is passed over later."""
+        peer.urgent.appendleft(queue.queue_id)
+        self.pump(peer, now_ms)
+
     def ended(self, peer: Peer, queue_id: int) -> None:
         """A sync of the queue is over, well or badly."""
         peer.offered_bytes -= peer.offered.pop(queue_id, 0)

@@ -35,8 +35,10 @@ from cluster.commands import InSyncProposal
 from cluster.entities import Queue
 from cluster.ids import Epoch, Incarnation, NodeId, QueueId
 
-from .copies import Copy, HandOver, Owned, Peer, Sent, State
+from .copies import Copy, Owned, Peer, Sent, State
 from .errors import BadMessage
+from .hand_overs import HandOvers
+from .hand_overs import Host as MovingHost
 from .in_sync import LINK_DOWN_MS, OWED_MS, desired
 from .messages import Append, AppendAck, SyncDone, SyncRefused, SyncWant
 from .offers import OWED_BYTES_MAX, Offers, Sender
@@ -52,32 +54,22 @@ PROPOSALS_MAX: Final = 1000
 """Queues in one command: with five names of 64 bytes each it stays below what the wiring log takes (512 KiB)."""
 WATCH_MS: Final = 50
 """How often the copies are looked at for those that stand still."""
-HAND_OVER_MS: Final = 3000
 
 Records = bytes | memoryview
 
 
-class Host(Sender, RefusalHost, Protocol):
+class Host(Sender, RefusalHost, MovingHost, Protocol):
     """What the owner's side needs of its node. None of these may call back into the Primary before they return,
     except `load`'s `then`."""
 
     def change_in_sync(self, changes: tuple[InSyncProposal, ...], done: Callable[[], None]) -> None:
         """Proposes ChangeInSync; `done` when it is applied or failed (what changed is told by entity_changed)."""
 
-    def transfer_owner(self, queue_id: int, epoch: int, version: int, to: str, done: Callable[[bool], None]) -> None:
-        """Proposes TransferOwner; `done(False)` when it was refused or failed."""
-
     def committed(self, queue_id: int, group: int) -> None:
         """The queue's records of that group are committed, and it may be written again."""
 
     def first_sync_complete(self, queue_id: int) -> None:
         """All that was taken over is committed: the queue may be written and handed out."""
-
-    def freeze(self, queue_id: int) -> None:
-        """Stop hand-out and appends of the queue: it is about to be handed over."""
-
-    def thaw(self, queue_id: int) -> None:
-        """The hand-over came to nothing: go on."""
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
         """For the log: "caught_up", "fell_behind", "refused", "rolled_back", "later", "kept_apart",
@@ -101,7 +93,7 @@ class Primary:
         self._changing_since_ms: int | None = None
         self._proposing: dict[int, None] = {}  # queues with a proposal or an addition whose fate is open
         self._joining: dict[int, None] = {}  # queues that wait for a copy that is to be proposed
-        self._moving: dict[int, None] = {}  # queues with a hand-over
+        self._hand_overs = HandOvers(host, name, self._owned)
         self._watched_ms = 0
         self._proposals = count(1)
         self._now_ms = 0
@@ -200,6 +192,16 @@ class Primary:
             self._restart(peer, owned, owned.copies[node], now_ms)
             self._changed(owned)
             self._offers.pump(peer, now_ms)
+
+    def hurry(self, queue_id: int, now_ms: int) -> None:
+        """Clients wait for the queue: until its first sync is complete, it comes before those that nobody waits for."""
+        owned = self._owned.get(queue_id)
+        if owned is None or not owned.first:
+            return
+        for node in owned.waits_for():
+            copy = owned.copies.get(node)
+            if copy is not None and copy.state is State.WAITING:
+                self._offers.hurry(self._peers[node], owned, now_ms)
 
     def compare(self, queue_id: int) -> int:
         """Says to the copies that are synced what they should be, for their own judgement; how many there are."""
@@ -342,7 +344,7 @@ class Primary:
             self._host.first_sync_complete(owned.queue_id)
         else:
             self._host.committed(owned.queue_id, group)
-        self._hand_over(owned)
+        self._hand_overs.go_on(owned)
 
     def _committable(self, owned: Owned, group: int) -> bool:
         if len(owned.in_sync) < owned.min_in_sync or self._name not in owned.in_sync or owned.heir is not None:
@@ -413,7 +415,7 @@ class Primary:
                 self._changed(owned)
             if waited_for:
                 self._try_commit(owned)
-                self._hand_over(owned)
+                self._hand_overs.go_on(owned)
 
     def _synced(self, peer: Peer, owned: Owned, copy: Copy, now_ms: int) -> None:
         copy.move(State.SYNCED)
@@ -424,7 +426,7 @@ class Primary:
         self._host.replication_event("caught_up", owned.queue_id, peer.name, "")
         self._changed(owned)
         self._try_commit(owned)
-        self._hand_over(owned)
+        self._hand_overs.go_on(owned)
 
     # -- the in-sync set --------------------------------------------------------------------------------------
 
@@ -457,9 +459,12 @@ class Primary:
                 peer.bad = bad
                 for queue_id in peer.queues:
                     self._changed(self._owned[queue_id])
-            for queue_id in peer.unsynced:
-                if now_ms - peer.queues[queue_id].progress_ms >= OWED_MS:
-                    self._changed(self._owned[queue_id])
+            # of those that nobody waits for nothing is to be proposed, and while a member is away they are thousands
+            for queue_id in peer.unsynced if peer.linked else ():
+                waiting = self._owned[queue_id]
+                awaited = peer.name in waiting.in_sync or peer.name in waiting.added
+                if awaited and now_ms - peer.queues[queue_id].progress_ms >= OWED_MS:
+                    self._changed(waiting)
             if peer.pace.recovered(now_ms):
                 for queue_id in peer.queues:
                     self._changed(self._owned[queue_id])
@@ -468,16 +473,11 @@ class Primary:
             owned = self._owned.get(queue_id)
             if owned is None or (owned.proposed_ms is None and not owned.added):
                 del self._proposing[queue_id]
-            if owned is not None:
+            if owned is not None and (owned.proposed_ms is None or now_ms - owned.proposed_ms >= PROPOSAL_MS):
                 self._changed(owned)
         for queue_id in tuple(self._joining):
             self._watch_joining(queue_id, now_ms)
-        for queue_id in tuple(self._moving):
-            owned = self._owned.get(queue_id)
-            if owned is None or owned.hand_over is None:
-                del self._moving[queue_id]
-            elif now_ms >= owned.hand_over.deadline_ms:
-                self._give_up_hand_over(owned, "it took too long")
+        self._hand_overs.watch(now_ms)
 
     def _watch_joining(self, queue_id: int, now_ms: int) -> None:
         """Who turns out to be slow is not waited for any longer, and not again before it has been quick for a while."""
@@ -566,35 +566,9 @@ class Primary:
     def transfer(self, queue_id: int, to: str, now_ms: int) -> bool:
         """Hands the queue to another member of its in-sync set; False: not now. `thaw` follows when it fails."""
         self._now_ms = now_ms
+        return self._hand_overs.begin(queue_id, to, now_ms)
+
+    def moves(self, queue_id: int) -> bool:
+        """Whether a hand-over of the queue is under way."""
         owned = self._owned.get(queue_id)
-        if owned is None or owned.hand_over is not None or to == self._name or to not in owned.in_sync:
-            return False
-        owned.hand_over = HandOver(to, now_ms + HAND_OVER_MS)
-        self._moving[queue_id] = None
-        self._host.freeze(queue_id)
-        self._hand_over(owned)
-        return True
-
-    def _hand_over(self, owned: Owned) -> None:
-        move = owned.hand_over
-        if move is None or move.proposed or owned.in_flight is not None or move.to not in owned.in_sync:
-            return
-        copy = owned.copies[move.to]
-        if copy.state is State.SYNCED and not copy.owed_last:
-            move.proposed = True
-            self._host.transfer_owner(
-                owned.queue_id,
-                owned.epoch,
-                owned.version,
-                move.to,
-                lambda taken: (
-                    None if taken or owned.hand_over is not move else self._give_up_hand_over(owned, "refused")
-                ),
-            )
-
-    def _give_up_hand_over(self, owned: Owned, why: str) -> None:
-        assert owned.hand_over is not None, "there is something to give up"
-        to, owned.hand_over = owned.hand_over.to, None
-        self._host.replication_event("hand_over_failed", owned.queue_id, to, why)
-        if self._owned.get(owned.queue_id) is owned:
-            self._host.thaw(owned.queue_id)
+        return owned is not None and owned.hand_over is not None

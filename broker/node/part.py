@@ -487,6 +487,9 @@ class Part:
     def send(self, node: str, head: msgspec.Struct, payload: Iterable[Payload] = ()) -> bool:
         return self.hub.send(node, head, payload)
 
+    def hurry(self, queue_id: int) -> None:
+        self.copying.primary.hurry(queue_id, self.node.now_ms)
+
     def stumbled(self, queue: Queue, error: Exception) -> None:
         self.node.stumbled(queue, error)
 

@@ -7,7 +7,7 @@ of it is said anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +16,15 @@ from broker.proxy.messages import Attach, AttachedQueue
 
 ATTACH_BYTES: Final = 8 << 20
 """Of queues in one frame; a single queue may be longer. Frames end at 64 MiB."""
+SILENT_MAX: Final = 100_000
+"""Queues in one frame of which there is nothing to say."""
+
+
+def silence(incarnation: int, index: int, queue_ids: Sequence[int]) -> Iterator[Attach]:
+    """The frames that say of these queues that nothing is here."""
+    for start in range(0, len(queue_ids), SILENT_MAX):
+        part = tuple(queue_ids[start : start + SILENT_MAX])
+        yield Attach(incarnation, index, (), partial=True, silent=part)
 
 
 def attaches(incarnation: int, index: int, queues: Iterable[AttachedQueue], complete: bool) -> Iterator[Attach]:

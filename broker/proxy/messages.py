@@ -101,6 +101,9 @@ class Attach(ProxyMessage, frozen=True, tag=20):
     before: tuple[Whole, ...] = ()
     """Queue ids that partial Attaches just before this one have listed: all of them together are one complete one, cut
     because frames are bounded."""
+    silent: tuple[Whole, ...] = ()
+    """Queue ids: nothing here either. Said of thousands of queues at once when their owner has failed, and not
+    answered: whoever gets something to say of one attaches it."""
 
 
 class Publish(ProxyMessage, frozen=True, tag=21):

@@ -3,8 +3,8 @@
 Who owns what is told by the wiring (`owner_changed`), who can be reached by the links (`linked`, `unlinked`). From
 both follows when the owner of a queue must be told what this node has to do with it:
 
-    a new epoch      one Attach for the queues concerned, those without anything to say included: until every node has
-                     attached, the new owner hands nothing out
+    a new epoch      one Attach for the queues concerned, first those of which there is something to say, then the ids
+                     of all others: until every node has attached, the new owner hands nothing out
     a new link       one complete Attach: every queue of that owner that is not listed has nothing here. Sent even when
                      the list is empty
     lease regained   the same to every owner: meanwhile somebody may have taken this node for dead
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from broker.proxy.attaching import attaches
+from broker.proxy.attaching import attaches, silence
 from broker.proxy.host import ProxyHost
 from broker.proxy.line import Line
 from broker.proxy.messages import (
@@ -267,10 +267,16 @@ class Proxies:
                 due.setdefault(owner, []).append(queue)
         for node, queues in due.items():
             listed: list[AttachedQueue] = []
+            silent: list[int] = []
             for queue in queues:
                 queue.detach()
-                listed.append(self._ask(queue, now_ms))
+                if queue.speaks():
+                    listed.append(self._ask(queue, now_ms))
+                else:
+                    silent.append(queue.entity.queue_id)
             self._attach(node, listed, complete=False)
+            for attach in silence(self.incarnation, self.host.applied_index, silent):
+                self.host.send(node, attach)
 
     def _ask(self, queue: ProxyQueue, now_ms: int) -> AttachedQueue:
         self._asked.pop(queue, None)

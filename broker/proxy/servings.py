@@ -75,6 +75,9 @@ class ServingHost(Protocol):
     def transfer(self, queue_id: int, to: str) -> None:
         """The queue should be handed over. May be said again while it is under way."""
 
+    def hurry(self, queue_id: int) -> None:
+        """Somebody has something to do with the queue: its first sync comes before those of others."""
+
     def stumbled(self, queue: Queue, error: Exception) -> None:
         """Something raised in the queue's work: set it aside."""
 
@@ -213,6 +216,11 @@ class Servings:
             serving = self.queues.get(entry.queue_id)
             if serving is not None and serving.epoch == entry.epoch:
                 self._work(serving, serving.attach, peer, message.incarnation, entry)
+                self.host.hurry(entry.queue_id)
+        for queue_id in message.silent:
+            serving = self.queues.get(queue_id)
+            if serving is not None and serving.granted_index <= message.index:
+                self._work(serving, serving.nothing, peer)
         if message.partial:
             return
         for queue_id, serving in self.queues.items():

@@ -106,6 +106,7 @@ class ClusterShell:
         self._data_links: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._departed: dict[str, float] = {}  # when members were forgotten
+        self._levelled_at: int | None = None  # the index of the map at which no replica set had to change
         self._leased: asyncio.Future[None] | None = None  # a start waits for the first lease
         self._leased_once = False
         self._closed = False
@@ -444,14 +445,17 @@ class ClusterShell:
         """Not when all members have applied that: one that is dead never will, until this leader says so."""
         self._members()
         self.heart.elected(term)
-        self._leader_duties()
+        self._again("leader", LEADER_S, self._leader_duties)  # queues whose owner has died are waited for, these not
 
     def _leader_duties(self) -> None:
         """What one node does for all: replica sets that policies, new members and lost ones ask for."""
         if self._closed or not self.raft.is_leader:
             return
-        if self.registered:
-            for command in reconfigurations(self.raft.map):
+        view = self.raft.map
+        if self.registered and view.applied != self._levelled_at:
+            moves = reconfigurations(view)  # a look at every queue
+            self._levelled_at = None if moves else view.applied
+            for command in moves:
                 self.raft.propose(command)
         self._again("leader", LEADER_S, self._leader_duties)
 

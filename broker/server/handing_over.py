@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from broker.server.shell import NodeShell
 
 LOOK_S: Final = 0.02
+HAND_OVERS_AT_ONCE: Final = 256
+"""Each has a deadline, clients of its queue wait meanwhile, and all of them stand in one line, the wiring log's."""
 ASK_AGAIN_S: Final = 1.0
 """An order for another copy of which nothing was seen is given again."""
 
@@ -38,13 +40,16 @@ async def hand_over_all(shell: NodeShell, timeout_s: float, thoroughly: bool = F
             return first - len(left), len(left)
         now_s = loop.time()
         copying = {queue.entity.queue_id: at_s for queue in left if (at_s := copying.get(queue.entity.queue_id))}
+        moving = 0
         for queue in left:
             queue_id = queue.entity.queue_id
             able = heirs(node.map, queue.entity)
             if able:
                 copying.pop(queue_id, None)
-                to = min(able, key=lambda name: (node.map.owned(name), name))
-                part.hand_over(queue_id, to)
+                if moving < HAND_OVERS_AT_ONCE:
+                    to = min(able, key=lambda name: (node.map.owned(name), name))
+                    part.hand_over(queue_id, to)
+                    moving += part.copying.primary.moves(queue_id)
             elif (asked_s := copying.get(queue_id)) is None and len(copying) >= MOVES_AT_ONCE:
                 continue
             elif asked_s is not None and now_s - asked_s < ASK_AGAIN_S:
@@ -53,7 +58,7 @@ async def hand_over_all(shell: NodeShell, timeout_s: float, thoroughly: bool = F
                 copying[queue_id] = now_s
                 shell.storage.wiring.propose(move)
         shell.schedule()
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(max(LOOK_S, loop.time() - now_s))
 
 
 def heirs(view: ClusterView, entity: Queue) -> list[NodeId]:

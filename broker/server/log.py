@@ -113,6 +113,10 @@ class NodeLog:
         self._now_s = now_s
         self._buckets: dict[str, Bucket] = {}
 
+    def tells(self, level: str) -> bool:
+        """Whether lines of this level are written."""
+        return LEVELS[level] >= self._level
+
     def say(self, level: str, event: str, **facts: Any) -> None:
         """An event of the node itself; never held back."""
         if LEVELS[level] >= self._level:

@@ -1,8 +1,12 @@
-"""What a node's part tells of single queues, a few lines a turn (waits).
+"""What a node's part tells of single queues: a few lines a turn, and a sum instead of thousands (waits).
 
 One command may concern 10,000 queues: a node dies, or is in sync again. Their lines take longer to be written than all
 that is done with the queues, and nobody waits for them; whoever holds a lease, and every client, waits for the loop.
 So lines come in their order, late when they are many, and bear the time when they were written.
+
+Nobody reads thousands of them either. Of an event the first LINES_EACH of a window are told, as they are; those after
+them are lines of level debug, and when the window ends one line says how many they were. Errors are all told: each of
+them is somebody's message.
 """
 
 from __future__ import annotations
@@ -15,6 +19,9 @@ from typing import Any, Final
 from broker.server.log import NodeLog
 
 LINES_A_TURN: Final = 50
+LINES_EACH: Final = 50
+"""So many lines of one event in a window are told one by one."""
+WINDOW_S: Final = 1.0
 TOLD_AS: Final = {
     "replica.caught_up": "debug",
     "replica.fell_behind": "warning",
@@ -30,26 +37,41 @@ TOLD_AS: Final = {
 
 class Telling:
     """The first lines of a turn of the loop are written at once, before the node acts as they say; what is more than
-    `LINES_A_TURN` waits. Invariant: as long as lines are left, a turn is asked for.
+    `LINES_A_TURN` waits. Invariants: as long as lines are left, a turn is asked for; each line is told, or counted in a
+    sum that is.
     """
 
-    __slots__ = ("_asked", "_left", "_log", "_loop", "_room")
+    __slots__ = ("_asked", "_counts", "_left", "_log", "_loop", "_room", "_window")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: NodeLog) -> None:
         self._loop = loop
         self._log = log
-        self._left: deque[tuple[str, Mapping[str, Any]]] = deque()
+        self._left: deque[tuple[str, str, Mapping[str, Any]]] = deque()  # level, event, facts
         self._room = LINES_A_TURN
         """So many may still be written in this turn."""
         self._asked = False
+        self._counts: dict[str, int] = {}
+        """Of each event in this window."""
+        self._window: asyncio.TimerHandle | None = None
 
     def tell(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Now, or soon."""
+        """Now, or soon, or as one of a number."""
+        level = TOLD_AS.get(event, "info")
+        if level in ("info", "warning"):
+            count = self._counts[event] = self._counts.get(event, 0) + 1
+            if self._window is None:
+                self._window = self._loop.call_later(WINDOW_S, self._sum_up)
+            if count > LINES_EACH:
+                level = "debug"
+        if self._log.tells(level):
+            self._tell(level, event, facts)
+
+    def _tell(self, level: str, event: str, facts: Mapping[str, Any]) -> None:
         if not self._asked:
             self._asked = True
             self._room = LINES_A_TURN
             self._loop.call_soon(self._turn)
-        self._left.append((event, facts))
+        self._left.append((level, event, facts))
         self._write()
 
     def _turn(self) -> None:
@@ -59,13 +81,29 @@ class Telling:
         if self._asked:
             self._loop.call_soon(self._turn)
 
+    def _sum_up(self) -> None:
+        self._window = None
+        counts, self._counts = self._counts, {}
+        for event, count in counts.items():
+            if count > LINES_EACH:
+                more = count - LINES_EACH
+                facts = {
+                    "of": event,
+                    "count": more,
+                    "what": f"{more:,} more, of one queue each, are lines of level debug",
+                }
+                self._tell(TOLD_AS.get(event, "info"), "log.summed_up", facts)
+
     def rest(self) -> None:
         """All that is left, now: the node ends."""
+        if self._window is not None:
+            self._window.cancel()
+            self._sum_up()
         self._room = len(self._left)
         self._write()
 
     def _write(self) -> None:
         while self._left and self._room > 0:
             self._room -= 1
-            event, facts = self._left.popleft()
-            self._log.say(TOLD_AS.get(event, "info"), event, **facts)
+            level, event, facts = self._left.popleft()
+            self._log.say(level, event, **facts)

@@ -322,3 +322,70 @@ def test_whose_link_goes_is_waited_for_no_longer(host: Host) -> None:
     assert not primary.may_write(1)
     primary.unlinked("c", 451)
     assert primary.may_write(1)
+
+
+def test_while_a_member_is_away_its_thousands_of_queues_are_not_looked_at_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look, every 50 ms, asked for every queue that the dead member had a copy of what its in-sync set should be:
+    with 10,000 queues that took half of the survivors' time, for as long as it was away."""
+    looked: list[int] = []
+    wish = Primary._wish
+    monkeypatch.setattr(
+        Primary, "_wish", lambda self, owned, now_ms: looked.append(owned.queue_id) or wish(self, owned, now_ms)
+    )
+    primary = owner(host)
+    for queue_id in range(2, 500):
+        primary.take_over(entity(queue_id=queue_id), Ring(), 2, 1)
+    primary.unlinked("b", 10)
+    for now_ms in range(20, 500, 10):
+        primary.tick(now_ms)
+    assert len(host.changes) == 0, "two must be in sync, and nobody else is"
+    primary.members_changed({"a": (1, True), "b": (1, False), "c": (5, True)}, 500)
+    for queue_id in range(1, 500):
+        primary.entity_changed(entity(queue_id=queue_id, version=2, in_sync=("a",)), 1, 501)
+    for now_ms in range(510, 2000, 10):
+        primary.tick(now_ms)
+    looked.clear()
+    for now_ms in range(2000, 12_000, 50):
+        primary.tick(now_ms)
+    assert looked == []
+
+
+def test_a_proposal_whose_fate_is_open_is_looked_at_when_it_is_due(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at every look: a leader that has died orders nothing for a second, and the survivors have much to do."""
+    looked: list[int] = []
+    wish = Primary._wish
+    monkeypatch.setattr(
+        Primary, "_wish", lambda self, owned, now_ms: looked.append(now_ms) or wish(self, owned, now_ms)
+    )
+    primary = owner(host, synced="bc", minimum=1)
+    primary.unlinked("c", 10)
+    primary.unlinked("b", 10)
+    for now_ms in range(20, 500, 10):
+        primary.tick(now_ms)
+    assert [change.in_sync for change in host.changes] == [("a",)]
+    looked.clear()
+    for now_ms in range(500, 1200, 10):
+        primary.tick(now_ms)
+    assert looked == []
+    for now_ms in range(1200, 1600, 10):
+        primary.tick(now_ms)
+    assert len(host.changes) == 2, "it is proposed again a second later"
+
+
+def test_a_queue_that_clients_wait_for_is_synced_before_thousands_of_others(host: Host) -> None:
+    primary = owner(host)
+    for queue_id in range(2, 2000):
+        primary.take_over(entity(queue_id=queue_id), Ring(), 2, 1)
+    offered = [head for peer, head in host.take(SyncOffer) if peer == "b"]
+    assert len(offered) == offers.ACTIVE_MAX
+    primary.hurry(1900, 2)
+    primary.hurry(1900, 2)
+    primary.received("b", SyncDone(offered[0].queue_id, 3, offered[0].sync), NOTHING, 3)
+    ((_, offer),) = [found for found in host.take(SyncOffer) if found[0] == "b"]
+    assert offer.queue_id == 1900
+    primary.received("b", SyncDone(1900, 3, offer.sync), NOTHING, 4)
+    assert primary.may_write(1900)
+    ((_, offer),) = [found for found in host.take(SyncOffer) if found[0] == "b"]
+    assert offer.queue_id not in (1, 1900)

@@ -147,6 +147,9 @@ class Stage:
     def later(self, queue: Queue) -> None:
         queue.ring.mark()
 
+    def hurry(self, queue_id: int) -> None:
+        """Its copies are in sync from the beginning."""
+
     def stumbled(self, queue: Queue, error: Exception, seq: int = 0) -> None:
         raise error
 

@@ -413,14 +413,16 @@ def test_a_counted_return_says_the_delivery_count_that_the_message_came_with() -
     assert pair.attach().settlements[2] == Settlement(3, SETTLE_REQUEUE_COUNTED, ((4, 4),), 2)
 
 
-def test_a_new_epoch_lists_the_queue_even_when_it_has_nothing_to_say() -> None:
+def test_a_new_epoch_names_the_queue_even_when_there_is_nothing_to_say() -> None:
     pair = Pair(7, 8)
     for queue_id in (7, 8):
         pair.proxies.owner_changed(entity(queue_id, owner="other", epoch=2))
     pair.turn()
     ((node, attach, _),) = pair.all()
     assert (node, attach.partial) == ("other", True)
-    assert [(listed.queue_id, listed.epoch, listed.outstanding) for listed in attach.queues] == [(7, 2, ()), (8, 2, ())]
+    assert (attach.queues, attach.silent) == ((), (7, 8))
+    pair.turn(5000)
+    assert pair.all() == [], "nobody answers that, and nobody asks again"
 
 
 def test_a_new_version_in_the_same_epoch_changes_nothing() -> None:

@@ -1022,6 +1022,25 @@ def test_an_attach_in_several_frames_is_a_complete_one() -> None:
     assert (stage.ring.unacked, len(stage.queue.subscriptions)) == (0, 0)
 
 
+def test_a_node_that_names_a_queue_as_silent_has_attached_and_holds_nothing() -> None:
+    stage = Stage(attached=False)
+    stage.attach("b", partial=True)
+    for node in "ac":
+        assert not stage.queue.paused or stage.serving.missing
+        stage.receive(node, Attach(1, stage.index - 1, (), partial=True, silent=(QUEUE_ID,)))
+        assert node in stage.serving.missing, "it spoke of an earlier epoch"
+        stage.receive(node, Attach(1, stage.index, (), partial=True, silent=(QUEUE_ID + 1,)))
+        assert node in stage.serving.missing, "it spoke of another queue"
+        stage.receive(node, Attach(1, stage.index, (), partial=True, silent=(QUEUE_ID,)))
+        assert stage.said(node, Attached) == [], "nobody waits for an answer"
+    assert stage.serving.attached
+    stage.consume("b", head(1, upto=1))
+    stage.publish("b", 1, b"1")
+    stage.commit()
+    stage.receive("b", Attach(1, stage.index, (), partial=True, silent=(QUEUE_ID,)))
+    assert (stage.ring.unacked, len(stage.queue.subscriptions)) == (0, 0)
+
+
 def test_the_active_consumer_stays_active_when_its_answer_is_lost() -> None:
     stage = Stage(single_active_consumer=True)
     for node in "bc":
