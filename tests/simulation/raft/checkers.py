@@ -18,7 +18,9 @@ class Checkers:
         self._leaders: dict[int, str] = {}
         self._entries: dict[tuple[int, int], bytes] = {}
         self._committed: dict[int, bytes] = {}
-        self._last_committed: tuple[int, int] = (0, 0)
+        self._committed_in: list[tuple[int, int]] = []
+        """(term, last index committed in it), ascending: who applied an entry first was told so by a leader of that
+        term, or was it."""
         self._digests: dict[int, str] = {}
         self._names: dict[str, int] = {}
         self.succeeded: dict[str, int] = {}
@@ -26,17 +28,17 @@ class Checkers:
         self.unknown = 0
 
     def leads(self, node: str, term: int, journal: Any) -> None:
-        """Election safety, and leader completeness when a leader is new."""
+        """Election safety, and leader completeness when a leader is new: it has all that was committed in terms before
+        its own (Raft, figure 3). Who wins a term late, when a higher one has committed already, need not have that."""
         if term in self._leaders:
             require(self._leaders[term] == node, f"election safety: {self._leaders[term]} and {node} lead in {term}")
             return
         self._leaders[term] = node
-        index, _ = self._last_committed
+        index = max((last for before, last in self._committed_in if before < term), default=0)
         require(journal[-1][1] >= index, f"leader completeness: {node} ends at {journal[-1][1]}, {index} is committed")
         for command, at, _ in journal:
-            require(
-                self._committed.get(at, command) == command, f"leader completeness: {node} has another entry at {at}"
-            )
+            same = at > index or self._committed.get(at, command) == command
+            require(same, f"leader completeness: {node} has another entry at {at}")
 
     def added(self, node: str, entry: Entry) -> None:
         """Log matching: an index and a term have one command, everywhere."""
@@ -44,11 +46,12 @@ class Checkers:
         seen = self._entries.setdefault((index, term), command)
         require(seen == command, f"log matching: {node} has another entry {index} of term {term}")
 
-    def applied(self, node: str, index: int, entry: bytes) -> None:
+    def applied(self, node: str, term: int, index: int, entry: bytes) -> None:
         """State machine safety: the same entry is applied at an index, everywhere and for ever."""
         seen = self._committed.setdefault(index, entry)
         require(seen == entry, f"state machine safety: {node} applies another entry at {index}")
-        self._last_committed = max(self._last_committed, (index, 0))
+        if index > max((last for _, last in self._committed_in), default=0):
+            self._committed_in.append((term, index))
 
     def told(self, node: str, name: str, index: int) -> None:
         """No duplicate: a proposal takes effect at one index."""
