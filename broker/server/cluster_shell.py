@@ -160,6 +160,7 @@ class ClusterShell:
             on_restored=self._restored,
             on_leader=self._led,
             on_leading=self._leads,
+            on_diverged=self._diverged,
             say=partial(self.say, "raft"),
             start=(identity.disk_id, self._shell.storage.parts.number),
         )
@@ -446,6 +447,19 @@ class ClusterShell:
         self._members()
         self.heart.elected(term)
         self._again("leader", LEADER_S, self._leader_duties)  # queues whose owner has died are waited for, these not
+
+    def _diverged(self, peer: NodeId, first: int, differs: bool) -> None:
+        """What came of the same commands is not the same at a member: its map is another one."""
+        if self._node is None:
+            return
+        if not differs:
+            self._node.alerts.clear("wiring.diverged", peer)
+            return
+        text = (
+            f"{peer} and {self.name} differ in what came of the wiring's commands from {first} on: restart {peer}, or "
+            f"{self.name} if others differ from it too; both fold the log anew"
+        )
+        self._node.alerts.set("wiring.diverged", peer, text)
 
     def _leader_duties(self) -> None:
         """What one node does for all: replica sets that policies, new members and lost ones ask for."""

@@ -17,11 +17,12 @@ import msgspec
 
 from cluster import commands as c
 from cluster import snapshot
-from cluster.errors import DamagedLog, FormatTooNew, NewerRelease, Unavailable
+from cluster.errors import DamagedLog, FormatTooNew, LogFailure, NewerRelease, Unavailable
 from cluster.ids import LogIndex
 from cluster.state import Applied, ClusterMap
 
 from .messages import Entry
+from .outcomes import Outcomes
 from .snapshots import StoredSnapshot
 
 REGULAR: Final = b"\x00"
@@ -67,19 +68,26 @@ def is_proposal(entry: bytes, bytes_max: int) -> bool:
 class Fold:
     """Map and table of numbers."""
 
-    __slots__ = ("map", "origins")
+    __slots__ = ("map", "origins", "outcomes")
 
     def __init__(self, map_: ClusterMap | None = None) -> None:
         self.map = map_ if map_ is not None else ClusterMap()
         self.origins: dict[str, tuple[int, int]] = {}
         """origin -> (session, last number applied)"""
+        self.outcomes = Outcomes()
 
     def apply(self, index: LogIndex, envelope: Envelope) -> Applied | None:
-        """Apply a proposal; None when its turn was before or is not yet. Raises FormatTooNew, DamagedLog.
+        """Apply a proposal; None when its turn was before or is not yet. Raises LogFailure (FormatTooNew, DamagedLog).
 
         A command never raises: what is wrong with it, even in our own code, is its answer, the same on every
-        node.
+        node. Memory that is short is this node's alone: half of the command may be in the map, and no other
+        member has that answer, so the node ends and folds the log anew.
         """
+        applied = self._apply(index, envelope)
+        self.outcomes.add(index, applied)
+        return applied
+
+    def _apply(self, index: LogIndex, envelope: Envelope) -> Applied | None:
         if not self._is_next(envelope):
             return None
         self.origins[envelope.origin] = (envelope.session, envelope.number)
@@ -97,6 +105,10 @@ class Fold:
             ) from error
         try:
             return self.map.apply(index, command)
+        except MemoryError as error:
+            raise LogFailure(
+                f"wiring entry {index} could not be applied: memory is short; restart this node"
+            ) from error
         except Exception as error:
             return Applied(index, command, Unavailable(f"internal error: {error!r}"), None, ())
 

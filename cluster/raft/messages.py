@@ -114,6 +114,8 @@ class AppliedUpTo(Message, frozen=True, tag=70):
     """A member has applied everything up to this index."""
 
     index: Whole
+    outcomes: tuple[Whole, Word] = (0, 0)
+    """The last window of its outcomes (outcomes.py): first index, sum."""
 
 
 class Barrier(Message, frozen=True, tag=71):

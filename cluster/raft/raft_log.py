@@ -21,6 +21,7 @@ Callbacks, all on the loop's thread:
     on_leader(leader: NodeId | None, term: int)      a hint changed
     on_leading(term: int)                 this node leads, and has applied all that was ordered before its term; it may
                                           be told before the members that are not heard of have applied it
+    on_diverged(peer, first, differs)     of a leader: what came of the commands from `first` on differs there; no more
     say(text)                             one line for the node's log
 
 Events, never from within a listener or `done` but for `propose`:
@@ -91,6 +92,7 @@ class RaftLog:
         on_restored: Callable[[ClusterView], object] | None = None,
         on_leader: Callable[[NodeId | None, int], object] | None = None,
         on_leading: Callable[[int], object] | None = None,
+        on_diverged: Callable[[NodeId, int, bool], object] = lambda *_: None,
         say: Callable[[str], object] | None = None,
         snapshot_every: int = SNAPSHOT_EVERY,
         start: tuple[str, int] = ("", 0),
@@ -106,6 +108,7 @@ class RaftLog:
         self._on_restored = on_restored
         self._on_leader = on_leader
         self._on_leading = on_leading
+        self._on_diverged = on_diverged
         self._leading_term = 0
         self._say = say
         self._snapshot_every = snapshot_every
@@ -402,6 +405,8 @@ class RaftLog:
                     self._forwarded.extend(entry for entry in message.entries if is_proposal(entry, ENTRY_BYTES_MAX))
             case m.AppliedUpTo():
                 self._applied_by.heard(peer, LogIndex(message.index))
+                if core.leads and (differs := self._fold.outcomes.differs(peer, message.outcomes)) is not None:
+                    self._call(lambda: self._on_diverged(peer, message.outcomes[0], differs))
             case m.Barrier():
                 if message.term == core.term:
                     self._barrier = max(self._barrier, LogIndex(message.index))
@@ -491,7 +496,7 @@ class RaftLog:
         report = (core.term, leader, self._links_made, core.applied)
         if leader is not None and report != self._reported and self._links.get(name_of(leader)) == leader:
             self._reported = report
-            core.say(leader, m.AppliedUpTo(self.applied))
+            core.say(leader, m.AppliedUpTo(self.applied, self._fold.outcomes.last))
 
     def _manage_voters(self, core: Core) -> None:
         members = self.map.members()

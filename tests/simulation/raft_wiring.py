@@ -134,6 +134,11 @@ class RaftWiring:
         def failed(error: Exception) -> None:
             raise Violation(f"raft: {site.name} stops: {error}")
 
+        def diverged(peer: str, first: int, differs: bool) -> None:
+            raise Violation(
+                f"raft: {site.name} and {peer} differ in what came of the commands from {first} on: {differs}"
+            )
+
         self.log = RaftLog(
             self.disk,
             now_s=site.boot_s(),
@@ -141,6 +146,7 @@ class RaftWiring:
             send=lambda peer, head: self._send(peer, encode(head)),
             call_soon=soon,
             on_failure=failed,
+            on_diverged=diverged,
             on_restored=lambda _map: schedule.after(0, site.do, life, self._restored),
             on_leader=self._led,
             snapshot_every=self.control.snapshot_every,

@@ -64,6 +64,9 @@ class SimNode:
         def failed(error: Exception) -> None:
             raise Violation(f"{self.name} stopped: {error}")
 
+        def diverged(peer: str, first: int, differs: bool) -> None:
+            raise Violation(f"{self.name} and {peer} differ in what came of the commands from {first} on: {differs}")
+
         try:
             self.log = ObservedLog(
                 self,
@@ -73,6 +76,7 @@ class SimNode:
                 send=lambda peer, head: world.send(self.name, peer, encode(head)),
                 call_soon=soon,
                 on_failure=failed,
+                on_diverged=diverged,
                 snapshot_every=world.snapshot_every,
             )
         except Crash:
@@ -153,7 +157,7 @@ class ObservedLog(RaftLog):
 
     def apply(self, index: int, entry: bytes) -> None:
         checkers = self._node.world.checkers
-        checkers.applied(self._node.name, index, entry)
+        checkers.applied(self._node.name, self.term, index, entry)
         super().apply(index, entry)
         if index % 7 == 0:
             checkers.state(self._node.name, index, self._fold.map.digest())
