@@ -17,6 +17,7 @@
     |   `-- DiskFull              the log could not grow; nothing was written
     `-- LogFailure            the disk's fault; the node must stop
         |-- DamagedLog            stored bytes do not match their checksum or their order
+        |-- LogWentBack           a member's log is a copy of an earlier time
         |-- FormatTooNew          written by a newer release
         `-- DiskFailed            a write or a sync failed: what is on disk is not known
 
@@ -141,6 +142,13 @@ class LogFailure(ClusterError):
 
 class DamagedLog(LogFailure):
     """A stored value does not match its checksum, its place or its form; nothing is repaired silently."""
+
+    __slots__ = ()
+
+
+class LogWentBack(LogFailure):
+    """The others know of a later life of this node than its log does: what it has voted and acknowledged since is not
+    in it, so it must not vote."""
 
     __slots__ = ()
 

@@ -40,7 +40,7 @@ from cluster import commands as c
 from cluster.balance import reconfigurations, waits_for
 from cluster.changes import MemberChanged, MemberForgotten
 from cluster.entities import Member
-from cluster.errors import Unavailable
+from cluster.errors import LogFailure, LogWentBack, Unavailable
 from cluster.ids import Incarnation, NodeId
 from cluster.link.certificates import node_credentials
 from cluster.link.frames import encode
@@ -156,13 +156,14 @@ class ClusterShell:
             chance=random.random,
             send=self._send_control,
             call_soon=self._loop.call_soon,
-            on_failure=self._shell.fail,
+            on_failure=partial(self._log_failed, directory),
             on_restored=self._restored,
             on_leader=self._led,
             on_leading=self._leads,
             on_diverged=self._diverged,
             say=partial(self.say, "raft"),
             start=(identity.disk_id, self._shell.storage.parts.number),
+            life=uuid.uuid4().int >> 65,
         )
         directory.list(self.raft.log_id)
         view = self.raft.map
@@ -335,6 +336,13 @@ class ClusterShell:
             self.raft.close()
 
     # -- the wiring log ---------------------------------------------------------------------------------------
+
+    def _log_failed(self, directory: RaftDirectory, error: LogFailure | Unavailable) -> None:
+        if isinstance(error, LogWentBack):
+            directory.give_up(str(error))
+            self._shell.fail(Restart(str(error)))
+        else:
+            self._shell.fail(error)
 
     def _send_control(self, peer: str, head: Any) -> None:
         self.mesh.send(peer, CONTROL, encode(head))

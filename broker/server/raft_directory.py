@@ -5,6 +5,8 @@
     damaged      (binding.py: missing, another's, older than the last start) set aside, and made anew under another Raft
                  id as that of a node that joins: it has no vote until the others have replaced the one that it was.
                  Refused when this node knows of no others: they could not bring anything back
+    went back    the directory as a whole is a copy of an earlier time, so its parts agree: the others' log tells of a
+                 later life of this node (LogWentBack). DIR/raft.lost is written, the node begins again: as damaged
 
 Under its old id such a node would vote with an empty log, and could elect somebody who lacks what it had acknowledged.
 """
@@ -15,10 +17,12 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from broker.server.addresses import remembered
-from broker.server.binding import NOTHING, RAFT, WIRING, Found, Remedy, remedy
+from broker.server.binding import NOTHING, RAFT, WIRING, Found, Remedy, Verdict, remedy
 from broker.server.endings import Unstarted
+from broker.server.identity import write_durably
 from broker.server.parts import WHAT_A_MEMBER_DOES, DamagedDirectory, Parts, put_aside
 from cluster.ids import NodeId
 from cluster.local_log import LocalLog
@@ -27,6 +31,9 @@ from cluster.raft.disk import FileDisk
 from cluster.raft.identity import Founder
 from cluster.state import ClusterMap
 from journal.stamp import Stamp
+
+LOST: Final = "raft.lost"
+"""Says why the Raft log in this directory counts for nothing, until it has been made anew."""
 
 
 def must_not_found(parts: Parts) -> None:
@@ -67,6 +74,14 @@ class RaftDirectory:
     def path(self) -> Path:
         return self.parts.directory / RAFT
 
+    @property
+    def _lost(self) -> Path:
+        return self.parts.directory / LOST
+
+    def give_up(self, why: str) -> None:
+        """The log is to be made anew at the next start. Raises OSError."""
+        write_durably(self._lost, why + "\n")
+
     def prepare(self) -> FileDisk:
         """It is formatted, and what it has been. Raises DamagedDirectory, Unstarted, LogFailure, OSError."""
         parts, found = self.parts, self._found()
@@ -74,16 +89,20 @@ class RaftDirectory:
         others = len(self.founders) > 1 or len(remembered(parts.directory)) > 1
         alone = not found.there and RAFT not in parts.identity.parts and (wiring or WIRING in parts.identity.parts)
         lived = parts.identity.starts > 0 and not alone and parts.journal_was_used
-        match remedy(RAFT, parts.verdict(RAFT, found, lived), True, others):
+        went_back = self._lost.read_text().strip() if self._lost.exists() else ""
+        verdict = Verdict.OLDER if went_back else parts.verdict(RAFT, found, lived)
+        match remedy(RAFT, verdict, True, others):
             case Remedy.REFUSE:
-                raise DamagedDirectory(f"{self.path}: {parts.trouble(RAFT, found, lived)}. {WHAT_A_MEMBER_DOES}")
+                why = went_back or parts.trouble(RAFT, found, lived)
+                raise DamagedDirectory(f"{self.path}: {why}. {WHAT_A_MEMBER_DOES}")
             case Remedy.REBUILD:
-                self.rebuilt = f"{self.path}: {parts.trouble(RAFT, found, lived)}"
+                self.rebuilt = f"{self.path}: {went_back or parts.trouble(RAFT, found, lived)}"
                 if found.there:
                     self.rebuilt += f". It was set aside as {put_aside(self.path)}"
                 disk = FileDisk(self.path)
                 # no number of a start may come twice: others may know of this disk's last one
                 raft_identity.join(disk, self.name, _log_id(), parts.identity.disk_id, parts.identity.starts)
+                self._lost.unlink(missing_ok=True)
             case Remedy.USE:
                 disk = FileDisk(self.path)
                 if not found.there:

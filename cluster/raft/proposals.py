@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cluster import commands as c
+from cluster.errors import LogWentBack
 from cluster.ids import LogIndex
 from cluster.state import Applied
 from cluster.wiring_log import Done
@@ -26,6 +27,7 @@ from .fold import BLANK, Envelope, Fold, seal
 IN_FLIGHT_MAX: Final = 500
 GIVE_UP_S: Final = 20.0
 STALL_S: Final = 1.0
+WENT_BACK: Final = "the data directory is a copy of an earlier time: the cluster knows of a later life of this node"
 
 
 @dataclass(slots=True)
@@ -47,10 +49,22 @@ class Proposal:
 class Proposals:
     """Pure: what is to be sent, and who is to be told."""
 
-    __slots__ = ("_applied", "_next", "_numbered", "_origin", "_progress_s", "_sent", "_session", "_target", "_waiting")
+    __slots__ = (
+        "_applied",
+        "_life",
+        "_next",
+        "_numbered",
+        "_origin",
+        "_progress_s",
+        "_sent",
+        "_session",
+        "_target",
+        "_waiting",
+    )
 
-    def __init__(self, origin: str, session: int) -> None:
+    def __init__(self, origin: str, session: int, life: int = 0) -> None:
         self._origin = origin
+        self._life = life
         self._session = session
         self._next = 1
         self._waiting: deque[Proposal] = deque()
@@ -82,12 +96,12 @@ class Proposals:
             for number, proposal in self._numbered.items():
                 if proposal.term not in (None, term) and not proposal.blank:
                     proposal.blank = True
-                    proposal.entry = seal(Envelope(self._origin, self._session, number, BLANK))
+                    proposal.entry = seal(Envelope(self._origin, self._session, number, BLANK, self._life))
         while self._waiting and len(self._numbered) < IN_FLIGHT_MAX:
             proposal = self._waiting.popleft()
             if proposal.term not in (None, term):
                 continue
-            proposal.entry = seal(Envelope(self._origin, self._session, self._next, proposal.entry))
+            proposal.entry = seal(Envelope(self._origin, self._session, self._next, proposal.entry, self._life))
             if not self._numbered:
                 self._progress_s = now_s
             self._numbered[self._next] = proposal
@@ -95,6 +109,13 @@ class Proposals:
         unsent = [proposal.entry for number, proposal in self._numbered.items() if number > self._sent]
         self._sent = self._next - 1
         return unsent
+
+    def check(self, envelope: Envelope, fresh: bool = True) -> None:
+        """An entry that is in the log, and `fresh`, no repetition: if it says that it is of this session, it is of this
+        life. Raises LogWentBack."""
+        later = (envelope.session, envelope.life) != (self._session, self._life)
+        if fresh and later and envelope.origin == self._origin and envelope.session >= self._session:
+            raise LogWentBack(WENT_BACK)
 
     def applied(self, envelope: Envelope, applied: Applied | None, now_s: float) -> None:
         """An entry of this origin was applied in its turn; `applied` is None for an empty one."""
@@ -106,7 +127,10 @@ class Proposals:
             self._applied.append((applied, proposal))
 
     def restored(self, fold: Fold) -> list[Proposal]:
-        """A snapshot took the place of the state: proposals whose outcome is in it, and now unknown."""
+        """A snapshot took the place of the state: proposals whose outcome is in it, and now unknown.
+        Raises LogWentBack."""
+        if fold.is_known(self._origin, self._session, self._next):
+            raise LogWentBack(WENT_BACK)
         known = [n for n in self._numbered if fold.is_known(self._origin, self._session, n)]
         return [self._numbered.pop(number) for number in known]
 
@@ -132,7 +156,7 @@ class Proposals:
             gone.append(Proposal(proposal.command, proposal.done, proposal.give_up_s, b""))
             proposal.done = None
             proposal.blank = True
-            proposal.entry = seal(Envelope(self._origin, self._session, number, BLANK))
+            proposal.entry = seal(Envelope(self._origin, self._session, number, BLANK, self._life))
             self._target = None
         while self._waiting and self._waiting[0].give_up_s <= now_s:
             gone.append(self._waiting.popleft())

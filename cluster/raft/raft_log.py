@@ -96,8 +96,10 @@ class RaftLog:
         say: Callable[[str], object] | None = None,
         snapshot_every: int = SNAPSHOT_EVERY,
         start: tuple[str, int] = ("", 0),
+        life: int = 0,
     ) -> None:
-        """Open a formatted directory; `start` is its data directory's disk id and number of starts. A snapshot is taken
+        """Open a formatted directory; `start` is its data directory's disk id and number of starts, `life` a number
+        that no other start has, or 0 for who trusts its disk. A snapshot is taken
         when what follows the last one is longer than it, and than the map."""
         self._disk = disk
         self._now_s = now_s
@@ -129,7 +131,7 @@ class RaftLog:
         self._fold = Fold()
         self._core: Core | None = None
         self._founding = Founding(self._started(*start))
-        self._proposals = Proposals(self.me_id, self.session)
+        self._proposals = Proposals(self.me_id, self.session, life)
         self._found()
 
     # ---- what is known ----
@@ -526,6 +528,7 @@ class RaftLog:
             return
         envelope = unseal(entry)
         fresh = not self._fold.is_known(envelope.origin, envelope.session, envelope.number)
+        self._proposals.check(envelope, fresh)
         applied = self._fold.apply(LogIndex(index), envelope)
         if fresh and self._fold.is_known(envelope.origin, envelope.session, envelope.number):
             self._proposals.applied(envelope, applied, self._now_s)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster import commands as c
+from cluster.errors import LogWentBack
 from cluster.ids import Incarnation, NodeId
-from cluster.raft.fold import BLANK, unseal
+from cluster.raft.fold import BLANK, Envelope, Fold, unseal
 from cluster.raft.proposals import Proposals
 
 
@@ -39,3 +42,29 @@ def test_what_belongs_to_a_term_that_is_over_gets_no_number() -> None:
     add(proposals, "b", term=1)
     add(proposals, "c")
     assert sent(proposals.to_send("second", 0.0, 2)) == [(1, False)]
+
+
+@pytest.mark.parametrize(
+    ("session", "life", "went_back"), [(3, 7, False), (2, 5, False), (3, 5, True), (3, 0, True), (4, 7, True)]
+)
+def test_an_entry_of_a_later_life_is_no_own_one(session: int, life: int, went_back: bool) -> None:
+    """A copy of the disk was put back, so a session comes twice."""
+    proposals = Proposals("a/d", 3, life=7)
+    of_another = Envelope("b/d", 9, 1, b"", 5)
+    proposals.check(of_another)
+    entry = Envelope("a/d", session, 1, b"", life)
+    if went_back:
+        with pytest.raises(LogWentBack, match="copy of an earlier time"):
+            proposals.check(entry)
+    else:
+        proposals.check(entry)
+
+
+def test_a_snapshot_that_knows_more_of_this_session_than_it_has_said() -> None:
+    proposals = Proposals("a/d", 3)
+    fold = Fold()
+    fold.origins["a/d"] = (2, 50)
+    assert proposals.restored(fold) == []
+    fold.origins["a/d"] = (3, 1)
+    with pytest.raises(LogWentBack):
+        proposals.restored(fold)
