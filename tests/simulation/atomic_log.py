@@ -199,6 +199,7 @@ class AtomicWiring:
         self.map = ClusterMap()
         self.applied = 0
         self.barrier = 0
+        self.log_id = ""
         self._target: int | None = None
         self._numbers = 0
         self._pending: dict[int, tuple[c.AnyCommand, Callable[[Applied], None] | None, float, float]] = {}

@@ -9,6 +9,7 @@ from cluster import commands as c
 from cluster.ids import NodeId
 from cluster.leaving import counting_on
 from tests.simulation.directed import Directed
+from tests.simulation.edges import Edges
 from tests.simulation.network import BEATS, CONTROL, DATA
 from tests.simulation.site import Site
 
@@ -30,19 +31,22 @@ OUTCOME_S = 2.0
 
 
 class Faults:
-    """The nemesis of a run. `only`: the faults that may happen, by name; all if empty."""
+    """The nemesis of a run. `only`: the faults that may happen, by name; all if empty. `edges`: those of edges.py."""
 
-    def __init__(self, world: World, only: tuple[str, ...] = ()) -> None:
+    def __init__(self, world: World, only: tuple[str, ...] = (), edges: bool = True) -> None:
         self.world = world
         self.schedule = world.schedule
         self.rng = world.schedule.rng
         self.random = tuple(name for name in RANDOM if not only or name in only)
         self.active = False
         self.directed = Directed(self, only)
+        self.edges = Edges(self, only) if edges else None
 
     def begin(self) -> None:
         self.active = True
         self.schedule.after(self.rng.random() * 2, self._next)
+        if self.edges is not None:
+            self.edges.begin()
 
     def _next(self) -> None:
         if not self.active:
@@ -215,7 +219,7 @@ class Faults:
     def may_lose(self, site: Site, joins: Collection[int] = ()) -> bool:
         """No more disks than the minimum in sync allows: nobody else's is lost, and others have everything. `joins`:
         queues in whose in-sync set it is about to be."""
-        if any(other.journal.lost for other in self.world.sites.values()):
+        if any(other.journal.lost or other.voice_lost for other in self.world.sites.values()):
             return False
         newest = self.world.newest_map
         members = newest.members()

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.simulation import bugs_pipeline
+from tests.simulation import bugs_edges, bugs_pipeline
 from tests.simulation.bugs import MUTATIONS
 
 FOUND_BY: Final = Path(__file__).parent / "found_by.json"
@@ -30,6 +30,7 @@ SEEDS_MAX: Final = 300
 """Within so many seeds each bug must be found,"""
 CPU_S_MAX: Final = 140.0
 """and within so many seconds; a seed that has begun is ended."""
+assert bugs_edges, "its bugs stand among the others"
 assert bugs_pipeline, "its bugs stand among the others"
 HEAD: Final = "| seeded bug | aimed faults | seed | what is violated | CPU s |\n|---|---|---|---|---|"
 
@@ -64,7 +65,10 @@ def find(name: str, seeds: int) -> tuple[int, str] | None:
         if time.process_time() > CPU_S_MAX:
             return None
         try:
-            run(seed, seconds=20.0, only=chosen.only, nodes=chosen.nodes, pipeline=chosen.pipeline)
+            run(
+                seed, seconds=20.0, only=chosen.only, nodes=chosen.nodes, pipeline=chosen.pipeline,
+                edges=bool(chosen.only),
+            )  # fmt: skip
         except Failure as failure:
             if not isinstance(failure.__cause__, (Violation, AssertionError)):
                 raise

@@ -41,11 +41,16 @@ class RaftControl:
         self.world = world
         self.founders = [identity.Founder(NodeId(name), f"{name}:1", name == witness) for name in founders]
         self.map: ClusterMap = identity.founders_map(self.founders)
+        self._log: dict[int, bytes] = {}
+        """Commands by their index, as the first node applied them."""
         self.snapshot_every = world.schedule.rng.choice((60, 400))
         self.before_commit: Callable[[c.AnyCommand], bool] = lambda _command: False
 
     def ordered(self, applied: Applied) -> None:
         """Some node has applied it; the first time it is new to everybody."""
+        told = c.encode(applied.command)
+        if self._log.setdefault(applied.index, told) != told:
+            raise Violation(f"I14SameMaps: another command at {applied.index}: {applied.command}")
         if applied.index > self.map.applied:
             self.world.checkers.ordered(self.map.apply(applied.index, applied.command))
 
@@ -67,6 +72,15 @@ class RaftControl:
             site.do(site.life, log.abdicate, ABDICATE_S)
         leader = self.leader()
         return leader is None or NodeId(site.name) in leader.wiring.log.voters
+
+    def waits_for_voice(self, site: Site) -> bool:
+        """Whether its log was lost, and the configuration still has the voter that it was."""
+        wiring, leader = site.wiring, self.leader()
+        if wiring.lost and leader is not None and wiring.log is not None:
+            voters = leader.wiring.log._core.voters
+            if wiring.log.log_id == wiring.lost or f"{site.name}/{wiring.lost}" not in voters:
+                wiring.lost = ""
+        return bool(wiring.lost)
 
     def condemn(self, name: str, incarnation: int) -> None:
         """The port of a process refuses, and everybody else looks."""
@@ -103,6 +117,8 @@ class RaftWiring:
         else:
             identity.join(self.disk, name, site.disk_id)
         self.log: RaftLog | None = None
+        self.lost = ""
+        """The id of its log that was lost, as long as that may vote."""
         self.granter = LeaseGranter()
         self._judge = Judge()
         self._leads = 0
@@ -112,7 +128,19 @@ class RaftWiring:
     def map(self) -> Any:
         return self.log.map if self.log is not None else ClusterMap()
 
+    @property
+    def log_id(self) -> str:
+        assert self.log is not None, "who registers has a log"
+        return self.log.log_id
+
     # -- the process
+
+    def lose(self) -> None:
+        """The log is gone, and the process is not there."""
+        known = identity.read(self.disk)
+        assert known is not None, "it was formatted"
+        self.lost = self.lost or known.disk_id
+        self.disk = SimDisk(self.disk.path, self.disk.rng)
 
     def stop(self, crash: bool) -> None:
         log, self.log = self.log, None
@@ -139,6 +167,7 @@ class RaftWiring:
                 f"raft: {site.name} and {peer} differ in what came of the commands from {first} on: {differs}"
             )
 
+        self.disk = site.directory.raft_disk(site.name, self.disk)
         self.log = RaftLog(
             self.disk,
             now_s=site.boot_s(),
@@ -150,7 +179,9 @@ class RaftWiring:
             on_restored=lambda _map: schedule.after(0, site.do, life, self._restored),
             on_leader=self._led,
             snapshot_every=self.control.snapshot_every,
+            start=(site.disk_id, site.directory.number),
         )
+        site.directory.list_raft(self.log.log_id)
         self.log.listen(self._applied)
         schedule.after(RAFT_TICK_S, self._tick, life)
         self._catch_up()

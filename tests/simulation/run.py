@@ -44,16 +44,17 @@ def run(
     raft: bool | None = None,
     pipeline: Collection[str] | None = None,
     tamper: Callable[[World], object] | None = None,
+    edges: bool = True,
 ) -> Report:
     """Raises Failure. `raft`: by the real wiring log, or by an atomic one; None: by Raft in every fourth seed.
     `pipeline`: what it has of `workload.PIPELINE`; None: as its seed says.
 
-    `only`: the faults that may happen; `tamper` sees the world before it turns."""
+    `only`: the faults that may happen; `edges`: also those of edges.py; `tamper` sees the world before it turns."""
     world = World(seed, nodes, seed % 4 == 0 if raft is None else raft, pipeline)
     try:
         if tamper is not None:
             tamper(world)
-        _run(world, seconds, only)
+        _run(world, seconds, only, edges)
     except Mistake as mistake:
         error = mistake.error
         raise Failure(seed, world.schedule.now_s, f"{type(error).__name__} {error}") from error
@@ -66,9 +67,9 @@ def run(
     return Report(seed, schedule.now_s, schedule.events, schedule.trace, schedule.counts)
 
 
-def _run(world: World, seconds: float, only: tuple[str, ...]) -> None:
+def _run(world: World, seconds: float, only: tuple[str, ...], edges: bool) -> None:
     schedule = world.schedule
-    faults = Faults(world, only)
+    faults = Faults(world, only, edges)
     while not world.started:
         schedule.run_until(schedule.now_s + 0.2)
         if schedule.now_s > DECLARED_S:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from journal.layout import CUT, ENQ, SET
 from journal.record import GroupWriter, Record, read_message, scan_group
 from journal.recovery import RecoverySink
+from journal.stamp import Stamp
 from journal.stream_catalogue import Filing
 from tests.simulation.sim_streams import SimStreams
 from tests.unit.broker.session.memory_journal import MemoryJournal
@@ -38,7 +39,13 @@ class SimJournal(MemoryJournal):
         self.streams = SimStreams(folder, self.segments) if folder is not None else None
         self.live: dict[int, dict[int, tuple[int, bytes]]] = {}
         self.lost = False
-        """It replaces a disk that was lost, and has not been in sync everywhere since."""
+        """It replaces one that was lost, and has not been in sync everywhere since."""
+        self.lost_before = 0
+        """The node's last incarnation before: the map cannot know of the loss unless a later one has registered."""
+        self.right: SimJournal | None = None
+        """The one in whose place it is, for an operator who puts that back."""
+        self.stamp: Stamp | None = None
+        """None: nothing of a journal is there."""
         self.last: list[Written] = []
         """Of the group that was submitted last."""
         self._unsynced: deque[tuple[int, list[Written]]] = deque()
@@ -46,6 +53,17 @@ class SimJournal(MemoryJournal):
         """What became durable behind the position of the checkpoint under way."""
         self.delay_s = 0.0
         """More than the usual time for a group."""
+
+    def copy(self) -> SimJournal:
+        """As it is on the disk between two processes. There are no files of streams."""
+        assert self.streams is None, "files are not copied"
+        other = SimJournal()
+        other.segments = {number: bytearray(data) for number, data in self.segments.items()}
+        other.ends, other.end, other.checkpointed = list(self.ends), self.end, self.checkpointed
+        other.synced_lsn, other.runs, other.metas = self.synced_lsn, dict(self.runs), dict(self.metas)
+        other.live = {queue_id: dict(messages) for queue_id, messages in self.live.items()}
+        other.stamp = self.stamp
+        return other
 
     def submit(self, writer: GroupWriter, sync: bool, now_ms: int) -> None:
         segment, offset, _ = self.end

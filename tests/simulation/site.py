@@ -20,12 +20,14 @@ from broker.node.wants import GOOD, WRONG, StreamLoad
 from broker.server.recovery import recovered
 from broker.session.connection import Connection
 from cluster import commands as c
+from cluster.errors import Unavailable
 from cluster.ids import Incarnation, NodeId
 from cluster.link.frames import FrameReader
 from cluster.liveness.lease import LeaseKeeper, LeaseState
 from cluster.state import Applied
 from journal.stream_catalogue import NOTHING
 from tests.simulation.checkers.history import Mistake
+from tests.simulation.directory import Directory
 from tests.simulation.network import BEATS, CONTROL, DATA
 from tests.simulation.pulse import Pulse
 from tests.simulation.sim_journal import SimJournal
@@ -81,6 +83,7 @@ class Site:
         self._clock = (0.0, EPOCH_MS + rng.uniform(-2000, 2000), self.rate)
         self.disks: int
         self.journal: SimJournal
+        self.directory: Directory
         self.starts = 0
         self.life = world.disks[name] * LIVES_MAX
         self.incarnation = 0
@@ -103,6 +106,9 @@ class Site:
         self._beats = 0
         self._asking = self._heard = False
         """A process of a member that was here before waits until the leader answers its datagrams; it has."""
+        self._journals = 0
+        self._gives_up = False
+        """Its journal is damaged: it has asked whether the others have all of it."""
         self._group: Group | None = None
         self._submitted_s: float | None = None
         self.format()
@@ -114,6 +120,7 @@ class Site:
         self.starts = 0
         folder = self.world.folder
         self.journal = SimJournal(folder and folder / self.disk_id)
+        self.directory = Directory(self.disk_id)
 
     @property
     def disk_id(self) -> str:
@@ -184,7 +191,8 @@ class Site:
     def _begin(self) -> None:
         self.life += 1
         self.node = None
-        self._asking = self._heard = False
+        self._asking = self._heard = self._gives_up = False
+        self.directory.begin()
         self.keeper = LeaseKeeper()
         self.keeper.incarnation = self.incarnation
         self.pulse = Pulse(self)
@@ -202,6 +210,7 @@ class Site:
         self.wiring.stop(crash=True)
         kept = self.world.schedule.rng.randrange(self.journal.unsynced + 1)
         self.journal.crash(kept if self.world.schedule.rng.random() < 0.5 else 0)
+        self.directory.keep_copy(self.journal)
         self.world.died(self, self.incarnation)
 
     def _end(self) -> None:
@@ -224,6 +233,7 @@ class Site:
         self._end()
         self.wiring.stop(crash=False)
         self.journal.crash(self.journal.unsynced)
+        self.directory.keep_copy(self.journal)
         self.starts += 1
         self._begin()
 
@@ -232,6 +242,70 @@ class Site:
         self.format()
         self.journal.lost = True
         self.wiring = self.world.new_wiring(self)
+
+    def lose_journal(self, old: SimJournal | None = None) -> None:
+        """Nothing is where the journal was, or one as it was once."""
+        assert not self.up, "a process that has it open has it"
+        self._replace_journal(old or self._empty_journal(), self.journal)
+
+    def lose_raft(self) -> None:
+        """Nothing is where the Raft log was."""
+        assert not self.up, "a process that has it open has it"
+        self.wiring.lose()
+
+    @property
+    def voice_lost(self) -> bool:
+        """Its Raft log was lost, and the others have not replaced the voter that it was yet."""
+        return self.world.raft and self.world.control.waits_for_voice(self)
+
+    def _empty_journal(self) -> SimJournal:
+        self._journals += 1
+        folder = self.world.folder
+        return SimJournal(folder and folder / f"{self.disk_id}-{self._journals}")
+
+    def _replace_journal(self, journal: SimJournal, right: SimJournal | None) -> None:
+        journal.lost, journal.right = True, right
+        member = self.wiring.map.member(NodeId(self.name))
+        journal.lost_before = max(
+            self.incarnation, self.journal.lost_before, 0 if member is None else member.incarnation
+        )
+        self.journal = journal
+
+    def _give_up_copies(self) -> None:
+        """As `ClusterShell.give_up_copies`: others have what was in the journal, or this process ends."""
+        member = self.wiring.map.member(NodeId(self.name))
+        incarnation = max(self.incarnation, member.incarnation) + 1
+        self._gives_up = True
+        self.wiring.propose(self._registration(incarnation, all_damaged=True, spare_last=True), self._given_up)
+
+    def _given_up(self, applied: Applied) -> None:
+        if isinstance(applied.error, Unavailable):
+            self._give_up_copies()
+        elif applied.error is None:
+            self.world.schedule.counts["given up copies"] += 1
+            self.directory.marked = True
+            self._replace_journal(self._empty_journal(), None)
+            self.world.schedule.after(0, self.do, self.life, self.begin_again)
+        else:
+            self.world.schedule.after(0, self._refuse_to_start, self.life)
+
+    def _refuse_to_start(self, life: int) -> None:
+        """It may have the only copy: the operator finds what is missing, and puts it back."""
+        if life != self.life or not self.up:
+            return
+        self.world.schedule.counts["refused to start"] += 1
+        right = self.journal.right
+        assert right is not None, "a journal that was begun anew is given up by nobody"
+        self.kill()
+        self.journal = right
+        self.world.schedule.after(1.0, self.start)
+
+    def _registration(self, incarnation: int, all_damaged: bool, spare_last: bool = False) -> c.RegisterNode:
+        return c.RegisterNode(
+            node=NodeId(self.name), disk_id=self.disk_id, incarnation=Incarnation(incarnation),
+            address=f"{self.name}:1", amqp=(f"amqp://{self.name}",), all_damaged=all_damaged, spare_last=spare_last,
+            log_id=self.wiring.log_id,
+        )  # fmt: skip
 
     def pause(self, span_s: float) -> None:
         """SIGSTOP, SIGCONT."""
@@ -361,6 +435,10 @@ class Site:
         if member.incarnation and not self._heard:
             self._asking = True
             return
+        if not self.directory.journal_is_whole(self.journal):
+            if not self._gives_up:
+                self._give_up_copies()
+            return
         self.pulse.hearing.speaks = True
         self.incarnation = max(self.starts, member.incarnation + 1)
         options = NodeOptions(name=self.name, incarnation=self.incarnation)
@@ -370,18 +448,18 @@ class Site:
         node.part = part = Part(node)
         node.files_streams = self.journal.streams is not None
         recovery = recovered(node, self.journal)
+        self.directory.bind_journal(self.journal)
         self.world.checkers.recovered(self, recovery.rings)
         recovery.adopt_into(node)
         self.world.observe(self)
         part.linked(self.name, 0)
         for peer, session in self.data_links.items():
             part.linked(peer, session)
-        self.wiring.propose(
-            c.RegisterNode(
-                node=NodeId(self.name), disk_id=self.disk_id, incarnation=Incarnation(self.incarnation),
-                address=f"{self.name}:1", amqp=(f"amqp://{self.name}",),
-            )
-        )  # fmt: skip
+        self.wiring.propose(self._registration(self.incarnation, self.directory.marked), self._registered)
+
+    def _registered(self, applied: Applied) -> None:
+        if applied.error is None:
+            self.directory.marked = False
 
     # -- time
 

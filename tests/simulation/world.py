@@ -302,21 +302,16 @@ class World:
             review(applied)
 
     def _is_whole(self, site: Site) -> bool:
-        member = self.newest_map.member(NodeId(site.name))
-        return (
-            member is not None
-            and member.disk_id == site.disk_id
-            and all(
-                site.name in queue.in_sync
-                for queue in self.queues
-                if site.name in queue.replicas and not queue.transient
-            )
+        return not self.disk_unknown(site.name) and all(
+            site.name in queue.in_sync for queue in self.queues if site.name in queue.replicas and not queue.transient
         )
 
     def disk_unknown(self, name: str) -> bool:
-        """The map counts on a disk that is lost: it has not heard of the new one yet."""
+        """The map counts on a disk or a journal that is lost: its node has not registered since."""
         member, site = self.newest_map.member(NodeId(name)), self.sites[name]
-        return site.journal.lost and (member is None or member.disk_id != site.disk_id)
+        return site.journal.lost and (
+            member is None or member.disk_id != site.disk_id or member.incarnation <= site.journal.lost_before
+        )
 
     def observe(self, site: Site) -> None:
         """Shows the checkers what a new node does."""

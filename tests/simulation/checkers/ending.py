@@ -74,6 +74,14 @@ class I18Convergence(Checker):
         return ""
 
 
+class I29NoDefinitionLost(Checker):
+    """A queue whose declaration was answered is there."""
+
+    def ended(self) -> None:
+        for name in self.world.kinds:
+            self.require(self.history.queue_id(name) is not None, f"{name} was declared, and is not there")
+
+
 class I19Bounds(Checker):
     """What nodes remember is bounded: producers, frames that wait, journal segments. So is what they do for nothing: a
     turn leaves nothing that is due already, or the next one would come at once, without end."""

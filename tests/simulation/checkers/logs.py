@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cluster.commands import RegisterNode
 from journal.layout import ENQ, SET
 from tests.simulation.checkers.history import Checker
 
@@ -76,6 +77,11 @@ class I3OnEveryMember(Checker):
                 )
 
     def ordered(self, applied: Applied) -> None:
+        if isinstance(applied.command, RegisterNode) and applied.ok:
+            name = applied.command.node
+            for queue in self.world.queues:
+                if name in queue.in_sync or name in queue.eligible:
+                    self._has_all(queue, name, applied)
         for change in applied.changes:
             queue = getattr(change, "queue", None)
             if queue is None or not hasattr(queue, "in_sync") or type(change).__name__ in _UNCONCERNED:

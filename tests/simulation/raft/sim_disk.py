@@ -14,7 +14,7 @@ class SimDisk:
 
     def __init__(self, path: str, rng: random.Random) -> None:
         self.path = path
-        self._rng = rng
+        self.rng = rng
         self._durable: dict[str, bytes] = {}
         self._unsynced: dict[str, bytearray] = {}
         self.crash_after: int | None = None
@@ -57,9 +57,9 @@ class SimDisk:
         self.crash_after = None
         for name in sorted(self._unsynced):
             data = self._unsynced[name]
-            keep = self._rng.randrange(len(data) + 1)
+            keep = self.rng.randrange(len(data) + 1)
             part = bytearray(data[:keep])
-            if part and self._rng.random() < 0.3:
+            if part and self.rng.random() < 0.3:
                 part[-1] ^= 0xFF
             if part or name in self._durable:
                 self._durable[name] = self._durable.get(name, b"") + bytes(part)
