@@ -63,3 +63,10 @@ def empty_raft_votes() -> None:
         return under_its_old_id
 
     patch(identity, "join", make)
+
+
+@mutation("a machine that was paused wakes with its lease (C7)", only=("pause_machine",))
+def wakes_with_its_lease() -> None:
+    from tests.simulation.pulse import Pulse
+
+    patch(Pulse, "allows", lambda allows: lambda self: True)

@@ -4,7 +4,12 @@
     old_journal     a journal of an earlier start of this node is in its place
     lose_raft       nothing is where the Raft log was
 
-Each alone, or with every process killed before. They have a chance of their own, so that the story of a seed without
+each alone, or with every process killed before; and what happens to its machine:
+
+    pause_machine   it stands still, and its clocks with it: a snapshot, a live migration
+    slew            its clocks go faster or slower by 8 %, as chrony may have them, but for the raw one
+
+They have a chance of their own, so that the story of a seed without
 them is what it was.
 """
 
@@ -18,7 +23,7 @@ from tests.simulation.site import Site
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
 
-EDGES: Final = ("lose_journal", "lose_journal", "old_journal", "lose_raft")
+EDGES: Final = ("lose_journal", "lose_journal", "old_journal", "lose_raft", "pause_machine", "slew")
 RARE_S: Final = 6.0
 """Between two of them, on average; a run that is restricted to some of them has more."""
 AIMED_S: Final = 2.0
@@ -52,6 +57,11 @@ class Edges:
         sites = [site for site in self.world.sites.values() if not site.journal.lost and not site.voice_lost]
         return self.rng.choice(sites) if sites else None
 
+    def _counts_on_a_lost_disk(self) -> bool:
+        """Whether copies might be given up because somebody else has all, whose disk is lost as well: one too many."""
+        members = {member.name: member.disk_id for member in self.world.newest_map.members()}
+        return any(members.get(site.name, "") not in ("", site.disk_id) for site in self.world.sites.values())
+
     def _kill(self, site: Site) -> None:
         """It, or all. They come back."""
         for one in tuple(self.world.sites.values()) if self.rng.random() < 0.5 else (site,):
@@ -61,14 +71,14 @@ class Edges:
 
     def lose_journal(self) -> bool:
         site = self._one()
-        if site is None or site.journal.stamp is None:
+        if site is None or site.journal.stamp is None or self._counts_on_a_lost_disk():
             return False
         self._kill(site)
         site.lose_journal()
         return True
 
     def old_journal(self) -> bool:
-        sites = list(self.world.sites.values())
+        sites = [] if self._counts_on_a_lost_disk() else list(self.world.sites.values())
         self.rng.shuffle(sites)
         for site in sites:
             old = None if site.journal.lost else site.directory.old_copy()
@@ -89,4 +99,22 @@ class Edges:
             return False
         self._kill(site)
         site.lose_raft()
+        return True
+
+    def pause_machine(self) -> bool:
+        """Perhaps its network comes back later than the machine."""
+        up = [site for site in self.world.sites.values() if site.up]
+        if not up:
+            return False
+        site, span_s = self.rng.choice(up), self.rng.choice((0.1, 1.9, 1.9)) + self.rng.uniform(0, 2)
+        if self.rng.random() < 0.7:
+            self.world.control.cut_off(site.name)
+            self.schedule.after(span_s + self.rng.uniform(0.1, 2), self.faults.heal)
+        site.pause(span_s, machine=True)
+        return True
+
+    def slew(self) -> bool:
+        site = self.rng.choice(list(self.world.sites.values()))
+        site.slew(self.rng.choice((0.917, 1.083)))
+        self.schedule.after(self.rng.uniform(2, 10), site.slew, 1.0)
         return True

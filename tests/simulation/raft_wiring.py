@@ -170,7 +170,7 @@ class RaftWiring:
         self.disk = site.directory.raft_disk(site.name, self.disk)
         self.log = RaftLog(
             self.disk,
-            now_s=site.boot_s(),
+            now_s=site.loop_s(),
             chance=schedule.rng.random,
             send=lambda peer, head: self._send(peer, encode(head)),
             call_soon=soon,
@@ -218,7 +218,7 @@ class RaftWiring:
 
     def _ticked(self) -> None:
         assert self.log is not None, "a process that runs has a log"
-        self.log.tick(self.site.boot_s())
+        self.log.tick(self.site.loop_s())
         self._advanced()
 
     # -- what the site calls

@@ -80,6 +80,13 @@ class Site:
         rng = world.schedule.rng
         self.rate = 1 + rng.uniform(-0.015, 0.015)
         self.boot_offset_s = rng.uniform(0, 1000)
+        self._paused_s: float | None = None
+        """Since when its machine is paused."""
+        self._stood_s = 0.0
+        """So long its machine has been paused, all in all."""
+        self._loop_clock = (self.boot_s(), self.boot_s(), 1.0)
+        self.woke_s = float("-inf")
+        """When its machine went on after a pause that no clock shows, by its own clock."""
         self._clock = (0.0, EPOCH_MS + rng.uniform(-2000, 2000), self.rate)
         self.disks: int
         self.journal: SimJournal
@@ -129,8 +136,19 @@ class Site:
     # -- clocks
 
     def boot_s(self) -> float:
-        """CLOCK_BOOTTIME."""
-        return self.boot_offset_s + self.world.schedule.now_s * self.rate
+        """The clock of leases and contact, which nobody slews (cluster.liveness.clocks). In a machine that is paused it
+        stands still."""
+        now_s = self.world.schedule.now_s if self._paused_s is None else self._paused_s
+        return self.boot_offset_s + (now_s - self._stood_s) * self.rate
+
+    def loop_s(self) -> float:
+        """CLOCK_MONOTONIC: slewed with the wall clock."""
+        since_s, then_s, rate = self._loop_clock
+        return then_s + (self.boot_s() - since_s) * rate
+
+    def slew(self, rate: float) -> None:
+        """chrony: the machine's clocks go at this rate, but for the raw one."""
+        self._loop_clock = (self.boot_s(), self.loop_s(), rate)
 
     def now_ms(self) -> int:
         """The node's time: it may be led to another, it never leaps."""
@@ -168,6 +186,12 @@ class Site:
     def may_speak(self) -> bool:
         """The gate before the sockets."""
         return self.leased() and self.pulse.allows()
+
+    def owes(self) -> bool:
+        """It may speak, and its word is checked: not while its machine is paused, nor as long after that as a member
+        relies on the last word of others, for no clock has shown how old that is (decision 023)."""
+        doubtful = self._paused_s is not None or self.boot_s() < self.woke_s + self.pulse.contact.rely_s
+        return self.may_speak() and not doubtful
 
     @property
     def accepting(self) -> bool:
@@ -216,6 +240,7 @@ class Site:
     def _end(self) -> None:
         self.life += 1
         self.paused_until_s = None
+        self._wake_machine()
         self._backlog.clear()
         self.node = None
         self._wake_s = None
@@ -307,16 +332,18 @@ class Site:
             log_id=self.wiring.log_id,
         )  # fmt: skip
 
-    def pause(self, span_s: float) -> None:
-        """SIGSTOP, SIGCONT."""
+    def pause(self, span_s: float, machine: bool = False) -> None:
+        """SIGSTOP, SIGCONT; or the whole machine: then its clocks stand still."""
         if self.up and self.paused_until_s is None:
             self.paused_until_s = self.world.schedule.now_s + span_s
+            self._paused_s = self.world.schedule.now_s if machine else None
             self.world.schedule.after(span_s, self._resume, self.life)
 
     def _resume(self, life: int) -> None:
         if life != self.life or self.paused_until_s is None:
             return
         self.paused_until_s = None
+        self._wake_machine()
         while self._backlog and self.paused_until_s is None:
             then, call, arguments = self._backlog.popleft()
             if then == self.life:
@@ -324,6 +351,12 @@ class Site:
                 if self.node is not None and self.world.schedule.rng.random() < 0.1:  # it works while it reads
                     self._turn()
         self.wake()
+
+    def _wake_machine(self) -> None:
+        if self._paused_s is not None:
+            self._stood_s += self.world.schedule.now_s - self._paused_s
+            self._paused_s = None
+            self.woke_s = self.boot_s()
 
     def do(self, life: int, call: Callable[..., object], *arguments: Any) -> None:
         """Something happens to this process, if it is still the same."""

@@ -165,7 +165,11 @@ class Checkers:
                 queue = socket.actor.queue_of(said.method)
                 if queue is not None:
                     consumer = getattr(said.method, "consumer_tag", "")
-                    self._delivered(socket, queue, said.body, said.method.redelivered, consumer)
+                    if socket.site.owes():
+                        self._delivered(socket, queue, said.body, said.method.redelivered, consumer)
+                    else:
+                        self.history.doubtful[queue].add(said.body)
+                        self.world.schedule.counts["handed over in doubt"] += 1
                 socket.actor.handed(socket, channel, said)
             elif isinstance(said, m.BasicAck):
                 for body, queues in socket.actor.confirms(channel, said.delivery_tag, said.multiple):

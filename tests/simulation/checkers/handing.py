@@ -61,7 +61,7 @@ class I9OneHolder(Checker):
 
     def delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
         for other in self.history.holders[queue][body]:
-            live = not other.closed and other.site.life == other.life and other.site.up and other.site.may_speak()
+            live = not other.closed and other.site.life == other.life and other.site.up and other.site.owes()
             self.require(
                 not live or other.site.node is None,
                 f"{body!r} of {queue} goes to {socket.actor.name} at {socket.site.name} while "
@@ -87,7 +87,7 @@ class I11HeldIsHeld(Leaving):
             for other in self.history.holders[name].get(body, ()):
                 live = not other.closed and other.site.life == other.life and other.site.up
                 self.require(
-                    not live or not other.site.may_speak(),
+                    not live or not other.site.owes(),
                     f"{seq} {body!r} of {name} left while {other.actor.name} at {other.site.name} holds it",
                 )
 

@@ -48,6 +48,8 @@ class History:
         """Body to the queues that it was confirmed for."""
         self.delivered: dict[str, dict[bytes, int]] = defaultdict(dict)
         """Queue name to body to how often it was handed over."""
+        self.doubtful: dict[str, set[bytes]] = defaultdict(set)
+        """Queue name to bodies that were handed over when the node's word was not checked (Site.owes)."""
         self.holders: dict[str, dict[bytes, list[Socket]]] = defaultdict(lambda: defaultdict(list))
         self.acknowledged: dict[str, set[bytes]] = defaultdict(set)
         self.staged: dict[bytes, Row] = {}
