@@ -70,3 +70,62 @@ def wakes_with_its_lease() -> None:
     from tests.simulation.pulse import Pulse
 
     patch(Pulse, "allows", lambda allows: lambda self: True)
+
+
+@mutation("an owner does not hear that a policy asks for more copies", only=("policy", "kill", "heal"))
+def policy_unheard() -> None:
+    from broker.node.part import Part
+
+    patch(Part, "settings_changed", lambda _: lambda self, vhost: None)
+
+
+@mutation(
+    "a member that was failed and registers counts as in sync again", only=("in_between", "kill", "cut_one", "heal")
+)
+def back_in_sync() -> None:
+    import msgspec
+
+    from cluster.membership import Membership
+
+    def make(register: Any) -> Any:
+        def trusting(self: Any, command: Any, log: Any) -> Any:
+            member = register(self, command, log)
+            for queue in self._held(member.name):
+                if queue.owner is not None and member.name not in queue.in_sync:
+                    in_sync = tuple(sorted({*queue.in_sync, member.name}))
+                    eligible = tuple(name for name in queue.eligible if name != member.name)
+                    after = msgspec.structs.replace(queue, in_sync=in_sync, eligible=eligible)
+                    self._replace(queue, after, self.terms(queue), log)
+            return member
+
+        return trusting
+
+    patch(Membership, "_register_node", make)
+
+
+@mutation("a copy that is made anew counts as what it was (its owner does not hear of it)", only=("damage", "kill", "heal"))
+def copy_lost_unheard() -> None:
+    from replication.primary import Primary
+
+    patch(Primary, "copy_lost", lambda _: lambda self, queue_id, node, now_ms: None)
+
+
+@mutation("what is damaged here is held back though others have it (C8)", only=("damage", "kill", "heal"))
+def damage_is_kept() -> None:
+    from broker.node.damages import Damages
+
+    patch(Damages, "_others", lambda _: lambda self, entity: False)
+
+
+@mutation("a damaged record is taken for a message that left (C5)", only=("damage", "kill", "heal"))
+def damage_is_gone() -> None:
+    from broker.node.damages import Damages
+
+    def found(self: Any, queue_id: int, seqs: Any, what: str, then: Any = lambda: None) -> None:
+        queue = self._node.queues.get(queue_id)
+        for seq in seqs if queue is not None else ():
+            queue.ring.set_aside(seq)
+            queue.ring.settle(seq)
+        then()
+
+    patch(Damages, "found", lambda _: found)

@@ -4,10 +4,18 @@
     old_journal     a journal of an earlier start of this node is in its place
     lose_raft       nothing is where the Raft log was
 
-each alone, or with every process killed before; and what happens to its machine:
+    damage          one record of one copy cannot be read any more, and its node perhaps begins anew
+
+the first three each alone, or with every process killed before; and what happens to its machine:
 
     pause_machine   it stands still, and its clocks with it: a snapshot, a live migration
     slew            its clocks go faster or slower by 8 %, as chrony may have them, but for the raw one
+
+and what operators do meanwhile:
+
+    policy          another minimum in sync, or number of replicas, for every queue
+    force_owner     a copy that counts becomes the owner, whether the one there is likes it or not: nothing is lost
+    in_between      a member was failed, and before its heirs have synced once it registers, or is forgotten
 
 They have a chance of their own, so that the story of a seed without
 them is what it was.
@@ -18,12 +26,19 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from cluster import commands as c
+from cluster.ids import NodeId
+from cluster.state import Applied
 from tests.simulation.site import Site
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
 
-EDGES: Final = ("lose_journal", "lose_journal", "old_journal", "lose_raft", "pause_machine", "slew")
+EDGES: Final = (
+    *("lose_journal",) * 2, "old_journal", "lose_raft", "damage", "damage", "pause_machine", "slew", "policy",
+    "force_owner",
+)  # fmt: skip
+IN_BETWEEN: Final = "in_between"
 RARE_S: Final = 6.0
 """Between two of them, on average; a run that is restricted to some of them has more."""
 AIMED_S: Final = 2.0
@@ -38,7 +53,11 @@ class Edges:
         self.schedule = self.world.schedule
         self.rng = Random(f"edges {self.schedule.seed}")
         self.names = tuple(name for name in EDGES if not only or name in only)
+        self._shrunk = False
+        """Copies leave queues, perhaps the last sound one."""
         self.every_s = AIMED_S if only else RARE_S
+        if not only or IN_BETWEEN in only:
+            self.world.reviews.append(self._reviewed)
 
     def begin(self) -> None:
         if self.names:
@@ -60,7 +79,8 @@ class Edges:
     def _counts_on_a_lost_disk(self) -> bool:
         """Whether copies might be given up because somebody else has all, whose disk is lost as well: one too many."""
         members = {member.name: member.disk_id for member in self.world.newest_map.members()}
-        return any(members.get(site.name, "") not in ("", site.disk_id) for site in self.world.sites.values())
+        sites = self.world.sites.values()
+        return any(site.journal.rots or members.get(site.name, "") not in ("", site.disk_id) for site in sites)
 
     def _kill(self, site: Site) -> None:
         """It, or all. They come back."""
@@ -101,6 +121,27 @@ class Edges:
         site.lose_raft()
         return True
 
+    def damage(self) -> bool:
+        """Nobody else has damage, and others count: the message lives there."""
+        newest = self.world.newest_map
+        gone = any(site.journal.lost or site.journal.rots for site in self.world.sites.values())
+        if gone or self._shrunk or any(member.draining for member in newest.members()):
+            return False
+        site = self.rng.choice(list(self.world.sites.values()))
+        journal = site.journal
+        segment = self.rng.choice(sorted(journal.segments))
+        counted = {
+            int(queue.queue_id)
+            for queue in self.world.queues
+            if {*queue.in_sync, *queue.eligible} - {site.name} and not self.world.is_stream(queue.name)
+        }
+        found = [one for one in journal.sound(segment) if one[0] in counted]
+        for queue_id, seq, offset in self.rng.sample(found, min(len(found), 3)):
+            journal.rotten[segment, offset] = queue_id, seq
+        if found and self.rng.random() < 0.7:
+            self._kill(site)
+        return bool(found)
+
     def pause_machine(self) -> bool:
         """Perhaps its network comes back later than the machine."""
         up = [site for site in self.world.sites.values() if site.up]
@@ -118,3 +159,67 @@ class Edges:
         site.slew(self.rng.choice((0.917, 1.083)))
         self.schedule.after(self.rng.uniform(2, 10), site.slew, 1.0)
         return True
+
+    # -- operators
+
+    def policy(self) -> bool:
+        if self.rng.random() < 0.2:
+            self.world.control.commit(c.DeletePolicy(vhost="/", name="edge"))
+            return True
+        definition: dict[str, int] = {}
+        if self.rng.random() < 0.8:
+            definition["min-in-sync"] = self.rng.choice((1, 2, 3))
+        if self.rng.random() < 0.3 or not definition:
+            self._shrunk = True
+            definition["replicas"] = self.rng.choice((2, 3))
+        command = c.PutPolicy(vhost="/", name="edge", pattern=".*", definition=definition, apply_to="queues")
+        self.world.control.commit(command)
+        return True
+
+    def force_owner(self) -> bool:
+        """Where a command is applied as soon as it is given: else the copy may not count any more by then."""
+        sites = self.world.sites
+        if self.world.raft or any(site.journal.lost for site in sites.values()):
+            return False
+        newest, chosen = self.world.newest_map, []
+        for queue in self.world.queues:
+            for name in (*queue.in_sync, *queue.eligible):
+                member = newest.member(name)
+                if (
+                    name != queue.owner
+                    and member is not None
+                    and member.alive
+                    and not queue.transient
+                    and sites[name].up
+                ):
+                    chosen.append(c.ForceOwner(queue_id=queue.queue_id, node=name))
+        if chosen:
+            self.world.control.commit(self.rng.choice(chosen))
+        return bool(chosen)
+
+    def _reviewed(self, applied: Applied) -> None:
+        """A command is in the log, and no node knows it yet."""
+        if not self.faults.active or not isinstance(applied.command, c.FailNode) or not applied.changes:
+            return
+        name = applied.command.node
+        site = self.world.sites.get(name)
+        if site is None or self.rng.random() > (0.7 if self.every_s == AIMED_S else 0.2):
+            return
+        self.schedule.counts[f"fault {IN_BETWEEN}"] += 1
+        rots = any(other.journal.rots for other in self.world.sites.values())
+        if len(self.world.sites) > 3 and not rots and self.rng.random() < 0.5:
+            self.schedule.after(self.rng.uniform(0, 0.01), self._forget, site)
+        else:
+            self.schedule.after(0, site.start)
+
+    def _forget(self, site: Site) -> None:
+        """It is gone for good, says an operator; refused where it may have the only copy."""
+        if self.world.sites.get(site.name) is site and len(self.world.sites) > 3:
+            if site.up:
+                site.kill()
+            self.world.control.commit(c.ForgetNode(node=NodeId(site.name)))
+            self.schedule.after(3.0, self._back, site)
+
+    def _back(self, site: Site) -> None:
+        if self.world.sites.get(site.name) is site:
+            site.start()

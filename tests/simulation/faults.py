@@ -219,7 +219,7 @@ class Faults:
     def may_lose(self, site: Site, joins: Collection[int] = ()) -> bool:
         """No more disks than the minimum in sync allows: nobody else's is lost, and others have everything. `joins`:
         queues in whose in-sync set it is about to be."""
-        if any(other.journal.lost or other.voice_lost for other in self.world.sites.values()):
+        if any(other.journal.lost or other.journal.rots or other.voice_lost for other in self.world.sites.values()):
             return False
         newest = self.world.newest_map
         members = newest.members()
@@ -303,7 +303,8 @@ class Faults:
 
     def leave(self) -> bool:
         """A member is drained, and forgotten when it owns nothing any more."""
-        site = self._drainable() if len(self.world.sites) > 3 else None
+        rots = any(site.journal.rots for site in self.world.sites.values())
+        site = self._drainable() if len(self.world.sites) > 3 and not rots else None
         if site is not None:
             self.begin_leave(site, self.rng.uniform(2, 8))
         return site is not None

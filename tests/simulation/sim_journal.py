@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from journal.layout import CUT, ENQ, SET
-from journal.record import GroupWriter, Record, read_message, scan_group
+from journal.record import GroupWriter, Message, Record, read_message, scan_group
 from journal.recovery import RecoverySink
 from journal.stamp import Stamp
 from journal.stream_catalogue import Filing
@@ -40,6 +40,8 @@ class SimJournal(MemoryJournal):
         self.live: dict[int, dict[int, tuple[int, bytes]]] = {}
         self.lost = False
         """It replaces one that was lost, and has not been in sync everywhere since."""
+        self.rotten: dict[tuple[int, int], tuple[int, int]] = {}
+        """Records that cannot be read any more, (segment, offset), and whose they are: (queue id, seq)."""
         self.lost_before = 0
         """The node's last incarnation before: the map cannot know of the loss unless a later one has registered."""
         self.right: SimJournal | None = None
@@ -62,7 +64,7 @@ class SimJournal(MemoryJournal):
         other.ends, other.end, other.checkpointed = list(self.ends), self.end, self.checkpointed
         other.synced_lsn, other.runs, other.metas = self.synced_lsn, dict(self.runs), dict(self.metas)
         other.live = {queue_id: dict(messages) for queue_id, messages in self.live.items()}
-        other.stamp = self.stamp
+        other.stamp, other.rotten = self.stamp, dict(self.rotten)
         return other
 
     def submit(self, writer: GroupWriter, sync: bool, now_ms: int) -> None:
@@ -79,6 +81,25 @@ class SimJournal(MemoryJournal):
     def complete_group(self) -> None:
         super().complete_group()
         self._synced()
+
+    def read(self, queue_id: int, locations: Sequence[tuple[int, int, int, int]]) -> list[Message | None]:
+        """None: it cannot be read."""
+        messages = super().read(queue_id, locations)
+        found = zip(locations, messages, strict=True)
+        return [None if (segment, offset) in self.rotten else message for (_, segment, offset, _), message in found]
+
+    def sound(self, segment: int) -> list[tuple[int, int, int]]:
+        """(queue id, seq, offset) of what lives in a segment, and perhaps of what lives elsewhere by now."""
+        return [
+            (queue_id, seq, offset)
+            for queue_id, seq, offset, message in self.old_messages(segment)
+            if self.live.get(queue_id, {}).get(seq, (0, b""))[1] == bytes(message.body)
+        ]
+
+    @property
+    def rots(self) -> bool:
+        """Whether a message that lives may have a record that cannot be read."""
+        return any(seq in self.live.get(queue_id, ()) for queue_id, seq in self.rotten.values())
 
     def begin_checkpoint(self, runs: Any, metas: Any, forgotten: Any, filings: Sequence[Filing] = ()) -> None:
         super().begin_checkpoint(runs, metas, forgotten)

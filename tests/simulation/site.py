@@ -599,8 +599,15 @@ class Site:
             self.wake(0)
 
     def _loaded(self, node: Node, load: Any, content: Any) -> None:
-        if node is self.node and load.wanted():
+        """As `broker.server.apart` does it, if something cannot be read."""
+        if node is not self.node or not load.wanted():
+            return
+        if isinstance(load, StreamLoad) or None not in content:
             node.loaded(load, content)
+            return
+        self.world.schedule.counts["damaged reads"] += 1
+        damaged = [seq for (seq, *_), message in zip(load.locations, content, strict=True) if message is None]
+        node.damages.found(load.queue_id, damaged, "bits were flipped", lambda: load.unread(content))
 
     def _read_stream(self, load: StreamLoad) -> Any:
         """Where it is now, as the loop says it."""

@@ -130,6 +130,7 @@ class I5EnoughCopies(Checker):
             return
         known = site.wiring.map.queue_by_id(queue_id)  # the owner may not have heard yet that there are more replicas
         least = min(self.world.newest_map.min_in_sync(entity), site.wiring.map.min_in_sync(known or entity))
+        least = min(least, len(entity.replicas))  # a member that is added stops nobody before it has a copy
         members = [member.name for member in site.wiring.map.members()]
         left = [other for other in self.world.left if other.name in members]  # it counts on these, and has not heard
         for record in records:
