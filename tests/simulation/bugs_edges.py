@@ -103,7 +103,9 @@ def back_in_sync() -> None:
     patch(Membership, "_register_node", make)
 
 
-@mutation("a copy that is made anew counts as what it was (its owner does not hear of it)", only=("damage", "kill", "heal"))
+@mutation(
+    "a copy that is made anew counts as what it was (its owner does not hear of it)", only=("damage", "kill", "heal")
+)
 def copy_lost_unheard() -> None:
     from replication.primary import Primary
 
