@@ -65,7 +65,7 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
             print(f"clusterbroker: {error}", file=sys.stderr)
             return 2
     options, level, form = quick
-    log = NodeLog(structured(form), level)
+    log = NodeLog(structured(form, options.node.name), level)
     beside: ManagementProcess | None = None
     if options.http or options.https:
         try:

@@ -93,7 +93,7 @@ async def serve(
 ) -> None:
     """Returns when the node is gone, or the process is told to end."""
     settings: Settings = asked.settings
-    log = NodeLog(structured(asked.log_format), asked.log_level)
+    log = NodeLog(structured(asked.log_format, asked.node), asked.log_level)
     loop = asyncio.get_running_loop()
     mirror = Mirror(asked.node)
     desk = DeskClient(asked.directory, mirror, now_ms)
@@ -207,7 +207,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return _run(asked)
     except BadCertificate as error:
-        NodeLog(structured(asked.log_format)).say("error", "management.failed", why=str(error))
+        NodeLog(structured(asked.log_format, asked.node)).say("error", "management.failed", why=str(error))
         return 1
 
 

@@ -27,12 +27,14 @@ Sink = Callable[[str, str, dict[str, Any]], None]
 """Takes level, event, facts."""
 
 
-def structured(form: str) -> Sink:
-    """Lines on stderr; `form` is "json" or "console"."""
+def structured(form: str, node: str = "") -> Sink:
+    """Lines on stderr; `form` is "json" or "console". JSON lines name the node: those of all nodes are collected."""
     logger: Any = None
 
     def write(level: str, event: str, facts: dict[str, Any]) -> None:
         nonlocal logger
+        if node and form == "json" and facts.setdefault("node", node) != node:
+            facts["logged_by"] = node  # the line is about another one
         if logger is None:
             logger = _structlog_logger(form)
         getattr(logger, level)(event, **facts)

@@ -49,6 +49,19 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert "seeded" in second["exception"]
 
 
+def test_json_lines_name_their_node(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines of a cluster are collected in one place (operator b8)."""
+    log = NodeLog(structured("json", "a"))
+    log.say("info", "cluster.lease", text="lost")
+    log.say("info", "replica.in_sync", node="b")
+    NodeLog(structured("console", "a")).say("info", "cluster.lease", text="lost")
+    *lines, console = capsys.readouterr().err.splitlines()
+    lease, copy = map(json.loads, lines)
+    assert (lease["node"], "logged_by" in lease) == ("a", False)
+    assert (copy["node"], copy["logged_by"]) == ("b", "a")
+    assert "node" not in console
+
+
 def test_console_lines_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     NodeLog(structured("console")).cut("127.0.0.1:5", "evil\nuser\x1b[31m", "why")
     said = capsys.readouterr().err
