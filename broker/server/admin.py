@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -33,6 +34,7 @@ from broker.server.cluster_operations import facts as cluster_facts
 from broker.server.endings import Restart
 from broker.server.operations import Facts, Refused, carry_out
 from broker.server.private_socket import bound, connected
+from broker.visible import visible
 from cluster import commands as c
 from cluster.state import Applied
 from cluster.view import ClusterView
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 
 NAME = "admin.sock"
 LINE_BYTES_MAX = 1 << 20
+ROOT = "uid 0"
+SUDO_MAX = 64
+"""Characters of a user's name. It is what root's process says of itself, and root may say anything."""
 QUESTIONS = frozenset(
     (
         "status",
@@ -248,6 +253,8 @@ class AdminSocket:
     def _tell(self, asked: Any, who: str, why: str | None) -> None:
         if not isinstance(asked, dict) or not isinstance(asked.get("do"), str) or asked["do"] in QUESTIONS:
             return
+        if who == ROOT and isinstance(sudo := asked.get("sudo"), str):
+            who = f"{who} (sudo of {visible(sudo[:SUDO_MAX])})"
         on = {name: asked[name] for name in TOLD if isinstance(asked.get(name), (str, int, list, dict))}
         facts = {"user": who, "from": NAME, "via": "admin.sock", "what": asked["do"], "on": on}
         if why is None:
@@ -278,6 +285,8 @@ def ask(directory: Path, asked: Facts, timeout_s: float = 10.0) -> Facts | None:
         line = connected(directory, NAME, timeout_s)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         return None
+    if sudo := os.environ.get("SUDO_USER"):
+        asked = {**asked, "sudo": sudo}  # for the audit
     with line:
         line.sendall(json.dumps(asked).encode() + b"\n")
         with line.makefile("rb") as answers:

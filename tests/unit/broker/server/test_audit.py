@@ -114,7 +114,9 @@ def test_no_line_is_written_through_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-async def test_deeds_through_the_operators_door(start: Any, tmp_path: Path, lines: Lines) -> None:
+async def test_deeds_through_the_operators_door(
+    start: Any, tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import asyncio
     import os
 
@@ -125,18 +127,24 @@ async def test_deeds_through_the_operators_door(start: Any, tmp_path: Path, line
     async def asked(**what: Any) -> Any:
         return await asyncio.to_thread(ask, tmp_path / "data", what)
 
+    monkeypatch.delenv("SUDO_USER", raising=False)
     await asked(do="status")
     await asked(do="user.list")
     await asked(do="user.add", name="bob", password="very-secret", tags=["administrator"])
     await asked(do="user.add", name="bob", password="very-secret")
     await asked(do="vhost.delete", name="none")
     await asked(do="nonsense", password="very-secret")
+    monkeypatch.setenv("SUDO_USER", "carol\x1b")
+    await asked(do="vhost.add", name="v")
     await shell.stop()
     found = told(file)
     assert [(one["what"], one["outcome"]) for one in found] == [
         ("user.add", "done"), ("user.add", "refused"), ("vhost.delete", "refused"), ("nonsense", "refused"),
+        ("vhost.add", "done"),
     ]  # fmt: skip
     assert found[0]["on"] == {"name": "bob", "tags": ["administrator"]}
+    # root's own word says for whom it was (operator b13)
+    assert found.pop()["user"] == ("uid 0 (sudo of carol\\x1b)" if os.getuid() == 0 else f"uid {os.getuid()}")
     assert all(one["user"] == f"uid {os.getuid()}" and one["via"] == "admin.sock" for one in found)
     assert "very-secret" not in file.read_text()
     assert not any("very-secret" in str(line) for line in lines.lines)
