@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -46,12 +47,19 @@ class Kind(StrEnum):
     ALONE = "cut off while another one is killed"
     DELAY = "slow network"
     RESET = "connections reset"
+    BLOCK = "datagrams blocked"
+    REFUSE = "its port refuses, and it lives"
+    LOSE_JOURNAL = "its journal is gone"
+    OLD_JOURNAL = "its journal is an old one"
+    LOSE_RAFT = "its Raft log is gone"
 
 
 PROCESS_FAULTS: Final = (Kind.KILL, Kind.KILL_TWO, Kind.KILL_ALL, Kind.STOP, Kind.BLINK, Kind.FREEZE, Kind.STORM)
 NETWORK_FAULTS: Final = (
     Kind.ISOLATE, Kind.DEAF, Kind.MUTE, Kind.PAIR, Kind.APART, Kind.ALONE, Kind.DELAY, Kind.RESET,
+    Kind.BLOCK, Kind.REFUSE,
 )  # fmt: skip
+DIRECTORY_FAULTS: Final = (Kind.LOSE_JOURNAL, Kind.OLD_JOURNAL, Kind.LOSE_RAFT)
 STORM_PAUSE_S: Final = (0.05, 0.8)
 
 
@@ -103,11 +111,13 @@ class Nemesis:
         """nodes whose data directory is a small file system of its own"""
         self._down: list[str] = []
         self._frozen: list[str] = []
+        self._aside: dict[Path, Path] = {}
+        """Parts of data directories, and where the right ones are while something else is in their place."""
 
     def kinds(self) -> tuple[Kind, ...]:
         """What this cluster can be put through."""
         network = NETWORK_FAULTS if self.cluster.wires is not None else ()
-        return PROCESS_FAULTS + network + ((Kind.FULL_DISK,) if self.small_disks else ())
+        return PROCESS_FAULTS + DIRECTORY_FAULTS + network + ((Kind.FULL_DISK,) if self.small_disks else ())
 
     async def carry_out(self, step: Step, chance: random.Random) -> str:
         """One step from its calm to its end; what was done, with the node's name. Raises TrialError."""
@@ -133,6 +143,14 @@ class Nemesis:
                 self._down.append(name)
             await asyncio.sleep(step.lasts_s)
             await self._start_again()
+        elif step.kind in DIRECTORY_FAULTS:
+            await self._lose_part(step, node, chance)
+        elif step.kind is Kind.REFUSE:
+            wires = self.cluster.wires
+            assert wires is not None, "network faults are planned only where there are wires"
+            await wires.refuse(node, True, both_ways=True)
+            await asyncio.sleep(step.lasts_s)
+            await wires.refuse(node, False, both_ways=True)
         elif step.kind is Kind.STORM:
             await self._storm(step.lasts_s, chance)
         elif step.kind in (Kind.BLINK, Kind.FREEZE):
@@ -150,6 +168,8 @@ class Nemesis:
             pairs = directions(step.kind, node, names, chance)
             if step.kind is Kind.RESET:
                 wires.reset(pairs)
+            elif step.kind is Kind.BLOCK:
+                wires.block(pairs)
             elif step.kind is Kind.DELAY:
                 wires.delay(pairs, chance.uniform(0.01, 0.3))
             else:
@@ -161,6 +181,44 @@ class Nemesis:
             await asyncio.sleep(step.lasts_s)
             wires.heal()
             await self._start_again()
+
+    async def _lose_part(self, step: Step, node: str, chance: random.Random) -> None:
+        """Of one node's data directory, while it is dead or all are. It is rebuilt; or, where it may have the only copy
+        of something, it refuses to start, and its operator puts back what was there."""
+        part = self.cluster.data_dir(node) / ("raft" if step.kind is Kind.LOSE_RAFT else "journal")
+        old = part.with_name("journal.old-by-trial")
+        if step.kind is Kind.OLD_JOURNAL:
+            await self.cluster.kill(node)
+            shutil.rmtree(old, ignore_errors=True)
+            await asyncio.to_thread(shutil.copytree, part, old)
+            await self.cluster.start(node)
+            await asyncio.sleep(step.lasts_s)
+        hit = self.cluster.names if chance.random() < 0.5 else [node]
+        for name in hit:
+            await self.cluster.kill(name)
+            self._down.append(name)
+        right = part.with_name(f"{part.name}.right-by-trial")
+        shutil.rmtree(right, ignore_errors=True)
+        part.rename(right)
+        self._aside[part] = right
+        if old.exists():
+            old.rename(part)
+        await asyncio.sleep(min(step.lasts_s, 1.0))
+        try:
+            await self._start_again()
+        except TrialError:
+            if self.cluster.pid(node) is not None:
+                raise
+            self._put_back()
+            self._down = [name for name in self.cluster.names if self.cluster.pid(name) is None]
+            await self._start_again()
+        self._aside.clear()
+
+    def _put_back(self) -> None:
+        aside, self._aside = self._aside, {}
+        for part, right in aside.items():
+            shutil.rmtree(part, ignore_errors=True)
+            right.rename(part)
 
     async def _storm(self, lasts_s: float, chance: random.Random) -> None:
         """Nodes are killed at any moment of their start, or soon after it."""
