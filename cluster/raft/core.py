@@ -25,6 +25,7 @@ import msgspec
 
 from . import guards, outbox
 from . import messages as m
+from .fold import takes_long
 from .guards import MEMBERSHIP, change_of
 from .journal import Journal
 from .outbox import NoPoller, Outbox
@@ -480,6 +481,10 @@ class Core(SyncObj):  # type: ignore[misc]
         return ELECTION_MAX_S
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:  # noqa: N802
+        if self.leads and takes_long(command):
+            # the others shall do it at the same time, and not when this member is through
+            self._SyncObj__sendAppendEntries()
+            self.flush()
         self._machine.apply(self.applied + 1, command)
 
     def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> tuple[str, str, Any] | None:  # noqa: N802

@@ -42,6 +42,9 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(Envelope)
+_FAILED: Final = msgspec.msgpack.encode(c.FailNode.__struct_config__.tag)
+_HEAD_BYTES: Final = 256
+"""In so many bytes stands what kind of command it is: behind a member's name and two numbers."""
 
 
 def seal(envelope: Envelope) -> bytes:
@@ -65,6 +68,12 @@ def is_proposal(entry: bytes, bytes_max: int) -> bool:
     except ValueError:
         return False
     return True
+
+
+def takes_long(entry: bytes) -> bool:
+    """Whether an entry may be the end of a member, of which something follows for each of its queues. (Another one that
+    looks like it is sent in one more frame, and that is all.)"""
+    return _FAILED in entry[:_HEAD_BYTES]
 
 
 class Fold:

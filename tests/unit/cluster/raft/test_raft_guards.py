@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from cluster import commands as c
+from cluster.ids import Incarnation, NodeId
 from cluster.raft import guards
 from cluster.raft import messages as m
 from cluster.raft.core import Core
+from cluster.raft.fold import Envelope, seal
 from cluster.raft.snapshots import PIECE_BYTES
 from tests.unit.cluster.raft.raft_group import Group, Member
 
@@ -247,3 +250,22 @@ def test_a_leader_syncs_while_its_entries_are_under_way() -> None:
     leader.core.append([b"\x00new"])
     leader.core.flush()
     assert order == ["Append", "Append", "sync"]
+
+
+def test_followers_hear_of_a_members_end_before_the_leader_is_through_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its queues follow from it: done one after the other by leader and followers it takes twice the time."""
+    group = Group("a", "b", "c")
+    leader = group.elect("a")
+    group.carry()
+    failed = seal(Envelope("a", 1, 1, c.encode(c.FailNode(node=NodeId("c"), incarnation=Incarnation(1)))))
+    other = seal(Envelope("a", 1, 2, c.encode(c.AddVhost(name="v"))))
+    told: dict[bytes, bool] = {}
+
+    def apply(index: int, entry: bytes) -> None:
+        told[entry] = any(isinstance(message, m.Append) and message.commit >= index for _, message in leader.sent)
+
+    monkeypatch.setattr(leader, "apply", apply)
+    for entry in (failed, other):
+        leader.core.append([entry])
+        group.carry()
+    assert told == {failed: True, other: False}
