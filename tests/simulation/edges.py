@@ -27,7 +27,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from cluster import commands as c
-from cluster.ids import NodeId
+from cluster.ids import NodeId, QueueId
 from cluster.state import Applied
 from tests.simulation.site import Site
 
@@ -130,17 +130,21 @@ class Edges:
         site = self.rng.choice(list(self.world.sites.values()))
         journal = site.journal
         segment = self.rng.choice(sorted(journal.segments))
-        counted = {
-            int(queue.queue_id)
-            for queue in self.world.queues
-            if {*queue.in_sync, *queue.eligible} - {site.name} and not self.world.is_stream(queue.name)
-        }
-        found = [one for one in journal.sound(segment) if one[0] in counted]
+        found = [one for one in journal.sound(segment) if self._is_elsewhere(site, *one[:2])]
         for queue_id, seq, offset in self.rng.sample(found, min(len(found), 3)):
             journal.rotten[segment, offset] = queue_id, seq
         if found and self.rng.random() < 0.7:
             self._kill(site)
         return bool(found)
+
+    def _is_elsewhere(self, site: Site, queue_id: int, seq: int) -> bool:
+        """Whether another copy that counts has the very message on its disk. What was written a moment ago may not."""
+        queue = self.world.newest_map.queue_by_id(QueueId(queue_id))
+        if queue is None or self.world.is_stream(queue.name):
+            return False
+        here = site.journal.live[queue_id][seq]
+        counted = [name for name in (*queue.in_sync, *queue.eligible) if name != site.name]
+        return any(self.world.sites[name].journal.live.get(queue_id, {}).get(seq) == here for name in counted)
 
     def pause_machine(self) -> bool:
         """Perhaps its network comes back later than the machine."""
