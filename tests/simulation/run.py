@@ -13,6 +13,8 @@ from tests.simulation.world import World
 
 DECLARED_S = 15.0
 CONVERGED_S = 30.0
+REPAIR_S = 12.0
+"""By then whatever another copy can mend is mended."""
 RETRIED_S = 70.0
 """So much longer it takes where rows wait for room in a queue that has refused them: a minute between two trials."""
 
@@ -87,11 +89,15 @@ def conclude(world: World) -> None:
     deadline_s = schedule.now_s + CONVERGED_S
     if "batches" in world.pipeline and "full" in world.kinds:
         deadline_s += RETRIED_S
+    repair_s = schedule.now_s + REPAIR_S
     missing = "everything"
     while missing:
         if schedule.now_s > deadline_s:
             raise Violation(f"I18Convergence: {missing}")
         schedule.run_until(schedule.now_s + 0.5)
+        if schedule.now_s >= repair_s:
+            repair(world)
+            repair_s = float("inf")
         missing = world.checkers.convergence.missing()
     schedule.run_until(schedule.now_s + 0.5)
     world.checkers.ended()
@@ -104,6 +110,27 @@ def conclude(world: World) -> None:
     digests = {each.digest() for each in maps}
     if len(digests) != 1:
         raise Violation(f"I14SameMaps: {len(digests)} maps at the end")
+
+
+def repair(world: World) -> None:
+    """A message that cannot be read at the one node that has it is held back, and said to be: its disk is mended. (The
+    last owner had written that it left, and that was never committed.)"""
+    for site in tuple(world.sites.values()):
+        lone = [one for one in site.journal.rotten.values() if _lives_at(world, *one) == [site.name]]
+        if lone and site.node is not None:
+            for queue_id, seq in lone:
+                if seq not in site.node.damages.held_back(queue_id):
+                    raise Violation(
+                        f"damage: {seq} of queue {queue_id} cannot be read at {site.name}, and nobody says so"
+                    )
+            world.schedule.counts["held back"] += len(lone)
+            site.journal.rotten.clear()
+            site.kill()
+            site.start()
+
+
+def _lives_at(world: World, queue_id: int, seq: int) -> list[str]:
+    return [site.name for site in world.sites.values() if seq in site.journal.live.get(queue_id, ())]
 
 
 def heal(world: World) -> None:
