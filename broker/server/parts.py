@@ -122,12 +122,21 @@ class Parts:
 
 def put_aside(path: Path) -> Path:
     """Renames a part of a data directory that is damaged; where it is now. Raises OSError."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    aside = path.with_name(f"{path.name}.damaged-{stamp}")
-    number = 1
-    while aside.exists():
-        number += 1
-        aside = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
+    aside = unused(path.with_name(f"{path.name}.damaged-{moment()}"))
     path.rename(aside)
     sync_directory(path.parent)
     return aside
+
+
+def moment() -> str:
+    """For names of what is kept beside a part."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+
+
+def unused(path: Path) -> Path:
+    """The path, or with a number behind it if there is something."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free

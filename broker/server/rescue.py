@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from typing import Final
 from broker.server import addresses, identity
 from broker.server.binding import RAFT, Listed
 from broker.server.damage import is_marked
+from broker.server.parts import moment, unused
 from cluster import rescue as maps
 from cluster.ids import NodeId, QueueId, index_of
 from cluster.raft import identity as raft_identity
@@ -146,11 +146,6 @@ def rescue(directory: Path, finding: Finding) -> Path:
 
 
 def _copied(raft: Path) -> Path:
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    aside = raft.with_name(BEFORE + stamp)
-    number = 1
-    while aside.exists():
-        number += 1
-        aside = raft.with_name(f"{BEFORE}{stamp}-{number}")
+    aside = unused(raft.with_name(BEFORE + moment()))
     shutil.copytree(raft, aside)
     return aside
