@@ -1,7 +1,8 @@
 """`clusterbroker chaos`: nodes on this machine, tormented round by round, and a history that is checked (waits).
 
-Each round is random by seed and number: kills, freezes, restarts, cut, slow and reset wires (relays of ours between the
-nodes, so that no privilege is needed), and where a small file system can be mounted, full disks.
+Each round is random by seed and number: kills, freezes, restarts, journals that are lost or damaged, cut, slow and
+reset wires (relays of ours between the nodes, so that no privilege is needed); where a small file system can be
+mounted, full disks; and where there is a compiler, wrong clocks.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from broker.trial.client import ClientLost
+from broker.trial.clocks import Clocks, build
 from broker.trial.faults import Nemesis, mount_small_disk, unmount
 from broker.trial.load import PUBLISHER_KINDS, QUEUE_KINDS, Load, LoadPlan
 from broker.trial.nodes import LocalCluster, TrialError
@@ -66,6 +68,11 @@ async def _torment(console: Console, directory: Path, rounds: int, seed: int, co
     refused = mount_small_disk(cluster.nodes[small].directory / "data", SMALL_DISK_MIB)
     if refused:
         console.print(f"no full disks in this trial: {refused}")
+    library = build(directory)
+    if isinstance(library, str):
+        console.print(f"no wrong clocks in this trial: {library}")
+    else:
+        cluster.clocks = {name: Clocks(directory, library, name) for name in cluster.names}
     load: Load | None = None
     try:
         await cluster.begin()

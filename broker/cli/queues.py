@@ -219,10 +219,14 @@ def queue_delete_messages(
     seq: selected.Seqs = None,
     only: selected.Wanted = None,
     first: selected.First = 1,
+    staged: Annotated[
+        bool, typer.Option("--staged", help="QUEUE is a staging exchange: rows that are held back.")
+    ] = False,
     vhost: Vhost = "/",
 ) -> str:
-    """Delete some of a queue's messages that are ready; `queues browse` tells their numbers."""
-    return selected.treated(reach, vhost, queue, "delete", seq, only, first, {})
+    """Delete some of a queue's messages: those that are ready, and by number what cannot be read and is held back."""
+    where = {"staged": True} if staged else {}
+    return selected.treated(reach, vhost, queue, "delete", seq, only, first, where)
 
 
 @deed(app, "move-messages")

@@ -51,7 +51,8 @@ def run(question: Question, reading: Reading, path: Path, fields: dict[str, Any]
     vhost, name = path["vhost"], path["name"]
     reading.seer.require(MANAGEMENT)
     reading.seer.enter(vhost)
-    queue = reading.map.queue(vhost, name)
+    staged = question.what == "delete" and fields.get("staged", False) is True
+    queue = _staged(reading, vhost, name) if staged else reading.map.queue(vhost, name)
     if queue is None:
         raise object_not_found()
     reading.seer.check(vhost, "read", "queue", name)
@@ -65,6 +66,12 @@ def run(question: Question, reading: Reading, path: Path, fields: dict[str, Any]
         return _deed(question.what, reading, queue, Body(fields, reading.now_ms))
     except BadFilter as error:
         raise bad_request(str(error)) from None
+
+
+def _staged(reading: Reading, vhost: str, name: str) -> Queue | None:
+    """What holds the rows that were staged in the exchange of this name. Nobody but an administrator takes any out."""
+    reading.seer.require(ADMINISTRATOR)
+    return next((queue for queue in reading.map.staging_queues(vhost) if queue.name == name), None)
 
 
 def require_unlocked(queue: Queue) -> None:
@@ -111,6 +118,9 @@ def _deed(what: What, reading: Reading, queue: Queue, body: Body) -> Request:
     }
     if ("seqs" in body) == ("filter" in body):
         raise bad_request("say which messages: 'seqs' or 'filter' (an empty one means all)")
+    body.flag("staged", False)
+    if queue.staging and "seqs" not in body:
+        raise bad_request("of staged rows only single ones are deleted, by 'seqs', if they cannot be read")
     if "seqs" in body:
         return Request(seqs=_seqs(body), count=TREATED_MAX, **common)
     first, last, filter_ = _range(body)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from broker.streams.stream import Stream
 from cluster.commands import GiveUpCopy
 from cluster.entities import Queue as QueueEntity
 from cluster.errors import queue_text
@@ -134,7 +135,20 @@ class Damages:
 
     def _subject(self, queue_id: int) -> str:
         entity = self._node.map.queue_by_id(QueueId(queue_id))
-        return f"queue {queue_id}" if entity is None else queue_text(entity.vhost, entity.name)
+        if entity is None:
+            return f"queue {queue_id}"
+        return f"{'staged rows of ' if entity.staging else ''}{queue_text(entity.vhost, entity.name)}"
+
+    def _advice(self, queue_id: int) -> str:
+        """What is served meanwhile, and what ends it."""
+        entity = self._node.queues[queue_id].entity
+        if isinstance(self._node.queues[queue_id], Stream):
+            return "readers wait there. Let them begin behind it (x-stream-offset), or delete the stream"
+        if entity.staging:
+            return (
+                "those behind it wait. Delete it with clusterbroker queues delete-messages --staged NAME --seq NUMBER"
+            )
+        return "everything else is served. Delete them with clusterbroker queues delete-messages NAME --seq NUMBER"
 
     def _say(self, queue_id: int) -> None:
         known = self._found.get(queue_id)
@@ -147,8 +161,7 @@ class Damages:
         else:
             some = ", ".join(map(str, seqs[:SEQS_TOLD])) + (" and more" if len(seqs) > SEQS_TOLD else "")
             text = (
-                f"{len(seqs)} messages cannot be read from the disk and are held back, seq {some} ({what}); everything "
-                "else is served. Delete them with clusterbroker queues delete-messages NAME --seq NUMBER, and look at "
-                "the disk"
+                f"{len(seqs)} messages cannot be read from the disk and are held back, seq {some} ({what}); "
+                f"{self._advice(queue_id)}, and look at the disk"
             )
         self._node.alerts.set(DAMAGED, self._subject(queue_id), text)

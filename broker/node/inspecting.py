@@ -296,7 +296,7 @@ class Inspection:
         if self._request.what == "browse":
             assert content is not None, "what is shown has content"
             self._show(place, content)
-        elif place.state != READY and not self._may_delete_damaged(place.seq):
+        elif (place.state != READY or self.queue.entity.staging) and not self._may_delete_damaged(place.seq):
             self._skip_unready(place.seq)
         elif self._request.what == "delete":
             self.queue.ring.settle(place.seq)
@@ -309,7 +309,7 @@ class Inspection:
         return 1
 
     def _may_delete_damaged(self, seq: int) -> bool:
-        """What is held back goes if it is meant by its number."""
+        """What is held back goes if it is meant by its number; of staged rows nothing else does."""
         request = self._request
         held_back = self._node.damages.held_back(self.queue.entity.queue_id)
         return request.what == "delete" and request.seqs is not None and seq in held_back

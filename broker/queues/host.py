@@ -51,8 +51,15 @@ class Host(Protocol):
     def load(self, queue: Queue, locations: list[Location]) -> None:
         """Read messages from the journal; the answer comes to `queue.loaded`."""
 
-    def fetch(self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
-        """Read messages from the journal for `then`; the ring does not change. Not called when the queue went away."""
+    def fetch(
+        self,
+        queue: Queue,
+        locations: Sequence[Location],
+        then: Callable[[Sequence[Message]], None],
+        otherwise: Callable[[], None] = ...,
+    ) -> None:
+        """Read messages from the journal for `then`; the ring does not change. Not called when the queue went away;
+        `otherwise` in its place when some of them are damaged."""
 
     def read_stream(self, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
         """Read records of a stream's past; `then` is not called when the queue goes away."""

@@ -404,7 +404,10 @@ class Leasing:
             if self._queue.leasing is self:
                 self._read(word, then, now_ms, dict(zip([seq for seq, *_ in absent], messages, strict=True)))
 
-        self._queue.host.fetch(self._queue, absent, loaded)
+        def unread() -> None:
+            then(LeaseAnswer(503, f"some of {self._place} cannot be read from the disk: see message.damaged"), b"")
+
+        self._queue.host.fetch(self._queue, absent, loaded, unread)
 
     # -- the queue's life -------------------------------------------------------------------------------------
 

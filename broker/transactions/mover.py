@@ -14,6 +14,9 @@ the one before is answered; and a part is taken as a whole, so what a queue know
 and a single one after 1 s, 2 s, 4 s ... 60 s. The rest of the segment waits. One that was deleted is none any more.
 A row without a route goes to the target's alternate exchange, as any publish; without that it is counted, and gone.
 While everybody waits for room nothing is kept in memory: the group is looked at again.
+
+*A row that cannot be read* is held back (`broker.node.damages`), and with it all behind it, for rows keep their order.
+When an operator has deleted it the others go on.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ BYTES_MAX: Final = 1 << 21
 """Of a group; one row may be longer."""
 RETRY_FIRST_MS: Final = 1000
 RETRY_MAX_MS: Final = 60_000
+DAMAGED_MS: Final = 2000
+"""Between two looks at rows that cannot be read."""
 Named = tuple[bytes, int]
 
 
@@ -48,8 +53,14 @@ class Host(Protocol):
     @property
     def now_ms(self) -> int: ...
 
-    def fetch(self, queue: Queue, locations: Sequence[Location], then: Callable[[Sequence[Message]], None]) -> None:
-        """Reads messages; `then` is called unless the queue goes away."""
+    def fetch(
+        self,
+        queue: Queue,
+        locations: Sequence[Location],
+        then: Callable[[Sequence[Message]], None],
+        otherwise: Callable[[], None] = ...,
+    ) -> None:
+        """Reads messages; `then` is called unless the queue goes away, `otherwise` when some cannot be read."""
 
     def wake(self, queue: Queue, at_ms: int) -> None:
         """Gives the queue a turn at this time."""
@@ -201,8 +212,14 @@ class Mover:
                 self._begin(seqs, [next(read) if message is None else message for message in messages])
                 self.queue.ring.mark()
 
+        def unread() -> None:
+            """Some are damaged: the rows stay as they are, in their order, until an operator has deleted those."""
+            self._loading = False
+            self._again_ms = self.host.now_ms + DAMAGED_MS
+            self.queue.ring.mark()
+
         self._loading = True
-        self.host.fetch(self.queue, absent, loaded)
+        self.host.fetch(self.queue, absent, loaded, unread)
         return False
 
     def _begin(self, seqs: list[int], messages: list[Any]) -> None:

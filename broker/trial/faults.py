@@ -52,6 +52,9 @@ class Kind(StrEnum):
     LOSE_JOURNAL = "its journal is gone"
     OLD_JOURNAL = "its journal is an old one"
     LOSE_RAFT = "its Raft log is gone"
+    DAMAGE = "bits of its journal flip while another is down"
+    WRONG_CLOCK = "started with a wall clock that is far behind"
+    STAND_STILL = "its machine stands still, and its clocks"
 
 
 PROCESS_FAULTS: Final = (Kind.KILL, Kind.KILL_TWO, Kind.KILL_ALL, Kind.STOP, Kind.BLINK, Kind.FREEZE, Kind.STORM)
@@ -59,7 +62,11 @@ NETWORK_FAULTS: Final = (
     Kind.ISOLATE, Kind.DEAF, Kind.MUTE, Kind.PAIR, Kind.APART, Kind.ALONE, Kind.DELAY, Kind.RESET,
     Kind.BLOCK, Kind.REFUSE,
 )  # fmt: skip
-DIRECTORY_FAULTS: Final = (Kind.LOSE_JOURNAL, Kind.OLD_JOURNAL, Kind.LOSE_RAFT)
+DIRECTORY_FAULTS: Final = (Kind.LOSE_JOURNAL, Kind.OLD_JOURNAL, Kind.LOSE_RAFT, Kind.DAMAGE)
+CLOCK_FAULTS: Final = (Kind.WRONG_CLOCK, Kind.STAND_STILL)
+HOURS_BEHIND: Final = (1, 24, 31 * 24, 366 * 24)
+"""A clock that is ahead would date messages with a TTL so late that a round's end would wait for them for as long."""
+FLIPS_MAX: Final = 3
 STORM_PAUSE_S: Final = (0.05, 0.8)
 
 
@@ -113,11 +120,15 @@ class Nemesis:
         self._frozen: list[str] = []
         self._aside: dict[Path, Path] = {}
         """Parts of data directories, and where the right ones are while something else is in their place."""
+        self._flipped: list[tuple[Path, int, int]] = []
+        """File, place and right value of bytes that are wrong."""
 
     def kinds(self) -> tuple[Kind, ...]:
         """What this cluster can be put through."""
         network = NETWORK_FAULTS if self.cluster.wires is not None else ()
-        return PROCESS_FAULTS + DIRECTORY_FAULTS + network + ((Kind.FULL_DISK,) if self.small_disks else ())
+        clocks = CLOCK_FAULTS if self.cluster.clocks else ()
+        full = (Kind.FULL_DISK,) if self.small_disks else ()
+        return PROCESS_FAULTS + DIRECTORY_FAULTS + clocks + network + full
 
     async def carry_out(self, step: Step, chance: random.Random) -> str:
         """One step from its calm to its end; what was done, with the node's name. Raises TrialError."""
@@ -143,8 +154,14 @@ class Nemesis:
                 self._down.append(name)
             await asyncio.sleep(step.lasts_s)
             await self._start_again()
+        elif step.kind is Kind.DAMAGE:
+            await self._damage(step, node, chance)
         elif step.kind in DIRECTORY_FAULTS:
             await self._lose_part(step, node, chance)
+        elif step.kind is Kind.WRONG_CLOCK:
+            await self._start_with_a_wrong_clock(step, node, chance)
+        elif step.kind is Kind.STAND_STILL:
+            await self._stand_still(step, node)
         elif step.kind is Kind.REFUSE:
             wires = self.cluster.wires
             assert wires is not None, "network faults are planned only where there are wires"
@@ -204,6 +221,41 @@ class Nemesis:
         if old.exists():
             old.rename(part)
         await asyncio.sleep(min(step.lasts_s, 1.0))
+        await self._start_rebuilt(node)
+
+    async def _damage(self, step: Step, node: str, chance: random.Random) -> None:
+        """Of the journal of one node, which perhaps begins anew, while another one is down: a third one has all."""
+        other = chance.choice([name for name in self.cluster.names if name != node])
+        await self.cluster.kill(other)
+        self._down.append(other)
+        await asyncio.sleep(min(step.lasts_s, 0.5))
+        begins_anew = chance.random() < 0.5
+        if begins_anew:
+            await self.cluster.kill(node)
+        self._flip(node, chance)
+        if begins_anew:
+            self._down.append(node)
+        else:
+            await asyncio.sleep(step.lasts_s)
+        await self._start_rebuilt(node)
+
+    def _flip(self, node: str, chance: random.Random) -> None:
+        """Some bits of what is written in one of its segments."""
+        segments = sorted((self.cluster.data_dir(node) / "journal" / "segments").glob("*.seg"))
+        written = {path: len(path.read_bytes().rstrip(b"\0")) for path in segments}
+        paths = [path for path, size in written.items() if size]
+        for _ in range(chance.randint(1, FLIPS_MAX) if paths else 0):
+            path = chance.choice(paths)
+            at = chance.randrange(written[path])
+            with open(path, "r+b") as file:
+                file.seek(at)
+                (right,) = file.read(1)
+                file.seek(at)
+                file.write(bytes((right ^ 1 << chance.randrange(8),)))
+            self._flipped.append((path, at, right))
+
+    async def _start_rebuilt(self, node: str) -> None:
+        """Whoever is down. A node that may have the only copy of something ends: its operator puts back what was."""
         try:
             await self._start_again()
         except TrialError:
@@ -213,12 +265,38 @@ class Nemesis:
             self._down = [name for name in self.cluster.names if self.cluster.pid(name) is None]
             await self._start_again()
         self._aside.clear()
+        self._flipped.clear()
 
     def _put_back(self) -> None:
         aside, self._aside = self._aside, {}
         for part, right in aside.items():
             shutil.rmtree(part, ignore_errors=True)
             right.rename(part)
+        for path, at, octet in reversed(self._flipped):
+            with suppress(FileNotFoundError), open(path, "r+b") as file:
+                file.seek(at)
+                file.write(bytes((octet,)))
+        self._flipped.clear()
+
+    async def _start_with_a_wrong_clock(self, step: Step, node: str, chance: random.Random) -> None:
+        """Its battery was empty; after a while it is mended, and the node begins anew."""
+        clocks = self.cluster.clocks[node]
+        for behind_h in (chance.choice(HOURS_BEHIND) * chance.uniform(1, 2), 0):
+            await self.cluster.kill(node)
+            self._down.append(node)
+            clocks.began(-3600.0 * behind_h)
+            await self._start_again()
+            if behind_h:
+                await asyncio.sleep(step.lasts_s)
+
+    async def _stand_still(self, step: Step, node: str) -> None:
+        """As a virtual machine that its hypervisor pauses."""
+        began_s = time.monotonic()
+        self.cluster.signal(node, signal.SIGSTOP)
+        self._frozen.append(node)
+        await asyncio.sleep(step.lasts_s)
+        self.cluster.clocks[node].stood(time.monotonic() - began_s)
+        self._thaw()
 
     async def _storm(self, lasts_s: float, chance: random.Random) -> None:
         """Nodes are killed at any moment of their start, or soon after it."""
@@ -249,6 +327,8 @@ class Nemesis:
     async def heal(self) -> None:
         """Undoes whatever a failed step left behind, and finds nodes that ended by themselves. Raises TrialError."""
         self._thaw()
+        for clocks in self.cluster.clocks.values():
+            clocks.mend()
         if self.cluster.wires is not None:
             self.cluster.wires.heal()
         for name in self.small_disks:

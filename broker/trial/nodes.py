@@ -17,12 +17,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from broker.server.admin import ask
 from broker.trial.client import Target
+from broker.trial.clocks import Clocks
 from broker.trial.event_log import OWNER_BEGAN, Line, read_log
 from broker.trial.relay import LOOPBACK, Wires
 
@@ -47,6 +48,8 @@ class Cluster(Protocol):
     def names(self) -> list[str]: ...
     @property
     def wires(self) -> Wires | None: ...
+    @property
+    def clocks(self) -> Mapping[str, Clocks]: ...
     def target(self, name: str) -> Target: ...
     def pid(self, name: str) -> int | None: ...
     def events(self) -> list[Line]: ...
@@ -182,6 +185,8 @@ class LocalCluster:
         directory.mkdir(parents=True, exist_ok=True)
         self.nodes = {name: Node(name, directory / name, free_port(), free_port()) for name in "abcdefgh"[:count]}
         self.wires = Wires({name: node.cluster_port for name, node in self.nodes.items()}) if wired else None
+        self.clocks: dict[str, Clocks] = {}
+        """Of nodes whose clocks may be wrong; to be filled before `begin`."""
         self._peers = ",".join(f"{name}@{LOOPBACK}:{node.cluster_port}" for name, node in self.nodes.items())
         self._secret = directory / "secret"
 
@@ -211,7 +216,8 @@ class LocalCluster:
 
     def _environment(self, name: str) -> dict[str, str]:
         dial = {} if self.wires is None else {"CLUSTERBROKER_CLUSTER_DIAL": self.wires.dial_of(name)}
-        return environment(self._secret) | dial
+        clocks = self.clocks[name].environment if name in self.clocks else {}
+        return environment(self._secret) | dial | clocks
 
     async def start(self, name: str) -> None:
         """Starts a node again and waits until it is ready. Raises TrialError."""

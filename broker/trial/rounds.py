@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.trial.client import ClientLost
-from broker.trial.faults import Nemesis, Step, plan
+from broker.trial.faults import Kind, Nemesis, Step, plan
 from broker.trial.judge import Verdict, judge, judge_maps, judge_owners
 from broker.trial.load import Load
 from broker.trial.nodes import TrialError
@@ -82,9 +82,11 @@ async def run_rounds(
         trial.rounds.append(round_)
         chance = random.Random(f"{seed}/{number}")  # noqa: S311 - a seed replays it
         load.resume()
+        doubtful = False  # what a machine that stood still hands out at first may be with somebody else (decision 023)
         try:
             drawn = plan(chance, nemesis.cluster.names, nemesis.kinds())
             for step in planned[number - 1 : number] or drawn:
+                doubtful = doubtful or step.kind is Kind.STAND_STILL
                 round_.done.append(await nemesis.carry_out(step, chance))
             await asyncio.sleep(AFTER_S)
             await nemesis.heal()
@@ -98,7 +100,7 @@ async def run_rounds(
         if load.mistakes:
             round_.trouble = f"the trial itself failed: {load.mistakes[0]!r}"
         history, next_below = load.new_history()
-        round_.verdict = judge(history.events, settled_below, True, living, load.plan.numbered)
+        round_.verdict = judge(history.events, settled_below, True, living and not doubtful, load.plan.numbered)
         settled_below = next_below
         maps = await nemesis.cluster.maps()
         round_.verdict.add(judge_maps(maps))

@@ -12,11 +12,13 @@ import asyncio
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.clusters import RabbitMqCluster
 from bench.servers import ServerError
 from broker.trial.client import Target
+from broker.trial.clocks import Clocks
 from broker.trial.event_log import Line
 from broker.trial.faults import Nemesis
 from broker.trial.load import Load, LoadPlan
@@ -31,6 +33,7 @@ class RabbitMqTrial:
     """`broker.trial.nodes.Cluster`, carried out on RabbitMQ."""
 
     wires: Wires | None = None
+    clocks: Mapping[str, Clocks] = {}
     names = NAMES
 
     def __init__(self, nodes: RabbitMqCluster) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pika
 import pytest
 
+from broker.trial.clocks import Clocks
 from tests.faults.node import NodeProcess, wait_for
-from tests.faults.test_clocks import Clocks
 from tests.faults.test_clocks import library as library
 
 pytestmark = pytest.mark.timeout(120)

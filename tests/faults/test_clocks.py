@@ -4,46 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import mmap
-import shutil
-import struct
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.trial.clocks import Clocks, build
 from tests.faults.fleet import Fleet, until
 
 pytestmark = pytest.mark.timeout(240)
 BODIES = [b"message %d" % number for number in range(50)]
-SOURCE = Path(__file__).with_name("clock_shim.c")
 HOUR_S = 3600.0
-
-
-class Clocks:
-    """Those of one node, which is started with `environment`."""
-
-    def __init__(self, directory: Path, library: Path, name: str) -> None:
-        file = directory / f"clocks of {name}"
-        file.write_bytes(bytes(24))
-        with open(file, "r+b") as opened:
-            self._offsets = mmap.mmap(opened.fileno(), 24)
-        self.environment = {"LD_PRELOAD": str(library), "CLOCK_OFFSETS": str(file)}
-
-    def set(self, wall_s: float, boottime_s: float = 0.0, monotonic_s: float = 0.0) -> None:
-        """How far they are ahead of the machine's."""
-        self._offsets[:] = struct.pack("=qqq", *(int(ahead_s * 1e9) for ahead_s in (wall_s, boottime_s, monotonic_s)))
 
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    library = tmp_path / "clock_shim.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl"], check=True)
-    return library
+    built = build(tmp_path)
+    if isinstance(built, str):
+        pytest.skip(built)
+    return built
 
 
 async def found(fleet: Fleet, library: Path, walls_s: dict[str, float]) -> dict[str, Clocks]:

@@ -17,9 +17,10 @@ import pytest
 from broker.amqp import methods as m
 from broker.server.admin import ask
 from broker.trial.client import Client, ClientLost, Delivery
+from broker.trial.clocks import Clocks
 from broker.trial.nodes import LocalCluster
 from tests.faults.fleet import until
-from tests.faults.test_clocks import Clocks, library
+from tests.faults.test_clocks import library
 
 pytestmark = pytest.mark.timeout(200)
 MESSAGES = 6000
@@ -202,8 +203,7 @@ async def test_a_virtual_machine_that_was_paused(tmp_path: Path, library: Path) 
     """p8: no clock of the owner's has counted the pause but the wall clock, which its hypervisor's agent has set."""
     cluster = LocalCluster(tmp_path, 3)
     clocks = Clocks(tmp_path, library, "a")
-    environment = cluster._environment
-    cluster._environment = lambda name: environment(name) | (clocks.environment if name == "a" else {})  # type: ignore[method-assign]
+    cluster.clocks["a"] = clocks
     async with readers(cluster) as two:
         began_s = time.monotonic()
         cluster.signal("a", signal.SIGSTOP)

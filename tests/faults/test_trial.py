@@ -15,7 +15,8 @@ import pytest
 
 from bench import generator
 from broker.trial.client import target
-from broker.trial.faults import Kind, Nemesis, Step, mount_small_disk, unmount
+from broker.trial.clocks import Clocks, build
+from broker.trial.faults import OWNER, Kind, Nemesis, Step, mount_small_disk, unmount
 from broker.trial.load import Load, LoadPlan
 from broker.trial.nodes import LocalCluster
 from broker.trial.rounds import Round, run_rounds
@@ -53,6 +54,30 @@ async def test_one_node_through_everything_that_one_node_can_meet(tmp_path: Path
             unmount(disk)
     assert trial.passed, [trial.trouble, *map(str, trial.verdict.findings.values())]
     assert [round_.done[0].split(" (")[0] for round_ in told] == [kind.value for kind in kinds]
+    assert trial.verdict.confirmed > 100 * len(steps)
+
+
+@pytest.mark.matrix
+async def test_three_nodes_with_bad_disks_and_clocks(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path)
+    library = build(tmp_path)
+    if isinstance(library, str):
+        pytest.skip(library)
+    cluster.clocks = {name: Clocks(tmp_path, library, name) for name in cluster.names}
+    kinds = [Kind.DAMAGE, Kind.WRONG_CLOCK, Kind.STAND_STILL]
+    steps = [Step(kind, OWNER, 0.5, 1.0) for kind in kinds]
+    load: Load | None = None
+    try:
+        await cluster.begin()
+        load = Load(plan_of(cluster), 1)
+        await load.start()
+        nemesis = Nemesis(cluster, "trial-0")
+        trial = await run_rounds(nemesis, load, 1, len(steps), lambda _: None, evidence=tmp_path, planned=steps)
+    finally:
+        if load is not None:
+            await load.stop()
+        await cluster.end()
+    assert trial.passed, [trial.trouble, *map(str, trial.verdict.findings.values())]
     assert trial.verdict.confirmed > 100 * len(steps)
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from broker.census import rows
+from broker.census.inspection import decode_request
 from cluster import commands as c
+from tests.property.test_transaction_fold import staging
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import Place, queue, recorded_place
 
@@ -74,3 +76,21 @@ async def test_a_queue_that_is_locked_may_be_looked_into_and_goes_on_when_it_is_
     assert (await client.ask("PUT", PATH.format("locked", "resume"), body="{}")).status_code == 204
     (command,) = client.deeds.ordered
     assert isinstance(command, c.PauseQueue)
+
+
+async def test_of_staged_rows_an_administrator_deletes_single_ones(place: Place) -> None:
+    """What cannot be read; the owner of the rows looks at that."""
+    place.must(staging("txn.a"))
+    (queue_,) = place.mirror.map.staging_queues("/")
+
+    async def asked(user: str, **body: Any) -> tuple[int, list[Any]]:
+        client = Client(place)
+        client.deeds.told = {"unavailable": "its owner is away"}
+        answer = await client.ask("POST", PATH.format("txn.a", "messages/delete"), user, body=json.dumps(body))
+        return answer.status_code, [decode_request(done["request"]) for _, done in client.deeds.done]
+
+    code, (request,) = await asked("guest", staged=True, seqs=[2])
+    assert (code, request.queue_id, request.seqs) == (503, queue_.queue_id, (2,))
+    assert await asked("guest", seqs=[2]) == (404, [])
+    assert await asked("guest", staged=True, filter="") == (400, [])
+    assert await asked("man", staged=True, seqs=[2]) == (401, [])

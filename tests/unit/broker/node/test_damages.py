@@ -4,6 +4,8 @@ Before, it ended the node, again and again when a consumer was behind it."""
 
 from __future__ import annotations
 
+import pytest
+
 from broker.amqp import methods as m
 from broker.census.inspection import Request
 from broker.node.inspecting import Inspection
@@ -11,6 +13,8 @@ from cluster import commands as c
 from cluster.ids import NodeId
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.harness import Client, World, bodies
+from tests.unit.broker.session.leasing_reader import Reader
+from tests.unit.broker.transactions.stager import Stager
 
 NEAR = {"x_queue_leader_locator": "client-local"}
 SUBJECT = "queue 'q' in vhost '/'"
@@ -194,3 +198,40 @@ def test_a_copy_that_waits_for_what_is_held_back_goes_on_when_that_is_deleted() 
     cluster.wait(3000)
     assert cluster.queue("q").in_sync == ("a", "b")
     assert not alerts(cluster["a"])
+
+
+def test_staged_rows_behind_one_that_cannot_be_read_go_on_when_an_operator_has_deleted_it() -> None:
+    """Before, they waited for ever: a staging queue was nothing that an operator could name."""
+    world = World()
+    client = world.client(channels=2)
+    client.declare("q")
+    client.ask(m.QueueBind(queue="q", exchange="amq.topic", routing_key="k"))
+    stager = Stager(client)
+    stager.declare("txn.a")
+    stager.stage("txn.a", *numbers(1, 2, 3))
+    world.checkpoint()
+    world.crash()
+    (queue_id,) = [queue_id for queue_id, queue in world.node.queues.items() if queue.entity.staging]
+    assert world.journal is not None
+    world.journal.damaged.add((queue_id, 2))
+    Stager(world.client(channels=2)).commit("txn.a")
+    world.wait(10_000)
+    assert alerts(world) == [("message.damaged", "staged rows of queue 'txn.a' in vhost '/'")]
+    assert "--staged NAME --seq NUMBER" in next(iter(world.node.alerts)).text
+    assert inspect(world, queue_id, what="delete", seqs=(1, 3)).result.skipped == {"not_ready": [1, 3]}
+    assert inspect(world, queue_id, what="delete", seqs=(2,)).result.done == 1
+    world.wait(10_000)
+    assert bodies(world.client().consume("q")) == numbers(1, 3)
+    assert not alerts(world)
+    assert world.node.map.segments("/") == ()
+
+
+def test_who_reads_a_lease_is_told_that_some_cannot_be_read() -> None:
+    """Before, no answer came."""
+    world, client, queue_id = alone()
+    reader = Reader(client)
+    reader.take()
+    with pytest.raises(AssertionError, match="cannot be read from the disk"):
+        reader.read(1, 6)
+    assert inspect(world, queue_id, what="delete", seqs=(2,)).result.done == 1
+    assert [seq for seq, _ in reader.read(1, 6)] == [1, 3, 4, 5]

@@ -7,11 +7,20 @@ from collections import Counter
 
 import pytest
 
-from broker.trial.faults import DIRECTORY_FAULTS, NETWORK_FAULTS, OWNER, PROCESS_FAULTS, Kind, directions, plan
+from broker.trial.faults import (
+    CLOCK_FAULTS,
+    DIRECTORY_FAULTS,
+    NETWORK_FAULTS,
+    OWNER,
+    PROCESS_FAULTS,
+    Kind,
+    directions,
+    plan,
+)
 from broker.trial.nodes import owner_of
 from tests.unit.broker.trial.lines import began
 
-ALL = PROCESS_FAULTS + DIRECTORY_FAULTS + NETWORK_FAULTS + (Kind.FULL_DISK,)
+ALL = PROCESS_FAULTS + DIRECTORY_FAULTS + CLOCK_FAULTS + NETWORK_FAULTS + (Kind.FULL_DISK,)
 NAMES = ["a", "b", "c"]
 
 

@@ -3,10 +3,13 @@
  *   CLOCK_OFFSETS=FILE   three numbers of 64 bits, ns: what is added to the wall clock, to CLOCK_BOOTTIME (a machine
  *                        that slept), and to CLOCK_MONOTONIC and its like (below zero, with CLOCK_BOOTTIME: a virtual
  *                        machine whose hypervisor paused it); they are looked at with each call
+ *
+ * What waits until a moment of CLOCK_MONOTONIC waits by the kernel's, so that moment is told in the kernel's time.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -42,6 +45,27 @@ int clock_gettime(clockid_t which, struct timespec *at) {
     at->tv_sec = ns / SECOND;
     at->tv_nsec = ns % SECOND;
     return 0;
+}
+
+static struct timespec in_the_kernels_time(const struct timespec *until) {
+    int64_t ns = until->tv_sec * SECOND + until->tv_nsec - (offsets ? offsets[2] : 0);
+    return (struct timespec){.tv_sec = ns / SECOND, .tv_nsec = ns % SECOND};
+}
+
+int clock_nanosleep(clockid_t which, int flags, const struct timespec *span, struct timespec *left) {
+    static int (*real)(clockid_t, int, const struct timespec *, struct timespec *);
+    if (real == NULL) real = dlsym(RTLD_NEXT, "clock_nanosleep");
+    if (which != CLOCK_MONOTONIC || flags != TIMER_ABSTIME) return real(which, flags, span, left);
+    struct timespec until = in_the_kernels_time(span);
+    return real(which, flags, &until, left);
+}
+
+int sem_clockwait(sem_t *semaphore, clockid_t which, const struct timespec *moment) {
+    static int (*real)(sem_t *, clockid_t, const struct timespec *);
+    if (real == NULL) real = dlsym(RTLD_NEXT, "sem_clockwait");
+    if (which != CLOCK_MONOTONIC) return real(semaphore, which, moment);
+    struct timespec until = in_the_kernels_time(moment);
+    return real(semaphore, which, &until);
 }
 
 int gettimeofday(struct timeval *restrict at, void *restrict zone) {
