@@ -54,6 +54,7 @@ SHELLS = {
     "broker/oauth2/tokens.py": "fetches the keys of an authority, in a thread",
     "broker/server/": "the shell of the node: one loop, sockets, disk, clock",
     "broker/trial/client.py": "a client's socket",
+    "broker/trial/clocks.py": "a library that changes clocks, built and told",
     "broker/trial/faults.py": "what is done to processes and disks",
     "broker/trial/load.py": "clients at work",
     "broker/trial/nodes.py": "processes of nodes",
