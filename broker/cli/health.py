@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -24,6 +24,13 @@ def health(
         bool,
         typer.Option("--in-sync", help="Also whether all its copies are in sync: before the next node is stopped."),
     ] = False,
+    ready: Annotated[
+        bool,
+        typer.Option(
+            "--ready",
+            help="Only whether clients may be sent to it: it serves them, its copies were in sync since it began.",
+        ),
+    ] = False,
     spare: Annotated[
         bool, typer.Option("--spare", help="Only whether it may be stopped: no queue would stop confirming without it.")
     ] = False,
@@ -35,7 +42,7 @@ def health(
     end_s = time.monotonic() + wait
     while True:
         blocked: list[str] = []
-        trouble = _looked(data_dir, timeout, alive, in_sync, spare, blocked)
+        trouble = _looked(data_dir, timeout, Asked(alive, in_sync, ready, spare), blocked)
         if not trouble or time.monotonic() >= end_s:
             break
         time.sleep(AGAIN_S)
@@ -45,49 +52,64 @@ def health(
     typer.echo("; ".join(["alive" if alive else "may be stopped" if spare else "serves clients", *blocked]))
 
 
-def _looked(directory: Path, timeout_s: float, alive: bool, in_sync: bool, spare: bool, blocked: list[str]) -> str:
+class Asked(NamedTuple):
+    """What was asked for."""
+
+    alive: bool = False
+    in_sync: bool = False
+    ready: bool = False
+    spare: bool = False
+
+
+def _looked(directory: Path, timeout_s: float, asked: Asked, blocked: list[str]) -> str:
     """What is wrong; empty: nothing."""
     from broker.server.admin import ask
 
     try:
         facts = ask(directory, {"do": "status"}, timeout_s)
-        copies = ask(directory, {"do": "copies"}, timeout_s) if facts and (in_sync or spare) else None
+        wanted = facts and facts.get("state") != "waits" and any(asked[1:])
+        copies = ask(directory, {"do": "copies"}, timeout_s) if wanted else None
     except TimeoutError:
         return f"the node in {directory} has not answered within {timeout_s:g} s"
     except OSError as error:
         return f"the node in {directory} cannot be asked: {error.strerror or error}"
     if facts is None:
         return f"no node runs in {directory}"
-    blocked += [] if alive else facts.get("blocked", [])
-    return ("" if spare else _trouble(facts, alive)) or _lacking(copies, in_sync, spare)
+    blocked += [] if asked.alive else facts.get("blocked", [])
+    return _trouble(facts, asked) or _lacking(copies, asked)
 
 
-def _trouble(facts: dict[str, Any], alive: bool) -> str:
+def _trouble(facts: dict[str, Any], asked: Asked) -> str:
     """Why the node that says this of itself should get no clients; empty: it should."""
     if not facts.get("ok"):
         return str(facts.get("error"))
-    if alive:
+    if asked.alive:
         return ""
     if facts.get("state") == "waits":
         return f"the node starts: it waits {', '.join(facts['waits_for'])}"
+    if asked.spare:
+        return ""
     if facts.get("lease", "leased") != "leased":
         why = "".join(f"; {line}" for line in facts.get("blocked", []))
         return f"the node is cut off from the majority (lease: {facts['lease']}){why}"
     if facts.get("draining"):
         return "the node is drained: its clients were asked to go elsewhere"
-    if facts.get("alarms"):
+    # consumers must find it all the same: nobody else can end the alarm
+    if facts.get("alarms") and not asked.ready:
         return f"publishers wait here: the {' and the '.join(facts['alarms'])} alarm is raised"
     return ""
 
 
-def _lacking(copies: dict[str, Any] | None, in_sync: bool, spare: bool) -> str:
+def _lacking(copies: dict[str, Any] | None, asked: Asked) -> str:
     """Why the rollout of a release should wait; empty: it need not, or nobody asked."""
     if copies is None:
         return ""
     if not copies.get("ok"):
         return str(copies.get("error"))
-    if in_sync and copies["behind"]:
+    if asked.ready and not copies["caught_up"]:
+        return f"{copies['behind']} copies here have not been in sync since it began, the first is of {copies['first']}"
+    if asked.in_sync and copies["behind"]:
         return f"{copies['behind']} copies here are not in sync, the first is of {copies['first']}"
-    if spare and copies["critical"]:
+    if asked.spare and copies["critical"]:
         return f"{copies['critical']} queues would confirm nothing without this node"
     return ""

@@ -34,6 +34,9 @@ def start(
     found: Annotated[
         bool | None, typer.Option("--found", help="With --cluster alone: an empty directory begins a new cluster.")
     ] = None,
+    join: Annotated[
+        bool | None, typer.Option("--join", help="Not among --peers: an empty directory joins their cluster.")
+    ] = None,
     secret_file: Annotated[Path | None, typer.Option(help="The join secret. [~/.config/clusterbroker/secret]")] = None,
     definitions_file: Annotated[Path | None, typer.Option(help="Definitions to import: JSON, RabbitMQ's too.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; flags and environment come before it.")] = None,
@@ -54,6 +57,7 @@ def start(
         "https": https,
         "peers": peers,
         "found": found,
+        "join": join,
         "secret_file": None if secret_file is None else str(secret_file),
         "definitions_file": None if definitions_file is None else str(definitions_file),
         "log.level": log_level,

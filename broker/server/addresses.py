@@ -52,7 +52,9 @@ def own_address(name: str, listen: Address, peers: Sequence[tuple[str, str, bool
     own = next(where for peer, where, _ in peers if peer == name)
     if own == str(listen) and listen.host in WILDCARDS:
         if name not in before:
-            raise Unstarted(f"--cluster {listen} is no address that others can dial: name one, or use --peers")
+            raise Unstarted(
+                f"--cluster {listen} is no address that others can dial: give one, or --peers, or advertised_cluster"
+            )
         return before[name]
     return own
 

@@ -1,7 +1,7 @@
 """What an operator may ask of a member about the cluster: requests of the admin socket (waits).
 
     members                                   who is there, who votes, who leads, what each owns and holds
-    copies                                    how many copies here are not in sync, and how many are critical
+    copies                                    how many copies here are not in sync, are critical; caught up or not
     queues                                    every queue: owner, epoch, copies, messages as its owner counts them
     drain [undo]                              this node's queues to others, its clients elsewhere
     leave [timeout_s, force, accept_loss]     this node, once others have copies in the place of its own
@@ -119,15 +119,18 @@ async def _members(shell: NodeShell, _: Facts) -> Facts:
 
 
 async def _copies(shell: NodeShell, _: Facts) -> Facts:
-    """Whether this node has all that it shall have, and whether it may go."""
+    """Whether this node has all that it shall have, whether it has had that since it began, and whether it may go."""
     if shell.cluster is None:
-        return {"behind": 0, "critical": 0, "first": ""}
+        return {"behind": 0, "critical": 0, "first": "", "caught_up": True}
     view, name = shell.node.map, NodeId(shell.cluster.name)
     behind = [queue for queue in view.replicas_of(name) if name not in queue.in_sync]
     others = len(view.data_members()) > 1
     critical = [queue for queue in view.replicas_of(name) if others and view.is_critical(queue, name)]
     first = next(iter((*behind, *critical)), None)
+    # what no owner brings up to date is nothing to wait for: a queue that is lost would keep all nodes from clients
+    shell.cluster.caught_up = shell.cluster.caught_up or not any(queue.owner for queue in behind)
     return {
+        "caught_up": shell.cluster.caught_up,
         "behind": len(behind),
         "critical": len(critical),
         "first": "" if first is None else queue_text(first.vhost, first.name),

@@ -32,6 +32,7 @@ from broker.server.endings import Restart, Unstarted
 from broker.server.handing_over import hand_over_all
 from broker.server.joining import Admission
 from broker.server.liveness import LOOK_S, Liveness
+from broker.server.newcomer import join_first
 from broker.server.peer_census import PeerCensus
 from broker.server.raft_directory import RaftDirectory, must_know
 from broker.server.telling import Telling
@@ -98,7 +99,7 @@ class ClusterShell:
         self.address = ""  # where the others shall reach this node
         self.incarnation = 0
         self.registered = False
-        self.leaving = False
+        self.leaving = self.caught_up = False
         self._postponed = ""  # why it should have begun again while it was leaving
         self.waits = "for its links"
         """While the node starts: for whom or what."""
@@ -139,6 +140,7 @@ class ClusterShell:
         options = self._options
         secret = find_secret(options.secret_file)
         founders = [Founder(NodeId(name), where, witness) for name, where, witness in options.peers]
+        await join_first(self, self._shell, self._directory)
         before = self._remembered = remembered(self._directory)
         own = own_address(self.name, options.listen, options.peers, before)
         cluster_id = secret.founded_by(f"{name}={where}" for name, where, _ in options.peers)

@@ -1,6 +1,7 @@
 """Becoming a member: `clusterbroker join` on the newcomer's machine, and what a member does about it (waits).
 
     join       dials one member, asks it, and writes down what is needed to start: identity, members' addresses
+    newcomer   the same inside of a start that is told to join (newcomer.py)
     Admission  the member's side: it proposes AddMember; the map's answer is the answer
 
 Nothing of the newcomer's directory is touched before the cluster has said yes, but for its identity: a disk has its id
@@ -44,6 +45,10 @@ class Unjoined(Exception):
     """The cluster did not take the newcomer; one line says why."""
 
 
+class Unanswered(Unjoined):
+    """No member could decide about it: asked later, or elsewhere, it may be taken."""
+
+
 # -- the newcomer -----------------------------------------------------------------------------------------------
 
 
@@ -55,17 +60,18 @@ def join(
         raise Unjoined(f"'{name}' cannot be a member's name: use letters, digits and _ . -")
     host, _ = split_address(address)
     split_address(to)
-    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - it is refused
+    if host in ("", *addresses.WILDCARDS):
         raise Unjoined(f"--cluster {address}: others cannot dial that: give the address at which they reach this node")
     data_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
     lock = lock_directory(data_dir)
     try:
-        return asyncio.run(_join(data_dir, JoinAsked(name, address, witness), to, secret_file))
+        return asyncio.run(newcomer(data_dir, JoinAsked(name, address, witness), to, secret_file))
     finally:
         os.close(lock)
 
 
-async def _join(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path | None) -> list[str]:
+async def newcomer(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path | None) -> list[str]:
+    """As `join`, of a directory that the caller has locked. Raises as it does."""
     known = identity.stored(data_dir)
     if (data_dir / "raft").exists():
         raise Unjoined(f"{data_dir} is a member's already: start it, or join with an empty data directory")
@@ -90,7 +96,8 @@ async def _join(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path | No
         if not left or not answer.refused.startswith(NOT_NOW):
             break
         await asyncio.sleep(AGAIN_S)
-    raise Unjoined(f"{to}: {answer.refused}")
+    kind = Unanswered if answer.refused.startswith(NOT_NOW) else Unjoined
+    raise kind(f"{to}: {answer.refused}")
 
 
 class _Asking:
@@ -112,11 +119,12 @@ class _Asking:
                 answer = await self._done
                 return self._cluster, answer
         except TimeoutError:
-            raise Unjoined(f"{to} did not answer within {ANSWER_S:g} s: ask another member") from None
+            raise Unanswered(f"{to} did not answer within {ANSWER_S:g} s: ask another member") from None
         except ConnectionRefusedError:
-            raise Unjoined(f"no member listens at {to}: give the cluster address of one that runs") from None
+            raise Unanswered(f"no member listens at {to}: give the cluster address of one that runs") from None
         except OSError as error:
-            raise Unjoined(f"cannot speak to a member at {to}: {lost_line(error)}") from None
+            kind = Unjoined if isinstance(error, ssl.SSLError) else Unanswered
+            raise kind(f"cannot speak to a member at {to}: {lost_line(error)}") from None
         finally:
             self._done.cancel()
             link.end("the question is answered", b"")

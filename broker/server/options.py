@@ -48,6 +48,10 @@ class ClusterOptions:
     founds: bool = True
     """Whether an empty data directory becomes that of a founding member, as `peers` says; else it is refused."""
 
+    joins: tuple[str, ...] = ()
+    """Cluster addresses of members that are asked to take a node with an empty data directory: it is then neither
+    refused nor a founder. Empty: nobody is asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:

@@ -36,13 +36,18 @@ LOST: Final = "raft.lost"
 """Says why the Raft log in this directory counts for nothing, until it has been made anew."""
 
 
+def is_empty(parts: Parts) -> bool:
+    """Whether no node has lived in the directory, and none has joined a cluster with it. Raises WrongIdentity."""
+    lived = parts.identity.parts or any(map(parts.is_there, (RAFT, WIRING))) or remembered(parts.directory)
+    return not lived
+
+
 def must_not_found(parts: Parts) -> None:
     """No operator has said that a new cluster shall begin here. Raises Unstarted, WrongIdentity; nothing is made."""
-    lived = parts.identity.parts or any(map(parts.is_there, (RAFT, WIRING))) or remembered(parts.directory)
-    if not lived:
+    if is_empty(parts):
         raise Unstarted(
-            f"{parts.directory} is empty (is its disk mounted?): clusterbroker join makes it that of a new member of a "
-            "cluster, --found the first of a new cluster, --peers one of several"
+            f"{parts.directory} is empty (is its disk mounted?): clusterbroker join (or --join) makes it that of a new "
+            "member of a cluster, --found the first of a new cluster, --peers with its name one of several"
         )
 
 

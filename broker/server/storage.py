@@ -100,7 +100,7 @@ class Storage:
         self._lock = lock_directory(directory)
         try:
             self.parts = Parts(directory)
-            if options.cluster is not None and not options.cluster.founds:
+            if options.cluster is not None and not (options.cluster.founds or options.cluster.joins):
                 must_not_found(self.parts)
             opened = partial(Journal.open, directory / "journal", options.journal, call_soon, on_journal_state, watch)
             if options.cluster is None:

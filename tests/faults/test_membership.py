@@ -269,7 +269,7 @@ async def test_a_disk_of_another_cluster_is_refused(fleet: Fleet) -> None:
     fleet.launch("x", "--cluster", fleet.at("x"))
     line = await fleet.refused("x")
     data = fleet.node("x").data_dir
-    assert f"{data} is empty (is its disk mounted?): clusterbroker join makes it" in line
+    assert f"{data} is empty (is its disk mounted?): clusterbroker join (or --join) makes it" in line
     assert [path.name for path in data.iterdir()] == ["lock"], "nothing was made"
     fleet.launch("x", "--cluster", fleet.at("x"), "--found")
     await fleet.ready("x")

@@ -139,6 +139,8 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ('peers = "a@h:1,node@h:1"', "peers ({file}): two members at h:1"),
         ('peers = "a@h,node@h:1"', "peers ({file}): 'h' is not HOST:PORT"),
         ('peers = "h:1,b@h:2"', "peers ({file}): 'h:1' is not NAME@HOST:PORT"),
+        ("join = true", "join ({file}): nobody could be asked: name members of the cluster by peers"),
+        ('advertised_cluster = "h"', "advertised_cluster ({file}): 'h' is not HOST:PORT"),
         ('name = "a b"', "name ({file}): string should match pattern"),
         ('[log]\nlevel = "loud"', "log.level ({file}): input should be 'debug'"),
         ("name = ", "--config {file}: not TOML"),

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CONTAINER = ROOT / "deploy" / "container" / "Containerfile"
 COMPOSE = ROOT / "deploy" / "compose" / "compose.yaml"
 KUBERNETES = ROOT / "deploy" / "kubernetes" / "clusterbroker.yaml"
+PAGE = ROOT / "docs" / "kubernetes.md"
 VARIABLES = {variable(name) for name in fields()}
 
 
@@ -195,6 +196,7 @@ def test_its_kinds_are_those_of_the_stable_apis(manifests: dict[str, Any]) -> No
         "Service/clusterbroker": "v1",
         "Service/clusterbroker-http": "v1",
         "Service/clusterbroker-nodes": "v1",
+        "NetworkPolicy/clusterbroker": "networking.k8s.io/v1",
         "PodDisruptionBudget/clusterbroker": "policy/v1",
         "StatefulSet/clusterbroker": "apps/v1",
     }
@@ -228,6 +230,55 @@ def test_each_pod_is_a_member(manifests: dict[str, Any], node_file: Path, monkey
         assert options.drain_ends_at_start, "the hook before a stop drains"
 
 
+def test_a_pod_beside_the_founders_joins_them(
+    manifests: dict[str, Any], node_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kubectl scale`: it founded a cluster of its own, was refused for ever, and its volume was spoilt."""
+    (node_file.parent / "password").touch(mode=0o600)
+    (node_file.parent / "password").write_text("secret")
+    node_file.write_text(node_file.read_text().replace("/etc/clusterbroker/secret/", f"{node_file.parent}/"))
+    for number in range(5):
+        name = f"clusterbroker-{number}"
+        with monkeypatch.context() as patch:
+            environment = {
+                entry["name"]: entry["value"].replace("$(POD_NAME)", name)
+                for entry in container_of(manifests)["env"]
+                if "value" in entry
+            }
+            configured(patch, image_environment() | environment, node_file)
+            cluster = load(node_file, {"name": name}).options().cluster
+        assert cluster is not None
+        founders = [where for peer, where, _ in cluster.peers if peer != name][:3]
+        assert (cluster.founds, cluster.joins) == ((True, ()) if number < 3 else (False, tuple(founders)))
+        own = next(where for peer, where, _ in cluster.peers if peer == name)
+        assert own == f"{name}.clusterbroker-nodes:5673", "the others can dial that, of a founder and of a newcomer"
+
+
+def test_only_nodes_reach_the_port_between_nodes(manifests: dict[str, Any]) -> None:
+    labels = manifests["StatefulSet/clusterbroker"]["spec"]["template"]["metadata"]["labels"]
+    spec = manifests["NetworkPolicy/clusterbroker"]["spec"]
+    assert (spec["podSelector"]["matchLabels"], spec["policyTypes"]) == (labels, ["Ingress"])
+    protocols = {port["name"]: port.get("protocol", "TCP") for port in container_of(manifests)["ports"]}
+    between, outside = spec["ingress"]
+    assert between["from"] == [{"podSelector": {"matchLabels": labels}}]
+    said = [{port["port"]: port["protocol"] for port in rule["ports"]} for rule in (between, outside)]
+    assert set(said[0]) == {"cluster", "beats"}
+    assert said[0] | said[1] == protocols, "each port is in one of them"
+
+
+def test_no_volume_goes_with_its_pod(manifests: dict[str, Any]) -> None:
+    """A pod that was scaled away without `leave` may hold the only copy of a queue."""
+    kept = manifests["StatefulSet/clusterbroker"]["spec"]["persistentVolumeClaimRetentionPolicy"]
+    assert kept == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+
+
+def test_commands_of_the_page_are_commands_of_ours() -> None:
+    said = re.findall(r"kubectl exec [\w-]+ -- clusterbroker ([^\n]*?)(?:   .*)?$", PAGE.read_text(), re.MULTILINE)
+    assert any(words.startswith("leave") for words in said)
+    for words in said:
+        checked(shlex.split(words))
+
+
 def test_ports_are_those_that_the_node_listens_at(
     manifests: dict[str, Any], node_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,7 +309,9 @@ def test_probes_and_hooks_are_commands_of_ours(manifests: dict[str, Any]) -> Non
     for program, *words in said.values():
         assert program == "clusterbroker"
         checked(words)
-    assert said["readinessProbe"] == ["clusterbroker", "health", "--in-sync"], "a rollout waits for copies"
+    assert said["readinessProbe"] == ["clusterbroker", "health", "--ready"], (
+        "a rollout waits for copies, clients do not"
+    )
     assert "--alive" in said["livenessProbe"], "who waits for a majority must not be started anew"
     assert said["preStop"] == ["clusterbroker", "drain", "--wait", "30"]
 

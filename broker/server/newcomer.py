@@ -1,0 +1,63 @@
+"""A start that joins: an empty data directory becomes that of a new member, by the node itself (waits).
+
+It is what `clusterbroker join` does before a start, for those who cannot give a command in between: a pod of a set that
+was scaled up. The members that the settings name are asked in turn, until one of them has an answer. While nobody can
+decide (they start as well, or have no majority) the node waits, and says for whom; a refusal that lasts ends it, for
+then waiting is of no use. A directory in which a node has lived is never joined again: who was forgotten would
+come back with it, and the cluster must not count on what it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.server.addresses import own_address
+from broker.server.awaiting import come
+from broker.server.catching_up import UNWANTED_S
+from broker.server.endings import Unstarted
+from broker.server.joining import Unanswered, Unjoined, newcomer
+from broker.server.raft_directory import is_empty
+from cluster.link.joining import JoinAsked
+
+if TYPE_CHECKING:
+    from broker.server.cluster_shell import ClusterShell
+    from broker.server.shell import NodeShell
+
+AGAIN_S: Final = 0.3
+TELL_S: Final = 5.0
+
+
+async def join_first(cluster: ClusterShell, shell: NodeShell, directory: Path) -> None:
+    """Returns when the locked directory belongs to a member, as one that is not empty does already. Raises Unstarted,
+    BadSecret, WrongIdentity, OSError, or what ended the node meanwhile."""
+    options = shell.options.cluster
+    if options is None or not options.joins or not is_empty(shell.storage.parts):
+        return
+    wish = JoinAsked(cluster.name, own_address(cluster.name, options.listen, options.peers, {}))
+    refused_s: float | None = None
+    said_s = shell.loop.time()
+    for to in cycle(options.joins):
+        asking = shell.loop.create_task(newcomer(directory, wish, to, options.secret_file))
+        try:
+            names = await come(asking, shell.ended)
+        except Unanswered as error:
+            refused_s, why = None, str(error)
+        except Unjoined as error:
+            # its former self may not be dead yet for the others, so one refusal is not the last word
+            now_s = shell.loop.time()
+            refused_s, why = now_s if refused_s is None else refused_s, str(error)
+            if now_s - refused_s >= UNWANTED_S:
+                raise Unstarted(f"to join was refused: {why}") from None
+        else:
+            cluster.say("joined", f"a member now, with {', '.join(names)}")
+            return
+        finally:
+            asking.cancel()
+        cluster.waits = f"for a member that lets it join ({why})"
+        if shell.loop.time() - said_s >= TELL_S:
+            said_s = shell.loop.time()
+            cluster.say("waits", cluster.waits)
+        await asyncio.sleep(AGAIN_S)

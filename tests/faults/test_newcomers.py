@@ -1,0 +1,59 @@
+"""A start that joins, as a pod does whose set was scaled up: real processes (operator b3)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import pytest
+
+from tests.faults.fleet import Fleet, until
+
+pytestmark = pytest.mark.timeout(120)
+BODIES = [b"%d" % number for number in range(50)]
+
+
+async def test_scaled_up_joins_and_scaled_down_leaves(fleet: Fleet) -> None:
+    """Every pod has the same file: its peers are the founders, `join` is set. Who is there before them waits."""
+    peers = fleet.peers("a")
+    words = ("--peers", peers, "--join", "--cluster", fleet.at("d"))
+    fleet.launch("d", *words)
+    await until(lambda: fleet.node("d").data_dir.joinpath("admin.sock").exists(), "d says for whom it waits")
+    waits = (await fleet.ask("d", "status"))["waits_for"]
+    assert waits == ["for its links"] or waits[0].startswith("for a member that lets it join (no member listens at")
+    fleet.launch("a", "--peers", peers, "--join")
+    await fleet.ready("a", "d")
+    code, out, err = await fleet.command("d", "health", "--ready", "--wait", "30")
+    assert (code, out) == (0, "serves clients"), err
+    await fleet.publish("a", "q", BODIES, arguments={"x-replicas": 2})
+    assert sorted(await fleet.members("a")) == ["a", "d"]
+
+    code, out, err = await fleet.command("d", "leave")
+    assert (code, out) == (0, "this node is a member no more"), err
+    process = fleet.node("d").process
+    assert process is not None
+    assert await asyncio.to_thread(process.wait, 20) == 0
+    # the container is started once more before the set is smaller: it must not come back with what it held
+    fleet.launch("d", *words)
+    assert "'d' is no member of this cluster" in await fleet.refused("d")
+    assert sorted(await fleet.members("a")) == ["a"]
+    # its volume was deleted, and the set is scaled up again
+    shutil.rmtree(fleet.node("d").data_dir)
+    fleet.launch("d", *words)
+    await fleet.ready("d")
+    assert sorted(await fleet.members("a")) == ["a", "d"]
+    assert await fleet.consume("d", "q", len(BODIES)) == BODIES
+
+
+@pytest.mark.matrix
+async def test_who_is_not_wanted_says_so_and_ends(fleet: Fleet) -> None:
+    fleet.launch("a", "--peers", fleet.peers("a"))
+    await fleet.ready("a")
+    fleet.launch("d", "--peers", fleet.peers("a"), "--cluster", fleet.at("d"))
+    line = await fleet.refused("d")
+    assert "is empty (is its disk mounted?): clusterbroker join (or --join) makes it" in line, line
+    fleet.secret.write_text("f" * 64)
+    fleet.launch("d", "--peers", fleet.peers("a"), "--join", "--cluster", fleet.at("d"))
+    line = await fleet.refused("d")
+    assert "to join was refused: " in line, line
+    assert "secret" in line, line
