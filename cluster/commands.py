@@ -259,6 +259,9 @@ class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
     that it would lose as well. Refused if nobody were left who may have all of a queue: a damaged copy is better."""
     log_id: str = ""
     """Of its wiring log: another one than before when that was lost; empty: the disk id."""
+    given_up_as: Incarnation = Incarnation(0)
+    """With `all_damaged`: what this incarnation gave up is damaged. If a later one has registered since, that one said
+    the same, and what is there now came afterwards, and counts. 0: it is damaged in any case."""
 
 
 class FailNode(Command, frozen=True, kw_only=True, tag="fail_node"):

@@ -90,7 +90,9 @@ class Membership(ClusterView):
         empty = bool(known.disk_id) and known.disk_id != command.disk_id
         if empty:
             self._check_old_disk(known, held)
-        damaged = {queue.queue_id for queue in held} if command.all_damaged else set(command.damaged)
+        damaged = set(command.damaged)
+        if command.all_damaged and (not command.given_up_as or known.incarnation <= command.given_up_as):
+            damaged = {queue.queue_id for queue in held}
         if command.spare_last:
             only = [q for q in held if q.queue_id in damaged and self.is_only_copy(q, known.name)]
             if only:

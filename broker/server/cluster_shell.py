@@ -27,7 +27,7 @@ from broker.server.addresses import dialable, own_address, remember, remembered
 from broker.server.awaiting import come
 from broker.server.catching_up import NOTHING, CatchingUp
 from broker.server.client import cut_off_slow
-from broker.server.damage import given_up, is_marked, unmark
+from broker.server.damage import given_up, given_up_as, is_marked, unmark
 from broker.server.endings import Restart, Unstarted
 from broker.server.handing_over import hand_over_all
 from broker.server.joining import Admission
@@ -221,6 +221,7 @@ class ClusterShell:
             address=self.address,
             amqp=self._options.advertised_amqp or dialable(amqp, self.address),
             all_damaged=is_marked(self._directory),
+            given_up_as=given_up_as(self._directory),
             log_id=self.raft.log_id,
         )
         applied = await self.ordered(command)

@@ -8,6 +8,11 @@
     rebuilt     the node registers with an empty journal, all its copies named as damaged once more (so that a crash in
                 between does no harm), and DIR/journal.lost goes. The owners sync the copies as they sync any other
 
+Between the moment in which that command is in the log and the one in which DIR/journal.lost goes, the copies may be in
+sync again, and the node may die. So the new journal knows which incarnation gave the copies up, and the command says
+it: if a later one has registered since, nothing is damaged any more (decision 035). A journal that is begun anew once
+more for the same mark does not know it.
+
 What was set aside is never deleted by a node: `clusterbroker journal` can look into it and export what is whole.
 """
 
@@ -20,9 +25,10 @@ from typing import Final
 from broker.server.endings import Restart
 from broker.server.identity import write_durably
 from broker.server.parts import DamagedDirectory, put_aside
+from cluster.commands import RegisterNode
 from cluster.entities import Queue
 from cluster.errors import queue_text
-from cluster.ids import NodeId
+from cluster.ids import Incarnation, NodeId
 from cluster.state import Applied
 from cluster.view import ClusterView
 from journal.errors import DamagedJournal
@@ -30,6 +36,7 @@ from journal.segments import sync_directory
 
 NAMES_MAX: Final = 5
 LOST: Final = "journal.lost"
+GIVEN_UP_AS: Final = "given up as incarnation "
 REBUILT: Final = "rebuilt"
 """In a journal that was begun behind one that was set aside, until its node has registered."""
 
@@ -55,25 +62,42 @@ def given_up(directory: Path, damage: DamagedJournal, applied: Applied, map_: Cl
             f"{damage}. Of {len(only)} queues this may be the only copy, so it is not rebuilt from others: "
             f"{names_of(only) or applied.error.text}. See docs/operating-a-cluster.md, 'A damaged journal'"
         )
-    mark(directory, str(damage))
+    assert isinstance(applied.command, RegisterNode), "it was asked for by registering"
+    mark(directory, str(damage), applied.command.incarnation)
     return Restart("its journal is damaged: it is set aside, and the copies are rebuilt from the other members'")
 
 
-def mark(directory: Path, why: str) -> None:
+def mark(directory: Path, why: str, incarnation: int) -> None:
     """The journal in this directory is lost, from the next start on, also when it was rebuilt before: a crash may have
-    left it marked as such, and it would never be set aside."""
+    left it marked as such, and it would never be set aside. `incarnation`: the one that gave its copies up."""
     (directory / "journal" / REBUILT).unlink(missing_ok=True)
-    write_durably(directory / LOST, why + "\n")
+    write_durably(directory / LOST, f"{why}\n{GIVEN_UP_AS}{incarnation}\n")
+
+
+def given_up_as(directory: Path) -> Incarnation:
+    """The incarnation that gave up what the journal here replaces; 0: that is not known."""
+    return _number_in(directory / "journal" / REBUILT)
+
+
+def _number_in(mark: Path) -> Incarnation:
+    try:
+        last = mark.read_text(errors="replace").splitlines()[-1:]
+    except FileNotFoundError:
+        return Incarnation(0)
+    number = "".join(last).removeprefix(GIVEN_UP_AS)
+    return Incarnation(int(number) if number.isdecimal() else 0)
 
 
 def set_aside(directory: Path) -> Path | None:
     """Begins a journal anew if it is marked as lost; where the old one is now, if there was one. Raises OSError."""
     journal = directory / "journal"
-    if not is_marked(directory) or (journal / REBUILT).exists():
-        return None
-    there = journal.exists() or journal.is_symlink()
-    aside = put_aside(journal) if there else None
-    _begin_rebuilt(directory)
+    aside = None
+    if is_marked(directory) and not (journal / REBUILT).exists():
+        there = journal.exists() or journal.is_symlink()
+        aside = put_aside(journal) if there else None
+        _begin_rebuilt(directory)
+    if _number_in(directory / LOST):
+        write_durably(directory / LOST, f"{journal} is begun anew\n")
     return aside
 
 
@@ -81,7 +105,8 @@ def _begin_rebuilt(directory: Path) -> None:
     """An empty journal, known as such: a crash before the node has registered must not set it aside again."""
     fresh = directory / "journal.new"
     fresh.mkdir(mode=0o750, exist_ok=True)
-    write_durably(fresh / REBUILT, "its copies come from the other members\n")
+    number = _number_in(directory / LOST)
+    write_durably(fresh / REBUILT, f"its copies come from the other members\n{GIVEN_UP_AS}{number}\n")
     fresh.rename(directory / "journal")
     sync_directory(directory)
 

@@ -154,8 +154,9 @@ class Storage:
                 raise DamagedJournal(directory, "", None, what)
         self._look(directory / "index")
         self.journal = opened()
-        what = parts.trouble(JOURNAL, Found(True, self.journal.index.stamp))
-        if what is not None and not lost:
+        stamp = self.journal.index.stamp
+        what = parts.trouble(JOURNAL, Found(True, stamp))
+        if what is not None and not (lost and stamp is None):
             self.journal.close()
             self.journal = None
             raise DamagedJournal(directory, "", None, what)

@@ -33,9 +33,12 @@ class Directory:
         self.listed: dict[str, Listed] = {}
         self.marked = False
         """Its journal is lost, and the cluster may not know it yet."""
+        self.given_up_as = 0
+        """The incarnation that gave it up, as the journal in its place knows it."""
         self.copies: list[SimJournal] = []
         """The journal at the ends of earlier starts, oldest first."""
         self._made = 0
+        self._rebuilt = False
 
     def keep_copy(self, journal: SimJournal) -> None:
         """A start has ended."""
@@ -70,12 +73,25 @@ class Directory:
         """It is open and stamped."""
         self._list(RAFT, Stamp(self.disk_id, log_id, self.number))
 
+    def give_up(self, incarnation: int) -> None:
+        """Nothing of the journal counts any more, and another one is begun."""
+        self.marked, self.given_up_as, self._rebuilt = True, incarnation, False
+
+    def registered(self) -> None:
+        """The cluster knows it."""
+        self.marked = False
+
     def journal_is_whole(self, journal: SimJournal) -> bool:
+        if self.marked and journal.stamp is None:
+            if self._rebuilt:
+                self.given_up_as = 0  # what was begun anew is gone as well, and known to be lost by its mark
+            return True
         found = Found(True, journal.stamp) if journal.stamp is not None else NOTHING
-        return self.marked or self._remedy(JOURNAL, found) is Remedy.USE
+        return self._remedy(JOURNAL, found) is Remedy.USE
 
     def bind_journal(self, journal: SimJournal) -> None:
         """What was read is what this node goes on with."""
+        self._rebuilt = self.marked
         part_id = self._fresh_id() if journal.stamp is None else journal.stamp.part_id
         journal.stamp = Stamp(self.disk_id, part_id, self.number)
         self._list(JOURNAL, journal.stamp)

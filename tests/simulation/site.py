@@ -308,7 +308,8 @@ class Site:
             self._give_up_copies()
         elif applied.error is None:
             self.world.schedule.counts["given up copies"] += 1
-            self.directory.marked = True
+            assert isinstance(applied.command, c.RegisterNode), "so it was asked for"
+            self.directory.give_up(applied.command.incarnation)
             self._replace_journal(self._empty_journal(), None)
             self.world.schedule.after(0, self.do, self.life, self.begin_again)
         else:
@@ -325,11 +326,13 @@ class Site:
         self.journal = right
         self.world.schedule.after(1.0, self.start)
 
-    def _registration(self, incarnation: int, all_damaged: bool, spare_last: bool = False) -> c.RegisterNode:
+    def _registration(
+        self, incarnation: int, all_damaged: bool, spare_last: bool = False, given_up_as: int = 0
+    ) -> c.RegisterNode:
         return c.RegisterNode(
             node=NodeId(self.name), disk_id=self.disk_id, incarnation=Incarnation(incarnation),
             address=f"{self.name}:1", amqp=(f"amqp://{self.name}",), all_damaged=all_damaged, spare_last=spare_last,
-            log_id=self.wiring.log_id,
+            log_id=self.wiring.log_id, given_up_as=Incarnation(given_up_as),
         )  # fmt: skip
 
     def pause(self, span_s: float, machine: bool = False) -> None:
@@ -488,11 +491,13 @@ class Site:
         part.linked(self.name, 0)
         for peer, session in self.data_links.items():
             part.linked(peer, session)
-        self.wiring.propose(self._registration(self.incarnation, self.directory.marked), self._registered)
+        marked, given_up_as = self.directory.marked, self.directory.given_up_as
+        command = self._registration(self.incarnation, marked, given_up_as=given_up_as if marked else 0)
+        self.wiring.propose(command, self._registered)
 
     def _registered(self, applied: Applied) -> None:
         if applied.error is None:
-            self.directory.marked = False
+            self.directory.registered()
 
     # -- time
 

@@ -49,6 +49,7 @@ class ClusterWorld:
         *,
         all_damaged: bool = False,
         spare_last: bool = False,
+        given_up_as: int = 0,
     ) -> Any:
         """The member's process starts: on the disk that it had, unless another one is named."""
         return self.do(
@@ -61,6 +62,7 @@ class ClusterWorld:
                 damaged=tuple(QueueId(queue_id) for queue_id in damaged),
                 all_damaged=all_damaged,
                 spare_last=spare_last,
+                given_up_as=Incarnation(given_up_as),
             )
         )
 

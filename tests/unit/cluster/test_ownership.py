@@ -248,6 +248,24 @@ def test_who_gives_up_its_copies_gets_no_queues_before_it_has_begun_again() -> N
     assert world.queue("newer").owner is not None
 
 
+def test_what_was_given_up_is_given_up_once() -> None:
+    """The node died before it had heard that its registration was applied, but not before its copies were made anew;
+    then the others died. Before, its next registration struck off what it had, which nobody else had."""
+    world = ClusterWorld("ab")
+    world.declare("q", x={"min_in_sync": 1})
+    world.register("b", all_damaged=True, spare_last=True)
+    given_up_as = world.member("b").incarnation
+    world.register("b", all_damaged=True, given_up_as=given_up_as)
+    assert world.sets("q") == ("a", "a", "")
+    world.in_sync("q", "ab")
+    world.fail("a")
+    assert world.sets("q") == ("b", "b", "")
+    world.register("b", all_damaged=True, given_up_as=given_up_as)
+    assert world.sets("q") == ("b", "b", "")
+    world.register("b", all_damaged=True, given_up_as=world.member("b").incarnation)
+    assert world.sets("q")[1] == "", "what is damaged anew is"
+
+
 def test_a_damaged_replica_that_may_be_the_last_is_not_given_up() -> None:
     world = ClusterWorld()
     queue = world.declare("q")
