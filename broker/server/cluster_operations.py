@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.node.requests import HandOver
+from broker.server.goodbye import turn_clients_away
 from broker.server.leaving import LEAVE_MAX_S, LEAVE_S, about_loss, leave, need_somebody_else, progress
 from broker.server.operations import Facts, Refused
 from cluster import commands as c
@@ -251,7 +252,7 @@ async def _drain(shell: NodeShell, asked: Facts) -> Facts:
     need_somebody_else(shell)
     await _order_drained(cluster, True)
     moved, left = await cluster.hand_over_all(DRAIN_S, thoroughly=True)
-    shell.turn_clients_away()
+    await turn_clients_away(shell)
     return {"moved": moved, "left": left}
 
 

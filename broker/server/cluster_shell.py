@@ -233,7 +233,7 @@ class ClusterShell:
             self.say("rebuilds", f"{copies} copies from other members; the damaged journal is {aside}")
         unmark(self._directory)
         if self.draining:
-            self._shell.turn_clients_away()
+            node.turns_away = True
         if awaited := waits_for(self.raft.map):
             names = ", ".join(f"{name} ({count} queues)" for name, count in awaited.items())
             self.say("waits", f"queues have no owner, for only these may have all their messages: {names}", "warning")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from broker.server.goodbye import turn_clients_away
 from broker.server.operations import Facts, Refused
 from cluster import commands as c
 from cluster.entities import Member
@@ -78,7 +79,7 @@ async def leave(shell: NodeShell, cluster: ClusterShell, timeout_s: float, force
         if short and not force:
             await _stay(cluster, before)
             raise Refused(_about_copies(cluster.name, short))
-        shell.turn_clients_away()
+        await turn_clients_away(shell)
         applied = await _forgotten(shell, cluster, accept_loss, bool(short))
         if applied.error is None:
             break

@@ -28,7 +28,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from broker.node.core import Group, Load, Node
-from broker.node.elsewhere import DRAINED, moving_text
+from broker.node.elsewhere import moving_text
 from broker.queues.patience import PATIENCE_MS
 from broker.server.admin import AdminSocket
 from broker.server.alarms import Alarms
@@ -38,6 +38,7 @@ from broker.server.client import Client, ReceiveBuffer, peer_name
 from broker.server.clock import Clock
 from broker.server.copy_forward import CopyForward
 from broker.server.endings import Restart
+from broker.server.goodbye import say_goodbye
 from broker.server.held import Held
 from broker.server.imports import Imports
 from broker.server.listener import Listener, peer_identity, tls_context
@@ -49,7 +50,6 @@ from broker.server.storage import Storage
 from broker.server.tracing import begin_spans
 from broker.server.upkeep import Upkeep
 from broker.session.connection import Connection, TrustedConnection
-from broker.session.state import State
 from cluster.state import Applied
 from journal.errors import DamagedJournal, JournalFailed
 from journal.record import DamagedRecord, Message
@@ -210,8 +210,8 @@ class NodeShell:
             listener.close()
         failed = self.ended.done()
         if not failed:
-            for connection in tuple(self.node.connections.values()):
-                connection.force_close(self._elsewhere("broker forced connection closure with reason 'shutdown'"))
+            why = self._elsewhere("broker forced connection closure with reason 'shutdown'")
+            await say_goodbye(self, self.node.connections.values(), why)
             self.run_turn()
             await self._wait(lambda: not self.clients, self.options.stop_grace_s)
         for client in tuple(self.clients.values()):
@@ -277,15 +277,6 @@ class NodeShell:
                 connection.out.take()
                 connection.force_close(self._elsewhere(why))
                 client.flush(connection, self.clock.now_ms())
-
-    def turn_clients_away(self) -> None:
-        """This node drains: those who are here are asked to go, others may not come in. The management API's are none
-        of them: any member answers for all."""
-        self.node.turns_away = True
-        for connection in tuple(self.node.connections.values()):
-            if connection.state is State.OPEN and not connection.trusted:
-                connection.force_close(self._elsewhere(DRAINED))
-        self.schedule()
 
     def _elsewhere(self, why: str) -> str:
         return moving_text(why, self.node.map, self.options.node.name)
@@ -377,14 +368,14 @@ class NodeShell:
                 checks, node.checks = node.checks, []
                 self.logins.answer(checks)
             self._persist()
-            if node.sending and self._may_speak:
+            if node.sending and self.may_speak:
                 self._send(now_ms)
             if self.cluster is not None:
                 self.cluster.exchange()
         except Exception as error:
             self.fail(error)
             return
-        if node.busy or node.proposals or (node.sending and self._may_speak):
+        if node.busy or node.proposals or (node.sending and self.may_speak):
             self.schedule()
         wake_ms = node.next_wake_ms
         if wake_ms != self._wake_ms:
@@ -397,7 +388,8 @@ class NodeShell:
         return self.node.at_rest and self.node.next_wake_ms == self._wake_ms
 
     @property
-    def _may_speak(self) -> bool:
+    def may_speak(self) -> bool:
+        """Whether something may be written to clients at this moment."""
         return self.cluster is None or self.cluster.may_speak()
 
     def lease_changed(self) -> None:

@@ -81,9 +81,9 @@ class Connection:
     __slots__ = (
         "_blocked_told", "_closed_at_ms", "_congested", "_held", "_last_heard_ms", "_last_sent_ms",
         "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
-        "divided", "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "loopback", "mechanism", "node",
-        "opened_at_ms", "out", "parked_bytes", "partial_bytes", "paused_since_ms", "peer", "peer_identity", "publishes",
-        "reading", "rest", "rights", "state", "topic_authorization", "until", "until_ms", "user", "vhost",
+        "dismissed", "divided", "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "loopback", "mechanism",
+        "node", "opened_at_ms", "out", "parked_bytes", "partial_bytes", "paused_since_ms", "peer", "peer_identity",
+        "publishes", "reading", "rest", "rights", "state", "topic_authorization", "until", "until_ms", "user", "vhost",
     )  # fmt: skip
 
     def __init__(self, node: Node, peer: str, loopback: bool, now_ms: int, peer_identity: str | None = None) -> None:
@@ -98,6 +98,7 @@ class Connection:
         self.out = OutBuffer(FRAME_MIN_BYTES)
         self.channels: dict[int, Channel] = {}
         self.reading = True
+        self.dismissed = False  # nothing more is taken from it, for it will be told to go (`farewell`)
         self.ending: str | None = None
         self.user = ""
         self.rights: Rights = AccountRights(node.map, "")
@@ -517,9 +518,8 @@ class Connection:
 
         Without a majority nobody is: what a client says would be carried out by wiring that may be of the past.
         """
-        blocked = MINORITY in self.node.alarms or (
-            self.publishes and (bool(self._alarms) or self.node.throttled or bool(self._congested))
-        )
+        full = self.publishes and (bool(self._alarms) or self.node.throttled or bool(self._congested))
+        blocked = full or self.dismissed or MINORITY in self.node.alarms
         reading = (
             not (blocked and self.state is State.OPEN)
             and self.state is not State.CHECKING

@@ -19,6 +19,7 @@ from broker.cli.sample import variable
 from broker.config import ENVIRONMENT_PREFIX, NodeConfig, fields, load
 from broker.http.sessions import LIFE_MS
 from broker.server.cluster_operations import DRAIN_S
+from broker.server.goodbye import PATIENCE_S
 from broker.server.shell import GOODBYE_S, HAND_OVER_S
 from broker.server.storage import SETTLE_S
 from tests.unit.deploy.commands import checked
@@ -326,7 +327,9 @@ def test_probes_leave_the_command_its_time(manifests: dict[str, Any]) -> None:
 def test_a_pod_has_the_time_to_drain_and_stop(manifests: dict[str, Any], node_file: Path) -> None:
     config = load(node_file, {"name": "clusterbroker-0"})
     waits_s = checked(dict(commands(container_of(manifests)))["preStop"][1:]).params["wait"]
-    needed_s = waits_s + DRAIN_S + HAND_OVER_S + config.stop_grace_s + 1 + SETTLE_S + GOODBYE_S
+    needed_s = (
+        waits_s + DRAIN_S + PATIENCE_S + HAND_OVER_S + PATIENCE_S + config.stop_grace_s + 1 + SETTLE_S + GOODBYE_S
+    )
     assert pod_of(manifests)["terminationGracePeriodSeconds"] > needed_s
 
 

@@ -17,6 +17,7 @@ from broker.management.amqp_deeds import ACTS, Call, properties_of, refused
 from broker.management.errors import Refused
 from broker.management.mirror import Mirror
 from broker.server.alarms import AlarmOptions
+from broker.server.goodbye import turn_clients_away
 from broker.server.listener import Address
 from broker.server.log import NodeLog
 from broker.server.options import ServerOptions
@@ -228,7 +229,7 @@ async def test_what_cannot_be_done(served: Served, method: str, path: str, body:
 
 
 async def test_a_drained_node_answers_for_the_others(served: Served) -> None:
-    served.shell.turn_clients_away()
+    await turn_clients_away(served.shell)
     assert (await served.ask("PUT", "/api/queues/%2F/q", {})).status_code == 201
     assert (await served.publish("q")).json() == {"routed": True}
 

@@ -1,0 +1,52 @@
+"""Clients are asked to go elsewhere: when a node drains, leaves or stops (waits).
+
+Who is owed nothing goes at once. Who waits for confirms is not read any more, and goes when it has them, or when
+PATIENCE_S are over: a queue that lacks copies may confirm nothing for hours. A node that may not speak has nothing to
+wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from broker.node.elsewhere import DRAINED, moving_text
+from broker.session.connection import Connection
+from broker.session.farewell import dismiss, owes
+from broker.session.state import State
+
+if TYPE_CHECKING:
+    from broker.server.shell import NodeShell
+
+PATIENCE_S: Final = 3.0
+LOOK_S: Final = 0.005
+
+
+async def turn_clients_away(shell: NodeShell) -> None:
+    """This node drains: those who are here are asked to go, others may not come in. The management API's are none of
+    them: any member answers for all."""
+    node = shell.node
+    node.turns_away = True
+    here = [one for one in node.connections.values() if one.state is State.OPEN and not one.trusted]
+    await say_goodbye(shell, here, moving_text(DRAINED, node.map, node.options.name))
+
+
+async def say_goodbye(shell: NodeShell, connections: Iterable[Connection], text: str) -> None:
+    """Returns when all of them have been told (320): their close-ok has not come yet."""
+    end_s = shell.loop.time() + PATIENCE_S
+    waiting = list(connections)
+    for connection in waiting:
+        dismiss(connection)
+    while waiting and not shell.ended.done():
+        late = not shell.may_speak or shell.loop.time() >= end_s
+        owed = []
+        for connection in waiting:
+            if not late and owes(connection):
+                owed.append(connection)
+            else:
+                connection.force_close(text)
+        waiting = owed
+        shell.schedule()
+        if waiting:
+            await asyncio.sleep(LOOK_S)
