@@ -251,7 +251,8 @@ class RegisterNode(Command, frozen=True, kw_only=True, tag="register_node"):
     address: str
     amqp: tuple[str, ...] = ()
     damaged: tuple[QueueId, ...] = ()
-    """Queues whose replica at this node has lost records: it does not count before it has caught up."""
+    """Queues whose replica at this node has lost records: it begins anew, empty, when this is applied, and does not
+    count before it has caught up; but for those of which nobody else may have all."""
     all_damaged: bool = False
     """So it is with every replica at this node, however many there are when the command is applied."""
     spare_last: bool = False

@@ -114,11 +114,15 @@ class Membership(ClusterView):
         for queue in self._held(member.name):
             terms = self.terms(queue)
             after = queue
-            if empty or terms.memory or queue.queue_id in damaged:
+            # what is named begins anew only where others may have all; of an only copy what can be read is all there is
+            hurt = queue.queue_id in damaged and (command.all_damaged or not self.is_only_copy(queue, member.name))
+            if empty or terms.memory or hurt:
                 after = ownership.lost(after, member.name)
             if queue.owner == member.name or queue.owner is None:
                 after = ownership.elected(after, terms, self._members.get, self._members.owned)
-            self._replace(queue, after, terms, log)
+            after = self._replace(queue, after, terms, log)
+            if hurt and not command.all_damaged:
+                log.append(told.CopyLost(after, member.name))
         return member
 
     def _check_disk(self, command: c.RegisterNode) -> None:

@@ -25,10 +25,10 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import lmdb
 import msgspec
@@ -53,6 +53,8 @@ LAST = 2**64 - 1
 
 Run = tuple[int, int, bytes]
 """queue id, first seq, entries; b"" for "there is no such run any more"."""
+
+OnHurt = Callable[[DamagedJournal], object] | None
 
 
 class Index:
@@ -233,24 +235,38 @@ class Index:
             self._put_format(txn)
         self.summed = True
 
-    def prove(self, sums: Sums) -> None:
-        """`sums` are those of all that was read. Raises DamagedJournal."""
+    def prove(self, sums: Sums, hurt: OnHurt = None) -> None:
+        """`sums` are those of all that was read. Raises DamagedJournal; with `hurt`, what is a queue's goes there."""
         if not self.summed:
             return
+        told = self._raised if hurt is None else hurt
         assert self._sums is not None, "an index with sums has a place for them"
         left = set(sums.by_queue)
         with self._read(self._sums) as txn, txn.cursor() as cursor:
             for key, value in cursor:
-                payload = self._verified(key, value)
-                if (len(key), len(payload)) != (META_KEY.size, SUM_BYTES):
+                if len(key) != META_KEY.size:
                     raise self.damaged(f"key {key.hex()} is no sum")
                 queue_id = META_KEY.unpack(key)[0]
-                stored, found = unpacked_sum(payload), sums.of(queue_id)
                 left.discard(queue_id)
+                try:
+                    stored, found = self._sum_of(key, value), sums.of(queue_id)
+                except DamagedJournal as damage:
+                    told(damage)
+                    continue
                 if stored != found:
-                    raise self.damaged(self._difference(stored, found), queue_id)
-        if left:
-            raise self.damaged(self._difference(NONE, sums.of(min(left))), min(left))
+                    told(self.damaged(self._difference(stored, found), queue_id))
+        for queue_id in sorted(left):
+            told(self.damaged(self._difference(NONE, sums.of(queue_id)), queue_id))
+
+    @staticmethod
+    def _raised(damage: DamagedJournal) -> NoReturn:
+        raise damage
+
+    def _sum_of(self, key: bytes, value: bytes) -> Sum:
+        payload = self._verified(key, value)
+        if len(payload) != SUM_BYTES:
+            raise self.damaged(f"key {key.hex()} is no sum", META_KEY.unpack(key)[0])
+        return unpacked_sum(payload)
 
     @staticmethod
     def _difference(stored: Sum, found: Sum) -> str:
@@ -268,10 +284,16 @@ class Index:
             txn.delete(first, db=self._sums)
 
     def scan(
-        self, start: bytes = b"", slice_length: int = 256, last: bytes = b"", sums: Sums | None = None
+        self,
+        start: bytes = b"",
+        slice_length: int = 256,
+        last: bytes = b"",
+        sums: Sums | None = None,
+        hurt: OnHurt = None,
     ) -> Iterator[tuple[bytes, bytes]]:
         """(key, meta or entries) of database "queues" from `start` on, up to `last` if that is not empty, in key order,
-        verified; a slice a transaction. What is read is added to `sums`."""
+        verified; a slice a transaction. What is read is added to `sums`. With `hurt`, a value that is damaged and says
+        whose it is goes there, and is passed over."""
         while True:
             slice_: list[tuple[bytes, bytes]] = []
             with self._read(self._queues) as txn, txn.cursor() as cursor:
@@ -283,21 +305,32 @@ class Index:
                         if len(slice_) == slice_length:
                             break
             for key, value in slice_:
-                payload = self._verified(key, value)
-                if len(key) == RUN_KEY.size:
-                    try:
-                        payload = unpack_run(payload)
-                    except ValueError as error:
-                        owner = META_KEY.unpack_from(key)[0]
-                        raise self.damaged(f"the run of key {key.hex()}: {error}", owner) from error
-                elif len(key) != META_KEY.size:
-                    raise self.damaged(f"key {key.hex()} belongs to nothing")
+                try:
+                    payload = self._proved(key, value)
+                except DamagedJournal as damage:
+                    if hurt is None or damage.queue_id is None:
+                        raise
+                    hurt(damage)
+                    continue
                 if sums is not None:
                     sums.add(key, value)
                 yield key, payload
             if len(slice_) < slice_length:
                 return
             start = slice_[-1][0] + b"\0"
+
+    def _proved(self, key: bytes, value: bytes) -> bytes:
+        """A meta, or a run's entries. Raises DamagedJournal."""
+        payload = self._verified(key, value)
+        if len(key) == RUN_KEY.size:
+            try:
+                return unpack_run(payload)
+            except ValueError as error:
+                owner = META_KEY.unpack_from(key)[0]
+                raise self.damaged(f"the run of key {key.hex()}: {error}", owner) from error
+        if len(key) != META_KEY.size:
+            raise self.damaged(f"key {key.hex()} belongs to nothing")
+        return payload
 
     def metas(self) -> Iterator[tuple[int, dict[str, Any]]]:
         for key, payload in self.scan():

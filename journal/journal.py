@@ -35,6 +35,7 @@ from journal.reader import Reader, Wanted
 from journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
 from journal.recovery import RecoverySink, load_index, replay_tail, settle_end, start_of_tail
 from journal.replay import Tail
+from journal.salvage import Care
 from journal.scrub import Piece, scrub_piece
 from journal.segments import START, Position, Segments
 from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
@@ -132,16 +133,19 @@ class Journal:
             raise
         return cls(directory, options, notify, on_state, watch, lock, index)
 
-    def recover(self, sink: RecoverySink, settled: Callable[[], object] = lambda: None) -> Tail:
+    def recover(
+        self, sink: RecoverySink, settled: Callable[[], object] = lambda: None, care: Care | None = None
+    ) -> Tail:
         """Tells `sink` everything that is remembered; afterwards the journal takes groups. Blocks.
 
         The sink adds what it keeps to `use`. `settled()` is called when all is read, sound and durable, and before
-        anybody takes space of the disk. Raises DamagedJournal, having changed nothing, and what `settled` raises.
+        anybody takes space of the disk. Damage that names its queue goes to `care`, if there is one (salvage.py).
+        Raises DamagedJournal, having changed nothing, and what `settled` raises.
         """
         assert self._writer is None, "a journal is recovered once"
         start = start_of_tail(self.index, self._segments)
-        sums = load_index(self.index, self._segments, sink, self._streams)
-        tail = replay_tail(self._segments, start, sink)
+        sums = load_index(self.index, self._segments, sink, self._streams, start, care)
+        tail = replay_tail(self._segments, start, sink, care)
         settle_end(self._segments, start, tail)
         if not self.index.summed:
             self.index.keep_sums(sums)

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
+from journal.errors import DamagedJournal
 from journal.index import META_KEY, RUN_KEY, Index
 from journal.layout import CUT, DEAD, ENQ, EPO, PRD, REQ, RSV, RUN_ENTRY, SET
 from journal.record import Record, checksum
 from journal.replay import Tail, first_head, replay
-from journal.segments import START, Position, Segments, sync_directory
+from journal.salvage import Care, HurtRecord, fold_again, group_beside
+from journal.segments import START, Position, SegmentFile, Segments, sync_directory
 from journal.stream_catalogue import StreamFile
 from journal.stream_files import StreamFiles
 from journal.sums import Sums
@@ -55,41 +58,115 @@ class RecoverySink(Protocol):
     def began(self, queue_id: int, epoch: int, first_seq: int) -> object: ...
 
 
-def load_index(index: Index, segments: Segments, sink: RecoverySink, streams: StreamFiles | None = None) -> Sums:
+def load_index(
+    index: Index,
+    segments: Segments,
+    sink: RecoverySink,
+    streams: StreamFiles | None = None,
+    start: Position = START,
+    care: Care | None = None,
+) -> Sums:
     """The sums of what was read. Raises DamagedJournal also for values that are missing or not the last, for a run that
-    points into a segment that is not there, and for a stream's file."""
+    points into a segment that is not there, and for a stream's file; with `care`, only for what is no queue's. Then
+    queues of which the index is wrong are folded anew from the log up to `start`."""
     sums = Sums()
     catalogues: dict[int, list[StreamFile]] = {}
-    present = set(segments.numbers())
+    missing = _Missing(segments)
+    lost: dict[int, DamagedJournal] = {}
+
+    def told(damage: DamagedJournal) -> None:
+        assert damage.queue_id is not None, "what is no queue's is raised"
+        lost.setdefault(damage.queue_id, damage)
+
+    hurt = None if care is None else told
     runs = 0
-    for key, payload in index.scan(sums=sums):
+    for key, payload in index.scan(sums=sums, hurt=hurt):
         if len(key) == RUN_KEY.size:
             runs += 1
             if runs % RUNS_MAPPED_MAX == 0:
                 index.reopen()
             queue_id, first_seq = RUN_KEY.unpack(key)
-            if not present.issuperset(memoryview(payload).cast("I")[1::RUN_WORDS]):
-                gone = set(memoryview(payload).cast("I")[1::RUN_WORDS]) - present
-                raise segments.damaged(
-                    min(gone), None, f"the file is gone, but messages from seq {first_seq} on are in it", queue_id
-                )
+            damage = missing.of(queue_id, first_seq, payload)
+            if damage is not None and care is None:
+                raise damage
             sink.run(queue_id, first_seq, payload)
         else:
             queue_id, meta = META_KEY.unpack(key)[0], msgspec.msgpack.decode(payload)
             if meta.get("files"):
                 catalogues[queue_id] = [StreamFile.of_entry(entry) for entry in meta["files"]]
             sink.meta(queue_id, meta)
-    index.prove(sums)
+    index.prove(sums, hurt)
     index.reopen()
+    unreadable: set[int] = set()
+    if care is not None:
+        missing.told(care)
+        unreadable = lost.keys() & {*catalogues, *(() if streams is None else streams.queues())}
+        for queue_id in sorted(unreadable):
+            care.unreadable(lost.pop(queue_id))
+            catalogues.pop(queue_id, None)
+        if lost:
+            whats = {queue_id: f"{damage.file}: {damage.what}" for queue_id, damage in lost.items()}
+            fold_again(whats, index, segments, start, sink, care)
     if streams is not None:
-        streams.sweep(catalogues)
+        streams.sweep(catalogues, None if care is None else care.hurt, unreadable)
     return sums
 
 
-def replay_tail(segments: Segments, start: Position, sink: RecoverySink) -> Tail:
-    """Raises DamagedJournal."""
+class _Missing:
+    """Segments that the index points into and that are gone."""
 
-    return replay(segments, start, lambda segment, records: tell(sink, segment, records))
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        self._present = set(segments.numbers())
+        self._some_there = False
+        self._found: dict[int, tuple[DamagedJournal, list[int]]] = {}
+
+    def of(self, queue_id: int, first_seq: int, entries: bytes) -> DamagedJournal | None:
+        """What is wrong with this run."""
+        in_segments = memoryview(entries).cast("I")[1::RUN_WORDS]
+        if self._present.issuperset(in_segments):
+            self._some_there = True
+            return None
+        gone = set(in_segments) - self._present
+        self._some_there = self._some_there or not gone.issuperset(in_segments)
+        damage = self._segments.damaged(
+            min(gone), None, f"the file is gone, but messages from seq {first_seq} on are in it", queue_id
+        )
+        seqs = self._found.setdefault(queue_id, (damage, []))[1]
+        seqs.extend(first_seq + low for low, _, _, _, segment, *_ in RUN_ENTRY.iter_unpack(entries) if segment in gone)
+        return damage
+
+    def told(self, care: Care) -> None:
+        """Raises DamagedJournal when no segment that the index knows is there: that is no queue's affair."""
+        for queue_id, (damage, seqs) in self._found.items():
+            if not self._some_there:
+                raise damage
+            care.hurt(queue_id, f"{damage.file}: {damage.what}", seqs)
+
+
+def replay_tail(segments: Segments, start: Position, sink: RecoverySink, care: Care | None = None) -> Tail:
+    """Raises DamagedJournal; with `care`, not for single records whose head says whose they are."""
+    beside = None if care is None else partial(_beside, segments, sink, care)
+    return replay(segments, start, lambda segment, records: tell(sink, segment, records), beside)
+
+
+def _beside(segments: Segments, sink: RecoverySink, care: Care, segment: int, file: SegmentFile, at: int) -> int:
+    """Tells what can be read of a group that has a damaged record; how long it is, 0: it is another kind of damage."""
+    found = group_beside(file, at)
+    if found is None:
+        return 0
+    head, records = found
+    if any(isinstance(one, HurtRecord) and not care.knows(one.record.queue_id) for one in records):
+        return 0
+    for one in records:
+        record = one.record if isinstance(one, HurtRecord) else one
+        is_message = record.kind == ENQ
+        if isinstance(one, HurtRecord):
+            where = f"{segments.path(segment)} at byte {record.offset}: {one.what}"
+            care.hurt(record.queue_id, where, (record.seq,) if is_message else ())
+        if is_message or not isinstance(one, HurtRecord):
+            tell(sink, segment, (record,))
+    return head.length
 
 
 def tell(sink: RecoverySink, segment: int, records: Iterable[Record]) -> None:

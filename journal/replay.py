@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from journal.errors import DamagedJournal
 from journal.layout import GROUP_HEADER, GROUP_HEADER_BYTES, MAGIC, WINDOW_SHIFT
 from journal.record import DamagedRecord, Record, checksum, scan_group
 from journal.segments import Position, SegmentFile, Segments
@@ -61,8 +62,14 @@ def group_at(file: SegmentFile, at: int) -> tuple[int, int, list[Record]]:
     return scan_group(data, at - base, base)
 
 
-def replay(segments: Segments, start: Position, visit: Callable[[int, list[Record]], None]) -> Tail:
-    """Hands every group after `start` to `visit(segment, records)`, in order.
+Beside = Callable[[int, SegmentFile, int], int]
+
+
+def replay(
+    segments: Segments, start: Position, visit: Callable[[int, list[Record]], None], beside: Beside | None = None
+) -> Tail:
+    """Hands every group after `start` to `visit(segment, records)`, in order. A group that was durable and has a
+    damaged record goes to `beside(segment, file, offset)`, which returns its length, or 0: it is the journal's damage.
 
     Raises DamagedJournal, possibly after some visits; the caller throws away what it built from them.
     """
@@ -81,7 +88,11 @@ def replay(segments: Segments, start: Position, visit: Callable[[int, list[Recor
                     found, length, records = group_at(file, offset)
                 except DamagedRecord as damage:
                     why = f"group {lsn + 1}: {damage}"
-                    break
+                    length = _passed(segments, file, Position(segment, offset, lsn), why, beside)
+                    if not length:
+                        break
+                    offset, lsn, groups = offset + length, lsn + 1, groups + 1
+                    continue
                 if found != lsn + 1:
                     why = f"group {lsn + 1} expected, group {found} found"
                     break
@@ -94,6 +105,23 @@ def replay(segments: Segments, start: Position, visit: Callable[[int, list[Recor
         segment, offset = segment + 1, 0
     end = Position(segment, offset, lsn)
     return Tail(end, groups, _is_torn(segments, end, why), why)
+
+
+def _passed(segments: Segments, file: SegmentFile, at: Position, why: str, beside: Beside | None) -> int:
+    """The length of a damaged group that was durable, and that somebody can make do with; 0: no such group."""
+    head = None if beside is None else group_head(*_piece(file, at.offset))
+    if beside is None or head is None or head.lsn != at.lsn + 1:
+        return 0
+    try:
+        _is_torn(segments, at, why)
+    except DamagedJournal:
+        return beside(at.segment, file, at.offset)
+    return 0
+
+
+def _piece(file: SegmentFile, at: int) -> tuple[bytes, int]:
+    data, base = file.around(at, GROUP_HEADER_BYTES)
+    return data, at - base
 
 
 def first_head(segments: Segments, segment: int) -> GroupHead | None:

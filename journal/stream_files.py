@@ -17,7 +17,7 @@ import os
 import shutil
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -221,9 +221,15 @@ class StreamFiles:
         for known in [key for key in self._marks if key[0] == queue_id]:
             del self._marks[known]
 
-    def sweep(self, catalogues: Mapping[int, Sequence[StreamFile]]) -> None:
-        """At the start: files that no catalogue names are what a crash left. Raises DamagedJournal when a file that one
-        names is gone, or shorter than it counts."""
+    def sweep(
+        self,
+        catalogues: Mapping[int, Sequence[StreamFile]],
+        hurt: Callable[[int, str], object] | None = None,
+        untouched: Collection[int] = (),
+    ) -> None:
+        """At the start: files that no catalogue names are what a crash left, but for those of streams that shall stay
+        `untouched`. Raises DamagedJournal when a file that one names is gone, or shorter than it counts; with
+        `hurt(queue id, what)` it is told there instead."""
         for queue_id, files in catalogues.items():
             for part in files:
                 path = self.path(queue_id, part.name)
@@ -231,9 +237,12 @@ class StreamFiles:
                 if size < part.size:
                     what = "the file is gone" if size < 0 else f"the file ends at {size}, {part.size} bytes of it count"
                     file = f"streams/{queue_id}/{path.name}"
-                    raise DamagedJournal(self.folder.parent, file, None, what, queue_id)
+                    if hurt is None:
+                        raise DamagedJournal(self.folder.parent, file, None, what, queue_id)
+                    hurt(queue_id, f"{file}: {what}")
         for queue_id in self.queues():
-            self.forget(queue_id, catalogues.get(queue_id, ()))
+            if queue_id not in untouched:
+                self.forget(queue_id, catalogues.get(queue_id, ()))
 
     # -- the reader's part
 

@@ -15,8 +15,8 @@ alone: after a restart it is found again when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.streams.stream import Stream
 from cluster.commands import GiveUpCopy
@@ -29,9 +29,23 @@ if TYPE_CHECKING:
     from broker.node.core import Node
 
 DAMAGED: Final = "message.damaged"
+FOLDED: Final = "queue.read_from_log"
 AGAIN_MS: Final = 5_000
 """So often it is tried whether somebody else has the queue by now."""
 SEQS_TOLD: Final = 10
+
+
+class Hurt(NamedTuple):
+    """What a start found wrong with single queues; the rest of the journal is whole."""
+
+    damaged: Mapping[int, Mapping[int, str]]
+    """Per queue, seq to what is wrong; 0: with no single message."""
+    folded: Mapping[int, str]
+    """Queues that were read from the log, for the index was wrong about them."""
+
+    @property
+    def queue_ids(self) -> tuple[QueueId, ...]:
+        return tuple(QueueId(queue_id) for queue_id in sorted({*self.damaged, *self.folded}))
 
 
 class Damages:
@@ -42,6 +56,8 @@ class Damages:
         self._found: dict[int, dict[int, str]] = {}  # per queue, seq to what is wrong; 0: it is not known which
         self._asking: dict[int, list[Callable[[], None]]] = {}  # queues whose copy this node wants to give up
         self._again_ms = 0
+        self._folded: dict[int, None] = {}
+        self._begun_anew: set[int] = set()  # since the start
 
     def found(self, queue_id: int, seqs: Iterable[int], what: str, then: Callable[[], None] = lambda: None) -> None:
         """Records of these messages are damaged, or something of the queue whose seq is not known. `then` is called
@@ -52,6 +68,29 @@ class Damages:
         if not known:
             known[0] = what
         self._treat(queue_id, then)
+
+    def found_at_start(self, hurt: Hurt) -> None:
+        """A member calls this when it has registered: copies of which others have all were begun anew with that."""
+        for queue_id, what in hurt.folded.items():
+            if self._holds(queue_id):
+                self._folded[queue_id] = None
+                self._node.alerts.set(
+                    FOLDED,
+                    self._subject(queue_id),
+                    f"the index of its messages was damaged ({what}), so they were read from the log: what was "
+                    "acknowledged may come once more, marked as redelivered; look at the disk",
+                )
+        for queue_id, seqs in hurt.damaged.items():
+            if self._holds(queue_id):
+                for seq, what in seqs.items():
+                    self.found(queue_id, (seq,) if seq else (), what)
+
+    def _holds(self, queue_id: int) -> bool:
+        """Whether what the start has read of the queue is still what this node has of it."""
+        if self._node.map.queue_by_id(QueueId(queue_id)) is None or queue_id in self._begun_anew:
+            return False
+        part = self._node.part
+        return queue_id in self._node.queues or (part is not None and queue_id in part.copying.replicas)
 
     def held_back(self, queue_id: int) -> tuple[int, ...]:
         """The seqs of what no consumer gets, ascending."""
@@ -73,10 +112,14 @@ class Damages:
     def rebuilt(self, queue: QueueEntity) -> None:
         """This node's copy begins anew."""
         self._asking.pop(queue.queue_id, None)
+        self._begun_anew.add(queue.queue_id)
         self.ended(queue.queue_id)
 
     def ended(self, queue_id: int) -> None:
         """The queue ended, or is not this node's any more."""
+        if queue_id in self._folded:
+            del self._folded[queue_id]
+            self._node.alerts.clear(FOLDED, self._subject(queue_id))
         if self._found.pop(queue_id, None) is not None:
             self._node.alerts.clear(DAMAGED, self._subject(queue_id))
 
@@ -156,7 +199,9 @@ class Damages:
             return
         what = next(iter(known.values()))
         seqs = sorted(seq for seq in known if seq)
-        if not seqs or queue_id not in self._node.queues:
+        if not seqs and self._node.part is None:
+            text = f"something of it cannot be read from the disk ({what}); everything else is served: look at the disk"
+        elif not seqs or queue_id not in self._node.queues:
             text = f"the copy here is damaged ({what}), and no other member that is here has all of the queue"
         else:
             some = ", ".join(map(str, seqs[:SEQS_TOLD])) + (" and more" if len(seqs) > SEQS_TOLD else "")

@@ -220,6 +220,7 @@ class ClusterShell:
             incarnation=Incarnation(self.incarnation),
             address=self.address,
             amqp=self._options.advertised_amqp or dialable(amqp, self.address),
+            damaged=self._shell.storage.hurt.queue_ids,
             all_damaged=is_marked(self._directory),
             given_up_as=given_up_as(self._directory),
             log_id=self.raft.log_id,

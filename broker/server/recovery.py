@@ -11,7 +11,7 @@ A node that starts: `recovered(node, journal).adopt_into(node)`, when its part i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from broker.node.core import Node
@@ -19,9 +19,11 @@ from broker.queues.ring import Ring
 from broker.streams.past import Past
 from cluster.entities import Queue
 from cluster.ids import QueueId
+from journal.errors import DamagedJournal
 from journal.queue_state import QueueState
 from journal.record import Record, SegmentUse
 from journal.recovery import RUN_WORDS, RecoverySink
+from journal.salvage import Care
 
 PRIORITY_MAX: Final = 255
 SEGMENT_BYTES: Final = 64 << 20
@@ -35,7 +37,12 @@ Make = Callable[[Queue], Ring]
 class Recovery:
     """`rings` by queue id when `finish` has returned; `deleted` are the ids to forget, `unknown` those of `rings` that
     are set aside, `pinned` the segments with their messages, `changed` those of which the log's tail said more than the
-    index knows: they belong into the next checkpoint."""
+    index knows: they belong into the next checkpoint.
+
+    damaged     what is wrong with a queue, and of which messages (0: of no single one)
+    begun_again queues that were folded anew, for the index is wrong about them: it shall forget what it has
+    unread      streams of which nothing can be told
+    """
 
     def __init__(self, find: Find, make: Make, was_deleted: Deleted, use: SegmentUse | None) -> None:
         self._find = find
@@ -49,6 +56,36 @@ class Recovery:
         self.unknown: set[int] = set()
         self.pinned: set[int] = set()
         self.changed: set[int] = set()
+        self.damaged: dict[int, dict[int, str]] = {}
+        self.begun_again: dict[int, str] = {}
+        self.unread: dict[int, DamagedJournal] = {}
+
+    # -- what a start makes of damage (journal.salvage.Care)
+
+    def knows(self, queue_id: int) -> bool:
+        return queue_id in self.rings or self._find(QueueId(queue_id)) is not None
+
+    def hurt(self, queue_id: int, what: str, seqs: Sequence[int] = ()) -> None:
+        if not self._was_deleted(QueueId(queue_id)):
+            self.damaged.setdefault(queue_id, {}).update(dict.fromkeys(seqs or (0,), what))
+
+    def unreadable(self, damage: DamagedJournal) -> None:
+        assert damage.queue_id is not None, "it is some queue's"
+        if not self._was_deleted(QueueId(damage.queue_id)):
+            self.unread[damage.queue_id] = damage
+            self.hurt(damage.queue_id, f"{damage.file}: {damage.what}")
+
+    def begins_again(self, queue_id: int, what: str) -> None:
+        self.begun_again[queue_id] = what
+        ring = self.rings.pop(queue_id, None)
+        if ring is not None:
+            ring.destroy()
+        for known in (self._ends, self._committed):
+            known.pop(queue_id, None)
+        self.unknown.discard(queue_id)
+        self.changed.discard(queue_id)
+
+    # -- what the journal remembers (journal.recovery.RecoverySink)
 
     def _tail_ring(self, queue_id: int) -> Ring | None:
         ring = self._ring(queue_id)
@@ -152,7 +189,7 @@ class Recovery:
         node.adopt(self.rings)
         if node.part is not None:
             node.part.copying.backup.ends.update(self._committed)
-        node.forgotten.extend(sorted(self.deleted))
+        node.forgotten.extend(sorted(self.deleted | self.begun_again.keys()))
         for queue_id in sorted(self.changed):
             if not self.rings[queue_id].destroyed:  # of a queue that this node holds no more
                 node.touched[self.rings[queue_id]] = None
@@ -161,12 +198,13 @@ class Recovery:
 class Recoverable(Protocol):
     """A journal."""
 
-    def recover(self, sink: RecoverySink, settled: Callable[[], object] = ...) -> object: ...
+    def recover(self, sink: RecoverySink, settled: Callable[[], object] = ..., care: Care | None = ...) -> object: ...
 
 
-def recovered(node: Node, journal: Recoverable, settled: Callable[[], object] | None = None) -> Recovery:
+def recovered(node: Node, journal: Recoverable, settled: Callable[[Recovery], object] | None = None) -> Recovery:
     """What the journal remembers of the queues of the node's map. A member of a cluster holds copies, until the wiring
-    says after its registration which of them it owns. `settled`: see Journal.recover. Raises DamagedJournal."""
+    says after its registration which of them it owns. `settled`: see Journal.recover; with it, damage that names its
+    queue does not end the start. Raises DamagedJournal."""
     member = node.part is not None
     recovery = Recovery(
         node.map.queue_by_id,
@@ -177,6 +215,6 @@ def recovered(node: Node, journal: Recoverable, settled: Callable[[], object] | 
     if settled is None:
         journal.recover(recovery)
     else:
-        journal.recover(recovery, settled)
+        journal.recover(recovery, lambda: settled(recovery), recovery)
     recovery.finish()
     return recovery

@@ -159,6 +159,7 @@ class NodeShell:
             Upkeep(self)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
+            self.node.damages.found_at_start(self.storage.hurt)
             if (definitions := options.definitions) is not None:
                 await definitions.bring_in(self)
             await first_user(self)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.node.core import Node
+from broker.node.damages import Hurt
 from broker.node.log import Log
 from broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
 from broker.server.damage import is_marked, set_aside
@@ -32,7 +33,7 @@ from broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts
 from broker.server.raft_directory import must_not_found
 from broker.server.recovery import Recovery, recovered
 from cluster.errors import DiskFull, LogFailure
-from cluster.ids import index_of
+from cluster.ids import NodeId, QueueId, index_of
 from cluster.local_log import LocalLog
 from cluster.wiring_log import MemoryWiringLog
 from journal.errors import DamagedJournal, JournalFull
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from cluster.raft.raft_log import RaftLog
 
 SETTLE_S = 30.0
+HURT_MAX = 5_000
+"""Damage of more queues than this is the journal's: no command names so many."""
 
 CallSoon = Callable[[Callable[[], object]], object]
 
@@ -58,6 +61,7 @@ class Storage:
         "_options",
         "_settled",
         "aside",
+        "hurt",
         "incarnation",
         "journal",
         "parts",
@@ -73,6 +77,8 @@ class Storage:
         self.aside: Path | None = None
         """Where a damaged journal was put at this start."""
         self.incarnation = 1
+        self.hurt = Hurt({}, {})
+        """What was wrong with single queues at this start."""
         self.parts: Parts
         self.journal: Journal | None = None
         self.wiring: LocalLog | MemoryWiringLog | RaftLog
@@ -188,11 +194,29 @@ class Storage:
             from broker.node.part import Part  # its imports would slow down every start
 
             node.part = Part(node)
-        recovery = recovered(node, journal, partial(self._bind, journal))
+        recovery = recovered(node, journal, partial(self._settled_by, journal))
         recovery.adopt_into(node)
         if recovery.unknown:
             self._set_aside(recovery, node, journal)
+        if recovery.begun_again:
+            journal.owe_checkpoint()  # each start reads all of the log until the index has it
+        self.hurt = Hurt(recovery.damaged, recovery.begun_again)
         return node
+
+    def _settled_by(self, journal: Journal, recovery: Recovery) -> None:
+        """All is read, but for these damages. Raises DamagedJournal where a queue cannot be served without them, nor
+        rebuilt, and what `_bind` raises."""
+        map_, member = self.wiring.map, self._options.cluster is not None
+        name = NodeId(self._options.node.name)
+        for queue_id, damage in recovery.unread.items():
+            entity = map_.queue_by_id(QueueId(queue_id))
+            if not member or entity is None or map_.is_only_copy(entity, name):
+                raise damage
+        hurt = {**recovery.damaged, **recovery.begun_again}
+        if len(hurt) > HURT_MAX:
+            what = f"{len(hurt)} queues are damaged, the first is {min(hurt):#x}"
+            raise DamagedJournal(journal.directory, "", None, what)
+        self._bind(journal)
 
     def _set_aside(self, recovery: Recovery, node: Node, journal: Journal) -> None:
         journal.pin(recovery.pinned)

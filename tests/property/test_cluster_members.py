@@ -281,7 +281,8 @@ class Copies:
 
     After every command, queues commit: when the queue has an owner and enough are in sync, all in sync have one more.
     Who comes in sync has caught up. A lost disk, a damaged replica and the end of a process (of "memory" queues) hold
-    nothing. The promise: whoever is in sync or eligible holds all that was committed.
+    nothing; of a damaged only copy the rest is all there is, and it counts. The promise: whoever is in sync or eligible
+    holds all that was committed.
     """
 
     def __init__(self) -> None:
@@ -297,8 +298,12 @@ class Copies:
                 queue = map_.queue_by_id(queue_id)
                 memory = queue is not None and queue.volatile
                 other_disk = disks.get(node, "") not in {"", command.disk_id}
-                if node == command.node and (memory or other_disk or queue_id in command.damaged):
+                lost = any(isinstance(one, told.CopyLost) and one.queue.queue_id == queue_id for one in applied.changes)
+                if node == command.node and (memory or other_disk or lost):
                     self.held[node, queue_id] = 0
+                elif node == command.node and queue_id in command.damaged and (was := before.get(queue_id)) is not None:
+                    others = {*was.in_sync, *was.eligible} - {node}
+                    assert node not in was.replicas or not others, "only an only copy is spared"
         if applied.ok and isinstance(command, c.FailNode) and applied.result:
             for queue in map_.queues():
                 if queue.volatile:

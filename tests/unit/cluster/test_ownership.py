@@ -217,6 +217,17 @@ def test_damaged_replicas_do_not_count() -> None:
     assert world.sets("r") == ("b", "abc", "")
 
 
+def test_a_damaged_replica_begins_anew_unless_nobody_else_may_have_all() -> None:
+    world = ClusterWorld()
+    queue, lone = world.declare("q"), world.declare("lone", x={"replicas": 1})
+    owner = world.queue("lone").owner
+    assert owner is not None
+    world.register(owner, damaged=(queue.queue_id, lone.queue_id))
+    assert world.told.count("CopyLost") == 1
+    assert owner not in world.queue("q").in_sync
+    assert world.sets("lone") == (owner, owner, "")
+
+
 def test_all_that_a_member_has_is_damaged() -> None:
     """Without a list: of very many queues none would fit into a command."""
     world = ClusterWorld()

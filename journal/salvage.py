@@ -1,0 +1,271 @@
+"""Damage that a start finds and that concerns single queues: what of them is read all the same (waits).
+
+    in the index       a value with a wrong checksum, or values that are missing or not the last: nothing that the index
+                       says of the queue is believed. The log has every message that lives, for a segment goes only
+                       when a durable checkpoint needs nothing of it; so the queue is folded once more from all segments
+                       there are. What was acknowledged in a segment that went since comes back: marked as redelivered
+    a segment is gone  the messages in it cannot be read, and nothing else is wrong with their queues
+    a record of the    its head says whose it was. A message keeps its place, and cannot be read; of any other record
+    tail               no more is known than that it was there
+
+A value that says of no queue, a log that cannot be walked, a group whose records do not fill it, or all segments gone
+are damage of the whole journal, and so is a stream's value: of what stands in its files the log knows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from journal.errors import DamagedJournal
+from journal.index import META_KEY, Index
+from journal.layout import (
+    CUT,
+    DEAD,
+    ENQ,
+    ENQ_FIELDS,
+    ENQ_OVERHEAD_BYTES,
+    EPO,
+    GROUP_HEADER,
+    GROUP_HEADER_BYTES,
+    KIND_NAMES,
+    MAGIC,
+    PRD,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    REQ,
+    RSV,
+    SEQ_MAX,
+    SET,
+)
+from journal.queue_state import QueueState
+from journal.record import DamagedRecord, Record, checksum, scan_group
+from journal.replay import GroupHead, group_at, group_head, later_heads
+from journal.segments import Position, SegmentFile, Segments
+
+SET_RANGE_MAX: Final = 1 << 20
+"""A longer range is looked up by what lives, not number by number."""
+
+
+class Care(Protocol):
+    """Who takes a queue's damage instead of an exception; without anybody every damage is the journal's."""
+
+    def knows(self, queue_id: int) -> bool:
+        """Whether there is such a queue: a damaged record may say anything."""
+
+    def hurt(self, queue_id: int, what: str, seqs: Sequence[int] = ()) -> object:
+        """Of this queue something is lost: the messages `seqs` where that is known."""
+
+    def unreadable(self, damage: DamagedJournal) -> object:
+        """Of this queue nothing can be told: it is a stream of which the index is wrong."""
+
+    def begins_again(self, queue_id: int, what: str) -> object:
+        """Nothing that was told of the queue counts. What the log has of it follows; the index shall forget it."""
+
+
+class HurtRecord(NamedTuple):
+    """A record whose checksum is wrong, as its head says."""
+
+    record: Record
+    what: str
+
+
+def records_beside(data: bytes, at: int, base: int) -> list[Record | HurtRecord] | None:
+    """The records of the group at data[at], those with a wrong checksum among them; None unless the header is whole,
+    the records fill the group, and each wrong one has a head that a record can have."""
+    head = group_head(data, at)
+    if head is None or head.length > len(data) - at:
+        return None
+    count = GROUP_HEADER.unpack_from(data, at)[3]
+    found: list[Record | HurtRecord] = []
+    place, end = at + GROUP_HEADER_BYTES, at + head.length
+    while place < end and len(found) < count:
+        length = int.from_bytes(data[place : place + 4], "little")
+        after = place + (length + 7 & ~7)
+        if length < RECORD_HEADER_BYTES or after > end or any(data[place + length : after]):
+            return None
+        found_here = _record(bytes(data[place:after]), base + place)
+        if found_here is None:
+            return None
+        found.append(found_here)
+        place = after
+    return found if place == end and len(found) == count else None
+
+
+def _record(data: bytes, at: int) -> Record | HurtRecord | None:
+    """One record, which stands at byte `at` of its segment."""
+    try:
+        return _alone(data, at)
+    except DamagedRecord as damage:
+        length, _, kind, _, _, zero, _, queue_id, seq = RECORD_HEADER.unpack_from(data)
+        if kind not in KIND_NAMES or zero or seq > SEQ_MAX or not queue_id:
+            return None
+        if kind == ENQ:
+            if length < ENQ_OVERHEAD_BYTES:
+                return None
+            _, _, address, _, header = ENQ_FIELDS.unpack_from(data, RECORD_HEADER_BYTES)
+            if ENQ_OVERHEAD_BYTES + address + header > length:
+                return None
+        sealed = data[:4] + checksum(data[8:length]).to_bytes(4, "little") + data[8:]
+        try:
+            return HurtRecord(_alone(sealed, at), str(damage.args[1]))
+        except DamagedRecord:
+            return None
+
+
+def _alone(data: bytes, at: int) -> Record:
+    """Raises DamagedRecord."""
+    rest = GROUP_HEADER.pack(MAGIC, 0, GROUP_HEADER_BYTES + len(data), 1, 0, 0)[8:]
+    header = GROUP_HEADER.pack(MAGIC, checksum(rest), GROUP_HEADER_BYTES + len(data), 1, 0, 0)
+    return scan_group(header + data, 0, at - GROUP_HEADER_BYTES)[2][0]
+
+
+def group_beside(file: SegmentFile, at: int) -> tuple[GroupHead, list[Record | HurtRecord]] | None:
+    """What can be read of a group at byte `at` of which something is wrong."""
+    data, base = file.around(at, GROUP_HEADER_BYTES)
+    head = group_head(data, at - base)
+    if head is None:
+        return None
+    data, base = file.around(at, head.length)
+    records = records_beside(data, at - base, base)
+    return None if records is None else (head, records)
+
+
+class _Queue:
+    """One queue, folded from the log alone."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, tuple[int, Record]] = {}
+        self.counts: dict[int, int] = {}
+        self.state = QueueState()
+        self.newest = 0
+        self.epoch = 0
+        self.gap = ""
+        """Where the log cannot be walked."""
+        self.hurt: dict[int, str] = {}
+        """What is wrong with records; 0: another one than a message's."""
+
+    def tell(self, segment: int, record: Record) -> None:
+        kind, seq = record.kind, record.seq
+        self.epoch = max(self.epoch, record.epoch)
+        if kind == ENQ:
+            self.messages[seq] = segment, record
+            self.newest = max(self.newest, seq)
+        elif kind == SET:
+            for first, last in record.ranges:
+                self._settled(first, last)
+        elif kind == RSV:
+            self.newest = max(self.newest, seq)
+        elif kind == REQ:
+            self.counts[seq] = record.delivery_count
+        elif kind == DEAD:
+            self.state.died(seq, record.value)
+        elif kind == CUT:
+            self._settled(seq, self.newest)
+            self.state.cut(seq)
+            self.newest = min(self.newest, seq - 1)
+        elif kind == PRD:
+            self.state.produced(record.producer, record.value)
+        elif kind == EPO:
+            self.state.began(record.epoch, seq)
+
+    def _settled(self, first: int, last: int) -> None:
+        self.newest = max(self.newest, min(last, SEQ_MAX))
+        self.state.settled(first, last)
+        few = last - first < min(SET_RANGE_MAX, len(self.messages))
+        gone: Iterable[int] = range(first, last + 1) if few else [s for s in self.messages if first <= s <= last]
+        for seq in gone:
+            self.messages.pop(seq, None)
+            self.counts.pop(seq, None)
+
+    def meta(self, known: dict[str, Any]) -> dict[str, Any]:
+        """`known`: what the index says of the queue, as far as it can be read."""
+        state = QueueState.of_meta(known) if known else self.state
+        state.dead = {seq: mark for seq, mark in {**self.state.dead, **state.dead}.items() if seq in self.messages}
+        newest = max(self.newest, known.get("next_seq", 1) - 1)
+        meta = {**known, "next_seq": newest + 1, "reserved": newest, "epoch": known.get("epoch", self.epoch)}
+        state.into(meta)
+        return meta
+
+
+class Teller(Protocol):
+    """What hears of a queue that is folded anew (see RecoverySink)."""
+
+    def meta(self, queue_id: int, meta: dict[str, Any]) -> object: ...
+
+    def enqueued(self, queue_id: int, segment: int, record: Record) -> object: ...
+
+    def counted(self, queue_id: int, seq: int, delivery_count: int) -> object: ...
+
+
+def fold_again(lost: dict[int, str], index: Index, segments: Segments, end: Position, sink: Teller, care: Care) -> None:
+    """Tells of these queues what all segments up to `end` have of them, in the order of their seqs."""
+    for queue_id, what in lost.items():
+        care.begins_again(queue_id, what)
+    queues = {queue_id: _Queue() for queue_id in lost}
+    for segment in segments.numbers():
+        if segment <= end.segment:
+            for record in _records(segments, segment, end, queues):
+                if record.queue_id in queues:
+                    queues[record.queue_id].tell(segment, record)
+    for queue_id, queue in queues.items():
+        if not queue.messages and not queue.newest and not care.knows(queue_id):
+            continue  # a damaged key: nobody has such an id
+        sink.meta(queue_id, queue.meta(_meta_of(index, queue_id)))
+        for seq in sorted(queue.messages):
+            sink.enqueued(queue_id, *queue.messages[seq])
+            if seq in queue.counts:
+                sink.counted(queue_id, seq, queue.counts[seq])
+        if queue.gap:
+            care.hurt(queue_id, queue.gap)
+        for seq, what in queue.hurt.items():
+            if not seq or seq in queue.messages:
+                care.hurt(queue_id, what, (seq,) if seq else ())
+
+
+def _meta_of(index: Index, queue_id: int) -> dict[str, Any]:
+    """As far as it can be read."""
+    key = META_KEY.pack(queue_id)
+    for _, payload in index.scan(key, last=key, hurt=lambda _: None):
+        decoded: dict[str, Any] = msgspec.msgpack.decode(payload)
+        return decoded
+    return {}
+
+
+def _records(segments: Segments, segment: int, end: Position, queues: Mapping[int, _Queue]) -> Iterator[Record]:
+    """Of an old segment, as far as it can be walked; what cannot be read is told to these queues."""
+    with segments.open(segment) as file:
+        at, lsn, stop = 0, 0, end.offset if segment == end.segment else file.size
+        while at < stop:
+            records: Sequence[Record | HurtRecord]
+            try:
+                lsn, length, records = group_at(file, at)
+            except DamagedRecord as damage:
+                beside = group_beside(file, at)
+                if beside is not None:
+                    lsn, length, records = beside[0].lsn, beside[0].length, beside[1]
+                else:
+                    length, records = _next_group(file, at, stop, range(lsn + 1, end.lsn + 1)) - at, ()
+                    if at + length < stop or file.any_byte(at):
+                        for queue in queues.values():
+                            queue.gap = queue.gap or f"{segments.path(segment)} {damage}: what follows is not known"
+            for found in records:
+                record = found.record if isinstance(found, HurtRecord) else found
+                queue_of_it = queues.get(record.queue_id)
+                if queue_of_it is not None and isinstance(found, HurtRecord):
+                    queue_of_it.hurt[record.seq if record.kind == ENQ else 0] = (
+                        f"{segments.path(segment)}: {found.what}"
+                    )
+                yield record
+            at += length
+
+
+def _next_group(file: SegmentFile, at: int, stop: int, lsns: range) -> int:
+    """Where a group with one of these numbers begins behind byte `at`; `stop` if none does."""
+    for base, data in file.pieces(at + 8 & ~7, beyond=GROUP_HEADER_BYTES - 1):
+        for head in later_heads(data, base, lsns.start - 1):
+            if head.lsn in lsns:
+                return min(head.offset, stop)
+    return stop

@@ -1,0 +1,262 @@
+"""Damage that a start finds and that names its queue: the node serves everything else, and what can be read of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from server_support import Peer, until
+
+from broker.amqp import methods
+from broker.server.shell import NodeShell
+from journal.errors import DamagedJournal
+from journal.options import MIB, JournalOptions
+from journal.record import scan_group
+
+OPTIONS = JournalOptions(
+    segment_bytes=MIB // 4, checkpoint_bytes=1 << 40, checkpoint_interval_s=1e9, reserve_bytes=0, map_bytes=1 << 32
+)
+COUNT = 300
+
+Start = Callable[..., Awaitable[NodeShell]]
+Connect = Callable[..., Awaitable[Peer]]
+
+
+def body(queue: str, number: int) -> bytes:
+    return f"{queue} {number:06d} ".encode() * 20
+
+
+async def publish(peer: Peer, queue: str, count: int, **arguments: Any) -> None:
+    peer.send(1, methods.QueueDeclare(queue=queue, durable=True, arguments=arguments))
+    assert isinstance(await peer.receive(), methods.QueueDeclareOk)
+    peer.send(1, methods.ConfirmSelect())
+    assert isinstance(await peer.receive(), methods.ConfirmSelectOk)
+    for number in range(1, count + 1):
+        peer.publish(queue, body(queue, number), 1)
+    acked = 0
+    while acked < count:
+        said = await peer.receive()
+        assert isinstance(said, methods.BasicAck), said
+        acked = said.delivery_tag
+    peer.send(1, methods.ChannelClose(reply_code=200))
+    assert isinstance(await peer.receive(), methods.ChannelCloseOk)
+    peer.send(1, methods.ChannelOpen())
+    assert isinstance(await peer.receive(), methods.ChannelOpenOk)
+
+
+async def taken(peer: Peer, queue: str, count: int) -> list[tuple[int, bool]]:
+    """(number, redelivered) of what the queue hands out; acknowledged."""
+    found = []
+    for _ in range(count):
+        peer.send(1, methods.BasicGet(queue=queue, no_ack=True))
+        said = await peer.receive()
+        if isinstance(said, methods.BasicGetEmpty):
+            break
+        assert isinstance(said, methods.BasicGetOk), said
+        content = await content_of(peer)
+        found.append((int(content.split()[1]), said.redelivered))
+    return found
+
+
+async def content_of(peer: Peer) -> bytes:
+    kind, _, header = await peer.frame()
+    assert kind == 2, "a content's header"
+    size, data = int.from_bytes(header[4:12], "big"), b""
+    while len(data) < size:
+        data += (await peer.frame())[2]
+    return data
+
+
+async def numbers(peer: Peer, queue: str, count: int = COUNT + 1) -> list[int]:
+    return [number for number, _ in await taken(peer, queue, count)]
+
+
+async def killed(shell: NodeShell, copy: Path) -> None:
+    """What kill -9 leaves, in another place."""
+    await until(lambda: shell.storage.journal is not None and shell.storage.journal.idle, 10)
+    directory = shell.options.data_dir
+    assert directory is not None
+    shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.sock", "lock*"))
+
+
+def index_values(
+    directory: Path, queue_id: int, change: Callable[[bytes], bytes | None], base: bytes = b"queues"
+) -> int:
+    """Changes the index behind the journal's back; how many values of the queue there are."""
+    env = lmdb.open(str(directory / "journal" / "index"), map_size=1 << 32, max_dbs=8, lib_version=0)
+    there = env.open_db(base)
+    first = queue_id.to_bytes(8, "big")
+    count = 0
+    with env.begin(write=True) as txn:
+        for key, value in list(txn.cursor(there).iternext()):
+            if bytes(key).startswith(first):
+                count += 1
+                changed = change(bytes(value))
+                if changed is None:
+                    txn.delete(key, db=there)
+                else:
+                    txn.put(key, changed, db=there)
+    env.close()
+    return count
+
+
+def queue_id(shell: NodeShell, name: str) -> int:
+    queue = shell.node.map.queue("/", name)
+    assert queue is not None
+    return int(queue.queue_id)
+
+
+def alerts(shell: NodeShell) -> list[tuple[str, str]]:
+    return [(alert.kind, alert.subject) for alert in shell.node.alerts]
+
+
+def flipped(value: bytes) -> bytes:
+    return value[:-1] + bytes((value[-1] ^ 16,))
+
+
+@pytest.mark.parametrize("how", ["value", "gone", "sum"])
+async def test_a_queue_of_which_the_index_is_wrong_is_read_from_the_log(
+    start: Start, connect: Connect, tmp_path: Path, how: str
+) -> None:
+    options: dict[str, Any] = {"data_dir": tmp_path / "data", "journal": OPTIONS}
+    shell = await start(**options)
+    peer = await (await connect(shell)).open()
+    await publish(peer, "hurt", COUNT)
+    await publish(peer, "whole", 10)
+    assert await numbers(peer, "hurt", 20) == list(range(1, 21))
+    hurt = queue_id(shell, "hurt")
+    await shell.stop()
+    base, change = (b"sums", flipped) if how == "sum" else (b"queues", flipped if how == "value" else lambda _: None)
+    assert index_values(tmp_path / "data", hurt, change, base) > 0
+
+    shell = await start(**options)
+    assert alerts(shell) == [("queue.read_from_log", "queue 'hurt' in vhost '/'")]
+    peer = await (await connect(shell)).open()
+    assert await numbers(peer, "whole") == list(range(1, 11))
+    found = await taken(peer, "hurt", 10)
+    assert found == [(number, True) for number in range(21, 31)]
+    await publish(peer, "hurt", 1)
+    await shell.stop()
+
+    shell = await start(**options)
+    assert alerts(shell) == [], "the index has it again"
+    peer = await (await connect(shell)).open()
+    assert await numbers(peer, "hurt") == [*range(31, COUNT + 1), 1]
+
+
+async def test_what_was_copied_forward_is_found_behind_younger_messages(
+    start: Start, connect: Connect, tmp_path: Path
+) -> None:
+    """Segments that went have neither the first place of a message nor its acknowledgement."""
+    small = JournalOptions(
+        segment_bytes=64 << 10, checkpoint_bytes=1 << 40, checkpoint_interval_s=1e9, reserve_bytes=0, map_bytes=1 << 32
+    )
+    options: dict[str, Any] = {"data_dir": tmp_path / "data", "journal": small}
+    shell = await start(**options)
+    peer = await (await connect(shell)).open()
+    await publish(peer, "hurt", COUNT)
+    await publish(peer, "passing", COUNT)
+    assert len(await numbers(peer, "passing")) == COUNT
+    journal = shell.storage.journal
+    assert journal is not None
+    before = len(list((tmp_path / "data" / "journal" / "segments").glob("*.seg")))
+    for _ in range(6):
+        done: list[int] = []
+        await until(lambda: not journal._checkpoint_runs and journal.idle, 10)
+        shell.storage.checkpoint(shell.node, lambda done=done: done.append(1))  # type: ignore[misc]
+        await until(lambda done=done: done, 10)  # type: ignore[misc]
+        shell.run_turn()
+    assert len(list((tmp_path / "data" / "journal" / "segments").glob("*.seg"))) < before
+    hurt = queue_id(shell, "hurt")
+    await shell.stop()
+    index_values(tmp_path / "data", hurt, flipped)
+    shell = await start(**options)
+    peer = await (await connect(shell)).open()
+    assert await numbers(peer, "hurt") == list(range(1, COUNT + 1))
+    assert await numbers(peer, "passing") == []
+
+
+async def test_a_record_of_the_tail_costs_its_message(start: Start, connect: Connect, tmp_path: Path) -> None:
+    """As kill -9 leaves it: the start reads the log."""
+    shell = await start(data_dir=tmp_path / "data", journal=OPTIONS)
+    peer = await (await connect(shell)).open()
+    await publish(peer, "hurt", 20)
+    await publish(peer, "whole", 10)
+    await killed(shell, tmp_path / "killed")
+    segment = tmp_path / "killed" / "journal" / "segments" / "00000001.seg"
+    data = bytearray(segment.read_bytes())
+    at = data.index(body("hurt", 7))
+    data[at + 30] ^= 16
+    segment.write_bytes(data)
+
+    options: dict[str, Any] = {"data_dir": tmp_path / "killed", "journal": OPTIONS}
+    shell = await start(**options)
+    assert alerts(shell) == [("message.damaged", "queue 'hurt' in vhost '/'")]
+    (alert,) = shell.node.alerts
+    assert alert.text.startswith("1 messages")
+    assert "seq 7 " in alert.text
+    peer = await (await connect(shell)).open()
+    assert await numbers(peer, "whole", 9) == list(range(1, 10))
+    assert await numbers(peer, "hurt", 3) == [1, 2, 3]
+    await shell.stop()
+
+    shell = await start(**options)  # a checkpoint knows the message: it is met when it is read
+    peer = await (await connect(shell)).open()
+    assert await numbers(peer, "whole") == [10]
+    assert await numbers(peer, "hurt") == [4, 5, 6, *range(8, 21)]
+    assert alerts(shell) == [("message.damaged", "queue 'hurt' in vhost '/'")]
+
+
+async def test_a_segment_that_is_gone_costs_the_messages_in_it(start: Start, connect: Connect, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data_dir": tmp_path / "data", "journal": OPTIONS}
+    shell = await start(**options)
+    peer = await (await connect(shell)).open()
+    await publish(peer, "hurt", COUNT)
+    await publish(peer, "filler", 3 * COUNT)  # so that "whole" begins in the next segment
+    await publish(peer, "whole", 10)
+    await shell.stop()
+    segments = sorted((tmp_path / "data" / "journal" / "segments").glob("*.seg"))
+    first = segments[0]
+    assert body("hurt", COUNT) in first.read_bytes()
+    assert body("whole", 1) not in first.read_bytes()
+    first.unlink()
+    shell = await start(**options)
+    assert ("message.damaged", "queue 'hurt' in vhost '/'") in alerts(shell)
+    peer = await (await connect(shell)).open()
+    assert await numbers(peer, "whole") == list(range(1, 11))
+    assert await numbers(peer, "hurt") == []
+
+
+@pytest.mark.parametrize("part", ["length", "header", "checkpoint", "segments"])
+async def test_what_is_no_queues_is_the_nodes(start: Start, connect: Connect, tmp_path: Path, part: str) -> None:
+    shell = await start(data_dir=tmp_path / "data", journal=OPTIONS)
+    peer = await (await connect(shell)).open()
+    await publish(peer, "q", 20)
+    if part in ("length", "header"):
+        await killed(shell, tmp_path / "killed")
+    await shell.stop()
+    directory = tmp_path / "killed" if part in ("length", "header") else tmp_path / "data"
+    segment = directory / "journal" / "segments" / "00000001.seg"
+    if part == "segments":
+        segment.unlink()
+    elif part == "checkpoint":
+        env = lmdb.open(str(directory / "journal" / "index"), map_size=1 << 32, max_dbs=8, lib_version=0)
+        with env.begin(write=True) as txn:
+            there = env.open_db(b"journal", txn=txn)
+            txn.put(b"ckpt", flipped(txn.get(b"ckpt", db=there)), db=there)
+        env.close()
+    else:
+        data, at, records = bytearray(segment.read_bytes()), 0, []
+        while not any(record.seq == 7 for record in records):
+            group = at
+            _, length, records = scan_group(data, at)
+            at += length
+        (record,) = [record for record in records if record.seq == 7]
+        data[group + 16 if part == "header" else record.offset] ^= 64
+        segment.write_bytes(data)
+    with pytest.raises(DamagedJournal):
+        await start(data_dir=directory, journal=OPTIONS)
