@@ -431,6 +431,8 @@ class Primary:
     # -- the in-sync set --------------------------------------------------------------------------------------
 
     def _changed(self, owned: Owned) -> None:
+        if self._owned.get(owned.queue_id) is not owned:
+            return  # what was proposed while this node owned it is answered, and it is gone, or owned anew
         self._changing[owned.queue_id] = None
         if self._changing_since_ms is None:
             self._changing_since_ms = self._now_ms

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from cluster import commands as c
 from tests.simulation.checkers import Violation
 from tests.simulation.checkers.history import Mistake
 from tests.simulation.faults import Faults
@@ -98,6 +99,7 @@ def conclude(world: World) -> None:
         if schedule.now_s >= repair_s:
             repair(world)
             repair_s = float("inf")
+        undrain(world)
         missing = world.checkers.convergence.missing()
     schedule.run_until(schedule.now_s + 0.5)
     world.checkers.ended()
@@ -110,6 +112,13 @@ def conclude(world: World) -> None:
     digests = {each.digest() for each in maps}
     if len(digests) != 1:
         raise Violation(f"I14SameMaps: {len(digests)} maps at the end")
+
+
+def undrain(world: World) -> None:
+    """No member drains any more. (The order of the fault that began it may have been lost, or be late itself.)"""
+    for member in world.newest_map.members():
+        if member.draining:
+            world.control.commit(c.DrainNode(node=member.name, draining=False))
 
 
 def repair(world: World) -> None:

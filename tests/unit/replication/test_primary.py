@@ -14,7 +14,7 @@ from cluster.ids import Incarnation, NodeId
 from cluster.raft.raft_log import COMMAND_BYTES_MAX
 from replication import offers
 from replication.errors import BadMessage
-from replication.messages import Append, AppendAck, SyncDone, SyncOffer, SyncRefused
+from replication.messages import AHEAD, Append, AppendAck, SyncDone, SyncOffer, SyncRefused
 from replication.primary import Primary
 from tests.property.replication_parts import Ring
 
@@ -236,6 +236,17 @@ def test_a_refused_offer_comes_again_a_second_later(host: Host) -> None:
     assert not host.take(SyncOffer)
     primary.tick(1010)
     assert [peer for peer, _ in host.take(SyncOffer)] == ["c"]
+
+
+def test_an_answer_about_a_queue_that_was_given_up_meanwhile_changes_nothing(host: Host) -> None:
+    primary = owner(host, synced="")
+    primary.received("b", SyncRefused(1, 3, 1, "it is ahead", AHEAD), NOTHING, 10)
+    ((_, queue_id, _, to, _, answered),) = [entry for entry in host.heard if entry[0] == "yield_to"]
+    assert (queue_id, to) == (1, "b")
+    primary.give_up(1)
+    answered(False)
+    primary.tick(100)
+    assert not host.changes
 
 
 def test_durability_memory_waits_for_no_disk(host: Host) -> None:
