@@ -27,6 +27,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ import lmdb
 import msgspec
 
 from journal.errors import DamagedJournal, ForeignJournal, JournalFailed, JournalFull
+from journal.index_walk import Change, IndexWalk
 from journal.packed_run import pack_run, unpack_run
 from journal.record import checksum
 from journal.segments import Position
@@ -67,6 +69,9 @@ class Index:
         elif not (self.path / "data.mdb").exists():
             raise FileNotFoundError(errno.ENOENT, "no journal is here", str(self.path))
         self._options: dict[str, Any] = {"map_size": map_bytes, "max_dbs": 8, "readonly": readonly, "lock": lock}
+        self.walk: IndexWalk | None = None
+        """The look at all of it that is under way."""
+        self._changed: list[Change] = []  # by the transaction under way, for the walk
         self._open()
         self._check_format(readonly)
 
@@ -129,9 +134,10 @@ class Index:
     def _get_journal(self, key: bytes) -> Any:
         with self._read(self._journal) as txn:
             value = txn.get(key)
-        return None if value is None else msgspec.msgpack.decode(self._verified(key, value))
+        return None if value is None else msgspec.msgpack.decode(self.verified(key, value))
 
-    def _verified(self, key: bytes, value: bytes) -> bytes:
+    def verified(self, key: bytes, value: bytes) -> bytes:
+        """The payload. Raises DamagedJournal."""
         if len(value) < CRC.size or CRC.unpack_from(value)[0] != checksum(key + value[CRC.size :]):
             queue_id = META_KEY.unpack_from(key)[0] if len(key) in (META_KEY.size, RUN_KEY.size) else None
             raise self.damaged(f"the value of key {key.hex()} has a wrong checksum", queue_id)
@@ -151,7 +157,7 @@ class Index:
         """Whose this journal is; None: nobody has said so yet. Raises DamagedJournal."""
         with self._read(self._journal) as txn:
             value = txn.get(b"stamp")
-        return None if value is None else unpacked(self._verified(b"stamp", value))
+        return None if value is None else unpacked(self.verified(b"stamp", value))
 
     def put_stamp(self, stamp: Stamp) -> None:
         """Durable on return. Raises JournalFull, JournalFailed."""
@@ -190,6 +196,8 @@ class Index:
         Raises JournalFull (nothing happened, try again), JournalFailed.
         """
         changes = Sums()
+        forgotten = tuple(forgotten)
+        self._changed.clear()
         with self._written() as txn:
             for queue_id in forgotten:
                 self._forget(txn, queue_id)
@@ -200,8 +208,12 @@ class Index:
             if self.summed:
                 self._sum_up(txn, changes)
             self._put(txn, self._journal, b"ckpt", msgspec.msgpack.encode(tuple(position)))
+        if self.walk is not None:
+            self.walk.changed(forgotten, self._changed)
+            self._changed.clear()
 
     def _change(self, txn: Any, changes: Sums, key: bytes, payload: bytes | None) -> None:
+        value = None
         if payload is None:
             before = txn.pop(key, db=self._queues)
         else:
@@ -210,12 +222,14 @@ class Index:
             changes.add(key, value)
         if before is not None:
             changes.remove(key, before)
+        if self.walk is not None:
+            self._changed.append((key, before, value))
 
     def _sum_up(self, txn: Any, changes: Sums) -> None:
         for queue_id, change in changes.by_queue.items():
             key = META_KEY.pack(queue_id)
             stored = txn.get(key, db=self._sums)
-            before = NONE if stored is None else unpacked_sum(self._verified(key, stored))
+            before = NONE if stored is None else unpacked_sum(self.verified(key, stored))
             after = Sum(before.values + change.values, (before.digest + change.digest) & MASK)
             if after == NONE:
                 txn.delete(key, db=self._sums)
@@ -258,12 +272,33 @@ class Index:
         for queue_id in sorted(left):
             told(self.damaged(self._difference(NONE, sums.of(queue_id)), queue_id))
 
+    def prove_one(self, txn: Any, queue_id: int, sums: Sums) -> None:
+        """`sums` has that of all values of the queue. Raises DamagedJournal."""
+        if self.summed:
+            key = META_KEY.pack(queue_id)
+            value = txn.get(key, db=self._sums)
+            stored = NONE if value is None else self._sum_of(key, value)
+            if stored != sums.of(queue_id):
+                raise self.damaged(self._difference(stored, sums.of(queue_id)), queue_id)
+
+    @contextmanager
+    def values(self) -> Iterator[tuple[Any, Any]]:
+        """A transaction and its cursor in database "queues". Raises DamagedJournal for what LMDB finds wrong."""
+        with self._read(self._queues) as txn, txn.cursor() as cursor:
+            yield txn, cursor
+
+    def summed_queues(self, txn: Any, first: bytes, count_max: int) -> list[bytes]:
+        """Keys of database "sums" from `first` on."""
+        with txn.cursor(self._sums) as cursor:
+            found = cursor.set_range(first) if first else cursor.first()
+            return list(islice(cursor.iternext(values=False), count_max)) if found else []
+
     @staticmethod
     def _raised(damage: DamagedJournal) -> NoReturn:
         raise damage
 
     def _sum_of(self, key: bytes, value: bytes) -> Sum:
-        payload = self._verified(key, value)
+        payload = self.verified(key, value)
         if len(payload) != SUM_BYTES:
             raise self.damaged(f"key {key.hex()} is no sum", META_KEY.unpack(key)[0])
         return unpacked_sum(payload)
@@ -321,7 +356,7 @@ class Index:
 
     def _proved(self, key: bytes, value: bytes) -> bytes:
         """A meta, or a run's entries. Raises DamagedJournal."""
-        payload = self._verified(key, value)
+        payload = self.verified(key, value)
         if len(key) == RUN_KEY.size:
             try:
                 return unpack_run(payload)

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from journal.disk_state import DiskState, Notify, OnState
-from journal.errors import JournalFailed, JournalFull, LockedJournal
+from journal.errors import DamagedJournal, JournalFailed, JournalFull, LockedJournal
 from journal.index import Index, Run
+from journal.index_walk import IndexWalk, Looked
 from journal.layout import GROUP_HEADER_BYTES, WINDOW_MAX, WINDOW_SHIFT
 from journal.lingering import Lingering
 from journal.options import JournalOptions
@@ -36,10 +37,11 @@ from journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
 from journal.recovery import RecoverySink, load_index, replay_tail, settle_end, start_of_tail
 from journal.replay import Tail
 from journal.salvage import Care
+from journal.scrub import PIECE_BYTES as SCRUB_BYTES
 from journal.scrub import Piece, scrub_piece
 from journal.segments import START, Position, Segments
 from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
-from journal.stream_files import StreamFiles
+from journal.stream_files import Proved, StreamFiles
 from journal.survivors import Hurt, Survivor, survivors_of
 from journal.worker import Worker
 from journal.writer import Group, Soon, Watch, Writer
@@ -47,6 +49,7 @@ from journal.writer import Group, Soon, Watch, Writer
 SEGMENT_END_MAX = 2**32 - 1
 BUSY_BYTES = 1 << 20
 SPARE_SEGMENTS = 4
+WALKED_MAPPED_MAX = 1 << 20
 
 
 def lock_directory(directory: Path) -> int:
@@ -98,6 +101,7 @@ class Journal:
         self._bytes_since_checkpoint = 0
         self._due_since_s: float | None = None
         self._submitted_s = 0.0
+        self._walked_bytes = 0
         self.written_bytes = 0
         """Of all groups since it was opened."""
         self.groups = 0
@@ -432,6 +436,41 @@ class Journal:
         def prove() -> None:
             found = scrub_piece(self.index, self._segments, self.options, segment, at)
             self._state.tell(partial(done, found))
+
+        self._checkpointing.put(prove)
+
+    def scrub_stream(
+        self, queue_id: int, part: StreamFile, at: tuple[int, int], done: Callable[[Proved], object]
+    ) -> None:
+        """Proves a piece of a stream's file, from `at` on (see StreamFiles.prove_piece)."""
+        self._checkpointing.put(
+            lambda: self._state.tell(partial(done, self._streams.prove_piece(queue_id, part, at, SCRUB_BYTES)))
+        )
+
+    def index_bytes(self) -> int:
+        """What the index takes of the disk."""
+        try:
+            return (self.index.path / "data.mdb").stat().st_size
+        except OSError:
+            return 0
+
+    def scrub_index(self, done: Callable[[Looked], object]) -> None:
+        """Proves a piece of the index: the next one of the pass that is under way, or the first."""
+
+        def prove() -> None:
+            index = self.index
+            walk = index.walk = index.walk or IndexWalk(index)
+            try:
+                looked = walk.step()
+            except DamagedJournal as damage:
+                looked = Looked(0, True, (damage,))
+            if looked.over:
+                index.walk = None
+            self._walked_bytes += looked.bytes_read
+            if looked.over or self._walked_bytes >= WALKED_MAPPED_MAX:
+                self._walked_bytes = 0
+                index.reopen()  # gives back the pages
+            self._state.tell(partial(done, looked))
 
         self._checkpointing.put(prove)
 

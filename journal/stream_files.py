@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from journal.errors import DamagedJournal, JournalFull
 from journal.record import DamagedRecord
@@ -43,6 +43,14 @@ MARK_BYTES: Final = 256 << 10
 MARKED_FILES_MAX: Final = 4096
 OPEN_FILES_MAX: Final = 64
 NO_SPACE: Final = frozenset((28, 122))  # ENOSPC, EDQUOT
+
+
+class Proved(NamedTuple):
+    """What came of a look at a piece of a file."""
+
+    at: tuple[int, int]
+    """Where the next piece begins, or the damage: (offset, seq)."""
+    damage: str = ""
 
 
 class StreamFiles:
@@ -190,6 +198,25 @@ class StreamFiles:
                     raise DamagedRecord(offset, f"message {seq} is not in it")
                 seq, offset = taken.next_seq, after
         return part.end - part.first
+
+    def prove_piece(self, queue_id: int, part: StreamFile, at: tuple[int, int], bytes_max: int) -> Proved:
+        """About so many bytes of a file from `at` on: (offset, the seq that stands there); (0, 0) is the beginning."""
+        offset, seq = at if at[0] else (HEADER_BYTES, part.first)
+        stop = offset + bytes_max
+        try:
+            with open(self.path(queue_id, part.name), "rb") as source:
+                fd = source.fileno()
+                if not at[0]:
+                    check_header(os.pread(fd, HEADER_BYTES, 0), queue_id)
+                while seq < part.end and offset < stop:
+                    taken, after = _take(fd, offset, part.size, queue_id, _all(seq, part.end))
+                    if taken.first != seq:
+                        return Proved((offset, seq), f"message {seq} is not in it")
+                    seq, offset = taken.next_seq, after
+        except (DamagedRecord, OSError) as error:
+            what = error.args[1] if isinstance(error, DamagedRecord) else error
+            return Proved((offset, seq), f"{what} (message {seq} or one behind it)")
+        return Proved((offset, seq))
 
     def remove(self, queue_id: int, names: Iterable[int]) -> None:
         """Files that no catalogue names. On the reader's thread, behind what was asked to be read of them."""

@@ -155,11 +155,11 @@ OWN_NODE: Final = (
     Of("journal_reads_total", COUNTER, "Reads from the journal", lambda r: r.journal_reads),
     Of("journal_read_bytes_total", COUNTER, "Bytes read from the journal", lambda r: r.journal_read_bytes),
     Of("journal_read_seconds_total", COUNTER, "Time that reads took", lambda r: r.journal_read_us / 1e6),
-    Of("scrub_percent", GAUGE, "How far the pass over old segments is; 100: none is under way",
+    Of("scrub_percent", GAUGE, "How far the pass over the journal is; 100: none is under way",
        lambda r: r.scrub_percent),
-    Of("scrub_passes_total", COUNTER, "Passes over all old segments", lambda r: r.scrub_passes),
-    Of("scrub_bytes_total", COUNTER, "Bytes of old segments that were read and proved", lambda r: r.scrub_bytes),
-    Of("scrub_found_total", COUNTER, "Messages that a pass could not read", lambda r: r.scrub_found),
+    Of("scrub_passes_total", COUNTER, "Passes over all of the journal", lambda r: r.scrub_passes),
+    Of("scrub_bytes_total", COUNTER, "Bytes of the journal that passes have read and proved", lambda r: r.scrub_bytes),
+    Of("scrub_found_total", COUNTER, "Damages that passes have found", lambda r: r.scrub_found),
 )  # fmt: skip
 LINK: Final = (
     Of("link_up", GAUGE, "1: the link to another member is up", lambda link: link.up),

@@ -1,9 +1,10 @@
 """The slow look at what lies on the disk and nobody asks for (waits for the journal's checkpoint thread).
 
-    a pass   all complete segments, the oldest first, a piece at a time, at `journal.scrub_rate_bytes`; then the queues
-             that this node owns, one by one: their copies are told what they should be (`Primary.compare`)
-    found    a message that cannot be read is its queue's affair (`broker.node.damages`); one that this node has in
-             memory still is written again
+    a pass   all complete segments, the oldest first, the files of streams and the index, a piece at a time, at
+             `journal.scrub_rate_bytes` (`scrub_regions`); then the queues that this node owns, one by one: their copies
+             are told what they should be (`Primary.compare`)
+    found    damage is its queue's affair (`broker.node.damages`); a message that this node has in memory still is
+             written again
 
 It yields: a piece is begun when no group is with the disk, or after YIELDS of waiting for that moment. Pages that the
 system holds in memory are proved as they are there; they were read from the disk once.
@@ -14,11 +15,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from journal.scrub import Piece
-from journal.survivors import Hurt
-from replication.sync import BUCKET_SEQS, contains
+from broker.server.scrub_regions import IndexRegion, Region, SegmentRegion, streams_of
 
 if TYPE_CHECKING:
     from broker.node.core import Node
@@ -54,8 +53,8 @@ class Scrub:
         self._pass_s = pass_s
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
-        self._segments: deque[tuple[int, int]] = deque()
-        self._at = self._yielded = 0
+        self._pieces: deque[Region] = deque()
+        self._yielded = 0
         self._queues: deque[int] = deque()
         self._began_s = 0.0
         self.bytes_total = self.bytes_done = 0
@@ -64,12 +63,12 @@ class Scrub:
         self.passes = 0
         """That came to their end since the start."""
         self.found = 0
-        """Messages that could not be read, since the start."""
+        """Damages since the start: messages, pieces of a stream's file, queues of which the index is wrong."""
 
     @property
     def percent(self) -> int:
         """Of the pass that is under way; 100: none is."""
-        return 100 * self.bytes_done // self.bytes_total if self._segments and self.bytes_total else 100
+        return 100 * self.bytes_done // self.bytes_total if self._pieces and self.bytes_total else 100
 
     def begin(self, after_s: float = FIRST_S) -> None:
         if self._journal.options.scrub_rate_bytes:
@@ -91,17 +90,18 @@ class Scrub:
         except Exception as error:
             self._fail(error)
 
-    # -- segments
+    # -- segments, streams' files, the index
 
     def _pass(self) -> None:
         self._began_s = self._loop.time()
-        self._segments = deque(self._journal.scrubbable())
-        self.bytes_total, self.bytes_done = sum(size for _, size in self._segments), 0
-        self._at = 0
+        journal, node = self._journal, self._node
+        segments = [SegmentRegion(journal, node, number, size) for number, size in journal.scrubbable()]
+        self._pieces = deque([*segments, *streams_of(journal, node), IndexRegion(journal, node)])
+        self.bytes_total, self.bytes_done = sum(region.size for region in self._pieces), 0
         self._next()
 
     def _next(self) -> None:
-        if not self._segments:
+        if not self._pieces:
             self._queues = deque(sorted(self._node.queues)) if self._node.part is not None else deque()
             self._compare()
         elif not self._journal.idle and self._yielded < YIELDS:
@@ -109,44 +109,22 @@ class Scrub:
             self._later(YIELD_S, self._next)
         else:
             self._yielded = 0
-            self._journal.scrub(self._segments[0][0], self._at, lambda piece: self._do(lambda: self._proved(piece)))
+            self._pieces[0].step(lambda piece: self._do(lambda: self._proved(piece)))
 
-    def _proved(self, piece: Piece) -> None:
-        if self._stopped or not self._segments:
+    def _proved(self, piece: Any) -> None:
+        if self._stopped or not self._pieces:
             return
-        segment, size = self._segments[0]
-        for hurt in piece.hurt:
-            self._treat(segment, hurt)
-        read = max(0, piece.end - self._at)
+        region = self._pieces[0]
+        before = region.done
+        read, found = region.proved(piece)
+        self.found += found
+        if found:
+            self._schedule()
         self.bytes_read += read
-        self.bytes_done += size - self._at if piece.over else read
-        self._at = piece.end
-        if piece.over:
-            self._segments.popleft()
-            self._at = 0
+        if region.over:
+            self._pieces.popleft()
+        self.bytes_done += (region.size if region.over else region.done) - before
         self._later(read / self._journal.options.scrub_rate_bytes, self._next)
-
-    def _treat(self, segment: int, hurt: Hurt) -> None:
-        node, queue_id, seq = self._node, hurt.queue_id, hurt.seq
-        queue = node.queues.get(queue_id)
-        if queue is not None and not queue.deleted:
-            ring = queue.ring
-            if not ring.living(seq, seq, 1) or ring.location(seq)[1] != segment:
-                return  # it has left, or stands elsewhere by now
-            message = ring.message(seq)
-            if message is not None:
-                ring.rewrite(seq, segment, ring.location(seq)[2], message)
-                self._schedule()
-                return
-        else:
-            replica = None if node.part is None else node.part.copying.replicas.get(queue_id)
-            if replica is None or not contains(replica.emitted_live(seq // BUCKET_SEQS), seq):
-                return
-            if replica.location(seq)[1] != segment:
-                return
-        self.found += 1
-        node.damages.found(queue_id, (seq,), hurt.damage.args[1])
-        self._schedule()
 
     # -- copies
 

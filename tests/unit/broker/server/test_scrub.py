@@ -83,3 +83,43 @@ async def test_a_pass_that_is_switched_off_does_not_begin(tmp_path: Path, start:
     shell = await start(data_dir=tmp_path, journal=JournalOptions(scrub_rate_bytes=0))
     shell.scrub.begin(0.0)
     assert shell.scrub._timer is None
+
+
+async def test_a_pass_reads_the_files_of_streams_and_the_index(tmp_path: Path, start: Any, connect: Any) -> None:
+    """What rots there nobody asks for, perhaps for years, while other copies are lost one by one."""
+    shell = await start(data_dir=tmp_path, journal=SMALL)
+    peer = await (await connect(shell)).open()
+    for queue, arguments in (("stream", {"x-queue-type": "stream"}), ("q", {}), ("whole", {})):
+        peer.send(1, methods.QueueDeclare(queue=queue, durable=True, arguments=arguments))
+        assert isinstance(await peer.receive(), methods.QueueDeclareOk)
+    peer.send(1, methods.ConfirmSelect())
+    assert isinstance(await peer.receive(), methods.ConfirmSelectOk)
+    for number in range(20):
+        for queue in ("stream", "q", "whole"):
+            peer.publish(queue, b"%04d" % number + BODY)
+            assert isinstance(await peer.receive(), methods.BasicAck)
+    scrub, journal = shell.scrub, shell.storage.journal
+    ids = {queue.name: queue.entity.queue_id for queue in shell.node.queues.values()}
+    files = tmp_path / "journal" / "streams" / str(ids["stream"])
+    await until(lambda: sum(path.stat().st_size for path in files.glob("*.seg")) > 20 * len(BODY), 20)
+    scrub.begin(0.0)
+    await until(lambda: scrub.passes == 1, 20)
+    assert (scrub.found, scrub.percent) == (0, 100)
+    assert scrub.bytes_done == scrub.bytes_total
+
+    path = next(path for path in files.glob("*.seg") if b"0005" + BODY in path.read_bytes())
+    data = bytearray(path.read_bytes())
+    data[data.find(b"0005" + BODY) + 100] ^= 1
+    path.write_bytes(data)
+    await until(lambda: not journal._checkpoint_runs and journal.checkpoint_due is False, 20)
+    key = ids["q"].to_bytes(8, "big")
+    with journal.index._env.begin(write=True) as txn:
+        value = txn.get(key, db=journal.index._sums)
+        txn.put(key, value[:-1] + bytes((value[-1] ^ 1,)), db=journal.index._sums)
+    scrub._pass()
+    await until(lambda: scrub.passes == 2, 20)
+    assert scrub.found == 2
+    alerts = {alert.subject: alert.text for alert in shell.node.alerts}
+    assert set(alerts) == {"queue 'stream' in vhost '/'", "queue 'q' in vhost '/'"}
+    assert "or one behind it" in alerts["queue 'stream' in vhost '/'"]
+    assert "index/data.mdb" in alerts["queue 'q' in vhost '/'"]
