@@ -493,6 +493,9 @@ class Part:
     def stumbled(self, queue: Queue, error: Exception) -> None:
         self.node.stumbled(queue, error)
 
+    def soon(self, goes_on: Callable[[], None]) -> None:
+        self.node.soon(goes_on)
+
     def flow_changed(self) -> None:
         self.node.review_throttle()
 

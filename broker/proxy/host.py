@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from broker.proxy.messages import ProxyMessage
@@ -23,6 +23,9 @@ class ProxyHost(Protocol):
 
     def send(self, node: str, head: ProxyMessage, payload: Iterable[Payload] = ()) -> bool:
         """One frame to a node, perhaps this one. False: there is no link; `Proxies.linked` will tell of one."""
+
+    def soon(self, goes_on: Callable[[], None]) -> None:
+        """Call it in the node's next turn, or a later one if others there are much work already."""
 
     def flow_changed(self) -> None:
         """`Proxies.unacknowledged_bytes` has changed: publishers may have to wait, or may go on."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.proxy.messages import ConsumerHead
+from broker.queues.face import GONE
 from journal.record import DamagedRecord
 from replication.errors import BadMessage
 
@@ -108,6 +109,14 @@ class Line:
             held=self.held,
             order=self.order_ms,
         )
+
+    def ended(self) -> None:
+        """Its owner says so, or the queue is deleted: the channel is told that its consumer has ended."""
+        if self.then is not None:
+            then, self.then = self.then, None
+            then(GONE)
+        else:
+            self.subscription.holder.cancelled(self.subscription)
 
     def check_credit(self) -> None:
         """Raises BadMessage when far more came than the owner was promised room for: nobody bounds what waits here."""

@@ -54,6 +54,7 @@ from broker.queues.face import GONE, CommitPart, Taken
 from broker.queues.lease import GONE as LOST
 from broker.queues.lease import LeaseAnswer, Word
 from broker.queues.ring import Ring
+from broker.queues.subscription import tell_ended
 from broker.queues.ticket import Ticket
 from broker.queues.watch import Watch, show
 from broker.streams.unblinded import unblinded
@@ -457,16 +458,7 @@ class ProxyQueue:
             return
         line.told = False
         self._end(line)
-        self._cancel(line)
-
-    @staticmethod
-    def _cancel(line: Line) -> None:
-        """Tells the channel that a consumer ended."""
-        if line.then is not None:
-            then, line.then = line.then, None
-            then(GONE)
-        else:
-            line.subscription.holder.cancelled(line.subscription)
+        line.ended()
 
     def on_deliver(self, epoch: int, gen: int, consumer: int, data: memoryview, now_ms: int) -> None:
         """Messages for a consumer. Of an older attachment: dropped, for the owner knows that they did not arrive.
@@ -543,7 +535,7 @@ class ProxyQueue:
         for line in lines.values():
             self.node.relieved(line)
             line.subscription.credit.active = False
-            self._cancel(line)
+        tell_ended(self.node.host, tuple(lines.values()))
         self.node.gave(self, self._backlog.drop(self.outbox))
         self.gather()
         self.ring.forget(self._settlements.drop())

@@ -38,6 +38,9 @@ class Host(Protocol):
     def later(self, queue: Queue) -> None:
         """Mark the queue's ring in the node's next turn, and see to it that this comes soon."""
 
+    def soon(self, goes_on: Callable[[], None]) -> None:
+        """Call it in the node's next turn, or a later one if others there are much work already."""
+
     def stumbled(self, queue: Queue, error: Exception, seq: int = 0) -> None:
         """Something raised in the queue's work, over the message with this seq if it is known: set the queue aside."""
 

@@ -34,7 +34,7 @@ from broker.queues.producers import HAD_CONSUMERS, Producers
 from broker.queues.retries import retry_delay_ms
 from broker.queues.ring import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, NO_CREDIT, Location, Ring, dispatch
 from broker.queues.stumble import Stumble
-from broker.queues.subscription import Member, Subscription, Subscriptions
+from broker.queues.subscription import Member, Subscription, Subscriptions, tell_ended
 from broker.queues.ticket import Ticket
 from broker.queues.watch import Watch
 from cluster.entities import Queue as QueueEntity
@@ -574,17 +574,16 @@ class Queue:
         self._ended = False
         self.paused = True
         self.ring.loading = False
-        for member in self.subscriptions:
-            self.subscriptions.remove(member)
+        self.subscriptions.leave(tuple(self.subscriptions))
 
     # -- the end ----------------------------------------------------------------------------------------------
 
     def drop(self) -> None:
         """The queue was deleted: its consumers are cancelled, its publishers answered."""
         self.deleted = True
-        for subscription in self.subscriptions:
-            self.subscriptions.remove(subscription)
-            subscription.ended()
+        members = tuple(self.subscriptions)
+        self.subscriptions.leave(members)
+        tell_ended(self.host, members)
         if self.burial is not None:
             self.burial.ended = True
         if self.leasing is not None:

@@ -8,8 +8,8 @@ consumer", quorum queues).
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort_right
-from collections.abc import Collection, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.queues.ring import Consumer, Ledger
@@ -68,6 +68,7 @@ ARGUMENTS: Final = frozenset({
 """What means something, here or to RabbitMQ. A channel may have thousands of consumers, each for as long as it likes,
 and no alarm stops them: so nothing else that a client says is kept of them."""
 ARGUMENT_LENGTH_MAX: Final = 255
+ENDED_AT_ONCE: Final = 5_000
 
 
 def _kept(name: str, value: object) -> bool:
@@ -131,14 +132,15 @@ class Subscription:
 
 class Subscriptions:
     """The consumers of one queue, wherever they are. There may be very many, and all of them may come or go at once (a
-    new owner hears of them in one frame), so none of them costs a look at all the others.
+    new owner hears of them in one frame, a client that has all of them is lost), so none of them costs a look at all
+    the others: who goes is struck out when half of the line has gone, or the line is walked anyway.
 
     `waiting`: nodes whose consumers are not served before the queue is theirs (rotating ownership).
     """
 
     __slots__ = (
-        "_active", "_credits", "_exclusives", "_full_ms", "_full_since_ms", "_looked", "_members", "single_active",
-        "waiting",
+        "_active", "_credits", "_exclusives", "_first", "_full_ms", "_full_since_ms", "_gone", "_looked", "_members",
+        "single_active", "waiting",
     )  # fmt: skip
 
     def __init__(self, single_active: bool) -> None:
@@ -146,16 +148,19 @@ class Subscriptions:
         self.waiting: frozenset[str] = frozenset()
         self._credits: list[Any] | None = []  # None: to be listed anew
         self._exclusives = 0
-        self._members: list[Member] = []  # in order of their ranks
+        self._members: list[Member] = []  # in order of their ranks, with some that have gone
+        self._gone: set[Member] = set()
+        self._first = 0  # all before it in the line have gone
         self._active: Member | None = None
         self._full_ms = 0  # so long no consumer had room for what was ready, over all
         self._full_since_ms = 0  # 0: it is not so now
         self._looked = (0, 0)  # when `capacity` was asked last, and what `_full_ms` was then
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._members) - len(self._gone)
 
     def __iter__(self) -> Iterator[Member]:
+        self._strike_out()
         return iter(tuple(self._members))
 
     @property
@@ -167,6 +172,7 @@ class Subscriptions:
     def credits(self) -> list[Any]:
         """What dispatch walks."""
         if self._credits is None:
+            self._strike_out()
             self._credits = [member.credit for member in self._members if member.node not in self.waiting]
         return self._credits
 
@@ -177,32 +183,42 @@ class Subscriptions:
 
     def add(self, member: Member) -> None:
         """Consumers come in any order when a queue has a new owner: each knows since when it is there."""
-        insort_right(self._members, member, key=_rank)
+        assert member not in self._gone, "who has gone comes again as another"
+        place = bisect_right(self._members, _rank(member), key=_rank)
+        self._members.insert(place, member)
+        self._first = min(self._first, place)
         self._exclusives += member.exclusive
         if self.single_active:
             member.credit.active = False
         self._elect()
 
     def remove(self, member: Member) -> None:
-        place = bisect_left(self._members, _rank(member), key=_rank)
-        while self._members[place] is not member:
-            place += 1
-        del self._members[place]
-        member.credit.active = False
-        self._exclusives -= member.exclusive
-        if self._active is member:
-            self._active = None
-        self._elect()
+        self.leave((member,))
 
     def leave(self, members: Collection[Member]) -> None:
         """All of these are gone."""
-        self._members = [member for member in self._members if member not in members]
         for member in members:
+            assert member not in self._gone, "nobody goes twice"
+            self._gone.add(member)
             member.credit.active = False
-        self._exclusives = sum(member.exclusive for member in self._members)
-        if self._active is not None and self._active in members:
-            self._active = None
+            self._exclusives -= member.exclusive
+            if self._active is member:
+                self._active = None
+        if 2 * len(self._gone) > len(self._members):
+            self._strike_out()
         self._elect()
+
+    def _strike_out(self) -> None:
+        if self._gone:
+            self._members = [member for member in self._members if member not in self._gone]
+            self._gone.clear()
+            self._first = 0
+
+    def _head(self) -> Member | None:
+        """The first in the line."""
+        while self._first < len(self._members) and self._members[self._first] in self._gone:
+            self._first += 1
+        return self._members[self._first] if self._first < len(self._members) else None
 
     def served(self, full: bool, now_ms: int) -> None:
         """A hand-out ended; `full`: because no consumer has room for more."""
@@ -216,7 +232,7 @@ class Subscriptions:
         """The part of the time since this was asked last in which a consumer had room; 0 without one."""
         full_ms = self._full_ms + (now_ms - self._full_since_ms if self._full_since_ms else 0)
         (since_ms, full_before_ms), self._looked = self._looked, (now_ms, full_ms)
-        if not self._members:
+        if not len(self):
             return 0.0
         if not since_ms or now_ms <= since_ms:
             return 0.0 if self._full_since_ms else 1.0
@@ -224,7 +240,7 @@ class Subscriptions:
 
     def settle(self) -> None:
         """The active consumer may have given back its last message: a waiting one with higher priority may start."""
-        if self.single_active and self._active is not None and self._members[0] is not self._active:
+        if self.single_active and self._active is not None and self._head() is not self._active:
             self._elect()
 
     def resume(self) -> None:
@@ -235,7 +251,7 @@ class Subscriptions:
         if self.single_active:
             if self._active is not None:
                 self._active.credit.active = False
-            self._active = next((member for member in self._members if member.held), None)
+            self._active = next((member for member in self if member.held), None)
             self._elect()
 
     def wait(self, nodes: frozenset[str]) -> None:
@@ -247,7 +263,7 @@ class Subscriptions:
         if not self.single_active:
             self._credits = None
             return
-        first = self._members[0] if self._members else None
+        first = self._head()
         active = self._active
         if active is None:
             self._active = first
@@ -264,6 +280,28 @@ class Subscriptions:
         if first is not None:
             first.credit.active = True
         self._credits = [self._active.credit] if self._active is not None else []
+
+
+class Patient(Protocol):
+    """Who does later what is too much for now."""
+
+    def soon(self, goes_on: Callable[[], None]) -> None:
+        """Call it in a later turn."""
+
+
+class Ending(Protocol):
+    """A consumer, or the line to one."""
+
+    def ended(self) -> None:
+        """It hears that it has ended."""
+
+
+def tell_ended(host: Patient, members: Sequence[Ending]) -> None:
+    """Their queue is deleted; of very many some hear of it in later turns."""
+    for member in members[:ENDED_AT_ONCE]:
+        member.ended()
+    if rest := members[ENDED_AT_ONCE:]:
+        host.soon(lambda: tell_ended(host, rest))
 
 
 def _rank(member: Member) -> tuple[int, tuple[int, str, int]]:

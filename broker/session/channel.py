@@ -38,7 +38,7 @@ from broker.routing.router import Route
 from broker.session import consuming, declaring, publishing, transacting
 from broker.session.confirms import Confirms
 from broker.session.counts import ChannelCounts
-from broker.session.dividing import STEPS_AT_ONCE, divided, give_back
+from broker.session.dividing import STEPS_AT_ONCE, divided, give_back, let_go
 from broker.session.unanswered import Asked, review
 from cluster.authorization import PermissionKind, TopicPermissionKind
 from cluster.commands import AnyCommand
@@ -343,6 +343,8 @@ class Channel:
         """The broker ended a consumer: clients that can are told (amqp-rules 5.5), but by a channel that deletes the
         queue only after the answer, for which the client waits."""
         self.consumers.pop(subscription.tag, None)
+        if self.connection.channels.get(self.number) is not self:
+            return  # its connection has ended
         if not self.closing and self.connection.capabilities.get("consumer_cancel_notify") is True:
             notice = methods.BasicCancel(subscription.tag, True)
             if self.deletes is not None and self.deletes[0] == subscription.queue.entity.queue_id:
@@ -368,20 +370,22 @@ class Channel:
         self.connection.decoder.drop_channel(self.number)
         self.send(methods.ChannelClose(int(error.code), error.reply_text, error.class_id, error.method_id))
 
-    def end(self, counted: bool) -> None:
-        """Gives back all that the channel held: amqp-rules 5.5, closing requeues what is unacknowledged."""
+    def end(self, counted: bool, until: int | None = None) -> None:
+        """Gives back all that the channel held: amqp-rules 5.5, closing requeues what is unacknowledged. `until`: with
+        other channels; what is left of that when the node has done so much (`Labour.done`) is done in later turns."""
         node = self.connection.node
         if self.asked is not None and self.asked.withdraw is not None:
             withdraw, self.asked = self.asked.withdraw, self.asked._replace(withdraw=None)
             withdraw()
-        for subscription in tuple(self.consumers.values()):
-            node.setting_aside.work(subscription.queue, subscription.queue.unsubscribe, subscription, node.now_ms)
-        self.consumers.clear()
         self.ledger.flowing = False
+        consumers = tuple(self.consumers.values())
+        self.consumers.clear()
+        let_go(node, consumers, node.labour.done + 1 if until is None else until)
         if self.transaction is not None:
-            self.transaction.abandon(counted)
+            for entries in self.transaction.abandoned():
+                give_back(node, entries, requeue=True, counted=counted, until=until)
             self.transaction = None
-        give_back(node, self.ledger.drain(), requeue=True, counted=counted)
+        give_back(node, self.ledger.drain(), requeue=True, counted=counted, until=until)
         if self.traced is not None:
             self.traced.settled(0, True, "closed")
         if self.reply_key:

@@ -34,7 +34,7 @@ from broker.amqp.layout import Method
 from broker.node.elsewhere import DRAINED, moving_text
 from broker.session import handshake
 from broker.session.channel import Channel
-from broker.session.dividing import take
+from broker.session.dividing import STEPS_AT_ONCE, take
 from broker.session.rights import AccountRights, Rights
 from broker.session.state import State
 from broker.session.virtual_exchanges import only_asks
@@ -395,9 +395,10 @@ class Connection:
     def _release(self, then: Callable[[], None] = lambda: None) -> None:
         """All that the connection held goes back: unacknowledged messages, consumers, exclusive queues. `then` is
         called when the queues are gone, if it had any."""
+        until = self.node.labour.done + STEPS_AT_ONCE
         for channel in tuple(self.channels.values()):
             try:
-                channel.end(counted=True)
+                channel.end(counted=True, until=until)
             except Exception as error:  # others still get what is theirs
                 self.node.log.crashed(self.peer, error)
             channel.parked = None  # what waited there is never taken up

@@ -55,7 +55,7 @@ def _stage(channel: Channel, tag: int, multiple: bool, outcome: str) -> None:
     if entries is None:
         raise precondition_failed(f"unknown delivery tag {tag}")
     assert channel.transaction is not None, "staged in a transaction"
-    channel.transaction.settles.append((entries, outcome))
+    channel.transaction.settle(entries, outcome)
 
 
 def _give_back(channel: Channel, tag: int, multiple: bool, requeue: bool, counted: bool) -> None:

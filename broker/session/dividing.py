@@ -16,6 +16,7 @@ from broker.amqp.codec import Published
 
 if TYPE_CHECKING:
     from broker.node.core import Node
+    from broker.queues.subscription import Subscription
     from broker.session.connection import Connection
 
 STEPS_AT_ONCE: Final = 200_000
@@ -23,6 +24,10 @@ DELIVERY_STEPS: Final = 2
 """A message that goes into a queue."""
 DELIVERIES_AT_ONCE: Final = STEPS_AT_ONCE // DELIVERY_STEPS
 RETURNS_AT_ONCE: Final = 5_000
+RETURN_STEPS: Final = 6
+"""A delivery that returns to its queue; of many channels that end together as many return at once as of one."""
+CONSUMER_STEPS: Final = 20
+"""A consumer that goes."""
 
 
 def take(connection: Connection, events: Sequence[Any]) -> None:
@@ -71,16 +76,34 @@ def divide(connection: Connection, event: Published, count: int) -> None:
     connection.divided = rest
 
 
-def give_back(node: Node, entries: Sequence[tuple[Any, Any, int]], *, requeue: bool, counted: bool) -> None:
-    """Deliveries of a ledger return to their queues, or are rejected; of very many some in later turns."""
-    for _, consumer, seq in entries[:RETURNS_AT_ONCE]:
+def give_back(
+    node: Node, entries: Sequence[tuple[Any, Any, int]], *, requeue: bool, counted: bool, until: int | None = None
+) -> None:
+    """Deliveries of a ledger return to their queues, or are rejected; of very many some in later turns, and all of them
+    when the node has done what is to be done at once (`until`, of `Labour.done`)."""
+    at_once = RETURNS_AT_ONCE if until is None or node.labour.done < until else 0
+    for _, consumer, seq in entries[:at_once]:
         queue = consumer.ring.owner
         if requeue:
             node.setting_aside.work(queue, queue.requeue, seq, counted)
         else:
             node.setting_aside.work(queue, queue.reject, seq)
         consumer.ring.mark()
-    rest = entries[RETURNS_AT_ONCE:]
+    node.labour.done += RETURN_STEPS * len(entries[:at_once])
+    rest = entries[at_once:]
     if rest:
         node.labour.done += STEPS_AT_ONCE
         node.soon(lambda: give_back(node, rest, requeue=requeue, counted=counted))
+
+
+def let_go(node: Node, consumers: Sequence[Subscription], until: int) -> None:
+    """Consumers of a channel that has ended leave their queues; later, when the node has done so much. They get nothing
+    meanwhile, for the ledger of such a channel does not flow."""
+    if node.labour.done < until:
+        for subscription in consumers:
+            queue = subscription.queue
+            if not queue.deleted:
+                node.setting_aside.work(queue, queue.unsubscribe, subscription, node.now_ms)
+        node.labour.done += CONSUMER_STEPS * len(consumers)
+    elif consumers:
+        node.soon(lambda: let_go(node, consumers, node.labour.done + STEPS_AT_ONCE))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp import methods
 from broker.amqp import properties as codec
 from broker.amqp.codec import Published
-from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed, resource_error
+from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
 from broker.amqp.fields import FieldTable
 from broker.amqp.layout import Method
 from broker.queues.face import QueueFace
@@ -46,11 +46,6 @@ if TYPE_CHECKING:
 
 NO_ROUTE: Final = 312
 NO_ROUTE_TEXT: Final = b"NO_ROUTE"
-TRANSACTION_BYTES_MAX: Final = 32 << 20
-"""Staged messages are in memory and cannot be slowed down: they wait for a commit that the publisher alone can send.
-And what goes into one queue must fit one frame between nodes."""
-MESSAGE_OVERHEAD_BYTES: Final = 64
-"""About what a message takes besides its own bytes."""
 ROUTES_MAX: Final = 1024
 PRODUCER_BYTES_MAX: Final = 255
 NUMBER_MAX: Final = 2**62
@@ -259,11 +254,7 @@ def _stage_or_send(
     channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool, named: Named | None = None
 ) -> None:
     if channel.transaction is not None:
-        transaction = channel.transaction
-        transaction.size += sum(message.size + MESSAGE_OVERHEAD_BYTES for message in messages)
-        if transaction.size > TRANSACTION_BYTES_MAX:
-            raise resource_error(f"a transaction holds more than {TRANSACTION_BYTES_MAX} bytes of messages")
-        transaction.publishes.append((route, messages, mandatory, named))
+        channel.transaction.publish(route, messages, mandatory, named)
         return
     confirms = channel.confirms
     if confirms is not None and any(queue.rejects for queue in route.targets):

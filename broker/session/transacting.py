@@ -20,13 +20,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp import methods
-from broker.amqp.errors import internal_error, precondition_failed
+from broker.amqp.errors import internal_error, precondition_failed, resource_error
 from broker.amqp.layout import Method
 from broker.queues.face import CommitPart, QueueFace
 from broker.queues.ring import Consumer
 from broker.queues.ticket import Ticket
 from broker.routing.router import Route
 from broker.session import publishing
+from broker.session.dividing import DELIVERY_STEPS
 from journal.record import Message
 
 if TYPE_CHECKING:
@@ -35,22 +36,73 @@ if TYPE_CHECKING:
 Entry = tuple[int, Consumer, int]  # delivery tag, consumer, seq
 
 
+TRANSACTION_BYTES_MAX: Final = 32 << 20
+"""Staged messages are in memory and cannot be slowed down: they wait for a commit that the publisher alone can send.
+And what goes into one queue must fit one frame between nodes."""
+TRANSACTION_STEPS_MAX: Final = 1_000_000
+MESSAGE_OVERHEAD_BYTES: Final = 64
+"""About what a message takes besides its own bytes."""
+BATCH_STEPS: Final = 15
+"""Some messages that go into one queue, besides each of them."""
+NAMED_STEPS: Final = 90
+"""One that its producer has numbered."""
+SETTLED_STEPS: Final = 5
+LETTER_STEPS: Final = 1_000
+"""A delivery that is rejected, and may die by it; and as many for each 400 bytes of its header."""
+LETTER_HEADER_BYTES: Final = 400
+
+
 class Transaction:
     """What a channel has staged. `settles`: deliveries, and what becomes of them ("ack", "reject", "requeue")."""
 
-    __slots__ = ("publishes", "settles", "size")
+    __slots__ = ("publishes", "settles", "size", "steps")
 
     def __init__(self) -> None:
         self.publishes: list[tuple[Route[QueueFace], Sequence[Message], bool, publishing.Named | None]] = []
         self.settles: list[tuple[list[Entry], str]] = []
         self.size = 0  # bytes of the staged messages
+        self.steps = 0  # that a commit will take
 
-    def abandon(self, counted: bool) -> None:
-        """The channel ends: what was acknowledged in vain goes back to its queues."""
-        for entries, _ in self.settles:
-            for _, consumer, seq in entries:
-                consumer.ring.owner.requeue(seq, counted)
-        self.settles.clear()
+    def publish(
+        self, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool, named: publishing.Named | None
+    ) -> None:
+        """Raises 506 when it is too much."""
+        self.size += sum(message.size + MESSAGE_OVERHEAD_BYTES for message in messages)
+        if self.size > TRANSACTION_BYTES_MAX:
+            raise resource_error(f"a transaction holds more than {TRANSACTION_BYTES_MAX} bytes of messages")
+        each = BATCH_STEPS + DELIVERY_STEPS * len(messages) if named is None else NAMED_STEPS
+        self._works(each * (1 + len(route.targets)))
+        self.publishes.append((route, messages, mandatory, named))
+
+    def settle(self, entries: list[Entry], outcome: str) -> None:
+        """Raises 506 when it is too much."""
+        self.settles.append((entries, outcome))
+        dies = outcome == "reject" and any(_buries(consumer.ring.owner) for _, consumer, _ in entries)
+        self._works((LETTER_STEPS if dies else SETTLED_STEPS) * len(entries))
+
+    def letters(self, queue: QueueFace, seqs: Sequence[int]) -> None:
+        """These are rejected, and in memory by now. Raises 506 when their headers are too much."""
+        if _buries(queue):
+            messages = (queue.ring.message(seq) for seq in seqs)
+            size = sum(message.header_length for message in messages if message is not None)
+            self._works(size * LETTER_STEPS // LETTER_HEADER_BYTES)
+
+    def _works(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > TRANSACTION_STEPS_MAX:
+            raise resource_error(
+                f"the commit of a transaction takes more than {TRANSACTION_STEPS_MAX:,} steps: too many messages, "
+                "queues that they go to, or acknowledgements"
+            )
+
+    def abandoned(self) -> list[list[Entry]]:
+        """The channel ends: what was acknowledged in vain has to go back to its queues."""
+        settles, self.settles = self.settles, []
+        return [entries for entries, _ in settles]
+
+
+def _buries(queue: QueueFace) -> bool:
+    return not queue.deleted and queue.settings.dead_letter_exchange is not None
 
 
 def _select(channel: Channel, _: methods.TxSelect) -> None:
@@ -82,6 +134,8 @@ def _commit(channel: Channel, method: methods.TxCommit) -> None:
         waits -= 1
         # a channel that ended meanwhile has abandoned the transaction
         if not waits and channel.parked is not None and channel.transaction is staged:
+            for queue, seqs in rejected.items():
+                staged.letters(queue, seqs)
             _carry_out(channel, method, staged)
 
     for queue, seqs in rejected.items():
@@ -115,6 +169,7 @@ def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) 
         channel.resume()
 
     node = channel.connection.node
+    node.labour.done += staged.steps
     ticket = Ticket(1, 1, done)
     for queue, part in _parts(channel, staged).items():
         if queue.ring.journaled:

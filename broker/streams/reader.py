@@ -44,7 +44,7 @@ class Reader:
     """`next` is the offset that comes next; nothing from `end` on; `exact`: nothing is passed over for retention."""
 
     __slots__ = (
-        "_asking", "_channel", "_face", "_streams", "_watch", "chunks", "deleted", "end", "exact", "life", "next",
+        "_channel", "_face", "_streams", "_watch", "asking", "chunks", "deleted", "end", "exact", "life", "next",
         "number", "ring", "subscription",
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ class Reader:
         self._face = face
         self._channel = channel
         self._watch: Watch | None = None
-        self._asking = 0  # the request that is not answered yet
+        self.asking = 0  # the request that is not answered yet; there is one at a time
         self.number = streams.next_reader()
         self.life = face.entity.gap_epoch
         self.deleted = False
@@ -103,7 +103,7 @@ class Reader:
 
     def pump(self) -> None:
         """Asks for what comes next, if there is room for it."""
-        if self.deleted or self._asking:
+        if self.deleted or self.asking:
             return
         if self.next >= self.end:
             self._streams.close(self)
@@ -114,13 +114,13 @@ class Reader:
             return
         count = CHUNK_COUNT if self.chunks else min(room, DELIVERED_COUNT)
         size = CHUNK_BYTES if self.chunks else DELIVERED_BYTES
-        self._asking = self._streams.ask(
+        self.asking = self._streams.ask(
             self._face, READ, self._told, reader=self.number, seq=self.next + 1, end=self.end + 1, count_max=count,
             bytes_max=size,
         )  # fmt: skip
 
     def _told(self, told: StreamTold, records: bytes | memoryview) -> None:
-        self._asking = 0
+        self.asking = 0
         if self.deleted or not self.subscription.credit.active:
             return
         if self.exact and told.seq - 1 > self.next:

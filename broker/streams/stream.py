@@ -39,6 +39,8 @@ SEQ_END: Final = 2**62
 PIECE_BYTES: Final = 1 << 20
 RETAIN_MS_MIN: Final = 1000
 """How long retention by age may be late."""
+READERS_AT_ONCE: Final = 1000
+"""Of those who wait for messages, in a turn; the others are looked at in the next ones."""
 RETAIN_AGAIN_MS: Final = 60_000
 """While the log's calendar is behind the node's time it may gain: so often age is judged again then."""
 
@@ -80,10 +82,12 @@ class Seat:
 class Stream(Queue):
     """See the module."""
 
-    __slots__ = ("_asked", "_bookmarks", "_later", "_seats", "_synced", "_told_late", "_trimmed")
+    __slots__ = ("_asked", "_bookmarks", "_later", "_round", "_seats", "_synced", "_told_late", "_trimmed", "_unseen")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         self._asked: deque[Asked] = deque()
+        self._unseen = 0  # so many of them, from the left, are still to be looked at in this round
+        self._round: tuple[object, ...] = ()  # what the round began with; empty: something came since
         self._later: deque[Callable[[], None]] = deque()  # searches that go on in the next turn
         self._synced = True  # what this node had when it became the owner is committed
         self._bookmarks: Bookmarks | None = None
@@ -166,33 +170,57 @@ class Stream(Queue):
         if ask.reader and (node, ask.reader) not in self._seats:
             seat = self._seats[node, ask.reader] = Seat(node, ask.reader)
             self.enlist(seat, self.host.now_ms)
-        self._asked.append(Asked(node, ask, tell))
+        self._await(Asked(node, ask, tell))
+
+    def _await(self, asked: Asked) -> None:
+        """It is looked at in the next turn, or when the round that is under way is over."""
+        self._asked.append(asked)
+        self._round = ()
         self.ring.mark()
 
     def leave(self, node: str, reader: int | None = None) -> None:
-        """One reader of a node is gone, or all of them."""
-        for key in [key for key in self._seats if key[0] == node and reader in (None, key[1])]:
+        """One reader of a node is gone, or all of them. What a reader has asked goes when it is its turn, for very many
+        may go at once."""
+        if reader is not None:
+            seat = self._seats.pop((node, reader), None)
+            if seat is not None:
+                self.strike(seat, self.host.now_ms)
+            return
+        for key in [key for key in self._seats if key[0] == node]:
             self.strike(self._seats.pop(key), self.host.now_ms)
-        self._asked = deque(
-            asked for asked in self._asked if asked.node != node or reader not in (None, asked.ask.reader)
-        )
+        self._asked = deque(asked for asked in self._asked if asked.node != node)
+        self._unseen, self._round = 0, ()
 
     def _serve_all(self, _: int) -> None:
-        for _asked in range(len(self._asked)):
-            asked = self._asked.popleft()
-            if asked.ask.what == FIND:
-                self._find(asked)
-            elif asked.ask.what == STORE:
-                self._store(asked)
-            elif asked.ask.what == STORED:
-                self._tell(asked, self._end, self._end, readers=tuple(self.bookmarks.seqs.items()))
-            elif self.halted or not self._read(asked):
-                self._asked.append(asked)
+        """A round looks at all who wait, and may take some turns. Whoever came since, or was looked at before there was
+        more, gets another round."""
+        now = self._end, self._lowest, self.halted, self.paused
+        if not self._unseen:
+            self._unseen, self._round = len(self._asked), now
+        count = min(self._unseen, READERS_AT_ONCE)
+        self._unseen -= count
+        for _asked in range(count):
+            self._serve(self._asked.popleft())
+        if self._unseen:
+            self.host.later(self)
+        elif self._round != now and self._asked:
+            self.ring.mark()
         for _later in range(len(self._later)):
             self._later.popleft()()
         if self._bookmarks is not None:
             self._bookmarks.turn()
         self._retain()
+
+    def _serve(self, asked: Asked) -> None:
+        ask = asked.ask
+        if ask.what == FIND:
+            self._find(asked)
+        elif ask.what == STORE:
+            self._store(asked)
+        elif ask.what == STORED:
+            self._tell(asked, self._end, self._end, readers=tuple(self.bookmarks.seqs.items()))
+        elif (asked.node, ask.reader) in self._seats and (self.halted or not self._read(asked)):
+            self._asked.append(asked)
 
     @property
     def _end(self) -> int:
@@ -221,8 +249,7 @@ class Stream(Queue):
     def _again(self, asked: Asked) -> None:
         """The question waits for the next turn in which anything is answered."""
         if not self.deleted:
-            self._asked.append(asked)
-            self.ring.mark()
+            self._await(asked)
 
     def _has(self, seq: int, end: int) -> bool:
         """Whether there is a message from `seq` on before `end`."""
@@ -453,6 +480,7 @@ class Stream(Queue):
         super().end_epoch()
         self.ring.past.filed_more = _nobody
         self._asked.clear()
+        self._unseen = 0
         self._later.clear()
         self._seats.clear()
         self._bookmarks = None
@@ -461,6 +489,7 @@ class Stream(Queue):
         super().drop()
         self.ring.past.filed_more = _nobody
         self._asked.clear()
+        self._unseen = 0
         self._later.clear()
         self._seats.clear()
         self._bookmarks = None

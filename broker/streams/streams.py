@@ -70,8 +70,7 @@ class Streams:
             return
         if not readers:
             del self._readers[queue_id]
-        for request in [request for request, one in self._open.items() if one.ask.reader == reader.number]:
-            del self._open[request]
+        self._open.pop(reader.asking, None)
         self._say(StreamAsk(queue_id, reader.entity.epoch, 0, reader.number, LEAVE), reader.entity)
 
     # -- questions

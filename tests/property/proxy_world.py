@@ -154,6 +154,9 @@ class Node:
             self.to_owner.append((head, b"".join(payload)))
         return self.up
 
+    def soon(self, goes_on: Any) -> None:
+        goes_on()
+
     def flow_changed(self) -> None:
         pass
 

@@ -20,6 +20,7 @@ from broker.node.core import Node
 from broker.routing.labour import STEPS_MAX
 from broker.session.connection import Connection
 from cluster import commands as c
+from cluster.wiring_log import MemoryWiringLog
 from journal.build import COMPILED
 from tests.unit.broker.session.harness import Client, Content, World
 from tests.unit.broker.transactions.stager import Stager
@@ -28,6 +29,7 @@ HELD_S = 0.1
 STEPS = (
     (Connection, "receive"),
     (Connection, "lost"),
+    (MemoryWiringLog, "propose"),
     (Node, "turn"),
     (Node, "write_group"),
     (Node, "group_committed"),
@@ -262,6 +264,120 @@ def who_holds_very_much_goes(world: World, client: Client) -> Callable[[], objec
     return gone
 
 
+def consuming(world: World, client: Client, queue: str, channels: int) -> None:
+    """As many consumers as a channel may have, of each."""
+    for number in range(1, channels + 1):
+        if number > 1:
+            client.say(m.ChannelOpen(), channel=number)
+        client.say(m.BasicQos(prefetch_count=1), channel=number)
+        for tag in range(world.node.options.consumers_per_channel_max):
+            consume = m.BasicConsume(queue=queue, consumer_tag=str(tag), nowait=True)
+            client._out.method(number, m.encode(consume))
+        client.raw(client._out.take())
+        world.turn()
+
+
+def who_consumes_very_often_goes(world: World, client: Client) -> Callable[[], object]:
+    client.declare("q")
+    consuming(world, client, "q", 12)
+
+    def gone() -> None:
+        client.leave()
+        assert not world.queue("q").subscriptions
+
+    return gone
+
+
+def a_queue_with_very_many_consumers_is_deleted(world: World, client: Client) -> Callable[[], object]:
+    client.declare("q")
+    consuming(world, client, "q", 12)
+    other = world.client()
+
+    def gone() -> None:
+        assert isinstance(other.ask(m.QueueDelete(queue="q")), m.QueueDeleteOk)
+        world.turn()
+        assert isinstance(client.hear(12)[-1], m.BasicCancel)
+        assert not client.connection.channels[12].consumers
+
+    return gone
+
+
+def who_reads_a_stream_very_often_goes(world: World, client: Client) -> Callable[[], object]:
+    client.declare("s", x_queue_type="stream")
+    consuming(world, client, "s", 1)
+    assert len(world.queue("s").subscriptions) == 4096
+
+    def gone() -> None:
+        client.leave()
+        assert not world.queue("s").subscriptions
+
+    return gone
+
+
+def what_many_channels_hold_returns(world: World, client: Client) -> Callable[[], object]:
+    client.declare("q")
+    client.raw(client.content("", "q", b"") * 200_000)
+    world.turn()
+    for number in range(1, 50):
+        if number > 1:
+            client.say(m.ChannelOpen(), channel=number)
+        client.say(m.BasicQos(prefetch_count=4_000), channel=number)
+        client.say(m.BasicConsume(queue="q", consumer_tag="c"), channel=number)
+    assert world.queue("q").ring.unacked > 190_000
+
+    def gone() -> None:
+        client.leave()
+        assert world.queue("q").ring.ready == 200_000
+
+    return gone
+
+
+def refused(client: Client) -> None:
+    (closed,) = client.hear(0)
+    assert (type(closed), closed.reply_code) == (m.ConnectionClose, 506), closed
+
+
+def a_transaction_to_many_queues(world: World, client: Client) -> Callable[[], object]:
+    client.say(m.ExchangeDeclare(exchange="f", type="fanout"))
+    for number in range(1000):
+        client.declare(f"q{number}")
+    wired(world, *(bound("f", f"q{number}", "") for number in range(1000)))
+    client.say(m.TxSelect())
+    content = client.content("f", "", b"") * 3000
+    return lambda: (client.raw(content), client.say(m.TxCommit()), world.turn(), refused(client))
+
+
+def a_transaction_of_numbered_messages(world: World, client: Client) -> Callable[[], object]:
+    client.declare("q")
+    client.say(m.TxSelect())
+    for number in range(20):
+        client.raw(
+            b"".join(
+                client.content("", "q", b"", headers={"x-producer": f"p{number}-{n}", "x-seq": 1}) for n in range(1000)
+            )
+        )
+        world.turn()
+    return lambda: (client.say(m.TxCommit()), refused(client))
+
+
+def a_transaction_that_buries_very_much(world: World, client: Client) -> Callable[[], object]:
+    """Each with a header that takes long to write anew."""
+    client.declare("grave")
+    client.declare("q", x_dead_letter_exchange="", x_dead_letter_routing_key="grave")
+    client.raw(client.content("", "q", b"", headers={str(n): n for n in range(4_000)}) * 100)
+    world.turn()
+    client.consume("q")
+    client.say(m.TxSelect())
+    client.say(m.BasicNack(0, True, False))
+    return lambda: (client.say(m.TxCommit()), refused(client))
+
+
+def very_many_acknowledgements_in_a_transaction(world: World, client: Client) -> Callable[[], object]:
+    held(world, client, 210_000)
+    client.say(m.TxSelect())
+    return lambda: (client.say(m.BasicAck(0, True)), client.say(m.TxCommit()), world.turn(), refused(client))
+
+
 def rows_whose_routes_cost_much(world: World, client: Client) -> Callable[[], object]:
     topics(world, client)
     client.declare("rows")
@@ -288,6 +404,9 @@ IN_TURNS: list[Shape] = [
     as_many_copies_as_are_taken, keys_that_cost_nearly_all_that_they_may, exchanges_bound_to_exchanges,
     a_fanout_to_many, a_chain_of_queues_that_refuse, letters_of_a_fanout, all_of_a_long_queue_expires,
     a_new_limit_makes_a_long_queue_too_long, who_holds_very_much_goes, rows_whose_routes_cost_much,
+    who_consumes_very_often_goes, a_queue_with_very_many_consumers_is_deleted, who_reads_a_stream_very_often_goes,
+    what_many_channels_hold_returns, a_transaction_to_many_queues, a_transaction_of_numbered_messages,
+    a_transaction_that_buries_very_much, very_many_acknowledgements_in_a_transaction,
 ]  # fmt: skip
 
 

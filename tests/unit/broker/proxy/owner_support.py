@@ -144,6 +144,9 @@ class Stage:
             self.buried.append((number, reason, dead.body, ticket))
         return self.finds_targets
 
+    def soon(self, goes_on: Any) -> None:
+        goes_on()
+
     def later(self, queue: Queue) -> None:
         queue.ring.mark()
 

@@ -96,6 +96,9 @@ class Pair:
             self.frames.append((node, HEADS.decode(raw), bytes(data)))
         return True
 
+    def soon(self, goes_on: Any) -> None:
+        goes_on()
+
     def flow_changed(self) -> None:
         self.flow += 1
 

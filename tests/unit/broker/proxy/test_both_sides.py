@@ -44,6 +44,9 @@ class Node:
         self.out.append((head, b"".join(payload)))
         return True
 
+    def soon(self, goes_on: Any) -> None:
+        goes_on()
+
     def flow_changed(self) -> None:
         pass
 

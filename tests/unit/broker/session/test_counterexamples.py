@@ -6,7 +6,7 @@ from broker.amqp import methods as m
 from broker.oauth2.scopes import granted
 from broker.oauth2.verifier import Token
 from broker.session.channel import REPLY_BYTES_MAX
-from broker.session.publishing import TRANSACTION_BYTES_MAX
+from broker.session.transacting import TRANSACTION_BYTES_MAX
 from cluster.commands import DeletePolicy, PutPolicy
 from cluster.errors import Unavailable
 from cluster.wiring_log import unlogged
