@@ -74,6 +74,9 @@ class LimitSettings(Section):
     of them is ended (506). One alone may have 32 MiB, or two messages of message_bytes_max."""
     unwritten_bytes_max: Bytes = Field(default=ByteSize(_NODE.unwritten_bytes_max), ge=1 << 20)
     """Publishers wait while more than this is on its way to the journal."""
+    copy_rate_bytes: Bytes = Field(default=ByteSize(_NODE.copy_rate_bytes), ge=0)
+    """So much a second is taken in for copies that no publisher waits for: of a node that joined or comes back; 0: as
+    fast as it goes."""
     consumer_timeout_ms: int = Field(default=_NODE.consumer_timeout_ms, ge=0)
     """A delivery that is unacknowledged for longer ends its channel; 0: never."""
     loopback_users: Words = _NODE.loopback_users

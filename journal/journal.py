@@ -27,6 +27,7 @@ from typing import Any
 
 from journal.disk_state import DiskState, Notify, OnState
 from journal.errors import DamagedJournal, JournalFailed, JournalFull, LockedJournal
+from journal.flushes import FlushTimes
 from journal.index import Index, Run
 from journal.index_walk import IndexWalk, Looked
 from journal.layout import GROUP_HEADER_BYTES, WINDOW_MAX, WINDOW_SHIFT
@@ -100,13 +101,11 @@ class Journal:
         self._checkpoint_runs = False
         self._bytes_since_checkpoint = 0
         self._due_since_s: float | None = None
-        self._submitted_s = 0.0
         self._walked_bytes = 0
         self.written_bytes = 0
         """Of all groups since it was opened."""
-        self.groups = 0
-        """Written since it was opened, and flushed if that was asked for."""
-        self.groups_us = 0
+        self.flushes = FlushTimes()
+        """Of groups written since it was opened, and flushed if that was asked for."""
         self.reads = 0
         """How often messages were read back since it was opened, many at a time."""
         self.read_bytes = 0
@@ -230,7 +229,7 @@ class Journal:
         window = min(lsn - self._writer.durable_lsn, WINDOW_MAX)
         data = writer.finish(lsn, int(time.time() * 1000) | window << WINDOW_SHIFT)
         self._in_flight = True
-        self._submitted_s = time.monotonic()
+        self.flushes.began(time.monotonic())
         self.written_bytes += size
         self._end = Position(segment, offset + size, lsn)
         self._bytes_since_checkpoint += size
@@ -240,8 +239,7 @@ class Journal:
 
     def _group_done(self, done: Callable[[], object]) -> None:
         self._in_flight = False
-        self.groups += 1
-        self.groups_us += int((time.monotonic() - self._submitted_s) * 1e6)
+        self.flushes.ended(time.monotonic())
         done()
 
     # -- checkpoints and space

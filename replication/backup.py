@@ -47,6 +47,7 @@ from .messages import (
 )
 from .pacing import ROUND_BYTES, Pacing
 from .places import claims, lacks, may_lack, offered_place, overwritten, place_of, went_back
+from .rate import Rate
 from .store import RecordMaker, ReplicaStore
 from .sync import (
     below,
@@ -94,6 +95,9 @@ class Host(Protocol):
     def spare(self, queue_id: int) -> bool:
         """Whether enough others are in sync, at least two, so that nobody waits for this node's copy."""
 
+    def waited_for(self, queue_id: int) -> bool:
+        """Whether publishes cannot be confirmed before this node's copy is in sync."""
+
     def sound(self, queue_id: int, records: memoryview) -> bool:
         """Whether these are whole, sound records of that queue, of whatever kind."""
 
@@ -126,6 +130,8 @@ class Backup:
         self._durable = 0
         self._now_ms = 0
         self._pacing = Pacing(round_bytes)
+        self.rate = Rate()
+        """What an operator allows of copies that nobody's publishes wait for."""
         self._due_ms: int | None = None  # when buckets may be asked for at the latest
 
     # -- links and roles --------------------------------------------------------------------------------------
@@ -376,16 +382,33 @@ class Backup:
             if not following.wanted:
                 continue
             spare = not following.atomic and self._host.spare(queue_id)
+            bounded = self._bounded and not following.atomic and not self._host.waited_for(queue_id)
             while following.wanted and link.wants < WANTS_MAX and link.sync_bytes < SYNC_BYTES_MAX:
+                if bounded and not self._allowed():
+                    break
                 if spare and not self._in_time(link):
                     break
                 self._ask(link, following, following.wanted.pop())
+
+    @property
+    def _bounded(self) -> bool:
+        return self.rate.paused or self.rate.limit_bytes > 0
+
+    def _allowed(self) -> bool:
+        """Whether the operator's bound allows for one more bucket."""
+        if self.rate.may_ask(sum(link.wants * link.bucket_bytes for link in self._links.values()), self._now_ms):
+            return True
+        self._wake(self.rate.opens_ms(self._now_ms))
+        return False
+
+    def _wake(self, at_ms: int) -> None:
+        self._due_ms = at_ms if self._due_ms is None else min(self._due_ms, at_ms)
 
     def _in_time(self, link: Link) -> bool:
         """Whether the pace allows for one more bucket of a sync that nobody waits for."""
         under_way = sum(other.buckets for other in self._links.values())
         if not self._pacing.may_ask(under_way, link.bucket_bytes, self._now_ms):
-            self._due_ms = self._pacing.opens_ms(self._now_ms)
+            self._wake(self._pacing.opens_ms(self._now_ms))
             return False
         self._pacing.asked(self._now_ms)
         return True
@@ -427,6 +450,7 @@ class Backup:
         mark = self._write_bucket(following, message, asked, live, got, payload)
         link.note(mark, len(payload))
         self._pacing.took(len(payload))
+        self.rate.took(len(payload))
         asked.have = merged((*asked.have, *got))
         if subtract(live, asked.have):  # it did not fit
             following.partial[message.bucket] = asked
@@ -502,6 +526,11 @@ class Backup:
         self._release(link, following)
 
     # -- what the disk and the clock say ----------------------------------------------------------------------
+
+    @property
+    def syncing(self) -> int:
+        """So many copies here are being brought up to date, or wait for that."""
+        return sum(len(link.syncs) for link in self._links.values())
 
     @property
     def due_ms(self) -> int | None:

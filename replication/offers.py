@@ -1,6 +1,7 @@
 """The owner's side of syncs: whose turn it is at each peer, what is offered, and the buckets that are asked for.
 
-A peer has at most ACTIVE_MAX syncs under way and one large one; queues that cannot commit without the copy come first.
+A peer has at most ACTIVE_MAX syncs under way and one large one; queues that cannot commit without the copy come first,
+and a quarter of the room to themselves: the others may stand still, when an operator has paused them (rate.py).
 The backup asks for few buckets at a time, at the pace of pacing.py; an answer holds about BODIES_BYTES_MAX, and it asks
 again for what did not fit: so what is under way to one peer stays small. Answers are short because both sides compose
 and check them in their loops, and live records wait meanwhile. Offers name all producers of
@@ -27,6 +28,8 @@ from .sync import below, merged, subtract
 ACTIVE_MAX: Final = 256
 OFFERED_BYTES_MAX: Final = 8 << 20
 """With larger offers among the syncs under way, no other one begins."""
+IDLE_SHARE: Final = 0.75
+"""Of both may be under way for queues that can commit without the copy."""
 LARGE_BUCKETS: Final = 16
 """A sync of more buckets than this is a large one."""
 BODIES_BYTES_MAX: Final = 128 << 10
@@ -91,10 +94,11 @@ class Offers:
             _, queue_id = peer.later.popleft()
             if queue_id in self._owned:
                 self.enqueue(peer, self._owned[queue_id])
-        while peer.linked and len(peer.active) < ACTIVE_MAX and peer.offered_bytes < OFFERED_BYTES_MAX:
-            if peer.urgent:
+        while peer.linked:
+            full = max(len(peer.active) / ACTIVE_MAX, peer.offered_bytes / OFFERED_BYTES_MAX)
+            if peer.urgent and full < 1:
                 queue_id = peer.urgent.popleft()
-            elif peer.idle and peer.owed_bytes <= OWED_BYTES_LOW:
+            elif peer.idle and not peer.urgent and full < IDLE_SHARE and peer.owed_bytes <= OWED_BYTES_LOW:
                 queue_id = peer.idle.popleft()
             else:
                 return

@@ -193,6 +193,16 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """Total of bytes that were read and proved."""
     scrub_found: int = 0
     """Total of messages that it could not read."""
+    journal_flush_counts: tuple[int, ...] = ()
+    """Total of group commits by how long they took: up to each of journal.flushes.BOUNDS_MS, and longer."""
+    copies_syncing: int = 0
+    """Copies here that are being brought up to date."""
+    copying_bytes: int = 0
+    """Total of what came in for that."""
+    copying_rate_bytes: int = 0
+    """So much a second may come in for copies that no publisher waits for; 0: as fast as it goes."""
+    copying_paused: bool = False
+    """By an operator."""
 
     @property
     def key(self) -> Key:

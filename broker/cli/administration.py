@@ -65,6 +65,44 @@ def limit(
     perform(data_dir, "limit.set", name=name, value=value)
 
 
+copying = typer.Typer(no_args_is_help=True, help="How fast copies of queues come to this node.")
+
+
+@copying.command("show")
+def copying_show(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
+    """How many copies are being brought up to date here, how much has come in, and what bounds it."""
+    _told(perform(data_dir, "copying"), as_json)
+
+
+@copying.command("rate")
+def copying_rate(
+    rate: Annotated[str, typer.Argument(help="Bytes per second: 50MiB; 0: as fast as it goes; default: as set.")],
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Bound what comes in for copies that no publisher waits for, until the node ends (copy_rate_bytes)."""
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    wanted: int | None = None
+    if rate != "default":
+        try:
+            wanted = int(TypeAdapter(ByteSize).validate_python(rate))
+        except ValidationError:
+            raise typer.BadParameter(f"'{rate}' is no number of bytes: 52428800, 50MiB, or default") from None
+    perform(data_dir, "copying.set", rate_bytes=wanted)
+
+
+@copying.command("pause")
+def copying_pause(data_dir: DataDir = DATA_DIR) -> None:
+    """Stop copying to this node, but for queues that could confirm nothing without it. An alert holds meanwhile."""
+    perform(data_dir, "copying.set", paused=True)
+
+
+@copying.command("resume")
+def copying_resume(data_dir: DataDir = DATA_DIR) -> None:
+    """Let copying go on."""
+    perform(data_dir, "copying.set", paused=False)
+
+
 def reload_certificates(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
     """Read the TLS certificates of the running node anew, as it does by itself when their files change."""
     shown = perform(data_dir, "certificates.reload")["certificates"]
@@ -79,7 +117,10 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """What the running node holds: listeners, connections, queues, messages, alarms, memory."""
-    facts = perform(data_dir, "status")
+    _told(perform(data_dir, "status"), as_json)
+
+
+def _told(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return

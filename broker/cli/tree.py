@@ -62,6 +62,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "rescue": Entry("rescue", "rescue", CLUSTER),
     "status": Entry("administration", "status", NODE),
     "health": Entry("health", "health", NODE),
+    "copying": Entry("administration", "copying", NODE),
     "limit": Entry("administration", "limit", NODE),
     "reload-certificates": Entry("administration", "reload_certificates", NODE),
     "alarm": Entry("administration", "alarm", NODE),

@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 GAUGE: Final = "gauge"
 COUNTER: Final = "counter"
+HISTOGRAM: Final = "histogram"
+"""Its samples are `_bucket{le="..."}`, `_sum` and `_count`."""
 UNTYPED: Final = "untyped"
 
 

@@ -118,7 +118,8 @@ def _deed(what: What, reading: Reading, queue: Queue, body: Body) -> Request:
     }
     if ("seqs" in body) == ("filter" in body):
         raise bad_request("say which messages: 'seqs' or 'filter' (an empty one means all)")
-    body.flag("staged", False)
+    if what == "delete":
+        body.flag("staged", False)
     if queue.staging and "seqs" not in body:
         raise bad_request("of staged rows only single ones are deleted, by 'seqs', if they cannot be read")
     if "seqs" in body:

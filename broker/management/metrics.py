@@ -17,14 +17,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.census.rows import Certificate, ChannelRow, ConnectionRow, ConsumerRow, ExchangeRow, NodeRow, QueueRow
 from broker.version import VERSION
 from cluster.entities import Queue
 from cluster.ids import NodeId, QueueId
+from journal.flushes import BOUNDS_MS
 
-from .exposition import COUNTER, GAUGE, UNTYPED, Named, labels, written
+from .exposition import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Named, labels, written
 from .history import Track
 from .metric_tables import (
     ALARMS,
@@ -308,9 +310,22 @@ def _node(row: NodeRow) -> Iterator[str]:
     yield from _each(f"{SHARED}global_", GLOBAL, ((labels(PROTOCOL), row.messages),))
     yield from _each(f"{SHARED}global_", GLOBAL_OUT, ((labels(QUEUE_TYPE), row.messages),))
     yield from _summed(OWN, OWN_NODE, (row,))
+    yield from _flushes(row)
     kinds = Counter(alert.kind for alert in row.alerts)
     yield written(_ALERTS, [(labels({"kind": kind}), count) for kind, count in sorted(kinds.items())])
     yield from _each(OWN, LINK, [(labels({"peer": link.peer}), link) for link in row.links])
+
+
+def _flushes(row: NodeRow) -> Iterator[str]:
+    """How long group commits took, as a histogram: its buckets are cumulative."""
+    name = f"{OWN}journal_commit_seconds"
+    bounds = [*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf"]
+    totals = accumulate(row.journal_flush_counts or (0,) * len(bounds))
+    samples: list[tuple[str, float]] = [
+        (f"_bucket{labels({'le': bound})}", total) for bound, total in zip(bounds, totals, strict=True)
+    ]
+    samples += [("_sum", row.journal_flush_us / 1e6), ("_count", row.journal_flushes)]
+    yield written(Named(name, HISTOGRAM, "Time that a group commit took"), samples)
 
 
 def _logins(prefix: str, row: NodeRow) -> Iterator[str]:

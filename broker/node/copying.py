@@ -75,6 +75,7 @@ class Copying:
         self.primary = Primary(self, name)
         self._records = records
         self.backup = Backup(self, name, records)
+        self.backup.rate.limit_bytes = node.options.copy_rate_bytes
         self.replicas: dict[int, Ring] = {}
         """Rings of queues that others own, or nobody does."""
         self.from_disk: dict[int, None] = {}
@@ -364,6 +365,12 @@ class Copying:
         if entity is None or self._name in entity.in_sync:
             return False
         return len(entity.in_sync) >= max(2, self._node.map.min_in_sync(entity))
+
+    def waited_for(self, queue_id: int) -> bool:
+        entity = self._node.map.queue_by_id(QueueId(queue_id))
+        if entity is None:
+            return False
+        return self._name in entity.in_sync or len(entity.in_sync) < self._node.map.min_in_sync(entity)
 
     def sound(self, queue_id: int, records: memoryview) -> bool:
         try:

@@ -58,6 +58,9 @@ class NodeOptions:
     unwritten_bytes_max: int = 64 << 20
     """Publishers wait while more than this is on its way to the journal."""
 
+    copy_rate_bytes: int = 0
+    """So much a second is taken in for copies that no publisher waits for; 0: as fast as it goes."""
+
     consumer_timeout_ms: int = 30 * 60 * 1000
     """A delivery unacknowledged for longer ends its consumer; 0 = never."""
 

@@ -7,6 +7,7 @@ running node can answer. A member of a cluster that still waits for others answe
 
     status
     limit.set name value       consumers-per-channel, queues or exchanges, until the node ends; 0: as configured
+    copying, copying.set       see copying_control
     alarm.set name raised      a drill: raises "memory" or "disk" whatever is measured, until it is taken back
     certificates.reload        reads the TLS certificates anew, here and in the management process
 
@@ -31,6 +32,7 @@ from broker.server.audit import Audit
 from broker.server.certificates import Chain, reload_all
 from broker.server.cluster_operations import CLUSTER
 from broker.server.cluster_operations import facts as cluster_facts
+from broker.server.copying_control import copying, copying_facts, set_copying
 from broker.server.endings import Restart
 from broker.server.operations import Facts, Refused, carry_out
 from broker.server.private_socket import bound, connected
@@ -53,6 +55,7 @@ QUESTIONS = frozenset(
         "members",
         "queues",
         "copies",
+        "copying",
         "leave.progress",
         "user.list",
         "vhost.list",
@@ -64,7 +67,7 @@ QUESTIONS = frozenset(
 TOLD = (
     "name", "user", "vhost", "exchange", "queue", "tags", "configure", "write", "read", "pattern", "definition",
     "apply_to", "priority", "limit", "value", "raised", "to", "member", "node", "undo", "accept_loss", "description",
-    "replace",
+    "replace", "rate_bytes", "paused",
 )  # fmt: skip
 """Arguments that the audit may tell. A password is none of these."""
 
@@ -135,6 +138,7 @@ async def _status(shell: NodeShell, _: Facts) -> Facts:
         "alerts": [asdict(alert) for alert in islice(node.alerts, ALERTS_TOLD_MAX)],
         "alerts_count": len(node.alerts),
         "scrub": _scrub(shell),
+        **copying_facts(shell),
         "resident_bytes": resident_bytes(),
         "memory_limit_bytes": shell.alarms.memory_limit_bytes,
         **member,
@@ -160,6 +164,8 @@ RUNNING: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
     "certificates.reload": _certificates_reload,
     "logins.forget": _logins_forget,
     "status": _status,
+    "copying": copying,
+    "copying.set": set_copying,
     **CLUSTER,
 }
 

@@ -98,8 +98,7 @@ class ClusterShell:
         self.census: PeerCensus
         self.address = ""  # where the others shall reach this node
         self.incarnation = 0
-        self.registered = False
-        self.leaving = self.caught_up = False
+        self.registered = self.leaving = self.caught_up = False
         self._postponed = ""  # why it should have begun again while it was leaving
         self.waits = "for its links"
         """While the node starts: for whom or what."""

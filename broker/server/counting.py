@@ -42,6 +42,7 @@ from broker.queues.ring import LEASED
 from broker.queues.subscription import Subscription, Subscriptions
 from broker.server.alarms import free_bytes, resident_bytes
 from broker.server.certificates import shown
+from broker.server.copying_control import copying_facts
 from broker.session.counts import totals
 from broker.session.state import State
 from broker.streams.stream import Stream
@@ -158,8 +159,8 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         journal_segments=segments,
         journal_bytes=journal_bytes,
         journal_written_bytes=0 if journal is None else journal.written_bytes,
-        journal_flushes=0 if journal is None else journal.groups,
-        journal_flush_us=0 if journal is None else journal.groups_us,
+        journal_flushes=0 if journal is None else journal.flushes.count,
+        journal_flush_us=0 if journal is None else journal.flushes.us,
         links=tuple(
             LinkRow(peer, peer in linked, *_traffic(shell, peer), clocks.get(peer, 0)) for peer in _others(shell)
         ),
@@ -196,6 +197,8 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         scrub_passes=0 if shell.scrub is None else shell.scrub.passes,
         scrub_bytes=0 if shell.scrub is None else shell.scrub.bytes_read,
         scrub_found=0 if shell.scrub is None else shell.scrub.found,
+        journal_flush_counts=() if journal is None else tuple(journal.flushes.counts),
+        **copying_facts(shell),
     )
 
 

@@ -46,6 +46,7 @@ from broker.server.log import NodeLog
 from broker.server.logins import Logins
 from broker.server.options import ServerOptions
 from broker.server.scrub import Scrub
+from broker.server.slow_disk import watch_disk
 from broker.server.storage import Storage
 from broker.server.tracing import begin_spans
 from broker.server.upkeep import Upkeep
@@ -157,6 +158,7 @@ class NodeShell:
             self.storage.wiring.listen(self._applied)
             Imports(self)
             Upkeep(self)
+            watch_disk(self)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
             self.node.damages.found_at_start(self.storage.hurt)

@@ -10,7 +10,8 @@ import pytest
 from tests.faults.fleet import Fleet, until
 
 pytestmark = pytest.mark.timeout(120)
-BODIES = [b"%d" % number for number in range(50)]
+BODIES = [b"%d" % number + bytes(40_000) for number in range(50)]
+"""More than is asked for at once."""
 
 
 async def test_scaled_up_joins_and_scaled_down_leaves(fleet: Fleet) -> None:
@@ -37,12 +38,31 @@ async def test_scaled_up_joins_and_scaled_down_leaves(fleet: Fleet) -> None:
     fleet.launch("d", *words)
     assert "'d' is no member of this cluster" in await fleet.refused("d")
     assert sorted(await fleet.members("a")) == ["a"]
-    # its volume was deleted, and the set is scaled up again
+    # its volume was deleted, and the set is scaled up again; an operator lets copies come slowly (operator b7)
     shutil.rmtree(fleet.node("d").data_dir)
-    fleet.launch("d", *words)
+    fleet.launch("d", *words, CLUSTERBROKER_LIMITS__COPY_RATE_BYTES="1")
     await fleet.ready("d")
     assert sorted(await fleet.members("a")) == ["a", "d"]
+    await until(lambda: asked_for(fleet, "d"), "d asks for what its copy lacks")
+    code, out, err = await fleet.command("d", "health", "--ready")
+    assert (code, "1 copies here have not been in sync since it began" in err) == (1, True), (out, err)
+    for command in (("pause",), ("rate", "0"), ("resume",)):
+        assert (await fleet.queue("a", "q"))["in_sync"] == ["a"], command
+        code, out, err = await fleet.command("d", "copying", *command)
+        assert (code, out, err) == (0, "", "")
+        held = [alert["kind"] for alert in (await fleet.ask("d", "status"))["alerts"]]
+        assert ("copying.paused" in held) == (command != ("resume",))
+    await until(lambda: in_sync(fleet, "q", ["a", "d"]), "d's copy is in sync")
     assert await fleet.consume("d", "q", len(BODIES)) == BODIES
+
+
+async def asked_for(fleet: Fleet, name: str) -> bool:
+    told = await fleet.ask(name, "copying")
+    return bool(told["copies_syncing"] == 1 and 0 < told["copying_bytes"] < sum(map(len, BODIES)))
+
+
+async def in_sync(fleet: Fleet, queue: str, names: list[str]) -> bool:
+    return bool((await fleet.queue("a", queue))["in_sync"] == names)
 
 
 @pytest.mark.matrix

@@ -49,6 +49,9 @@ class Host:
     def spare(self, queue_id: int) -> bool:
         return not self.needed
 
+    def waited_for(self, queue_id: int) -> bool:
+        return self.needed
+
     def sound(self, queue_id: int, records: memoryview) -> bool:
         return unpack(records)[0] != DAMAGED
 
@@ -239,3 +242,43 @@ def test_what_goes_with_a_link_opens_the_round_for_other_links() -> None:
     host.backup.linked("a")  # another link: the round's buckets are gone
     owner = Owner(host)
     owner.until_in_sync(host.now_ms + (BUCKETS + 2) * (2 + PAUSE_MAX_MS + 2))
+
+
+# -- what an operator allows --------------------------------------------------------------------------------------
+
+
+def records_of(owner: Owner) -> int:
+    """About the bytes of its backlog, as buckets have them."""
+    return sum(len(pack(message)) for message in owner.messages.values())
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_copying_is_bounded_whether_anything_comes_live_or_not(live: bool) -> None:
+    host = spare_host()
+    host.backup.rate.limit_bytes = 500
+    owner = Owner(host, live=live)
+    took_ms = owner.until_in_sync(60_000)
+    assert host.backup.rate.bytes == records_of(owner)
+    # the first second's allowance may be used at once, and the last bucket is made up for by nobody
+    assert took_ms >= (records_of(owner) - 2 * 500) * 1000 / 500
+    assert all(message[1] in host.ring.live for message in owner.messages.values())
+
+
+def test_copying_that_is_paused_goes_on_by_itself_when_it_may() -> None:
+    host = spare_host()
+    host.backup.rate.paused = True
+    owner = Owner(host, live=False)
+    for _ in range(3_000):
+        owner.millisecond()
+    assert (owner.asked_ms, host.backup.syncing) == ([], 1)
+    host.backup.rate.paused = False
+    owner.until_in_sync(host.now_ms + 1_100)
+    assert host.backup.syncing == 0
+
+
+@pytest.mark.parametrize("electable", [False, True])
+def test_a_copy_that_publishes_wait_for_is_never_held_up(electable: bool) -> None:
+    host = Host(electable)
+    host.backup.rate.paused = True
+    host.append(1)
+    assert Owner(host, group_ms=20).until_in_sync(10_000) < 80

@@ -109,6 +109,16 @@ def test_sums_and_values(place: Place) -> None:
     assert value(found, "rabbitmq_identity_info", rabbitmq_node=NODE) == 1
 
 
+def test_times_of_group_commits_are_a_histogram(place: Place) -> None:
+    counts = (4, 3, *(0,) * 10, 1, 1)
+    place.tell(rows.NodeRow(name=NODE, journal_flushes=9, journal_flush_us=12_500_000, journal_flush_counts=counts))
+    found = parsed(metrics.aggregated(place.mirror, NOW_MS))["clusterbroker_journal_commit_seconds"]
+    assert found.type == "histogram"
+    told = {(sample.name.rpartition("_")[2], sample.labels.get("le")): sample.value for sample in found.samples}
+    assert [told["bucket", le] for le in ("0.001", "0.0025", "5", "10", "+Inf")] == [4, 7, 7, 8, 9]
+    assert (told["sum", None], told["count", None]) == (12.5, 9)
+
+
 def test_values_by_object(place: Place) -> None:
     found = parsed(metrics.per_object(place.mirror, NOW_MS))
     assert value(found, "rabbitmq_queue_messages_ready", vhost="/", queue="busy") == 3

@@ -21,8 +21,8 @@ TABLES: dict[tuple[str, str], Any] = {
     for entry in (*writes.WRITES, *amqp_deeds.ACTS, *operations.OPERATIONS, *messages.QUESTIONS)
 }
 LOGIN = ("POST", "/api/login")
-OTHERS_SAY = {"apply_to", "metadata"}
-"""What clients also send, in the place of what the schemas name."""
+OTHERS_SAY = {"apply_to", "metadata", "staged"}
+"""What clients also send, in the place of what the schemas name; with `staged` the address names something else."""
 NO_FORM = ("not_base64", "there is no", "no_such_user", "look again", "is no condition")
 """Why else something is refused."""
 TEXTS = st.text("ab0", max_size=6)

@@ -1,0 +1,65 @@
+"""What an operator may say of copying to this node, and what it tells of it (waits): replication/rate.py bounds it.
+
+    copying                     how many copies are being brought up to date, how much came in, what bounds it
+    copying.set rate_bytes      bytes per second until the node ends; None: as configured, 0: as fast as it goes
+    copying.set paused          true: nothing comes in until it is taken back, or the node ends
+
+A pause leaves queues with fewer copies than they shall have, so an alert holds meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.server.operations import Facts, Refused
+
+if TYPE_CHECKING:
+    from broker.server.shell import NodeShell
+
+PAUSED: Final = "copying.paused"
+
+
+def copying_facts(shell: NodeShell) -> Facts:
+    """As fields of a NodeRow; nothing of a node that is alone."""
+    if shell.node.part is None:
+        return {}
+    backup = shell.node.part.copying.backup
+    return {
+        "copies_syncing": backup.syncing,
+        "copying_bytes": backup.rate.bytes,
+        "copying_rate_bytes": backup.rate.limit_bytes,
+        "copying_paused": backup.rate.paused,
+    }
+
+
+async def copying(shell: NodeShell, _: Facts) -> Facts:
+    """Raises Refused of a node that is alone."""
+    if not (facts := copying_facts(shell)):
+        raise Refused("this node is alone: it has no copies of others")
+    return facts
+
+
+async def set_copying(shell: NodeShell, asked: Facts) -> Facts:
+    """Raises Refused."""
+    part = shell.node.part
+    if part is None:
+        raise Refused("this node is alone: it has no copies of others")
+    rate, name = part.copying.backup.rate, shell.options.node.name
+    if "rate_bytes" in asked:
+        wanted = asked["rate_bytes"]
+        if wanted is None:
+            wanted = shell.options.node.copy_rate_bytes
+        if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
+            raise Refused("the rate is a number of bytes per second; 0: as fast as it goes")
+        rate.limit_bytes = wanted
+    paused = asked.get("paused", rate.paused)
+    if not isinstance(paused, bool):
+        raise Refused("'paused' is true or false")
+    rate.paused = paused
+    if paused:
+        what = "an operator has paused copying to this node: its copies that nobody waits for stay as they are"
+        shell.node.alerts.set(PAUSED, name, f"{what}, until clusterbroker copying resume")
+    else:
+        shell.node.alerts.clear(PAUSED, name)
+    shell.schedule()
+    return copying_facts(shell)
