@@ -120,6 +120,10 @@ class PauseQueue(Command, frozen=True, kw_only=True, tag="pause_queue"):
     vhost: str
     name: str
     paused: bool = True
+    why: str = ""
+    """What raised in the queue's work, if its owner sets it aside; empty: an operator wants it."""
+    staging: bool = False
+    """The queue is that of the staged rows of this name."""
 
 
 class Bind(Command, frozen=True, kw_only=True, tag="bind"):

@@ -23,6 +23,8 @@ def waits_for_disk(view: ClusterView, command: c.AnyCommand) -> bool:
             queue = view.queue_by_id(command.queue_id)
             return queue is not None and not queue.transient
         case c.PauseQueue():
+            if command.staging or command.why:
+                return True
             queue = view.queue(command.vhost, command.name)
             return queue is not None and not queue.transient and queue.paused is not command.paused
         case c.DeleteExchange():

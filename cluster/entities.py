@@ -80,6 +80,8 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     declared_ms: int = 0
     """When it was declared, by the wall clock of who proposed it, ms since 1970; 0: by an earlier release. Brokers all
     count their queues from 1: this tells them apart."""
+    paused_why: str = ""
+    """What raised in its work, if it is paused for that."""
 
     @property
     def transient(self) -> bool:

@@ -281,12 +281,13 @@ class ClusterMap(Importing):
 
     def _pause_queue(self, command: c.PauseQueue, log: list[Change]) -> None:
         topology = self._topology(command)
-        before = topology.queues.get(command.name)
+        before = (topology.staged if command.staging else topology.queues).get(command.name)
         if before is None:
             raise no_queue(command.vhost, command.name)
-        if before.paused == command.paused:
+        why = command.why or before.paused_why if command.paused else ""
+        if (before.paused, before.paused_why) == (command.paused, why):
             return
-        queue = topology.adopt_queue(msgspec.structs.replace(before, paused=command.paused))
+        queue = topology.adopt_queue(msgspec.structs.replace(before, paused=command.paused, paused_why=why))
         self._by_id[queue.queue_id] = queue
         self._members.replaced(before, queue)
         if queue.exclusive_owner is not None:

@@ -75,7 +75,8 @@ def story(queue: Document) -> Iterator[str]:
     yield f"queue '{text(queue['name'])}' in vhost '{text(queue['vhost'])}': {', '.join(kinds)}, {text(queue['state'])}"
     yield ""
     if queue.get("paused"):
-        yield "it is paused: it takes messages and hands none out, until clusterbroker queues resume"
+        why = f" ({queue['paused_why']})" if queue.get("paused_why") else ""
+        yield f"it is paused{why}: it takes messages and hands none out, until clusterbroker queues resume"
     if lease := queue.get("lease"):
         yield (
             f"it is leased by '{text(lease['name'])}': {number(lease['rows'])} messages from number {lease['start']} "

@@ -273,10 +273,15 @@ def queue_pause(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
 
 
 @deed(app, "resume")
-def queue_resume(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
+def queue_resume(
+    reach: Reach,
+    queue: QueueName,
+    staged: Annotated[bool, typer.Option("--staged", help="QUEUE is a staging exchange: its rows go on.")] = False,
+    vhost: Vhost = "/",
+) -> str:
     """Hand out what a paused queue holds."""
-    reach.api.put("/api/queues/{}/{}/resume", vhost, queue, body={})
-    return f"queue '{queue}' hands out again"
+    reach.api.put("/api/queues/{}/{}/resume", vhost, queue, body={"staged": True} if staged else {})
+    return f"{'staged rows of ' if staged else 'queue '}'{queue}' {'go on' if staged else 'hands out again'}"
 
 
 # -- who owns it ------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def run(question: Question, reading: Reading, path: Path, fields: dict[str, Any]
     reading.seer.require(MANAGEMENT)
     reading.seer.enter(vhost)
     staged = question.what == "delete" and fields.get("staged", False) is True
-    queue = _staged(reading, vhost, name) if staged else reading.map.queue(vhost, name)
+    queue = staged_in(reading, vhost, name) if staged else reading.map.queue(vhost, name)
     if queue is None:
         raise object_not_found()
     reading.seer.check(vhost, "read", "queue", name)
@@ -68,7 +68,7 @@ def run(question: Question, reading: Reading, path: Path, fields: dict[str, Any]
         raise bad_request(str(error)) from None
 
 
-def _staged(reading: Reading, vhost: str, name: str) -> Queue | None:
+def staged_in(reading: Reading, vhost: str, name: str) -> Queue | None:
     """What holds the rows that were staged in the exchange of this name. Nobody but an administrator takes any out."""
     reading.seer.require(ADMINISTRATOR)
     return next((queue for queue in reading.map.staging_queues(vhost) if queue.name == name), None)
@@ -121,7 +121,9 @@ def _deed(what: What, reading: Reading, queue: Queue, body: Body) -> Request:
     if what == "delete":
         body.flag("staged", False)
     if queue.staging and "seqs" not in body:
-        raise bad_request("of staged rows only single ones are deleted, by 'seqs', if they cannot be read")
+        raise bad_request(
+            "of staged rows only single ones are deleted, by 'seqs', if they cannot be read or the rows are set aside"
+        )
     if "seqs" in body:
         return Request(seqs=_seqs(body), count=TREATED_MAX, **common)
     first, last, filter_ = _range(body)

@@ -124,6 +124,7 @@ def document(reading: Reading, queue: Queue) -> Document:
         "queue_id": queue.queue_id,
         "replicas": replicas,
         "paused": queue.paused,
+        "paused_why": queue.paused_why,
         "state": "down" if queue.owner is None else "paused" if queue.paused else "running",
         "type": queue.arguments.get("x-queue-type", "classic"),
         "vhost": queue.vhost,
@@ -212,10 +213,8 @@ def full(reading: Reading, vhost: str, name: str) -> Document:
     ]
     answer["explain"] = reading.map.effective(queue).explain()
     if queue.paused:
-        answer["explain"]["paused"] = (
-            "True, an operator has paused it, or an error of which an alert tells: "
-            "nothing is handed out until it is resumed"
-        )
+        who = f"{queue.paused_why}, so it is set aside" if queue.paused_why else "an operator has paused it"
+        answer["explain"]["paused"] = f"True, {who}: nothing is handed out until it is resumed"
     if "lease" in answer:
         name = answer["lease"]["name"]
         answer["explain"]["leased"] = f"True, '{name}' reads it by a lease: nobody else is handed anything (amq.lease)"

@@ -268,7 +268,7 @@ _WHERE: Final[dict[str, Schema]] = {
     "routing_key": text("Without it each message's own", maxLength=255),
     "to_origin": flag("To the queue in which each died first", default=False),
 }
-_SOME: Final = table(_WHICH, oneOf=_WHICH_ONES)
+_STAGED: Final = flag("The name is a staging exchange's: its rows are meant", default=False)
 _SOME_ELSEWHERE: Final = table(
     {**_WHICH, **_WHERE},
     allOf=[
@@ -314,7 +314,8 @@ BODIES: Final[dict[Place, Schema]] = {
         {"to": _TO, "confirm_loss": {"type": "boolean", "const": True}}, ("to", "confirm_loss")
     ),
     ("POST", "/api/nodes/{name}/drain"): table({"undo": flag(default=False)}),
-    ("POST", f"{_MESSAGES}/delete"): _SOME,
+    ("POST", f"{_MESSAGES}/delete"): table({**_WHICH, "staged": _STAGED}, oneOf=_WHICH_ONES),
+    ("PUT", "/api/queues/{vhost}/{name}/resume"): table({"staged": _STAGED}),
     ("POST", f"{_MESSAGES}/move"): _SOME_ELSEWHERE,
     ("POST", f"{_MESSAGES}/replay"): _SOME_ELSEWHERE,
     ("POST", "/api/login"): table({"username": text(), "password": text()}, ("username", "password")),

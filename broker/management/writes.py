@@ -28,7 +28,7 @@ from .bodies import (
     user_limit_command,
 )
 from .errors import bad_request, object_not_found
-from .messages import require_unlocked
+from .messages import require_unlocked, staged_in
 from .reading import Reading
 from .reads import Path
 from .rights import ADMINISTRATOR, MANAGEMENT, POLICYMAKER
@@ -269,13 +269,16 @@ def _import(r: Reading, p: Path, body: Body, fields: dict[str, Any]) -> Planned:
 
 def _pause_queue(paused: bool) -> Plan:
     def plan(r: Reading, p: Path, body: Body, _fields: dict[str, Any]) -> Planned:
-        queue = r.map.queue(p["vhost"], p["name"])
+        staged = not paused and body.flag("staged", False)
+        queue = staged_in(r, p["vhost"], p["name"]) if staged else r.map.queue(p["vhost"], p["name"])
         if queue is None:
             raise object_not_found()
         r.seer.check(p["vhost"], "configure", "queue", p["name"])
         if paused:
             require_unlocked(queue)
-        return Planned([c.PauseQueue(at_ms=body.at_ms, vhost=p["vhost"], name=p["name"], paused=paused)])
+        return Planned(
+            [c.PauseQueue(at_ms=body.at_ms, vhost=p["vhost"], name=p["name"], paused=paused, staging=staged)]
+        )
 
     return plan
 

@@ -306,6 +306,7 @@ class Node:
         self.queues[entity.queue_id] = queue
         self.add_face(entity, queue)
         self.moving.own(queue)
+        self.setting_aside.began(queue)
 
     def add_face(self, entity: QueueEntity, face: QueueFace) -> None:
         """What sessions and routes of this node hold instead of the queue."""

@@ -309,10 +309,14 @@ class Inspection:
         return 1
 
     def _may_delete_damaged(self, seq: int) -> bool:
-        """What is held back goes if it is meant by its number; of staged rows nothing else does."""
-        request = self._request
-        held_back = self._node.damages.held_back(self.queue.entity.queue_id)
-        return request.what == "delete" and request.seqs is not None and seq in held_back
+        """What is held back goes if it is meant by its number; of staged rows nothing else does, unless they are set
+        aside: one of them it stumbled over."""
+        request, node, entity = self._request, self._node, self.queue.entity
+        if request.what != "delete" or request.seqs is None:
+            return False
+        if entity.staging and self.queue.broken and not node.moving.holds(entity.queue_id):
+            return True
+        return seq in node.damages.held_back(entity.queue_id)
 
     def _skip_unready(self, seq: int) -> None:
         """By a filter only those are meant that are ready."""

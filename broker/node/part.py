@@ -298,6 +298,7 @@ class Part:
         node.queues[entity.queue_id] = queue
         alive: dict[str, int] = {} if declared else {m.name: m.incarnation for m in node.map.alive_members()}
         node.moving.own(queue)
+        node.setting_aside.began(queue)
         self.servings.begin(queue, entity.epoch, node.map.applied, alive, synced=False)
         self.copying.take_over(queue, node.map.min_in_sync(entity), node.newest_group)
         self._told("owner.began", entity)

@@ -7,7 +7,8 @@
     the disk, the fold of the wiring, a core of replication  the node, which begins again from what it has written
 
 A queue that is set aside is paused in the wiring, so that it is paused for its next owner and after a restart as well,
-and an operator sees it and resumes it where any paused queue is seen and resumed.
+and an operator sees it and resumes it where any paused queue is seen and resumed. So is the queue of staged rows, which
+has no name of its own. The cause stands beside the pause: whoever owns the queue next says it in its alerts.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from broker.session.connection import Connection
 
 ALERT: Final = "queue.paused_by_error"
+WHY_MAX: Final = 250
 
 
 class SettingAside:
@@ -60,18 +62,22 @@ class SettingAside:
         node, entity = self._node, queue.entity
         queue.set_aside(True)
         cause = error.__cause__ if isinstance(error, Stumble) and error.__cause__ is not None else error
-        why = f"{type(cause).__name__}: {cause}"[:200]
-        node.log.set_aside(entity, seq, error)
         where = f"message {seq}" if seq else "its work"
-        if entity.staging:  # no operator can name it
-            node.alerts.set(ALERT, subject(entity), f"{where} raised {why}; see the log, then start the node again")
-            return
-        node.alerts.set(
-            ALERT,
-            subject(entity),
-            f"{where} raised {why}; see the log, then: clusterbroker queues resume '{entity.name}'",
-        )
-        node.propose(PauseQueue(vhost=entity.vhost, name=entity.name, paused=True), lambda _: None)
+        why = f"{where} raised {type(cause).__name__}: {cause}"[:WHY_MAX].encode(errors="replace").decode()
+        node.log.set_aside(entity, seq, error)
+        self._alert(entity, why)
+        command = PauseQueue(vhost=entity.vhost, name=entity.name, paused=True, why=why, staging=entity.staging)
+        node.propose(command, lambda _: None)
+
+    def _alert(self, entity: QueueEntity, why: str) -> None:
+        which = "--staged " if entity.staging else ""
+        text = f"{why}; see the log, then: clusterbroker queues resume {which}'{entity.name}'"
+        self._node.alerts.set(ALERT, subject(entity), text)
+
+    def began(self, queue: Queue) -> None:
+        """This node owns the queue from now on: what an earlier owner, or an earlier process, has met is told here."""
+        if queue.entity.paused and queue.entity.paused_why:
+            self._alert(queue.entity, queue.entity.paused_why)
 
     def is_closed(self, queue: Queue) -> bool:
         """Whether an operator may take nothing out of it now: its owner is about to change, or others have not said
@@ -84,10 +90,12 @@ class SettingAside:
 
     def resumed(self, queue: Queue) -> None:
         """An operator wants it to try again."""
+        self.forget(queue)
+        if queue.entity.staging:
+            self._node.moving.anew(queue)
         if not queue.broken:
             return
         queue.set_aside(False)
-        self.forget(queue)
         part = self._node.part
         if part is not None:
             part.servings.resumed(queue.entity.queue_id)
@@ -99,4 +107,4 @@ class SettingAside:
 
 def subject(entity: QueueEntity) -> str:
     """How an alert names a queue."""
-    return f"{entity.name} ({entity.vhost})"
+    return f"{'staged rows of ' if entity.staging else ''}{entity.name} ({entity.vhost})"

@@ -171,7 +171,8 @@ class Mover:
         """Does what can be done now; whatever it waits for gives its queue a turn. Whether nothing is left."""
         self.at_once = 0
         until = self.router.labour.done + STEPS_MAX
-        while not (self.ended or self._loading or self.queue.paused or self.queue.deleted):
+        queue = self.queue
+        while not (self.ended or self._loading or queue.paused or queue.halted or queue.deleted):
             if now_ms < self._again_ms:
                 self.host.wake(self.queue, self._again_ms)
                 return False

@@ -133,6 +133,18 @@ class Moving:
         if line:
             line[0].queue.ring.mark()
 
+    def anew(self, queue: Queue) -> None:
+        """Its rows are looked at again from the first one; what targets have of them they know."""
+        self._take_out(queue.entity.queue_id)
+        segment = self._node.map.segment_of_queue(queue.entity.queue_id)
+        if segment is not None:
+            self.known(segment)
+
+    def holds(self, queue_id: int) -> bool:
+        """Whether rows of this queue are on their way."""
+        mover = self._movers.get(queue_id)
+        return mover is not None and mover.holds
+
     def _take_out(self, queue_id: int) -> None:
         mover = self._movers.pop(queue_id, None)
         if mover is None:

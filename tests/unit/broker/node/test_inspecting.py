@@ -19,7 +19,8 @@ from tests.unit.broker.session.harness import Client, Content, World, bodies
 
 
 def inspection(site: Any, what: i.What = "browse", queue: str = "q", **asked: Any) -> Inspection:
-    entity = site.node.map.queue("/", queue)
+    staged = {entity.name: entity for entity in site.node.map.staging_queues("/")}
+    entity = site.node.map.queue("/", queue) or staged[queue]
     asked.setdefault("count", 10_000 if what != "browse" else 500)
     request = i.decode_request(i.encode(i.Request(what=what, queue_id=entity.queue_id, **asked)))
     return Inspection(site.node, site.node.queues[entity.queue_id], request, site.now_ms + i.LOOKED_MS_MAX)

@@ -404,22 +404,90 @@ def test_a_firehose_that_raises_costs_what_it_had_to_tell(monkeypatch: pytest.Mo
     assert world.queue("told").ring.ready == 1
 
 
-def test_rows_that_cannot_be_moved_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = world_of()
+def staged(world: World, *rows: bytes) -> Stager:
+    """Rows for "q", over amq.topic, that are not committed yet."""
     world.client().declare("q")
     stager = Stager(world.client(channels=2))
     world.client().ask(m.QueueBind(queue="q", exchange="amq.topic", routing_key="k"))
     stager.declare("txn.s")
-    stager.stage("txn.s", b"1", b"2")
-    with mistaken(monkeypatch, Mover, "_route", lambda *_: True):
+    stager.stage("txn.s", *rows)
+    return stager
+
+
+def resume_staged(world: World) -> None:
+    world.command(c.PauseQueue(vhost="/", name="txn.s", paused=False, staging=True))
+    world.wait(1000)
+
+
+@pytest.mark.parametrize("step", ["_route", "_give_part", "_settle"])
+def test_rows_that_cannot_be_moved_stay_where_they_are(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of()
+    stager = staged(world, b"1", b"2")
+    with mistaken(monkeypatch, Mover, step, lambda *_: True):
         assert stager.commit("txn.s")["outcome"] == "committed"
         world.wait(100)
-    (alert,) = world.node.alerts
-    assert "start the node again" in alert.text
-    assert world.queue("q").ring.ready == 0
-    world.crash()
-    world.wait(1000)
+        (alert,) = world.node.alerts
+        assert alert.subject == "staged rows of txn.s (/)"
+        assert "clusterbroker queues resume --staged 'txn.s'" in alert.text
+        assert world.queue("q").ring.ready == (2 if step == "_settle" else 0)
+        world.crash()
+        world.wait(1000)
+        (alert,) = world.node.alerts
+        assert "raised ZeroDivisionError" in alert.text, "it is known why also to another process"
+        resume_staged(world)
+        assert len(world.story.mistakes) == 2, "it is tried again"
+    resume_staged(world)
     assert world.queue("q").ring.ready == 2
+    assert not len(world.node.alerts)
+    assert not world.node.map.staging_queues("/"), "the segment is over"
+
+
+def test_a_row_that_is_stumbled_over_again_and_again_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of()
+    stager = staged(world, b"bad", b"2", b"3")
+    with mistaken(monkeypatch, Mover, "_route", lambda _self, message, _alone: message.body == b"bad"):
+        stager.commit("txn.s")
+        world.wait(100)
+        assert run(world, "delete", "txn.s", seqs=(1,)).done == 1
+        resume_staged(world)
+        assert world.queue("q").ring.ready == 2
+        assert not len(world.node.alerts)
+
+
+def test_the_cause_of_a_pause_outlives_the_process(poisoned: Callable[[], None]) -> None:
+    """The queue is paused after a restart as well: an operator sees why."""
+    world = world_of()
+    alice = world.client()
+    alice.declare("q")
+    poison(alice)
+    world.client().consume("q")
+    is_aside(world)
+    world.crash()
+    assert world.node.map.queue("/", "q").paused
+    (alert,) = world.node.alerts
+    assert (alert.kind, alert.subject) == (ALERT, "q (/)")
+    assert "message 1 raised ValueError: cannot be read; see the log" in alert.text
+    world.command(c.PauseQueue(vhost="/", name="q", paused=True))
+    assert world.node.map.queue("/", "q").paused_why, "an operator's pause takes no cause away"
+    poisoned()
+    resume(world)
+    assert not len(world.node.alerts)
+    assert world.node.map.queue("/", "q").paused_why == ""
+    assert bodies(world.client().consume("q")) == [b"1"]
+
+
+def test_and_the_life_of_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, site, client = cluster_of()
+    with mistaken(monkeypatch, Queue, "turn", lambda *_: True):
+        client.publish("", "q", b"1")
+        cluster.wait(100)
+    assert [alert.kind for alert in site.node.alerts] == [ALERT]
+    cluster.kill("a")
+    cluster.wait(3000)
+    heir = cluster[cluster["b"].node.map.queue("/", "q").owner]
+    assert heir is not site
+    (alert,) = [alert for alert in heir.node.alerts if alert.kind == ALERT]
+    assert "ZeroDivisionError" in alert.text
 
 
 def test_a_reply_to_that_is_no_text_costs_nobody_anything() -> None:
