@@ -28,6 +28,10 @@ What a voter has to remember for that, and what becomes of it:
 * Sets of voters change one by one, and of two neighbouring sets any two majorities have a member in common. Where the
   member may count by an older set still, nobody is failed early (`SETTLED_S`).
 
+A voter without a lease gives no word: what was ordered may not have come to it for long, as that the member is dead.
+The argument above does not need this. A member does whose machine stood still without any of its clocks knowing: its
+lease seems to last, and only words of voters that follow the log end what it hands out.
+
 C follows what the way takes: 0.25 s where a word is back within 0.06 s, more where it takes longer, at most L. Two
 voters alone cannot fail each other, so they need no contact.
 """
@@ -139,8 +143,8 @@ class Hearing:
         self.speaks = False
         """It has caught up with the wiring log since it began."""
 
-    def heard(self, name: str, incarnation: int, rely_s: float, now: float) -> bool:
-        """A beat of a living member came. Returns whether to give the word for it."""
+    def heard(self, name: str, incarnation: int, rely_s: float, now: float, leased: bool = True) -> bool:
+        """A beat of a living member came. `leased`: this voter is. Returns whether to give the word for it."""
         heard = self._heard.get(name)
         if heard is None or heard.incarnation < incarnation:
             heard = self._heard[name] = _Heard(incarnation)
@@ -150,10 +154,11 @@ class Hearing:
         if heard.given_up:
             heard.spoke = True
             return False
-        if self.speaks:
+        speaks = self.speaks and leased
+        if speaks:
             relied_s = min(rely_s, self._options.lease_s)
             heard.relied_until = max(heard.relied_until, now + outlasts(relied_s, self._options.drift))
-        return self.speaks
+        return speaks
 
     def silent(self, name: str, incarnation: int, now: float) -> bool:
         """Whether it was silent for so long that nothing that it relies on is left."""

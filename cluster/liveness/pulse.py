@@ -270,7 +270,8 @@ class Pulse:
                 new = True
                 member = facts.members[beat.name]
                 if member.alive and member.incarnation == beat.incarnation:
-                    word = self.hearing.heard(beat.name, beat.incarnation, beat.rely_ms / 1000, now)
+                    leased = self.keeper.leased(now)
+                    word = self.hearing.heard(beat.name, beat.incarnation, beat.rely_ms / 1000, now, leased)
         if word:
             self.send(beat.name, Beat(self._name, beat.incarnation, facts.term, beat.seq, 0, word=True))
         if new and self.prompt:

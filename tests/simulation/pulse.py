@@ -61,7 +61,7 @@ class Pulse:
             member is not None
             and member.alive
             and member.incarnation == incarnation
-            and self.hearing.heard(peer, incarnation, rely_s, site.boot_s())
+            and self.hearing.heard(peer, incarnation, rely_s, site.boot_s(), site.leased())
         ):
             site.world.network.cast(site.name, peer, ("word", incarnation, seq))
         return True

@@ -193,6 +193,10 @@ class Site:
         doubtful = self._paused_s is not None or self.boot_s() < self.woke_s + self.pulse.contact.rely_s
         return self.may_speak() and not doubtful
 
+    def knows(self, queue: str) -> bool:
+        """Whether its wiring has a queue of this name."""
+        return self.wiring.map.queue("/", queue) is not None
+
     @property
     def accepting(self) -> bool:
         """Clients may connect."""

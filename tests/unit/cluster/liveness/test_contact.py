@@ -135,6 +135,13 @@ def test_a_voter_that_has_just_begun_neither_speaks_nor_gives_up() -> None:
     assert b.heard("a", 1, LEAST_S, 100.2)
 
 
+def test_a_voter_without_a_lease_gives_no_word_and_hears_all_the_same() -> None:
+    b = hearing()
+    assert not b.heard("a", 1, LEAST_S, 100.0, leased=False)
+    assert not b.give_up("a", 1, 100.0 + SILENT_S - 0.001)
+    assert b.give_up("a", 1, 100.0 + SILENT_S)
+
+
 # the leader's side
 
 

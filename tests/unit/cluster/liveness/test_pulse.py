@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -123,6 +124,18 @@ async def test_without_a_voters_word_there_is_no_contact_though_the_lease_lasts(
         await until(lambda: a.owner.contacts > told)
         assert a.heart.may_speak()
         assert a.owner.leases == [LeaseState.LOST, LeaseState.LEASED]
+
+
+async def test_who_has_no_lease_itself_vouches_for_nobody() -> None:
+    """A member whose lease seems to last, for its clocks did not see that its machine stood still."""
+    nodes = a, b, c = Node("a"), Node("b"), Node("c")
+    async with beating(*nodes):
+        await until(lambda: all(node.heart.may_speak() for node in nodes))
+        a.heart.stepped_down()
+        a.heart.keeper.lease_until = math.inf
+        await until(lambda: not b.heart.leased() and not c.heart.leased())
+        await until(lambda: not a.heart.may_speak())
+        assert a.heart.leased()
 
 
 async def test_who_is_given_up_is_heard_no_more_until_that_is_taken_back() -> None:
