@@ -47,6 +47,8 @@ class StreamReader(Actor):
         self._consuming = False
         self._consumers = 0
         self._shown = 0
+        self._doubted: list[Content] = []
+        """Answers of a node that did not know yet how long its machine had stood still."""
         super().__init__(world, name)
 
     @property
@@ -94,6 +96,8 @@ class StreamReader(Actor):
 
     def handed(self, socket: Socket, channel: int, said: Content) -> None:
         if said.method.consumer_tag == ANSWERS:
+            if not socket.site.owes():
+                self._doubted.append(said)
             return
         for offset, body in messages_of(said):
             self.world.checkers.read(self, offset, body)
@@ -118,7 +122,9 @@ class StreamReader(Actor):
     def content(self, said: Content) -> None:
         if said.method.consumer_tag == ANSWERS:
             told = json.loads(said.body)
-            if told["outcome"] == "offsets":
+            if any(said is doubted for doubted in self._doubted):
+                self._doubted.clear()
+            elif told["outcome"] == "offsets":
                 self.world.checkers.offsets_told(self.queue, told["first"], told["next"], self._shown)
             return
         messages = messages_of(said)
