@@ -3,7 +3,8 @@
 TESTS_TIER=commit   `scripts/test` and CI: a sixth of what is marked `matrix`, the smoke of Spark and of the browser
                     unless their code changed, and 60 s of campaigns
 TESTS_TIER=all      `scripts/test --all`: everything, and 30 minutes of campaigns
-TESTS_TIER=brief    `scripts/check`: a fifth of the examples; campaigns and starts of nodes are left out by their marks
+TESTS_TIER=brief    `scripts/check`: a fifth of the examples, and of the matrix that sixth, but all of it in files that
+                    mirror a change; campaigns and starts of nodes are left out by their marks
 unset               pytest was called by hand: whatever it selects, with the campaigns of a commit
 
 What is made up follows from the commit, so a state of the project has one verdict, and each commit tries something

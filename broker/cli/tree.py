@@ -7,6 +7,7 @@ said in the singular as well (`user add`, `users add`).
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import typer
@@ -92,8 +93,9 @@ class Tree(TyperGroup):
         return command
 
 
+@cache
 def loaded(name: str, entry: Entry) -> Any:
-    """The command of an entry."""
+    """The command of an entry, made once in a process."""
     found = getattr(importlib.import_module(f"broker.cli.{entry.module}"), entry.name)
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False)

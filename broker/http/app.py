@@ -19,17 +19,18 @@ import json
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 import structlog
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 
 from broker.census.inspection import decode_result
 from broker.census.inspection import encode as encode_request
@@ -92,20 +93,8 @@ def create_app(
     )
     app.state.room = Room()
     app.state.failures = Bucket(time.monotonic())
-    for read in reads.READS:
-        statuses = (200, 503) if read.is_check else (200,)
-        routes.add(app, "GET", read.path, read.summary, shell.read(read), statuses, read.listed)
-    for write in writes.WRITES:
-        routes.add(app, write.method, write.path, write.summary, shell.write(write), write.statuses)
-    for act in amqp_deeds.ACTS:
-        routes.add(app, act.method, act.path, act.summary, shell.act(act), act.statuses)
-    for operation in operations.OPERATIONS:
-        statuses = (operation.status,)
-        routes.add(app, operation.method, operation.path, operation.summary, shell.operate(operation), statuses)
-    for question in messages.QUESTIONS:
-        routes.add(app, question.method, question.path, question.summary, shell.inspect(question))
-    routes.add(app, "POST", "/api/login", "Begin a session: a cookie, for the web page", shell.login)
-    routes.add(app, "POST", "/api/logout", "End the session", shell.logout, (204,))
+    app.state.shell = shell
+    app.router.routes.extend(_routes())
     web_page.add(app, web_page.PAGE)
     metric_pages.add(app, mirror, now_ms, shell.seer)
     app.add_api_route("/api/auth", _oauth, methods=["GET"], include_in_schema=False)
@@ -319,6 +308,46 @@ class _Shell:
             return
         for command in planned.commands:
             _accepted(await self._deeds.order(command))
+
+
+T = TypeVar("T")
+
+
+@cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """Those of the tables, made once in a process: each finds the shell of its application beside a request."""
+
+    def of(make: Callable[[_Shell, T], Endpoint], entry: T) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            return await make(request.app.state.shell, entry)(request)
+
+        return endpoint
+
+    async def login(request: Request) -> Response:
+        shell: _Shell = request.app.state.shell
+        return await shell.login(request)
+
+    async def logout(request: Request) -> Response:
+        shell: _Shell = request.app.state.shell
+        return await shell.logout(request)
+
+    router = APIRouter(redirect_slashes=False)
+    for read in reads.READS:
+        statuses = (200, 503) if read.is_check else (200,)
+        routes.add(router, "GET", read.path, read.summary, of(_Shell.read, read), statuses, read.listed)
+    for write in writes.WRITES:
+        routes.add(router, write.method, write.path, write.summary, of(_Shell.write, write), write.statuses)
+    for act in amqp_deeds.ACTS:
+        routes.add(router, act.method, act.path, act.summary, of(_Shell.act, act), act.statuses)
+    for operation in operations.OPERATIONS:
+        statuses = (operation.status,)
+        made = of(_Shell.operate, operation)
+        routes.add(router, operation.method, operation.path, operation.summary, made, statuses)
+    for question in messages.QUESTIONS:
+        routes.add(router, question.method, question.path, question.summary, of(_Shell.inspect, question))
+    routes.add(router, "POST", "/api/login", "Begin a session: a cookie, for the web page", login)
+    routes.add(router, "POST", "/api/logout", "End the session", logout, (204,))
+    return tuple(router.routes)
 
 
 def _accepted(refused: OrderError | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,7 +16,7 @@ _TOLD: Final = {200: "Done, and told", 201: "Made", 204: "Done", 503: "The check
 
 
 def add(
-    app: FastAPI,
+    router: APIRouter,
     method: str,
     path: str,
     summary: str,
@@ -43,7 +43,7 @@ def add(
         status: {"description": _TOLD[status], **(_json(told) if status in (200, 503) else {})} for status in statuses
     }
     responses["default"] = {"description": "Refused", **_json(schemas.REFUSED)}
-    app.add_api_route(
+    router.add_api_route(
         path,
         endpoint,
         methods=[method],

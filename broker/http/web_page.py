@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import mimetypes
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ class _File(msgspec.Struct, frozen=True):
     media_type: str
 
 
+@cache
 def _loaded(directory: Path) -> dict[str, _File]:
     """The files by path. They are read once: a path in a request is looked up, and never opened."""
     found = {}

@@ -233,6 +233,7 @@ def test_what_a_node_leaves_behind_when_it_begins_again_is_collected() -> None:
         assert gone() is None
     finally:
         gc.unfreeze()
+        gc.freeze()  # as all tests begin (tests/conftest.py)
         gc.set_threshold(*threshold)
 
 
@@ -260,4 +261,5 @@ def test_lives_that_end_before_they_are_ready_leave_nothing_behind(monkeypatch: 
         assert len(gone) == 4
     finally:
         gc.unfreeze()
+        gc.freeze()  # as all tests begin (tests/conftest.py)
         gc.set_threshold(*threshold)

@@ -29,6 +29,7 @@ async def test_a_thousand_guesses_at_once_are_as_many_as_one_after_the_other(cli
     assert statuses.count(429) == 200 - FAILURES_MAX
 
 
+@pytest.mark.long
 async def test_one_password_for_many_names_waits_as_well(client: Client) -> None:
     names = [f"user{number}" for number in range(FAILURES_OF_ADDRESS_MAX + 5)]
     guesses = [client.ask("GET", "/api/whoami", name, password="Spring2026") for name in names]
