@@ -29,6 +29,8 @@ from broker.census.stored_offset import StoredOffset
 from broker.census.totals import MessageTotals as MessageTotals
 
 VERSION: Final = 2
+FLUSH_BOUNDS_MS: Final = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000)
+"""Those of `journal.flushes`, for readers that have no journal."""
 
 Key = tuple[str | int, ...]
 """A row's kind (its tag), then what names the thing."""
@@ -194,7 +196,7 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     scrub_found: int = 0
     """Total of messages that it could not read."""
     journal_flush_counts: tuple[int, ...] = ()
-    """Total of group commits by how long they took: up to each of journal.flushes.BOUNDS_MS, and longer."""
+    """Total of group commits by how long they took: up to each of FLUSH_BOUNDS_MS, and longer."""
     copies_syncing: int = 0
     """Copies here that are being brought up to date."""
     copying_bytes: int = 0

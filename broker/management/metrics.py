@@ -20,11 +20,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
-from broker.census.rows import Certificate, ChannelRow, ConnectionRow, ConsumerRow, ExchangeRow, NodeRow, QueueRow
+from broker.census.rows import (
+    FLUSH_BOUNDS_MS,
+    Certificate,
+    ChannelRow,
+    ConnectionRow,
+    ConsumerRow,
+    ExchangeRow,
+    NodeRow,
+    QueueRow,
+)
 from broker.version import VERSION
 from cluster.entities import Queue
 from cluster.ids import NodeId, QueueId
-from journal.flushes import BOUNDS_MS
 
 from .exposition import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Named, labels, written
 from .history import Track
@@ -319,7 +327,7 @@ def _node(row: NodeRow) -> Iterator[str]:
 def _flushes(row: NodeRow) -> Iterator[str]:
     """How long group commits took, as a histogram: its buckets are cumulative."""
     name = f"{OWN}journal_commit_seconds"
-    bounds = [*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf"]
+    bounds = [*(f"{bound / 1000:g}" for bound in FLUSH_BOUNDS_MS), "+Inf"]
     totals = accumulate(row.journal_flush_counts or (0,) * len(bounds))
     samples: list[tuple[str, float]] = [
         (f"_bucket{labels({'le': bound})}", total) for bound, total in zip(bounds, totals, strict=True)

@@ -18,6 +18,7 @@ import msgspec
 
 from broker.amqp import properties
 from broker.census.rows import (
+    FLUSH_BOUNDS_MS,
     AlertRow,
     AnyRow,
     ChannelRow,
@@ -49,6 +50,7 @@ from broker.streams.stream import Stream
 from broker.version import VERSION
 from cluster.entities import Queue as QueueEntity
 from cluster.ids import NodeId, QueueId
+from journal.flushes import BOUNDS_MS
 from journal.record import Message
 from replication.copies import State as CopyState
 
@@ -67,6 +69,7 @@ HAS_TIMESTAMP: Final = 0x40
 FREE_BYTES_MAX: Final = 16 << 10
 """Longer arguments and properties are not told: a batch has to fit into a frame whatever clients say."""
 _FREE: Final = msgspec.msgpack.Encoder(enc_hook=str)
+assert FLUSH_BOUNDS_MS == BOUNDS_MS, "rows have the journal's counts"
 
 
 def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow]:
