@@ -157,9 +157,10 @@ class SignIn:
             if waits_ms:
                 left_s = -(-waits_ms // 1000)
                 raise Refused(429, "too_many_requests", f"too many failed logins: try again in {left_s} s")
-            good = await self._good(name, password)
+            here = self._may_be_here(request, name)
+            good = await self._good(name, password, here)
             user = self._mirror.map.user(name)
-            if not good or user is None or not self._may_be_here(request, name):
+            if not good or user is None or not here:
                 self._throttle.failed(name, address, self._now_ms())
                 if through is not None:
                     self._throttle.failed_at(through, self._now_ms())
@@ -187,8 +188,9 @@ class SignIn:
     def _may_be_here(self, request: Request, name: str) -> bool:
         return name not in self._loopback_users or from_here(request)
 
-    async def _good(self, name: str, password: bytes) -> bool:
-        user = self._mirror.map.user(name)
+    async def _good(self, name: str, password: bytes, here: bool) -> bool:
+        """Not `here`: refused whatever the password is, and as if there were no such user."""
+        user = self._mirror.map.user(name) if here else None
         stored, algorithm = (user.password_hash, user.hash_algorithm) if user is not None else ("", "")
         answer: asyncio.Future[bool] = self._loop.create_future()
 

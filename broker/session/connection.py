@@ -244,7 +244,7 @@ class Connection:
             raise error.at(method.CLASS_ID, method.METHOD_ID) from None
 
     def _start_ok(self, method: methods.ConnectionStartOk) -> None:
-        self.client_properties = dict(method.client_properties)
+        self.client_properties = handshake.accepted(dict(method.client_properties))
         capabilities = self.client_properties.get("capabilities")
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
         self.mechanism = method.mechanism

@@ -11,7 +11,8 @@ are then the token's, and the connection ends with it unless connection.update-s
 user in time. Who signed in otherwise has nothing to refresh: connection.update-secret is answered, and changes nothing.
 
 Why a login was refused is in the node's log and never in the answer (amqp-rules 5.1). A user that does not exist
-costs the same time as a wrong password, and one that has to wait after too many failures is told the same as well.
+costs the same time as a wrong password, and one that has to wait after too many failures is told the same as well. So
+is one that may not come from where the client is, whatever its password: nobody looks at that.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from broker.version import VERSION
 if TYPE_CHECKING:
     from broker.node.core import Node
     from broker.session.connection import Connection
+    from cluster.entities import User
 
 CAPABILITIES: Final = {
     "publisher_confirms": True,
@@ -45,6 +47,7 @@ CAPABILITIES: Final = {
 }
 
 
+CLIENT_VALUES_MAX: Final = 256
 NOT_FROM_HERE: Final = "this user may only connect from a loopback address"
 
 
@@ -91,6 +94,20 @@ def login(connection: Connection, mechanism: str, response: bytes) -> None:
         raise command_invalid(f"unknown authentication mechanism '{mechanism}'")
 
 
+def accepted(properties: dict[str, Any]) -> dict[str, Any]:
+    """What a client says of itself. It is kept as long as the connection, from before anybody has signed in, and the
+    values of 8 KiB may take as much as 200; so their number is bounded. Raises 502."""
+    if values(properties) > CLIENT_VALUES_MAX:
+        raise syntax_error(f"more than {CLIENT_VALUES_MAX} client properties")
+    return properties
+
+
+def values(tree: Any) -> int:
+    """In tables and arrays, these included."""
+    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return 1 + sum(map(values, inner))
+
+
 def _is_elsewhere(connection: Connection, name: str) -> bool:
     """ "guest only from loopback", by whatever mechanism."""
     return name in connection.node.options.loopback_users and not connection.loopback
@@ -102,12 +119,16 @@ def _verify(connection: Connection, raw_user: bytes, password: bytes) -> None:
     connection.state = State.CHECKING
     connection.review_reading()
 
+    elsewhere = _is_elsewhere(connection, user)
+
     def checked(verdict: Verdict) -> None:
         if connection.state is not State.CHECKING:
             return
         token = verdict.token
         name = user if token is None else token.name
-        if verdict.refusal:
+        if elsewhere and token is None:
+            _refuse(connection, name, mechanism, NOT_FROM_HERE)
+        elif verdict.refusal:
             _refuse(connection, name, mechanism, verdict.refusal)
         elif token is None and connection.node.map.user(name) is None:
             _refuse(connection, name, mechanism, "the user was deleted just now")
@@ -118,14 +139,15 @@ def _verify(connection: Connection, raw_user: bytes, password: bytes) -> None:
         else:
             connection.authenticated(name, token.grants, verdict.until_ms)
 
-    _ask(connection, user, password, checked, lambda: connection.state is State.CHECKING)
+    known = None if elsewhere else connection.node.map.user(user)
+    _ask(connection, user, known, password, checked, lambda: connection.state is State.CHECKING)
 
 
 def _ask(
-    connection: Connection, name: str, secret: bytes, then: Callable[[Verdict], None], wanted: Callable[[], bool]
-) -> None:
-    node = connection.node
-    node.checks.append(Check(name, node.map.user(name), secret, connection.address, then, wanted))
+    connection: Connection, name: str, user: User | None, secret: bytes, then: Callable[[Verdict], None],
+    wanted: Callable[[], bool],
+) -> None:  # fmt: skip
+    connection.node.checks.append(Check(name, user, secret, connection.address, then, wanted))
 
 
 def _refuse(connection: Connection, user: str, mechanism: str, why: str) -> None:
@@ -211,4 +233,5 @@ def update_secret(connection: Connection, secret: bytes) -> None:
             connection.renew_rights(token.grants, verdict.until_ms)
             connection.send(0, methods.ConnectionUpdateSecretOk())
 
-    _ask(connection, connection.user, secret, checked, lambda: connection.state is State.OPEN)
+    known = connection.node.map.user(connection.user)
+    _ask(connection, connection.user, known, secret, checked, lambda: connection.state is State.OPEN)

@@ -94,6 +94,22 @@ async def test_a_name_that_nobody_has_is_verified_like_any_other(
     assert verified == [b"P"] * 3
 
 
+async def test_a_right_password_of_a_user_of_this_machine_is_like_a_wrong_one_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would be remembered as right, and the second refusal come at once."""
+    verified: list[bytes] = []
+
+    def counted(password: bytes) -> bool:
+        verified.append(password)
+        return False
+
+    monkeypatch.setattr(passwords, "verified_nobody", counted)
+    elsewhere = Client(recorded_place(), address="192.0.2.7")
+    assert (await elsewhere.get("/api/whoami")).status_code == 401
+    assert verified == [b"guest"]
+
+
 async def test_many_good_ones_at_once_wait_for_nobody(client: Client) -> None:
     good = [client.get("/api/whoami", "mon") for _ in range(100)]
     assert {answer.status_code for answer in await asyncio.gather(*good)} == {200}

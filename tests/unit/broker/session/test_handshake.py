@@ -112,6 +112,33 @@ def test_guest_comes_from_this_machine_only() -> None:
     assert isinstance(heard[-1], m.ConnectionTune)
 
 
+def test_the_password_of_a_user_of_this_machine_is_not_looked_at_from_elsewhere() -> None:
+    """A right one is remembered, and answered at once the second time: so a stranger would learn that it is right."""
+    world = World()
+    world.passwords_wait = True
+    client, _ = login(world, "PLAIN", b"\0guest\0guest", loopback=False)
+    assert [(check.name, check.user) for check in world.checks] == [("guest", None)], "as of nobody"
+    world.answer_passwords()
+    world.turn()
+    assert client.hear(0)[-1].reply_code == 403
+    assert world.story.refusals == [("guest", "PLAIN", "this user may only connect from a loopback address")]
+
+
+def test_what_a_client_says_of_itself_is_bounded() -> None:
+    """It is kept from before the login on: 8 KiB of empty tables would take 200."""
+    world = World()
+    client = Client(world)
+    client.raw(HEADER)
+    world.turn()
+    client.hear(0)
+    said: dict[str, Any] = {"product": "x", "all": [{} for _ in range(300)]}
+    client.raw_method(0, m.ConnectionStartOk(said, "PLAIN", b"\0guest\0guest"))
+    world.turn()
+    (close,) = client.hear(0)
+    assert (close.reply_code, close.reply_text) == (502, "SYNTAX_ERROR - more than 256 client properties")
+    assert not client.connection.client_properties
+
+
 def test_external() -> None:
     client, heard = login(World(), "EXTERNAL", b"", identity="eve")
     assert isinstance(heard[-1], m.ConnectionTune)
