@@ -65,6 +65,10 @@ class _Index(Generic[_K]):
             return ()
         return tuple(held.values()) if isinstance(held, dict) else (held[1],)
 
+    def count(self, key: _K) -> int:
+        held = self._entries.get(key)
+        return len(held) if isinstance(held, dict) else int(held is not None)
+
     def __contains__(self, key: _K) -> bool:
         return key in self._entries
 
@@ -118,6 +122,10 @@ class BindingTable:
     def to_destination(self, kind: DestinationKind, name: str) -> tuple[Binding, ...]:
         """Bindings that end at a queue or exchange."""
         return self._by_destination.get((kind, name))
+
+    def count_from(self, source: str) -> int:
+        """How many bindings leave the exchange."""
+        return self._by_source.count(source)
 
     def leaves(self, source: str) -> bool:
         """Whether any binding leaves the exchange."""

@@ -23,6 +23,12 @@ from .account_commands import SetTopicPermission as SetTopicPermission
 from .account_commands import SetUserLimits as SetUserLimits
 from .arguments import ENCODER, NESTING_MAX, too_deep
 from .command import Command as Command
+from .ending_commands import DeleteExchange as DeleteExchange
+from .ending_commands import DeleteQueue as DeleteQueue
+from .ending_commands import Ending as Ending
+from .ending_commands import Loosen as Loosen
+from .ending_commands import RemoveConnection as RemoveConnection
+from .ending_commands import Unbind as Unbind
 from .entities import ApplyTo, DestinationKind
 from .errors import NewerRelease, PreconditionFailed
 from .ids import LOCAL_NODE, Epoch, Incarnation, NodeId, QueueId
@@ -71,14 +77,6 @@ class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"
     """The log's age when it was proposed, as the proposer knew it (passing.py); of a staging exchange."""
 
 
-class DeleteExchange(Command, frozen=True, kw_only=True, tag="delete_exchange"):
-    """exchange.delete; a missing one is a success."""
-
-    vhost: str
-    name: str
-    if_unused: bool = False
-
-
 class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
     """queue.declare, not passive, with the name filled in by the server when the client left it empty."""
 
@@ -99,19 +97,6 @@ class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
     """The proposer's."""
     replicas: tuple[NodeId, ...] = ()
     """Empty: the owner alone. A cluster's fold chooses by itself."""
-
-
-class DeleteQueue(Command, frozen=True, kw_only=True, tag="delete_queue"):
-    """Delete one declaration of a queue. Its owner has decided if-unused, if-empty and exclusive access before.
-
-    A queue that was deleted and declared again since has another id and is not hit.
-    """
-
-    vhost: str
-    name: str
-    queue_id: QueueId
-    epoch: Epoch = Epoch(0)
-    """In which its owner decided so: a later owner did not, and in a later epoch nothing happens. 0: nobody had to."""
 
 
 class PauseQueue(Command, frozen=True, kw_only=True, tag="pause_queue"):
@@ -136,25 +121,6 @@ class Bind(Command, frozen=True, kw_only=True, tag="bind"):
     routing_key: str = ""
     arguments: dict[str, Any] = {}
     connection: str | None = None
-
-
-class Unbind(Command, frozen=True, kw_only=True, tag="unbind"):
-    """queue.unbind or exchange.unbind; a missing binding is a success."""
-
-    vhost: str
-    source: str
-    destination: str
-    destination_kind: DestinationKind = "queue"
-    routing_key: str = ""
-    arguments: dict[str, Any] = {}
-    connection: str | None = None
-
-
-class RemoveConnection(Command, frozen=True, kw_only=True, tag="remove_connection"):
-    """A connection ended: delete the queues that were exclusive to it, the oldest first and not all of very many; who
-    proposes it looks whether there are more."""
-
-    connection: str
 
 
 class ForgetTransient(Command, frozen=True, kw_only=True, tag="forget_transient"):
@@ -504,6 +470,7 @@ AnyCommand = (
     | Bind
     | Unbind
     | RemoveConnection
+    | Loosen
     | ForgetTransient
     | PutUser
     | SetUserLimits

@@ -34,6 +34,8 @@ def waits_for_disk(view: ClusterView, command: c.AnyCommand) -> bool:
             binding = _binding(command)
             known = view.find_binding(binding) is not None
             return view.is_durable_binding(binding) and known is isinstance(command, c.Unbind)
+        case c.Loosen():
+            return waits_for_disk(view, command.ending)
         case c.RemoveConnection() | c.ForgetTransient():
             return False
         case _:

@@ -317,6 +317,8 @@ class Importing(Transactions):
             case c.Unbind():
                 yield from self._missing_vhost(command.vhost)
                 yield binding_key(command)
+            case c.Loosen():
+                yield from self._must_wait(command.ending)
 
     def _missing_vhost(self, vhost: str) -> Iterable[Key]:
         if vhost not in self._vhosts:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from . import changes as told
 from . import commands as c
 from .arguments import same
+from .cascade import piece
 from .changes import Change
 from .entities import (
     Exchange,
@@ -43,13 +44,10 @@ from .policies import check_policy
 from .queue_rules import check_length
 from .snapshot import Snapshot
 from .topology import Topology
-from .view import DELETED_KEPT
+from .view import DELETED_KEPT, QUEUES_AT_ONCE
 
 DEFAULT_VHOST: Final = "/"
 _OF_MANY: Final = (c.ImportDefinitions, c.ApplyImport)
-QUEUES_AT_ONCE: Final = 1000
-"""So many queues of a connection end with one command: the loops of all nodes would stand still for all that a single
-client may have, some 30 us for each."""
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -99,6 +97,7 @@ class ClusterMap(Importing):
             c.Bind: lambda command, log: self._topology(command).bind(command, log),
             c.Unbind: self._unbind,
             c.RemoveConnection: self._remove_connection,
+            c.Loosen: self._loosen,
             c.ForgetTransient: self._forget_transient,
             c.PutUser: self._put_user,
             c.SetUserLimits: self._set_user_limits,
@@ -303,6 +302,14 @@ class ClusterMap(Importing):
         for queue in queues:
             self._vhosts[queue.vhost].end_queue(queue, log)
         return bool(queues)
+
+    def _loosen(self, command: c.Loosen, log: list[Change]) -> bool:
+        for topology, order in self._cascades(command.ending):
+            some = piece(order)
+            if len(some) < len(order):
+                topology.end_some(some, log)
+                return True
+        return False
 
     def _forget_transient(self, command: c.ForgetTransient, log: list[Change]) -> None:
         if self._members:

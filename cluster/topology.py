@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from . import exchange_rules, queue_rules
 from .binding_table import BindingTable
+from .cascade import cascade
 from .changes import (
     Bound,
     Change,
@@ -32,10 +33,11 @@ from .changes import (
 )
 from .commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, SetVhostLimits, Unbind
 from .entities import BINDINGS_MAX, Binding, Exchange, Queue, Vhost, VhostLimits
-from .errors import InUse, LimitReached, exchange_text, no_exchange, no_queue
+from .errors import InUse, LimitReached, WiringError, exchange_text, no_exchange, no_queue
 from .ids import Epoch, NodeId, QueueId
 from .ledger import Ledger
 from .policies import PolicyTable
+from .queue_rules import RESERVED_PREFIX
 
 Place = Callable[[Queue, DeclareQueue], Queue]
 """Gives a new queue its owner and replicas; a WiringError when it cannot."""
@@ -304,6 +306,28 @@ class Topology:
         self._end_bindings(leaving, changes)
         self._end_bindings(self.bindings.to_destination("exchange", exchange.name), changes)
         changes.append(ExchangeDeleted(exchange))
+
+    def would_end(self, command: DeleteExchange | Unbind) -> list[Binding]:
+        """Bindings that would end with the command, in the order of the cascade; none when it would be refused."""
+        if isinstance(command, DeleteExchange):
+            kept = command.name.startswith(RESERVED_PREFIX) or command.name in self.ledger.segments
+            if kept or (command.if_unused and self.bindings.leaves(command.name)):
+                return []
+            leaving = self.bindings.from_source(command.name)
+            return cascade(self, (*leaving, *self.bindings.to_destination("exchange", command.name)), command.name)
+        try:
+            self._source_of(command)
+            self._check_access(command)
+        except WiringError:
+            return []
+        binding = self.bindings.find(self._binding(command))
+        return [] if binding is None else cascade(self, (binding,))
+
+    def end_some(self, some: list[Binding], changes: list[Change]) -> None:
+        """End bindings that are about to end, the last ones of a cascade first: none takes another one with it."""
+        for binding in some:
+            if self.bindings.find(binding) is binding:
+                self._end_bindings((binding,), changes)
 
     def end_transient_exchanges(self, changes: list[Change]) -> None:
         """End every exchange that does not survive a restart."""

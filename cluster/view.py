@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
+from . import commands as c
 from .arguments import CANONICAL
 from .authorization import Accounts, PermissionKind, TopicPermissionKind
+from .cascade import cascade, piece
 from .entities import (
     Binding,
     Deserted,
@@ -42,6 +45,10 @@ from .topology import Topology
 
 DELETED_KEPT: Final = 1 << 16
 """So many deleted queues are remembered, for journals that have not heard of it."""
+
+QUEUES_AT_ONCE: Final = 1000
+"""So many queues of a connection end with one command: the loops of all nodes would stand still for all that a single
+client may have, some 30 us for each."""
 
 
 class ClusterView:
@@ -217,6 +224,35 @@ class ClusterView:
         """The stored binding that is the same as this one."""
         topology = self._vhosts.get(binding.vhost)
         return topology.bindings.find(binding) if topology else None
+
+    def in_pieces(self, command: c.Ending) -> bool:
+        """Whether what ends with it is too much for one command: then `Loosen` comes before it."""
+        return any(len(order) > len(piece(order)) for _, order in self._cascades(command))
+
+    def _cascades(self, command: c.Ending) -> Iterator[tuple[Topology, list[Binding]]]:
+        """What would end with the command, by vhost; nothing of one that changes nothing."""
+        match command:
+            case c.RemoveConnection():
+                for vhost, queues in self._exclusive_queues_by_vhost(command.connection).items():
+                    topology = self._vhosts[vhost]
+                    direct = [topology.bindings.to_destination("queue", queue.name) for queue in queues]
+                    yield topology, cascade(topology, chain.from_iterable(direct))
+            case c.DeleteQueue():
+                queue = self._by_id.get(command.queue_id)
+                if queue is not None and not queue.staging and command.epoch in (0, queue.epoch):
+                    topology = self._vhosts[queue.vhost]
+                    yield topology, cascade(topology, topology.bindings.to_destination("queue", queue.name))
+            case c.DeleteExchange() | c.Unbind():
+                found = self._vhosts.get(command.vhost)
+                if found is not None:
+                    yield found, found.would_end(command)
+
+    def _exclusive_queues_by_vhost(self, connection: str) -> dict[str, list[Queue]]:
+        """Those that `RemoveConnection` ends."""
+        found: dict[str, list[Queue]] = {}
+        for queue in self.exclusive_queues(connection)[:QUEUES_AT_ONCE]:
+            found.setdefault(queue.vhost, []).append(queue)
+        return found
 
     # ---- questions: transactions ----
 

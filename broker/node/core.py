@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec.structs import replace
 
 from broker.amqp.errors import AmqpError
-from broker.node import loading, making, reactions
+from broker.node import loading, making, piecemeal, reactions
 from broker.node.alerts import Alerts
 from broker.node.churn import Churn
 from broker.node.damages import Damages
@@ -245,7 +245,7 @@ class Node:
             command = replace(command, owner=me, incarnation=Incarnation(self.options.incarnation))
         if isinstance(command, CommitTransaction) or (isinstance(command, DeclareExchange) and command.type == STAGING):
             command = replace(command, lived_ms=self.log_clock.lived_ms(self.now_ms))
-        self.proposals.append((command, done))
+        piecemeal.order(self, command, done)
 
     def set_alarm(self, name: str, raised: bool) -> None:
         """A resource alarm ("memory", "disk"): publishers are blocked while any is raised (amqp-rules 5.2)."""

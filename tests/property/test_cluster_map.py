@@ -8,11 +8,13 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster import cascade, snapshot
 from cluster import commands as c
-from cluster import snapshot
 from cluster.entities import Binding, UserLimits
 from cluster.errors import WiringError
 from cluster.ids import LOCAL_NODE, Epoch, LogIndex, QueueId
@@ -225,6 +227,57 @@ def test_stored_commands_fold_to_the_same(commands: list[c.AnyCommand]) -> None:
     direct, _ = fold(commands)
     stored, _ = fold([c.decode(c.encode(command)) for command in commands])
     assert direct.digest() == stored.digest()
+
+
+WIRED = [
+    *(c.DeclareExchange(vhost="/", name=f"x{n}", type="fanout", auto_delete=n > 1) for n in (1, 2, 3)),
+    *(c.DeclareQueue(vhost="/", name=f"q{n}", exclusive=n == 3, connection="c1") for n in (1, 2, 3)),
+]
+ARROWS = st.builds(
+    c.Bind,
+    vhost=st.just("/"),
+    source=st.sampled_from(["x1", "x2", "x3", "amq.topic"]),
+    destination=st.sampled_from(["q1", "q2", "q3", "x1", "x2", "x3"]),
+    routing_key=st.sampled_from(["", "a"]),
+    connection=st.just("c1"),
+).map(
+    lambda bind: msgspec.structs.replace(bind, destination_kind="queue" if bind.destination[0] == "q" else "exchange")
+)
+ENDINGS = st.one_of(
+    st.builds(c.DeleteExchange, vhost=st.just("/"), name=st.sampled_from(["x1", "x3", "amq.topic"]), if_unused=FLAGS),
+    st.builds(
+        c.DeleteQueue,
+        vhost=st.just("/"),
+        name=st.just("q"),
+        queue_id=st.sampled_from([QueueId(4), QueueId(5), QueueId(9)]),
+        epoch=st.sampled_from([Epoch(0), Epoch(1), Epoch(2)]),
+    ),
+    st.builds(c.RemoveConnection, connection=st.just("c1")),
+    ARROWS.map(lambda bind: c.Unbind(**{name: getattr(bind, name) for name in c.Unbind.__struct_fields__})),
+)
+
+
+@given(st.lists(ARROWS, max_size=12), ENDINGS)
+@settings(max_examples=examples(300), deadline=None)
+def test_what_ends_in_pieces_ends_as_at_once(arrows: list[c.Bind], ending: c.Ending) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cascade, "PIECE", 15)
+        at_once, _ = fold([*WIRED, *arrows])
+        in_pieces, _ = fold([*WIRED, *arrows])
+        index = int(at_once.applied)
+        expected = at_once.apply(LogIndex(index + 100), ending)
+        pieces = 0
+        while in_pieces.in_pieces(ending):
+            index, pieces = index + 1, pieces + 1
+            applied = in_pieces.apply(LogIndex(index), c.Loosen(ending=ending))
+            assert applied.ok
+            assert applied.changes
+        applied = in_pieces.apply(LogIndex(at_once.applied), ending)
+        assert (applied.ok, applied.result) == (expected.ok, expected.result)
+        assert in_pieces.digest() == at_once.digest()
+        assert_invariants(in_pieces)
+        assert pieces <= len(arrows)
+        assert expected.ok or not pieces, "what is refused changes nothing"
 
 
 SCRIPT = """

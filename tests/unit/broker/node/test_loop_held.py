@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.amqp import methods as m
 from broker.node.core import Node
@@ -332,6 +333,66 @@ def what_many_channels_hold_returns(world: World, client: Client) -> Callable[[]
     return gone
 
 
+def with_many_conditions(count: int) -> list[c.Bind]:
+    return [
+        bound("h", "q", "", {"x-match": "any", "i": number} | {f"{n:x}": None for n in range(1000)})
+        for number in range(count)
+    ]
+
+
+def an_exchange_with_long_bindings_is_deleted(world: World, client: Client) -> Callable[[], object]:
+    client.declare("q")
+    client.say(m.ExchangeDeclare(exchange="h", type="headers"))
+    wired(world, *with_many_conditions(300))
+
+    def gone() -> None:
+        assert client.say(m.ExchangeDelete(exchange="h")) == [m.ExchangeDeleteOk()]
+        assert not world.node.map.bindings("/")
+
+    return gone
+
+
+def a_queue_with_very_many_bindings_is_deleted(world: World, client: Client) -> Callable[[], object]:
+    client.declare("q")
+    client.say(m.ExchangeDeclare(exchange="t", type="topic"))
+    wired(world, *(bound("t", "q", f"a.{number}.b") for number in range(20_000)))
+
+    def gone() -> None:
+        assert client.say(m.QueueDelete(queue="q")) == [m.QueueDeleteOk(0)]
+        assert not world.node.map.bindings("/")
+
+    return gone
+
+
+def an_exclusive_queue_with_long_bindings_goes(world: World, client: Client) -> Callable[[], object]:
+    client.say(m.QueueDeclare(queue="q", exclusive=True))
+    client.say(m.ExchangeDeclare(exchange="h", type="headers"))
+    for bind in with_many_conditions(300):
+        world.wiring.propose(replace(bind, connection=client.connection.id))
+    world.turn()
+
+    def gone() -> None:
+        client.leave()
+        assert "q" not in world.node.vhosts["/"].queues
+
+    return gone
+
+
+def the_last_binding_of_an_exchange_takes_many(world: World, client: Client) -> Callable[[], object]:
+    client.declare("q")
+    client.say(m.ExchangeDeclare(exchange="h", type="headers", durable=True))
+    client.say(m.ExchangeDeclare(exchange="e", type="fanout", auto_delete=True))
+    wired(world, bound("e", "q", ""))
+    wired(world, *(replace(bind, destination="e", destination_kind="exchange") for bind in with_many_conditions(300)))
+
+    def gone() -> None:
+        assert client.say(m.QueueUnbind(queue="q", exchange="e")) == [m.QueueUnbindOk()]
+        assert world.node.map.exchange("/", "e") is None
+        assert not world.node.map.bindings("/")
+
+    return gone
+
+
 def refused(client: Client) -> None:
     (closed,) = client.hear(0)
     assert (type(closed), closed.reply_code) == (m.ConnectionClose, 506), closed
@@ -398,7 +459,7 @@ def rows_whose_routes_cost_much(world: World, client: Client) -> Callable[[], ob
 SHAPES: list[Shape] = [
     a_key_of_many_words, behind_a_declaration, headers_that_all_bindings_ask_for,
     a_ring_that_is_bound_and_asked_by_turns, a_chain_of_dead_letters, letters_as_large_as_they_may_be,
-    everything_is_rejected_at_once,
+    everything_is_rejected_at_once, an_exchange_with_long_bindings_is_deleted,
 ]  # fmt: skip
 IN_TURNS: list[Shape] = [
     as_many_copies_as_are_taken, keys_that_cost_nearly_all_that_they_may, exchanges_bound_to_exchanges,
@@ -406,7 +467,9 @@ IN_TURNS: list[Shape] = [
     a_new_limit_makes_a_long_queue_too_long, who_holds_very_much_goes, rows_whose_routes_cost_much,
     who_consumes_very_often_goes, a_queue_with_very_many_consumers_is_deleted, who_reads_a_stream_very_often_goes,
     what_many_channels_hold_returns, a_transaction_to_many_queues, a_transaction_of_numbered_messages,
-    a_transaction_that_buries_very_much, very_many_acknowledgements_in_a_transaction,
+    a_queue_with_very_many_bindings_is_deleted, an_exclusive_queue_with_long_bindings_goes,
+    the_last_binding_of_an_exchange_takes_many, a_transaction_that_buries_very_much,
+    very_many_acknowledgements_in_a_transaction,
 ]  # fmt: skip
 
 

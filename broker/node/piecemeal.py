@@ -1,0 +1,27 @@
+"""What a node orders: a command that would end very much is ordered behind others that end most of it
+(`cluster.cascade`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.commands import AnyCommand, Ending, Loosen
+from cluster.state import Applied
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+
+def order(node: Node, command: AnyCommand, done: Callable[[Applied], None]) -> None:
+    """Proposes it."""
+    if isinstance(command, Ending) and node.map.in_pieces(command):
+        ending = command
+
+        def loosened(applied: Applied) -> None:
+            more = applied.ok and applied.result
+            node.proposals.append((Loosen(ending=ending), loosened) if more else (ending, done))
+
+        node.proposals.append((Loosen(ending=ending), loosened))
+    else:
+        node.proposals.append((command, done))

@@ -1,0 +1,59 @@
+"""Commands that end things, and may end very many bindings with them (cluster/cascade.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .command import Command
+from .entities import DestinationKind
+from .ids import Epoch, QueueId
+
+
+class DeleteExchange(Command, frozen=True, kw_only=True, tag="delete_exchange"):
+    """exchange.delete; a missing one is a success."""
+
+    vhost: str
+    name: str
+    if_unused: bool = False
+
+
+class DeleteQueue(Command, frozen=True, kw_only=True, tag="delete_queue"):
+    """Delete one declaration of a queue. Its owner has decided if-unused, if-empty and exclusive access before.
+
+    A queue that was deleted and declared again since has another id and is not hit.
+    """
+
+    vhost: str
+    name: str
+    queue_id: QueueId
+    epoch: Epoch = Epoch(0)
+    """In which its owner decided so: a later owner did not, and in a later epoch nothing happens. 0: nobody had to."""
+
+
+class Unbind(Command, frozen=True, kw_only=True, tag="unbind"):
+    """queue.unbind or exchange.unbind; a missing binding is a success."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_kind: DestinationKind = "queue"
+    routing_key: str = ""
+    arguments: dict[str, Any] = {}
+    connection: str | None = None
+
+
+class RemoveConnection(Command, frozen=True, kw_only=True, tag="remove_connection"):
+    """A connection ended: delete the queues that were exclusive to it, the oldest first and not all of very many; who
+    proposes it looks whether there are more."""
+
+    connection: str
+
+
+Ending = DeleteExchange | DeleteQueue | Unbind | RemoveConnection
+
+
+class Loosen(Command, frozen=True, kw_only=True, tag="loosen"):
+    """End some of the bindings that would end with another command, which comes next; the answer is whether more are
+    left than that one should end itself. Nothing, when the other one would be refused, or has nothing to do."""
+
+    ending: Ending
