@@ -127,7 +127,7 @@ class Server(ABC):
     def _follow_output(self, process: subprocess.Popen[str], ready: threading.Event, at: list[float]) -> None:
         assert process.stdout is not None, "the broker's output is piped"
         for line in process.stdout:
-            if line.strip() == "ready":
+            if line.strip() == "ready" or '"node.listening"' in line:
                 at[0] = time.perf_counter()
                 ready.set()
             with contextlib.suppress(ValueError, AttributeError):  # the log was closed while the rest came in

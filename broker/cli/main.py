@@ -44,7 +44,7 @@ def start(
 ) -> None:
     """Run a node until SIGTERM or SIGINT.
 
-    Prints one line per listener when it accepts (`amqp 127.0.0.1:5672`), and `ready` last.
+    Prints one line per listener when it accepts (`amqp 127.0.0.1:5672`), and `ready` last; with a JSON log one object.
     """
     from broker.cli.start import run
 

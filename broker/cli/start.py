@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.cli.saying import Sayer, unconfigured
 from broker.node.options import NodeOptions
 from broker.server.admin import chains, reload_certificates
 from broker.server.certificates import BadCertificate, Chain, watch
@@ -62,19 +63,27 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
             loaded = load(config, flags)
             quick = loaded.options(), loaded.log.level, loaded.log.format
         except ConfigError as error:
-            print(f"clusterbroker: {error}", file=sys.stderr)
+            unconfigured(error)
             return 2
     options, level, form = quick
     log = NodeLog(structured(form, options.node.name), level)
+    sayer = Sayer(form, options.node.name)
+    try:
+        return _lives(options, log, sayer, form, level)
+    except Exception as error:
+        return sayer.crashed(error)
+
+
+def _lives(options: ServerOptions, log: NodeLog, sayer: Sayer, form: str, level: str) -> int:
+    """All lives of the node in this process; the exit code."""
     beside: ManagementProcess | None = None
     if options.http or options.https:
         try:
             options, beside = _with_management(options, log, form, level)
         except (OSError, BadCertificate) as error:
-            print(f"clusterbroker: {error}", file=sys.stderr)
-            return 1
+            return sayer.ended(error, 1)
     supervisor = Supervisor()
-    while (code := _run_on_loop(_serve(options, log, beside, supervisor))) == BEGIN_AGAIN:
+    while (code := _run_on_loop(_serve(options, log, beside, supervisor, sayer))) == BEGIN_AGAIN:
         _forget_former_life()
         log.say("info", "node.begins_again")
         supervisor.tell("STATUS=begins again in its cluster")
@@ -115,15 +124,17 @@ def _run_on_loop(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-async def _serve(options: ServerOptions, log: NodeLog, beside: ManagementProcess | None, supervisor: Supervisor) -> int:
+async def _serve(
+    options: ServerOptions, log: NodeLog, beside: ManagementProcess | None, supervisor: Supervisor, sayer: Sayer
+) -> int:
     """One life of the node. The process beside it lives on when another one follows."""
     if beside is None:
-        return await _live(options, log, None, supervisor)
+        return await _live(options, log, None, supervisor, sayer)
     if beside.pid is not None:
         beside.begin(asyncio.get_running_loop())
     code = 1
     try:
-        code = await _live(options, log, beside, supervisor)
+        code = await _live(options, log, beside, supervisor, sayer)
     finally:
         if code == BEGIN_AGAIN:
             beside.pause()
@@ -132,7 +143,9 @@ async def _serve(options: ServerOptions, log: NodeLog, beside: ManagementProcess
     return code
 
 
-async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess | None, supervisor: Supervisor) -> int:
+async def _live(
+    options: ServerOptions, log: NodeLog, beside: ManagementProcess | None, supervisor: Supervisor, sayer: Sayer
+) -> int:
     loop = asyncio.get_running_loop()
     supervisor.pulse(loop)
     told = asyncio.Event()
@@ -151,19 +164,14 @@ async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess 
     except Exception as error:
         if not isinstance(error, _expected()):
             raise
-        print(f"clusterbroker: {error}", file=sys.stderr)
-        return int(getattr(error, "exit_code", 1))
-    for listener in shell.listeners:
-        for where in listener.addresses:
-            print(f"{listener.protocol} {where}", flush=True)
+        return sayer.ended(error, int(getattr(error, "exit_code", 1)))
+    listening = [f"{listener.protocol} {where}" for listener in shell.listeners for where in listener.addresses]
     if beside is not None:
-        for where in beside.addresses:
-            print(f"http {where}", flush=True)
-        for where in beside.tls_addresses:
-            print(f"https {where}", flush=True)
+        listening += [f"http {where}" for where in beside.addresses]
+        listening += [f"https {where}" for where in beside.tls_addresses]
         if beside.pid is None:
             beside.begin(loop)
-    print("ready", flush=True)
+    sayer.listening(listening)
     supervisor.tell("READY=1", f"STATUS={options.node.name}: clients are accepted")
     _quiet_collector()
     shorten_slices()
@@ -190,8 +198,7 @@ async def _live(options: ServerOptions, log: NodeLog, beside: ManagementProcess 
     if isinstance(failure, Restart):
         return BEGIN_AGAIN
     if failure is not None:
-        print(f"clusterbroker: {failure}", file=sys.stderr)
-        return int(getattr(failure, "exit_code", 1))
+        return sayer.ended(failure, int(getattr(failure, "exit_code", 1)))
     log.say("info", "node.stopped")
     return 0
 

@@ -23,7 +23,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,7 +38,7 @@ from broker.management.mirror import Mirror
 from broker.server import console
 from broker.server.audit import Audit
 from broker.server.certificates import BadCertificate, Chain, reload_all, shown, watch
-from broker.server.log import LEVELS, Bucket, NodeLog, Sink, structured
+from broker.server.log import LEVELS, Libraries, NodeLog, structured
 from broker.server.management_settings import Settings, read
 from cluster import passwords
 
@@ -155,28 +156,18 @@ def _tokens(settings: Settings, log: NodeLog) -> Tokens | None:
     return Tokens(settings.oauth2, time.time, log.say)
 
 
-class _Lines(logging.Handler):
-    """What libraries say, as lines of ours: so many and no more, for clients can cause them."""
-
-    def __init__(self, write: Sink) -> None:
-        super().__init__(logging.WARNING)
-        self._write = write
-        self._bucket = Bucket(time.monotonic())
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not self._bucket.passes(time.monotonic()):
-            return
-        facts: dict[str, Any] = {"library": record.name, "text": record.getMessage()}
-        if record.exc_info:
-            facts["exc_info"] = record.exc_info
-        self._write("error" if record.levelno >= logging.ERROR else "warning", "management.library", facts)
+def _named(node: str, _logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if node:
+        event.setdefault("node", node)
+    return event
 
 
-def speak(form: str, level: str) -> None:
+def speak(form: str, level: str, node: str) -> None:
     """Lines on standard error as the node writes them."""
-    logging.basicConfig(handlers=[_Lines(structured(form))], level=logging.WARNING)
+    logging.basicConfig(handlers=[Libraries(structured(form, node), "management.library")], level=logging.WARNING)
     structlog.configure(
         processors=[
+            partial(_named, node if form == "json" else ""),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *([structlog.processors.format_exc_info] if form == "json" else []),
@@ -203,7 +194,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--log-level", choices=tuple(LEVELS), default="info")
     asked = parser.parse_args(words)
     os.nice(NICE)
-    speak(asked.log_format, asked.log_level)
+    speak(asked.log_format, asked.log_level, asked.node)
     try:
         return _run(asked)
     except BadCertificate as error:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from broker.amqp.errors import AmqpError
 from cluster.entities import Queue, Segment
@@ -27,8 +27,9 @@ Sink = Callable[[str, str, dict[str, Any]], None]
 """Takes level, event, facts."""
 
 
-def structured(form: str, node: str = "") -> Sink:
-    """Lines on stderr; `form` is "json" or "console". JSON lines name the node: those of all nodes are collected."""
+def structured(form: str, node: str = "", stream: TextIO | None = None) -> Sink:
+    """Lines on `stream`, else on stderr; `form` is "json" or "console". JSON lines name the node, for those of many are
+    collected."""
     logger: Any = None
 
     def write(level: str, event: str, facts: dict[str, Any]) -> None:
@@ -36,13 +37,13 @@ def structured(form: str, node: str = "") -> Sink:
         if node and form == "json" and facts.setdefault("node", node) != node:
             facts["logged_by"] = node  # the line is about another one
         if logger is None:
-            logger = _structlog_logger(form)
+            logger = _structlog_logger(form, stream)
         getattr(logger, level)(event, **facts)
 
     return write
 
 
-def _structlog_logger(form: str) -> Any:
+def _structlog_logger(form: str, stream: TextIO | None) -> Any:
     import sys
 
     import structlog
@@ -54,7 +55,7 @@ def _structlog_logger(form: str) -> Any:
     )
     # a logger of our own: nothing of the process's structlog configuration is touched
     return structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
+        structlog.PrintLogger(stream or sys.stderr),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -102,6 +103,24 @@ class Bucket:
             return False
         self.tokens -= 1
         return True
+
+
+class Libraries(logging.Handler):
+    """What libraries say, as lines of ours: so many and no more, for clients can cause them."""
+
+    def __init__(self, write: Sink, event: str) -> None:
+        super().__init__(logging.WARNING)
+        self._write = write
+        self._event = event
+        self._bucket = Bucket(time.monotonic())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._bucket.passes(time.monotonic()):
+            return
+        facts: dict[str, Any] = {"library": record.name, "text": record.getMessage()}
+        if record.exc_info:
+            facts["exc_info"] = record.exc_info
+        self._write("error" if record.levelno >= logging.ERROR else "warning", self._event, facts)
 
 
 class NodeLog:

@@ -128,7 +128,8 @@ class Node:
 
     @property
     def said_ready(self) -> bool:
-        return (self.directory / "node.out").read_text(errors="replace").splitlines()[-1:] == ["ready"]
+        # one whole line, for logs are JSON (`environment`)
+        return b'"node.listening"' in (said := (self.directory / "node.out").read_bytes()) and said.endswith(b"\n")
 
     async def ready(self) -> None:
         """Waits for `ready`. Raises TrialError when the process ends or takes too long."""

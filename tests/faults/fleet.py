@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import shutil
 import signal
@@ -72,14 +73,13 @@ class Fleet:
         await all_ready([self.node(name) for name in names])
 
     async def refused(self, name: str) -> str:
-        """The last line of a node that ends by itself, which it must with exit code 1."""
+        """Why a node ended by itself, as its last line says, which it must with exit code 1. Each line is JSON."""
         node = self.node(name)
         assert node.process is not None
         code = await asyncio.to_thread(node.process.wait, PATIENCE_S)
-        line = node.log.read_text().strip().splitlines()[-1]
-        assert code == 1, (code, line)
-        assert line.startswith("clusterbroker: "), line
-        return line
+        said = [json.loads(line) for line in node.log.read_text().splitlines()]
+        assert (code, said[-1]["event"], said[-1]["code"]) == (1, "node.ended", 1), (code, said[-1])
+        return str(said[-1]["why"])
 
     async def stop(self, name: str) -> int:
         """SIGTERM; the exit code."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
@@ -31,8 +32,10 @@ async def managed(tmp_path: Path) -> AsyncIterator[Managed]:
 
 
 async def test_every_node_answers_for_the_cluster(managed: Managed) -> None:
-    said = (managed.fleet.node("a").directory / "node.out").read_text().splitlines()
-    assert said[-2:] == [f"http {LOOPBACK}:{managed.ports['a']}", "ready"]
+    node = managed.fleet.node("a")
+    (said,) = (json.loads(line) for line in (node.directory / "node.out").read_text().splitlines())
+    assert said["at"] == [f"amqp {LOOPBACK}:{node.amqp_port}", f"http {LOOPBACK}:{managed.ports['a']}"]
+    assert (said["event"], said["node"]) == ("node.listening", "a")
     for name in NAMES:
         await managed.fleet.publish(name, f"of-{name}", [b"x"] * 10)
     clients = [await managed.fleet.client(name) for name in NAMES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from typing import Any
@@ -329,7 +330,7 @@ def test_the_process_logs_no_local_variables(form: str) -> None:
     code = (
         "import structlog\n"
         "from broker.http.main import speak\n"
-        f"speak({form!r}, 'info')\n"
+        f"speak({form!r}, 'info', 'a')\n"
         "def check(password):\n"
         "    raise ValueError('wrong')\n"
         "try:\n"
@@ -340,6 +341,7 @@ def test_the_process_logs_no_local_variables(form: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "ValueError" in done.stderr
     assert "secret" not in done.stderr
+    assert form != "json" or json.loads(done.stderr)["node"] == "a"
 
 
 @pytest.mark.long

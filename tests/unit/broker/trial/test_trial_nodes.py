@@ -30,7 +30,7 @@ def node(directory: Path, name: str, program: str) -> Node:
 
 WAITS = "import sys, time; print('waits for b', file=sys.stderr, flush=True); time.sleep(60)"
 ENDS = "import sys; sys.exit('cannot listen')"
-READY = "print('ready')"
+READY = """print('{"at": ["amqp 127.0.0.1:1"], "event": "node.listening"}')"""
 
 
 async def test_a_node_that_ends_is_told_of_whoever_is_waited_for_first(tmp_path: Path) -> None:
