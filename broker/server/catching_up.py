@@ -93,16 +93,16 @@ class CatchingUp:
 
     def _give_up_if_unwanted(self, waited_s: float) -> None:
         """Nobody is linked, and all who answer do not want this node: waiting would not help. Raises Unstarted."""
-        peers = [name for name in self._cluster.reached if name != self._cluster.name]
+        peers = [name for name in self._cluster.roster.reached if name != self._cluster.name]
         if any(self._cluster.mesh.session(peer, CONTROL) is not None for peer in peers):
             return
         if waited_s >= DIAL_ALL_S and not self._cluster.mesh.dial_all:
             self._cluster.mesh.dial_all = True  # nobody dials this node: perhaps they have another address of it
-            self._cluster.reach(self._cluster.reached)
+            self._cluster.roster.reach(self._cluster.roster.reached)
         objections = {peer: why for peer in peers if (why := self._cluster.mesh.objection(peer)) is not None}
         if waited_s >= UNWANTED_S and objections:
             peer, why = min(objections.items())
-            raise Unstarted(f"{peer} at {self._cluster.reached[peer]}: {why}")
+            raise Unstarted(f"{peer} at {self._cluster.roster.reached[peer]}: {why}")
 
     def _waits_for(self) -> str:
         missing = self._cluster.raft.waiting_for
@@ -112,7 +112,7 @@ class CatchingUp:
 
     def troubles(self) -> str:
         """Why there are no links to some of the others, in brackets; nothing when no link failed."""
-        return self._troubles(name for name in self._cluster.reached if name != self._cluster.name)
+        return self._troubles(name for name in self._cluster.roster.reached if name != self._cluster.name)
 
     def _troubles(self, peers: Iterable[str]) -> str:
         lines = [f"{peer}: {why}" for peer in peers if (why := self._cluster.mesh.trouble(peer))]

@@ -9,7 +9,7 @@ A start goes through these steps, and a node that was failed by the others begin
     leased     the leader has answered a beat: clients may be spoken to
 
 Control links carry the wiring log, and beats where datagrams do not pass; data links the frames of `broker.node.hub`.
-Beats, leases, and who is taken for dead: `broker.server.liveness`.
+Beats, leases, and who is taken for dead: `broker.server.liveness`. Where the members are: `broker.server.roster`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import broker.node.part  # noqa: F401 - long to import, and once there are links the loop must not stand still
-from broker.server.addresses import dialable, own_address, remember, remembered
+from broker.server.addresses import dialable, own_address
 from broker.server.awaiting import come
 from broker.server.catching_up import NOTHING, CatchingUp
 from broker.server.client import cut_off_slow
@@ -35,6 +35,7 @@ from broker.server.liveness import LOOK_S, Liveness
 from broker.server.newcomer import join_first
 from broker.server.peer_census import PeerCensus
 from broker.server.raft_directory import RaftDirectory, must_know
+from broker.server.roster import Roster
 from broker.server.telling import Telling
 from broker.version import VERSION
 from cluster import commands as c
@@ -52,7 +53,6 @@ from cluster.link.secret import find_secret
 from cluster.liveness.beats import BeatCodec
 from cluster.liveness.frames import read
 from cluster.liveness.heart import Heart
-from cluster.liveness.heart import Member as HeartMember
 from cluster.liveness.lease import LeaseState
 from cluster.liveness.steady import steady
 from cluster.local_log import LocalLog
@@ -71,13 +71,10 @@ if TYPE_CHECKING:
 RAFT_TICK_S: Final = 0.02
 PART_TICK_S: Final = 0.05
 TELL_S: Final = 5.0
-REMEMBER_S: Final = 10.0
 LEADER_S: Final = 1.0
 EMPTY: Final = "to become one, clusterbroker join with an empty data directory"
 SILENT_MS_MAX: Final = 10_000
 """A data link on which not even its neighbours are told for so long is dead, whatever the kernel says."""
-FAREWELL_S: Final = 2.0
-"""So long a member that was forgotten keeps its links: it has to hear of it, and a reset link loses what it holds."""
 
 
 class ClusterShell:
@@ -105,14 +102,11 @@ class ClusterShell:
         self._node: Node | None = None
         self._data_links: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._departed: dict[str, float] = {}  # when members were forgotten
         self._levelled_at: int | None = None  # the index of the map at which no replica set had to change
         self._leased: asyncio.Future[None] | None = None  # a start waits for the first lease
         self._leased_once = False
         self._closed = False
-        self.reached: dict[str, str] = {}
-        """Cluster addresses of those who are linked, or shall be."""
-        self._remembered: dict[str, str] = {}
+        self.roster = Roster(self, options.dial, directory)
         self._catching_up = CatchingUp(self, shell)
         self._telling = Telling(self._loop, self._log)
         self._admission = Admission(
@@ -140,7 +134,7 @@ class ClusterShell:
         secret = find_secret(options.secret_file)
         founders = [Founder(NodeId(name), where, witness) for name, where, witness in options.peers]
         await join_first(self, self._shell, self._directory)
-        before = self._remembered = remembered(self._directory)
+        before = self.roster.recall()
         own = own_address(self.name, options.listen, options.peers, before)
         cluster_id = secret.founded_by(f"{name}={where}" for name, where, _ in options.peers)
         identity = self._shell.storage.parts.belong_to(self.name, cluster_id)
@@ -178,7 +172,7 @@ class ClusterShell:
         known_members = {str(member.name): member.address for member in self.raft.map.members()}
         # the others do not know an address that is new, so they cannot dial it
         self.mesh.dial_all = bool(before) and before.get(self.name) != own
-        self.reach(before or known_members or {name: where for name, where, _ in options.peers})
+        self.roster.reach(before or known_members or {name: where for name, where, _ in options.peers})
         await self.mesh.listen(options.listen.host, options.listen.port)
         await self.heart.open(options.listen.host, self.mesh.port)
         self.address = own
@@ -190,7 +184,7 @@ class ClusterShell:
         if known is None:
             raise Unstarted(f"'{self.name}' is no member of this cluster: {EMPTY}")
         self.incarnation = max(self.raft.session, known.incarnation + 1)
-        self._members()
+        self.roster.review()
 
     # -- the node ---------------------------------------------------------------------------------------------
 
@@ -365,15 +359,14 @@ class ClusterShell:
                 self._member(change.member)
             elif isinstance(change, MemberForgotten):
                 members = True
-                self._departed[change.name] = self._loop.time()
-                self._again("farewell", FAREWELL_S + PART_TICK_S, self._members)
+                self.roster.departed(change.name)
                 if change.name == self.name:
                     self.registered = False
                 # who catches up may read of an earlier life
                 if change.name == self.name and self.incarnation and not self.leaving:
                     self._shell.fail(Unstarted(f"'{self.name}' is no member of the cluster any more: {EMPTY}"))
         if members:
-            self._members()
+            self.roster.review()
 
     def _member(self, member: Member) -> None:
         if member.name != self.name:
@@ -392,45 +385,6 @@ class ClusterShell:
             self.registered = False
             self.heart.failed(self.incarnation)
             self._begin_again("the cluster has taken this node for dead")
-
-    def _members(self) -> None:
-        members = self.raft.map.members()
-        if self.incarnation or self.raft.is_leader:
-            self.heart.set_members(
-                {
-                    m.name: HeartMember(self._options.dial.get(m.name, m.address), m.incarnation, m.alive)
-                    for m in members
-                    if m.incarnation
-                }
-            )
-        if members:
-            peers = {str(member.name): member.address for member in members}
-            # who is no member any more must still hear of it, and that its vote is not needed
-            heard_s = self._loop.time() - FAREWELL_S
-            late = {
-                name: where
-                for name, where in self.reached.items()
-                if NodeId(name) in self.raft.voters or self._departed.get(name, heard_s) > heard_s
-            }
-            if peers != self._remembered and self.name in peers:
-                self._remember(peers)
-            self.reach({**late, **peers})
-
-    def _remember(self, peers: dict[str, str]) -> None:
-        """It is a hint, and no reason to end: a disk may be full just when a member is added because of that."""
-        try:
-            remember(self._directory, peers)
-            self._remembered = peers
-        except OSError as error:
-            self.say("members", f"who they are cannot be written down now: {error.strerror}", "warning")
-            self._again("remember", REMEMBER_S, self._members)
-
-    def reach(self, peers: dict[str, str]) -> None:
-        """Dials these, and nobody else."""
-        self.reached = peers
-        self.heart.set_links(peers)
-        peers = {name: self._options.dial.get(name, where) for name, where in peers.items() if name != self.name}
-        self.mesh.set_peers(peers)
 
     def _restored(self, _map: object) -> None:
         if self._node is not None:
@@ -455,9 +409,9 @@ class ClusterShell:
 
     def _leads(self, term: int) -> None:
         """Not when all members have applied that: one that is dead never will, until this leader says so."""
-        self._members()
+        self.roster.review()
         self.heart.elected(term)
-        self._again("leader", LEADER_S, self._leader_duties)  # queues whose owner has died are waited for, these not
+        self.again("leader", LEADER_S, self._leader_duties)  # queues whose owner has died are waited for, these not
 
     def _diverged(self, peer: NodeId, first: int, differs: bool) -> None:
         """What came of the same commands is not the same at a member: its map is another one."""
@@ -482,13 +436,13 @@ class ClusterShell:
             self._levelled_at = None if moves else view.applied
             for command in moves:
                 self.raft.propose(command)
-        self._again("leader", LEADER_S, self._leader_duties)
+        self.again("leader", LEADER_S, self._leader_duties)
 
     def _raft_tick(self) -> None:
         self.raft.tick(self._loop.time())
         if self.liveness.voters():
-            self._members()
-        self._again("raft", RAFT_TICK_S, self._raft_tick)
+            self.roster.review()
+        self.again("raft", RAFT_TICK_S, self._raft_tick)
 
     def _part_tick(self) -> None:
         if (part := self._part) is not None:
@@ -497,13 +451,14 @@ class ClusterShell:
             except Exception as error:  # a node without it would stand still, and nobody would know
                 self._shell.fail(error)
             self._shell.schedule()
-        self._again("part", PART_TICK_S, self._part_tick)
+        self.again("part", PART_TICK_S, self._part_tick)
 
     def _look(self) -> None:
         self.liveness.look()
-        self._again("look", LOOK_S, self._look)
+        self.again("look", LOOK_S, self._look)
 
-    def _again(self, name: str, delay_s: float, what: Callable[[], None]) -> None:
+    def again(self, name: str, delay_s: float, what: Callable[[], None]) -> None:
+        """Calls it after so long, once, unless it is asked for again under that name before."""
         if not self._closed:
             old = self._timers.get(name)
             if old is not None:

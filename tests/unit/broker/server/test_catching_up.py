@@ -25,7 +25,7 @@ class Raft:
 
 def start(me_id: str) -> tuple[CatchingUp, Raft]:
     raft = Raft(me_id)
-    cluster = SimpleNamespace(name="c", raft=raft, reached={}, say=lambda *_: None)
+    cluster = SimpleNamespace(name="c", raft=raft, roster=SimpleNamespace(reached={}), say=lambda *_: None)
     loop = asyncio.get_running_loop()
     return CatchingUp(cluster, SimpleNamespace(loop=loop, ended=loop.create_future())), raft  # type: ignore[arg-type]
 

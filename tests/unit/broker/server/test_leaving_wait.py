@@ -98,7 +98,7 @@ async def test_who_was_failed_while_it_left_and_stays_begins_again() -> None:
     """Else its process would run on as a member that is dead to all others, and never has a lease again."""
     failed: list[BaseException] = []
     shell: Any = SimpleNamespace(
-        options=SimpleNamespace(cluster=SimpleNamespace(), node=SimpleNamespace(name="b")),
+        options=SimpleNamespace(cluster=SimpleNamespace(dial={}), node=SimpleNamespace(name="b")),
         log=SimpleNamespace(say=lambda *_, **__: None),
         fail=failed.append,
         lease_changed=lambda: None,

@@ -1,0 +1,91 @@
+"""Where the members are: whom a node dials and beats, and what it writes down for its next start (waits).
+
+Addresses come from the map as it is applied. A start knows none yet: it begins with those of its last run
+(`broker.server.addresses`), or with the peers of its command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from broker.server.addresses import remember, remembered
+from cluster.ids import NodeId
+from cluster.liveness.heart import Member as HeartMember
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from broker.server.cluster_shell import ClusterShell
+
+REMEMBER_S: Final = 10.0
+FAREWELL_S: Final = 2.0
+"""So long a member that was forgotten keeps its links: it has to hear of it, and a reset link loses what it holds."""
+AFTER_S: Final = 0.05
+
+
+class Roster:
+    """Of one start. `dial`: addresses that are dialled in the place of members' own."""
+
+    def __init__(self, cluster: ClusterShell, dial: Mapping[str, str], directory: Path) -> None:
+        self._cluster = cluster
+        self._dial = dial
+        self._directory = directory
+        self._loop = asyncio.get_running_loop()
+        self.reached: dict[str, str] = {}
+        """Cluster addresses of those who are linked, or shall be."""
+        self._remembered: dict[str, str] = {}
+        self._departed: dict[str, float] = {}  # when members were forgotten
+
+    def recall(self) -> dict[str, str]:
+        """What the last run has written down."""
+        self._remembered = remembered(self._directory)
+        return self._remembered
+
+    def departed(self, name: str) -> None:
+        """The member was forgotten."""
+        self._departed[name] = self._loop.time()
+        self._cluster.again("farewell", FAREWELL_S + AFTER_S, self.review)
+
+    def review(self) -> None:
+        """Members, or who votes, have changed."""
+        cluster = self._cluster
+        members = cluster.raft.map.members()
+        if cluster.incarnation or cluster.raft.is_leader:
+            cluster.heart.set_members(
+                {
+                    m.name: HeartMember(self._dial.get(m.name, m.address), m.incarnation, m.alive)
+                    for m in members
+                    if m.incarnation
+                }
+            )
+        if members:
+            peers = {str(member.name): member.address for member in members}
+            # who is no member any more must still hear of it, and that its vote is not needed
+            heard_s = self._loop.time() - FAREWELL_S
+            late = {
+                name: where
+                for name, where in self.reached.items()
+                if NodeId(name) in cluster.raft.voters or self._departed.get(name, heard_s) > heard_s
+            }
+            if peers != self._remembered and cluster.name in peers:
+                self._remember(peers)
+            self.reach({**late, **peers})
+
+    def _remember(self, peers: dict[str, str]) -> None:
+        """It is a hint, and no reason to end: a disk may be full just when a member is added because of that."""
+        try:
+            remember(self._directory, peers)
+            self._remembered = peers
+        except OSError as error:
+            self._cluster.say("members", f"who they are cannot be written down now: {error.strerror}", "warning")
+            self._cluster.again("remember", REMEMBER_S, self.review)
+
+    def reach(self, peers: dict[str, str]) -> None:
+        """Dials these, and nobody else."""
+        cluster = self._cluster
+        self.reached = peers
+        cluster.heart.set_links(peers)
+        peers = {name: self._dial.get(name, where) for name, where in peers.items() if name != cluster.name}
+        cluster.mesh.set_peers(peers)
