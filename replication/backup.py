@@ -165,6 +165,7 @@ class Backup:
         link = self._links.get(peer)
         if link is None:
             return
+        touched: tuple[int, ...] = ()  # an Append changes nothing of what syncs wait for
         if isinstance(message, Append):
             self._append(link, message, payload)
         elif isinstance(message, SyncOffer):
@@ -175,7 +176,9 @@ class Backup:
             self._compared(link, message)
         else:
             raise BadMessage(f"{type(message).__name__} is not for a backup")
-        self._pump(link)
+        if not isinstance(message, Append):
+            touched = (message.queue_id,)
+        self._pump(link, None if self._stuck(link) else touched)
         self._answer(link)
 
     def _append(self, link: Link, message: Append, payload: memoryview) -> None:
@@ -340,6 +343,7 @@ class Backup:
             self._put(following, b"".join(out), offer.epochs)
         wanted, ended = compare(own, offer.buckets, following.alien)
         following.wanted = wanted[::-1] if store.oldest_first else wanted  # the next one last
+        link.wanting[queue_id] = None
         for bucket in ended:
             following.remove[bucket] = subtract(list(store.emitted_live(bucket)), following.alien)
         following.producers = producers
@@ -369,17 +373,28 @@ class Backup:
             else:
                 self._refuse(link, answer, following.queue_id, following.epoch)
 
-    def _pump(self, link: Link) -> None:
-        """Asks for buckets, the oldest sync first, and ends syncs that lack nothing."""
-        for queue_id in tuple(link.syncs):
+    @staticmethod
+    def _stuck(link: Link) -> bool:
+        """Whether answers, or buckets of other queues, wait for a sync: perhaps for one that the map has ended."""
+        return link.wants >= WANTS_MAX or bool(link.answers and link.answers[0].holds)
+
+    def _pump(self, link: Link, touched: Sequence[int] | None = None) -> None:
+        """Asks for buckets, the oldest sync first, and ends syncs that lack nothing: of all, or of those for which
+        something came. (A peer has hundreds of syncs under way.)"""
+        for queue_id in tuple(link.syncs) if touched is None else touched:
+            if queue_id not in link.syncs:
+                continue
             if not self._current(link, link.following[queue_id]):
                 self._leave(link, queue_id)
             elif link.following[queue_id].busy:
                 self._proceed(link, queue_id)
         link.forget_durable(self._durable)
-        for queue_id in tuple(link.syncs):
-            following = link.following[queue_id]
-            if not following.wanted:
+        for queue_id in tuple(link.wanting):
+            if link.wants >= WANTS_MAX or link.sync_bytes >= SYNC_BYTES_MAX:
+                break
+            following = link.following.get(queue_id)
+            if following is None or not following.wanted:
+                del link.wanting[queue_id]
                 continue
             spare = not following.atomic and self._host.spare(queue_id)
             bounded = self._bounded and not following.atomic and not self._host.waited_for(queue_id)
@@ -455,6 +470,7 @@ class Backup:
         if subtract(live, asked.have):  # it did not fit
             following.partial[message.bucket] = asked
             following.wanted.append(message.bucket)
+            link.wanting[message.queue_id] = None
         else:
             following.remove[message.bucket] = subtract(asked.mine, live)
 
@@ -558,7 +574,12 @@ class Backup:
         """Everything written up to this mark is durable here (and folded)."""
         self._now_ms = now_ms
         self._durable = max(self._durable, mark)
-        self.folded(mark)
+        touched = () if mark <= self._folded else None  # else what was folded is known, and buckets may be asked for
+        self._folded = max(self._folded, mark)
+        for link in tuple(self._links.values()):
+            if link.syncs:
+                self._pump(link, touched)
+            self._answer(link)
 
     def _answer(self, link: Link) -> None:
         """Sends what may be said now, in order; neighbouring acknowledgements become one."""

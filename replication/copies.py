@@ -152,6 +152,8 @@ class Peer:
     since_ms: int = 0
     """When the link came up, or went down."""
     bad: bool = False
+    idle_untold: bool = False
+    """It is, and in-sync sets of queues for which nothing waits were not looked at for that."""
     pace: Pace = field(default_factory=Pace)
     queues: dict[int, Copy] = field(default_factory=dict)
     unsynced: dict[int, None] = field(default_factory=dict)

@@ -104,6 +104,8 @@ class Link:
     following: dict[int, Following] = field(default_factory=dict)
     syncs: dict[int, None] = field(default_factory=dict)
     """Those of `following` that are not synced yet."""
+    wanting: dict[int, None] = field(default_factory=dict)
+    """Those of which buckets are to be asked for, and perhaps others."""
     refused: dict[int, int] = field(default_factory=dict)
     """Queue to epoch of what was refused since its last offer."""
     answers: deque[Answer] = field(default_factory=deque)

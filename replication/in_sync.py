@@ -1,7 +1,9 @@
 """Who should be in sync: the policy of shrinking and growing, apart from how it is proposed.
 
 A member leaves when its link has been down for LINK_DOWN_MS, or when it has owed an acknowledgement, or stood still in
-a sync, for OWED_MS: until then every commit waits for it. It never leaves when fewer than the minimum would be left:
+a sync, for OWED_MS: until then every commit waits for it. It leaves the sets of queues with a commit that waits; those
+of idle ones when the link is still down after IDLE_DOWN_MS: by then a member that has died was failed, and left all of
+them with one command. It never leaves when fewer than the minimum would be left:
 nothing could be committed without it either, and inside the set it is still electable.
 
 A replica joins when it holds all that may be committed. One that left because it was slow must first have been
@@ -14,7 +16,8 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-LINK_DOWN_MS: Final = 300
+LINK_DOWN_MS: Final = 100
+IDLE_DOWN_MS: Final = 600
 OWED_MS: Final = 1500
 QUICK_MS: Final = 500
 """An acknowledgement that takes longer is a slow one."""

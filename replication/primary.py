@@ -39,7 +39,8 @@ from .copies import Copy, Owned, Peer, Sent, State
 from .errors import BadMessage
 from .hand_overs import HandOvers
 from .hand_overs import Host as MovingHost
-from .in_sync import LINK_DOWN_MS, OWED_MS, desired
+from .in_sync import IDLE_DOWN_MS, LINK_DOWN_MS, OWED_MS, desired
+from .joining import Joining
 from .messages import Append, AppendAck, SyncDone, SyncRefused, SyncWant
 from .offers import OWED_BYTES_MAX, Offers, Sender
 from .refusals import Host as RefusalHost
@@ -86,14 +87,17 @@ class Primary:
         self._owned: dict[int, Owned] = {}
         self._peers: dict[str, Peer] = {}
         self._offers = Offers(host, self._owned, self._peers)
-        self._refusals = Refusals(host, name, self._offers, self._changed)
+        self._refusals = Refusals(host, name, self._offers, self._reconsider)
         self._durable = 0
         self._flying: dict[int, None] = {}  # queues with a group in flight
+        self._undurable: dict[int, list[int]] = {}  # by group, those of them that wait for it to be durable here
         self._changing: dict[int, None] = {}  # queues whose in-sync set may have to change
         self._changing_since_ms: int | None = None
         self._proposing: dict[int, None] = {}  # queues with a proposal or an addition whose fate is open
-        self._joining: dict[int, None] = {}  # queues that wait for a copy that is to be proposed
+        self._joining = Joining(self._owned, self._peers, self._try_commit)
         self._hand_overs = HandOvers(host, name, self._owned)
+        self.owing: Callable[[int], bool] = lambda _queue_id: False
+        """Whether the map knows more of the queue than was said here: `entity_changed` or `give_up` will follow."""
         self._watched_ms = 0
         self._proposals = count(1)
         self._now_ms = 0
@@ -139,6 +143,8 @@ class Primary:
         )  # fmt: skip
         self._owned[queue.queue_id] = owned
         self._flying[queue.queue_id] = None
+        if after_group > self._durable:
+            self._undurable.setdefault(after_group, []).append(queue.queue_id)
         self._set_replicas(owned, queue.replicas, now_ms)
         self._changed(owned)
         self._try_commit(owned)
@@ -202,6 +208,11 @@ class Primary:
             copy = owned.copies.get(node)
             if copy is not None and copy.state is State.WAITING:
                 self._offers.hurry(self._peers[node], owned, now_ms)
+
+    def awaits(self, queue_id: int) -> bool:
+        """Whether something that clients wait for is not committed yet."""
+        owned = self._owned.get(queue_id)
+        return owned is not None and not owned.first and owned.in_flight is not None
 
     def compare(self, queue_id: int) -> int:
         """Says to the copies that are synced what they should be, for their own judgement; how many there are."""
@@ -290,6 +301,7 @@ class Primary:
             assert self.may_write(queue_id), "a queue has one group in flight, and none before its first sync"
             self._owned[queue_id].in_flight = group
             self._flying[queue_id] = None
+        self._undurable[group] = [queue_id for queue_id, _ in parts]
         for peer in self._peers.values():
             if peer.linked and peer.queues:
                 self._append(peer, group, parts, now_ms)
@@ -329,8 +341,10 @@ class Primary:
         """Every group up to this one is durable here."""
         self._now_ms = now_ms
         self._durable = max(self._durable, group)
-        for queue_id in tuple(self._flying):
-            self._try_commit(self._owned[queue_id])
+        for cut in [cut for cut in self._undurable if cut <= group]:
+            for queue_id in self._undurable.pop(cut):
+                if (owned := self._owned.get(queue_id)) is not None:
+                    self._try_commit(owned)
 
     def _try_commit(self, owned: Owned) -> None:
         """Commits the group in flight when everybody who must have it has it."""
@@ -437,6 +451,12 @@ class Primary:
         if self._changing_since_ms is None:
             self._changing_since_ms = self._now_ms
 
+    def _reconsider(self, owned: Owned) -> None:
+        """What a copy has said, or what was decided about it, may let the queue commit."""
+        if self._owned.get(owned.queue_id) is owned:
+            self._changed(owned)
+            self._try_commit(owned)
+
     @property
     def due_ms(self) -> int | None:
         """By when `tick` should be called, besides every WATCH_MS; None: nothing is waiting."""
@@ -454,13 +474,19 @@ class Primary:
     def _watch(self, now_ms: int) -> None:
         for peer in self._peers.values():
             owes = peer.owed and now_ms - peer.owed[0].sent_ms >= OWED_MS
-            bad = bool(owes) or (not peer.linked and now_ms - peer.since_ms >= LINK_DOWN_MS)
+            down_ms = 0 if peer.linked else now_ms - peer.since_ms
+            bad = bool(owes) or down_ms >= LINK_DOWN_MS
             if owes:
                 peer.pace.slow(now_ms)
-            if bad != peer.bad:
-                peer.bad = bad
-                for queue_id in peer.queues:
+            idle = bool(owes) or peer.linked or down_ms >= IDLE_DOWN_MS  # also those that wait for nothing are told
+            if bad != peer.bad or (idle and peer.idle_untold):
+                peer.bad, peer.idle_untold = bad, not idle
+                for queue_id in peer.queues if idle else ():
                     self._changed(self._owned[queue_id])
+            if bad and not idle:
+                for queue_id in self._flying:
+                    if peer.name in self._owned[queue_id].in_sync:
+                        self._changed(self._owned[queue_id])
             # of those that nobody waits for nothing is to be proposed, and while a member is away they are thousands
             for queue_id in peer.unsynced if peer.linked else ():
                 waiting = self._owned[queue_id]
@@ -477,31 +503,10 @@ class Primary:
                 del self._proposing[queue_id]
             if owned is not None and (owned.proposed_ms is None or now_ms - owned.proposed_ms >= PROPOSAL_MS):
                 self._changed(owned)
-        for queue_id in tuple(self._joining):
-            self._watch_joining(queue_id, now_ms)
+        for queue_id in tuple(self._flying):
+            self._try_commit(self._owned[queue_id])
+        self._joining.watch(now_ms)
         self._hand_overs.watch(now_ms)
-
-    def _watch_joining(self, queue_id: int, now_ms: int) -> None:
-        """Who turns out to be slow is not waited for any longer, and not again before it has been quick for a while."""
-        owned = self._owned.get(queue_id)
-        if owned is None or not owned.joining:
-            del self._joining[queue_id]
-            return
-        for peer in [self._peers[node] for node in owned.joining]:
-            if peer.bad or not peer.is_quick(now_ms):
-                del owned.joining[peer.name]
-                peer.pace.slow(now_ms)
-        self._try_commit(owned)
-
-    def _let_join(self, owned: Owned, now_ms: int) -> None:
-        """Copies that follow quickly are waited for from now on, until they have all that is committed."""
-        for node, copy in owned.copies.items():
-            peer = self._peers[node]
-            if node in owned.waits_for() or copy.state is not State.SYNCED or peer.bad or peer.pace.was_slow:
-                continue
-            if not copy.has_all_before(owned.in_flight) and peer.is_quick(now_ms):
-                owned.joining[node] = None
-                self._joining[owned.queue_id] = None
 
     def _propose(self, now_ms: int) -> None:
         changing, self._changing = self._changing, {}
@@ -509,10 +514,12 @@ class Primary:
         number = next(self._proposals)
         changes: list[InSyncProposal] = []
         for queue_id in changing:
+            if self.owing(queue_id):
+                continue  # the wiring has decided already, and entity_changed follows
             owned = self._owned[queue_id]
             if owned.heir is not None or (owned.proposed_ms is not None and now_ms - owned.proposed_ms < PROPOSAL_MS):
                 continue  # asked again when that is decided, or by the next look
-            self._let_join(owned, now_ms)
+            self._joining.begin(owned, now_ms)
             wish = self._wish(owned, now_ms)
             if wish == owned.in_sync and not owned.added:
                 continue

@@ -275,10 +275,7 @@ class Node:
 
     def apply(self, happened: Sequence[changes.Change]) -> None:
         """What a command changed, in log order, before its proposer hears of it."""
-        for change in happened:
-            reactions.REACTIONS[type(change)](self, change)
-        if self.part is not None:
-            self.part.changed()
+        reactions.carry_out(self, happened)
 
     def adopt(self, rings: dict[int, Ring]) -> None:
         """Builds the node from the map at start; `rings` are those with recovered messages, by queue id."""
@@ -427,6 +424,8 @@ class Node:
             self.effort.left = TURN
             if self.postponed.soon or self.postponed.later:
                 self.postponed.begin_turn()
+            if self.part is not None and self.part.arrears:
+                self.part.go_on()
         self._wakes.mark(now_ms)
         while self._removals and self._removals[0][0] <= now_ms:
             self.remove_connection(self._removals.popleft()[1])
@@ -467,7 +466,7 @@ class Node:
     @property
     def busy(self) -> bool:
         """Something is marked: `turn` must be called again."""
-        return bool(self.agenda or self.postponed)
+        return bool(self.agenda or self.postponed or (self.part is not None and self.part.arrears))
 
     @property
     def at_rest(self) -> bool:

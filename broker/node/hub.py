@@ -81,6 +81,7 @@ class Hub:
     carry  called before frames are taken: those for relayed links join the frames of the relay's
     bad    (peer, why): the peer said what no correct member says; whoever has the link ends it, with `unlink`
     failed (peer, error): what it said, or this node to itself, raised here: a mistake of ours, which costs the link
+    before called with each head before its handler, while this node owes something of the wiring (`arrears`)
     """
 
     def __init__(self, name: str, applied: Callable[[], int]) -> None:
@@ -89,6 +90,7 @@ class Hub:
         self.bad: Callable[[str, str], object] = _unheard
         self.failed: Callable[[str, Exception], object] = _raised
         self.carry: Callable[[], None] = lambda: None
+        self.before: Callable[[Any], None] | None = None
         self.handlers: dict[type, Handler] = {}
         self.linked: dict[str, int] = {}
         """Session number of the link to each peer that has one; this node is always linked to itself."""
@@ -189,6 +191,8 @@ class Hub:
         if handler is None:
             self.bad(peer, f"nobody here listens to {type(message).__name__}")
             return
+        if self.before is not None:
+            self.before(message)
         try:
             handler(peer, message, payload)
         except BAD as error:
@@ -222,6 +226,8 @@ class Hub:
         while self._round:
             said, self._round = self._round, deque()
             for head, payload in said:
+                if self.before is not None:
+                    self.before(head)
                 try:
                     self.handlers[type(head)](self.name, head, payload)
                 except Exception as error:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.node.alarms import AlarmsOfNodes
+from broker.node.arrears import Arrears
 from broker.node.copy_care import CopyCare
 from broker.node.copying import Copying
 from broker.node.failover import Failover
@@ -85,6 +86,11 @@ class Part:
         self.proxies = Proxies(self, node.options.incarnation)
         node.congested = self.proxies.congested
         self.servings = Servings(self)
+        self.arrears = Arrears(node, self._needed, self._owing)
+        self.proxies.owing = lambda: bool(self.arrears)
+        self.proxies.sooner = self.arrears.sooner
+        self.servings.behind = self._behind
+        self.copying.primary.owing = self.arrears.owes
         self.copying.freezing = self._freezing
         self.copying.synced = self.servings.synced
         self.copying.told = self._copy_told
@@ -223,6 +229,32 @@ class Part:
             self.failover.applied()
         self.alarms.owners_changed()
 
+    # -- what is owed of the wiring ---------------------------------------------------------------------------
+
+    def go_on(self) -> None:
+        """One slice of what a command has changed of thousands of queues."""
+        self.arrears.go_on()
+        self.alarms.owners_changed()
+
+    def _needed(self, queue_id: int) -> bool:
+        """Whether a client of this node waits for the queue, or a commit."""
+        face = self.proxies.queues.get(queue_id)
+        return (face is not None and face.speaks()) or self.copying.primary.awaits(queue_id)
+
+    def _owing(self, begins: bool) -> None:
+        self.hub.before = self.arrears.before if begins else None
+
+    def _behind(self, peer: str, queue_id: int, what: Callable[[], None], sooner: bool) -> bool:
+        if not self.arrears.owes(queue_id):
+            return False
+        session = self.hub.linked.get(peer)
+
+        def of_this_link() -> None:
+            if self.hub.linked.get(peer) == session:
+                what()
+
+        return self.arrears.behind(queue_id, of_this_link, sooner)
+
     def _renew_minimums(self) -> None:
         """A minimum that was asked for is never more than there are members, and when one of them is forgotten, no
         change tells of the queues that it did not hold. (One that is added need not stop publishers before it has a
@@ -296,10 +328,10 @@ class Part:
         queue = new_queue(node, entity, ring)
         ring.take_over(entity.epoch, of_before)
         node.queues[entity.queue_id] = queue
-        alive: dict[str, int] = {} if declared else {m.name: m.incarnation for m in node.map.alive_members()}
+        moment = self.arrears.moment or self.arrears.now()
         node.moving.own(queue)
         node.setting_aside.began(queue)
-        self.servings.begin(queue, entity.epoch, node.map.applied, alive, synced=False)
+        self.servings.begin(queue, entity.epoch, moment.applied, {} if declared else moment.alive, synced=False)
         self.copying.take_over(queue, node.map.min_in_sync(entity), node.newest_group)
         self._told("owner.began", entity)
 
@@ -428,7 +460,7 @@ class Part:
         """`turn` would find nothing to do, and nothing waits for a group; frames may wait for their links."""
         return not (
             self.servings.touched or self.copying.waits or self._full or self.hub.round or self.proxies.shared
-            or self.relay.via
+            or self.relay.via or self.arrears
         )  # fmt: skip
 
     def tick(self, now_ms: int) -> None:
@@ -453,7 +485,11 @@ class Part:
         return self.copying.write_own(queue, writer)
 
     def cut(self, group: int, now_ms: int) -> list[int]:
-        return self.copying.cut(group, now_ms)
+        queues = self.copying.cut(group, now_ms)
+        if self.arrears:
+            for queue_id in queues:  # it may wait for the copy of a member that has failed
+                self.arrears.sooner(queue_id)
+        return queues
 
     @property
     def copies_wait(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -169,3 +169,15 @@ REACTIONS: Final[dict[type, Callable[[Node, Any], None]]] = {
     changes.ProducerChanged: nothing,
     changes.TimePassed: time_passed,
 }
+
+
+def carry_out(node: Node, happened: Sequence[changes.Change]) -> None:
+    """What a command changed; of thousands of queues perhaps later (`broker.node.arrears`)."""
+    part = node.part
+    if part is not None and part.arrears.takes(happened):
+        part.arrears.take(happened)
+    else:
+        for change in happened:
+            REACTIONS[type(change)](node, change)
+    if part is not None:
+        part.changed()

@@ -59,6 +59,10 @@ class Proxies:
         self.queues: dict[int, ProxyQueue] = {}
         self.unacknowledged_bytes = 0
         self.congested: dict[ProxyQueue, None] = {}
+        self.owing: Callable[[], bool] = lambda: False
+        """Whether there are queues whose newest owner is not known here yet, though the wiring was applied."""
+        self.sooner: Callable[[int], None] = lambda _queue_id: None
+        """Somebody waits for a queue, which may be one of these."""
         self._outboxes: dict[str, Outbox] = {}
         self._owned: dict[str, dict[int, ProxyQueue]] = {}
         self._linked: dict[str, None] = {}
@@ -157,6 +161,7 @@ class Proxies:
         """The queue has something to say, or not, and no attachment in which to say it."""
         if queue not in self._asked and queue not in self._again and queue.speaks():
             self._again[queue] = 0
+            self.sooner(queue.entity.queue_id)
 
     def attach_again(self, queue: ProxyQueue, pause_ms: int = 0) -> None:
         """What the queue's owner and this node know of each other may differ."""
@@ -225,10 +230,11 @@ class Proxies:
             if deadline_ms > now_ms:
                 break
             self.attach_again(queue)
-        for owner in tuple(self._full):
-            if owner in self._linked:
-                self._attach_all(owner, now_ms)
-        self._full.clear()
+        if self._full and not self.owing():  # a complete Attach speaks for all queues of an owner
+            for owner in tuple(self._full):
+                if owner in self._linked:
+                    self._attach_all(owner, now_ms)
+            self._full.clear()
         if self._again:
             self._attach_some(now_ms)
 

@@ -336,9 +336,9 @@ class Serving:
             self._passed_over.pop(attachment, None)
             del self._attachments[node]
             self._free_holders.append(attachment.holder)
+            self.queue.ring.mark()
         if self._missing.get(node) == incarnation:
             self._arrived(node)
-        self.queue.ring.mark()
 
     def end(self) -> None:
         """The epoch is over, or the queue is deleted."""

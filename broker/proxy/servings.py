@@ -13,12 +13,14 @@ turn of its queues it calls `turn`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from broker.proxy.attachment import Attachment
 from broker.proxy.messages import (
     Ask,
     Attach,
+    AttachedQueue,
     Cancel,
     Commit,
     Consume,
@@ -88,6 +90,11 @@ class Servings:
     def __init__(self, host: ServingHost) -> None:
         self.host = host
         self.queues: dict[int, Serving] = {}
+        self.behind: Callable[[str, int, Callable[[], None], bool], bool] = lambda _peer, _queue_id, _what, _sooner: (
+            False
+        )
+        """Whether this node has not carried out yet what the wiring said of a queue: what a peer has said of it is done
+        after that, if its link is still the same then, and with True soon."""
         self._alive: dict[str, int] = {}
         self._leased = False
         self._touched: dict[Serving, None] = {}
@@ -213,19 +220,30 @@ class Servings:
         listed: dict[int, None] = dict.fromkeys(message.before)
         for entry in message.queues:
             listed[entry.queue_id] = None
-            serving = self.queues.get(entry.queue_id)
-            if serving is not None and serving.epoch == entry.epoch:
-                self._work(serving, serving.attach, peer, message.incarnation, entry)
-                self.host.hurry(entry.queue_id)
+            if not self.behind(
+                peer, entry.queue_id, partial(self._attach_queue, peer, message.incarnation, entry), True
+            ):
+                self._attach_queue(peer, message.incarnation, entry)
         for queue_id in message.silent:
-            serving = self.queues.get(queue_id)
-            if serving is not None and serving.granted_index <= message.index:
-                self._work(serving, serving.nothing, peer)
+            if not self.behind(peer, queue_id, partial(self._silent, peer, message, queue_id), False):
+                self._silent(peer, message, queue_id)
         if message.partial:
             return
         for queue_id, serving in self.queues.items():
             if queue_id not in listed and serving.granted_index <= message.index:
                 self._work(serving, serving.nothing, peer)
+
+    def _attach_queue(self, peer: str, incarnation: int, entry: AttachedQueue) -> None:
+        serving = self.queues.get(entry.queue_id)
+        if serving is not None and serving.epoch == entry.epoch and self._alive.get(peer) == incarnation:
+            self._work(serving, serving.attach, peer, incarnation, entry)
+            self.host.hurry(entry.queue_id)
+
+    def _silent(self, peer: str, message: Attach, queue_id: int) -> None:
+        serving = self.queues.get(queue_id)
+        lives = self._alive.get(peer) == message.incarnation
+        if serving is not None and serving.granted_index <= message.index and lives:
+            self._work(serving, serving.nothing, peer)
 
     def _found(self, peer: str, queue_id: int, epoch: int | None, gen: int, asks: bool = False) -> Found | None:
         """Whom a frame concerns; None: nobody, it is dropped. With epoch None the gen alone tells its time, for a proxy

@@ -129,6 +129,8 @@ class I5EnoughCopies(Checker):
         if entity is None or any(other.journal.lost for other in self.world.sites.values()):
             return
         known = site.wiring.map.queue_by_id(queue_id)  # the owner may not have heard yet that there are more replicas
+        if site.node is not None and site.part.arrears.owes(queue_id):  # or has not carried it out (decision 027)
+            known = site.node.queues[queue_id].entity
         least = min(self.world.newest_map.min_in_sync(entity), site.wiring.map.min_in_sync(known or entity))
         least = min(least, len(entity.replicas))  # a member that is added stops nobody before it has a copy
         members = [member.name for member in site.wiring.map.members()]

@@ -373,14 +373,14 @@ def test_a_proposal_whose_fate_is_open_is_looked_at_when_it_is_due(host: Host, m
     primary = owner(host, synced="bc", minimum=1)
     primary.unlinked("c", 10)
     primary.unlinked("b", 10)
-    for now_ms in range(20, 500, 10):
+    for now_ms in range(20, 800, 10):
         primary.tick(now_ms)
     assert [change.in_sync for change in host.changes] == [("a",)]
     looked.clear()
-    for now_ms in range(500, 1200, 10):
+    for now_ms in range(800, 1500, 10):
         primary.tick(now_ms)
     assert looked == []
-    for now_ms in range(1200, 1600, 10):
+    for now_ms in range(1500, 1900, 10):
         primary.tick(now_ms)
     assert len(host.changes) == 2, "it is proposed again a second later"
 

@@ -1,0 +1,223 @@
+"""What one command changes of thousands of queues is carried out in slices, each queue at the latest when it is needed.
+
+Theory. A member that fails changes every queue of which it had a copy. The map changes at once, by the fold. What a
+node does about it (roles, attachments, in-sync sets) it does for each queue apart, so for each queue it may do it
+later: a node that is late for a queue is to all others a node that has applied the command late, which any node may.
+That holds as long as all of a queue's changes stay in order, and nobody can tell:
+
+    a frame that concerns the queue     it is settled before the frame is looked at: its sender knew the change
+    an Attach of another node           stays behind the queue's changes (`behind`), and makes it come sooner
+    a complete Attach to an owner       waits until nothing is owed (`Proxies.turn`): it speaks for all queues
+    another change of the queue         settles it first; a change of members or policies settles all
+    what a take-over asks of the map    index and members are those of the command (`moment`), not of the slice
+
+The order is that of need: queues for which clients of this node wait; then those that have another owner, for which
+clients elsewhere may wait; then those of which a copy left. A turn carries out one slice, so what comes from sockets
+goes in between. A command that changes few queues is carried out at once, and then nothing here is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from broker.node import reactions
+from broker.proxy.messages import Attach
+from cluster import changes as told
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+
+AT_ONCE: Final = 256
+"""So many changes are carried out with their command."""
+SLICE: Final = 128
+SLICE_NS: Final = 5_000_000
+"""A slice ends with the first of these: so many queues, so much time."""
+
+OF_ONE_QUEUE: Final = (told.OwnerChanged, told.InSyncChanged, told.ReplicasChanged, told.CopyLost)
+"""Changes that may be carried out later."""
+ORDERED: Final = (told.QueueDeleted, told.QueuePaused)
+"""Changes of a queue that come after what is owed of it."""
+OF_ALL: Final = (
+    told.MemberChanged, told.MemberForgotten, told.PolicyChanged, told.VhostDeleted, told.SegmentOpened,
+    told.SegmentCommitted, told.SegmentEnded,
+)  # fmt: skip
+"""Changes that may concern any queue."""
+
+
+class Moment(NamedTuple):
+    """When a command was applied."""
+
+    applied: int
+    """The wiring's index."""
+    alive: Mapping[str, int]
+    """Members that were alive then, with their incarnations."""
+
+
+class Arrears:
+    """Of one node. True: something is owed.
+
+    needed   whether somebody here waits for a queue
+    opened   called with True when something is owed from now on, with False when nothing is any more
+    """
+
+    def __init__(self, node: Node, needed: Callable[[int], bool], opened: Callable[[bool], None]) -> None:
+        self._node = node
+        self._needed = needed
+        self._opened = opened
+        self._soon: dict[int, list[Callable[[], None]]] = {}
+        self._rest: dict[int, list[Callable[[], None]]] = {}
+        self._failed: Exception | None = None
+        self.moment: Moment | None = None
+        """While something owed is carried out: of the command that it came of."""
+        self.at_once = AT_ONCE
+        self.slice = SLICE
+        self.slices = 0
+        """So many were carried out."""
+
+    def __bool__(self) -> bool:
+        return bool(self._soon or self._rest or self._failed)
+
+    def owes(self, queue_id: int) -> bool:
+        """Whether something of the queue is not carried out yet."""
+        return queue_id in self._soon or queue_id in self._rest
+
+    # -- what comes -------------------------------------------------------------------------------------------
+
+    def takes(self, happened: Sequence[told.Change]) -> bool:
+        """Whether the changes of a command are not to be carried out just one after the other."""
+        if self:
+            return True
+        # what an owner proposes of its own queues is bounded by itself, and it waits for it
+        return len(happened) > self.at_once and not isinstance(happened[0], told.InSyncChanged)
+
+    def take(self, happened: Sequence[told.Change]) -> None:
+        """The changes of a command, in order."""
+        later = len(happened) > self.at_once and not isinstance(happened[0], told.InSyncChanged)
+        moment: Moment | None = None
+        owed: dict[int, list[Callable[[], None]]] = {}
+        moved: dict[int, None] = {}
+        for change in happened:
+            if isinstance(change, OF_ONE_QUEUE):
+                queue_id = change.queue.queue_id
+                if later:
+                    if moment is None:
+                        moment = self.now()
+                    owed.setdefault(queue_id, []).append(partial(self._carry_out, change, moment))
+                    if isinstance(change, told.OwnerChanged):
+                        moved[queue_id] = None
+                    continue
+                self.settle(queue_id)
+            elif isinstance(change, ORDERED):
+                self._owe(owed, moved)
+                self.settle(change.queue.queue_id)
+            elif isinstance(change, OF_ALL):
+                self._owe(owed, moved)
+                self.settle_all()
+                moment = None
+            reactions.REACTIONS[type(change)](self._node, change)
+        self._owe(owed, moved)
+
+    def now(self) -> Moment:
+        """The command that was applied last."""
+        view = self._node.map
+        return Moment(view.applied, {member.name: member.incarnation for member in view.alive_members()})
+
+    def _owe(self, owed: dict[int, list[Callable[[], None]]], moved: dict[int, None]) -> None:
+        """Puts what has been gathered into its places."""
+        if not owed:
+            return
+        before = bool(self)
+        for queue_id in (*moved, *(queue_id for queue_id in owed if queue_id not in moved)):
+            steps = owed[queue_id]
+            if queue_id in self._soon:
+                self._soon[queue_id] += steps
+            elif self._needed(queue_id):
+                self._soon[queue_id] = [*self._rest.pop(queue_id, ()), *steps]
+            else:
+                self._rest.setdefault(queue_id, []).extend(steps)
+        owed.clear()
+        moved.clear()
+        if not before:
+            self._opened(True)
+
+    def behind(self, queue_id: int, what: Callable[[], None], sooner: bool) -> bool:
+        """Whether something is owed of the queue: then `what` is done after it, and with `sooner` before others."""
+        steps = self._soon.get(queue_id) or self._rest.get(queue_id)
+        if steps is None:
+            return False
+        steps.append(what)
+        if sooner:
+            self.sooner(queue_id)
+        return True
+
+    def sooner(self, queue_id: int) -> None:
+        """Somebody waits for the queue."""
+        steps = self._rest.pop(queue_id, None)
+        if steps is not None:
+            self._soon[queue_id] = steps
+
+    # -- what is carried out ----------------------------------------------------------------------------------
+
+    def before(self, message: Any) -> None:
+        """A frame is about to be looked at."""
+        if isinstance(message, Attach):
+            if not message.partial:
+                self.settle_all()  # it speaks for every queue; a new link in the midst of a take-over is rare
+            return
+        for queue_id in named(message):
+            self.settle(queue_id)
+
+    def settle(self, queue_id: int) -> None:
+        """Carries out what is owed of the queue."""
+        steps = self._soon.pop(queue_id, None) or self._rest.pop(queue_id, None)
+        if steps is not None:
+            self._do(steps)
+
+    def settle_all(self) -> None:
+        """Carries out all that is owed."""
+        while self._soon or self._rest:
+            self._next()
+
+    def go_on(self) -> None:
+        """One slice. Raises what was raised since the last one: half a change is the end of the node, whoever's frame
+        it was in which it became due."""
+        self.slices += 1
+        began_ns = self._node.stopwatch()
+        for _ in range(self.slice):
+            if not (self._soon or self._rest) or self._node.stopwatch() - began_ns > SLICE_NS:
+                break
+            self._next()
+        if self._failed is not None:
+            raise self._failed
+
+    def _next(self) -> None:
+        of = self._soon or self._rest
+        self._do(of.pop(next(iter(of))))
+
+    def _do(self, steps: Iterable[Callable[[], None]]) -> None:
+        try:
+            for step in steps:
+                step()
+        except Exception as error:
+            self._failed = self._failed or error
+        if not self._soon and not self._rest:
+            self._opened(False)
+
+    def _carry_out(self, change: Any, moment: Moment) -> None:
+        assert self.moment is None, "what is owed is carried out one by one"
+        self.moment = moment
+        try:
+            reactions.REACTIONS[type(change)](self._node, change)
+        finally:
+            self.moment = None
+
+
+def named(message: Any) -> Sequence[int]:
+    """The queues that a frame concerns."""
+    queue_id: int | None = getattr(message, "queue_id", None)
+    if queue_id is not None:
+        return (queue_id,)
+    parts: Sequence[tuple[int, ...]] = getattr(message, "parts", ()) or getattr(message, "grants", ())
+    return [part[0] for part in parts]
