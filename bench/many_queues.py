@@ -128,6 +128,10 @@ async def in_sync(cluster: LocalCluster, count: int, limit_s: float = 180) -> fl
 
 async def trial(directory: Path, count: int, clients: int, kills: int, profile: bool) -> None:
     cluster = Defined(directory, count)
+    task = asyncio.current_task()
+    assert task is not None, "a trial is a task"
+    # its nodes have sessions of their own: who ends this process ends them as well, on the way out
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         began_s = time.monotonic()
         await cluster.begin()

@@ -447,7 +447,8 @@ class ClusterShell:
     def _part_tick(self) -> None:
         if (part := self._part) is not None:
             try:
-                part.tick(self._shell.clock.now_ms())
+                with self._shell.held.event("tick"):
+                    part.tick(self._shell.clock.now_ms())
             except Exception as error:  # a node without it would stand still, and nobody would know
                 self._shell.fail(error)
             self._shell.schedule()
@@ -476,7 +477,8 @@ class ClusterShell:
             return
         self._data_links[peer] = session
         if (part := self._part) is not None:
-            part.linked(peer, session)
+            with self._shell.held.event("linked", peer=peer):
+                part.linked(peer, session)
             self._shell.schedule()
 
     def on_unlinked(self, peer: str, channel: str, session: int, why: str) -> None:
@@ -486,7 +488,8 @@ class ClusterShell:
         elif self._data_links.get(peer) == session:
             del self._data_links[peer]
             if (part := self._part) is not None:
-                part.unlinked(peer)
+                with self._shell.held.event("unlinked", peer=peer):
+                    part.unlinked(peer)
                 self._shell.schedule()
         if not self._closed:
             self.liveness.unlinked(peer, channel)
@@ -545,7 +548,8 @@ class ClusterShell:
         self.say("lease", text, level="warning" if lost else "info")
         self._leased_once = self._leased_once or leased
         if (part := self._part) is not None:
-            part.lease(leased)
+            with self._shell.held.event("lease"):
+                part.lease(leased)
             self._shell.lease_changed()
         if not leased:
             cut_off_slow(self._shell.clients.values())

@@ -2,11 +2,15 @@
 
 Everything that a client or another node can set going is meant to be short (`broker.routing.labour`,
 `broker.queues.effort`). Where something is not, the log names it: the client whose bytes were read, the member that
-said a frame, or the queue whose turn took longest. Time is that of the wall: a machine that is too busy shows, too.
+said a frame, the queue whose turn took longest, or what happened to the cluster (a command of the wiring, a link, a
+lease). Time is that of the wall: a machine that is too busy shows, too.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -44,6 +48,15 @@ class Held:
             if queue is not None:
                 facts = {"queue": queue.name, "vhost": queue.entity.vhost, "queue_ms": longest_ns // 1_000_000}
             self._say("turn", took_ms, **facts)
+
+    @contextmanager
+    def event(self, what: str, **facts: Any) -> Iterator[None]:
+        """Something that happened to the cluster is carried out: "wiring", "linked", "unlinked", "lease", "tick"."""
+        began_ns = time.monotonic_ns()
+        yield
+        took_ms = (time.monotonic_ns() - began_ns) // 1_000_000
+        if took_ms >= HELD_MS:
+            self._say(what, took_ms, **facts)
 
     def _say(self, what: str, took_ms: int, **facts: Any) -> None:
         self.count += 1

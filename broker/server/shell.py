@@ -431,9 +431,10 @@ class NodeShell:
     def _applied(self, applied: Applied) -> None:
         """The wiring log's listener: comes before the proposer's `done`."""
         try:
-            self.node.apply(applied.changes)
-            if self.node.part is not None:
-                self.node.part.hub.advanced()
+            with self.held.event("wiring", command=type(applied.command).__name__, changes=len(applied.changes)):
+                self.node.apply(applied.changes)
+                if self.node.part is not None:
+                    self.node.part.hub.advanced()
         except Exception as error:
             self.fail(error)
         self.schedule()

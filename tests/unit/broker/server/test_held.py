@@ -24,6 +24,23 @@ def test_what_is_short_is_not_told() -> None:
     assert lines.lines == [("warning", "loop.held", {"what": "frame", "took_ms": 100, "peer": "b"})]
 
 
+def test_what_happens_to_the_cluster_is_measured_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines()
+    seen = Held(NodeLog(lines, "debug"))
+    clock = iter((0, 99_999_999, 1_000_000_000, 1_100_000_000))
+    monkeypatch.setattr(held.time, "monotonic_ns", lambda: next(clock))
+    with seen.event("unlinked", peer="b"):
+        pass
+    assert (seen.count, lines.lines) == (0, [])
+    with seen.event("wiring", command="FailNode", changes=10_000):
+        pass
+    monkeypatch.undo()
+    assert seen.count == 1
+    assert lines.lines == [
+        ("warning", "loop.held", {"what": "wiring", "took_ms": 100, "command": "FailNode", "changes": 10_000})
+    ]
+
+
 async def test_reads_and_turns_name_who_held_the_loop(
     start: Any, connect: Any, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
