@@ -59,6 +59,14 @@ Run = tuple[int, int, bytes]
 OnHurt = Callable[[DamagedJournal], object] | None
 
 
+def _is_meta(payload: bytes) -> bool:
+    try:
+        meta = msgspec.msgpack.decode(payload)
+    except msgspec.DecodeError:
+        return False
+    return isinstance(meta, dict)
+
+
 class Index:
     def __init__(self, directory: Path, map_bytes: int = 1 << 40, readonly: bool = False, lock: bool = True):
         """Opens or makes `directory/index`. Raises ForeignJournal, DamagedJournal, FileNotFoundError."""
@@ -365,6 +373,10 @@ class Index:
                 raise self.damaged(f"the run of key {key.hex()}: {error}", owner) from error
         if len(key) != META_KEY.size:
             raise self.damaged(f"key {key.hex()} belongs to nothing")
+        if not _is_meta(payload):  # a checksum does not say of which database a value is
+            raise self.damaged(
+                f"the value of key {key.hex()} is another database's: pages were lost", META_KEY.unpack(key)[0]
+            )
         return payload
 
     def metas(self) -> Iterator[tuple[int, dict[str, Any]]]:

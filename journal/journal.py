@@ -159,11 +159,14 @@ class Journal:
             self._bytes_since_checkpoint = self.options.checkpoint_bytes
         self._older = {number for number in self._segments.numbers() if number < self._end.segment}
         self._keep_reserve()
-        self._writer = Writer(self._segments, self.options, self._state, self._end, self._watch)
+        self._writer = self._new_writer()
         self._writer.start()
         self._reading.start()
         self._checkpointing.start()
         return tail
+
+    def _new_writer(self) -> Writer:
+        return Writer(self._segments, self.options, self._state, self._end, self._watch)
 
     def spend_reserve(self) -> None:
         """Gives back the space that was kept for a full disk; it is taken again when there is some."""

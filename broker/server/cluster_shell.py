@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import broker.node.part  # noqa: F401 - long to import, and once there are links the loop must not stand still
 from broker.server.addresses import dialable, own_address
-from broker.server.awaiting import come
+from broker.server.awaiting import come, ordered
 from broker.server.catching_up import NOTHING, CatchingUp
 from broker.server.client import cut_off_slow
 from broker.server.damage import given_up, given_up_as, is_marked, unmark
@@ -273,12 +273,7 @@ class ClusterShell:
 
     async def ordered(self, command: c.AnyCommand) -> Applied:
         """The outcome, however long it is in coming; a start says meanwhile for what it waits."""
-        while True:
-            done: asyncio.Future[Applied] = self._loop.create_future()
-            self.raft.propose(command, lambda applied, done=done: done.done() or done.set_result(applied))  # type: ignore[misc]
-            applied = await come(done, self._shell.ended, self._say_waits, TELL_S)
-            if not isinstance(applied.error, Unavailable):
-                return applied
+        return await ordered(self.raft, command, self._shell.ended, self._say_waits, TELL_S)
 
     def exchange(self) -> None:
         """After a turn: frames to their links."""
