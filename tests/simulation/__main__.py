@@ -22,22 +22,24 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of faults, with commas between; the others do not happen")
     parser.add_argument("--wiring", choices=("raft", "atomic"), help="by default every fourth seed is by Raft")
     parser.add_argument("--pipeline", help="batches and the like, with commas between; by default as the seed says")
+    parser.add_argument("--journal", choices=("real", "model"), help="by default every tenth seed is on the real one")
     parser.add_argument("--keep-on", action="store_true", help="go on after a failure")
     parser.add_argument("--quiet", action="store_true", help="only the sum at the end, and failures")
     arguments = parser.parse_args()
     only = tuple(name for name in arguments.only.split(",") if name)
     raft = None if arguments.wiring is None else arguments.wiring == "raft"
+    journal = None if arguments.journal is None else arguments.journal == "real"
     pipeline = None if arguments.pipeline is None else [name for name in arguments.pipeline.split(",") if name]
     start_s, simulated_s, events = time.monotonic(), 0.0, 0
     counts: Counter[str] = Counter()
     failed: list[int] = []
     done, said_s = 0, start_s
     again = [f"--seconds {arguments.seconds:g}"] if arguments.seconds != SECONDS else []
-    again += [f"--{name} {said}" for name in ("only", "wiring") if (said := getattr(arguments, name))]
+    again += [f"--{name} {said}" for name in ("only", "wiring", "journal") if (said := getattr(arguments, name))]
     again += [f"--pipeline '{arguments.pipeline}'"] if arguments.pipeline is not None else []
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         try:
-            report = run(seed, seconds=arguments.seconds, only=only, raft=raft, pipeline=pipeline)
+            report = run(seed, seconds=arguments.seconds, only=only, raft=raft, pipeline=pipeline, journal=journal)
         except Failure as failure:
             print(failure, flush=True)
             failed.append(seed)

@@ -24,6 +24,8 @@ class Mutation:
     nodes: int | None = None
     first: int = 1
     pipeline: tuple[str, ...] = ()
+    journal: bool = False
+    """Whether it is looked for on the real journal."""
 
 
 PLANNED = (

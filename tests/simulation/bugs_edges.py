@@ -131,3 +131,53 @@ def damage_is_gone() -> None:
         then()
 
     patch(Damages, "found", lambda _: found)
+
+
+@mutation(
+    "what was given up is given up again by who died before it heard that it was registered (seed 1300300)",
+    only=("lose_journal", "kill_all", "kill", "heal"),
+)
+def given_up_twice() -> None:
+    import msgspec
+
+    from cluster.membership import Membership
+
+    def make(register: Any) -> Any:
+        return lambda self, command, log: register(self, msgspec.structs.replace(command, given_up_as=0), log)
+
+    patch(Membership, "_register_node", make)
+
+
+@mutation(
+    "what a torn write has left stays behind the log's end",
+    only=("kill", "kill_all", "slow_disk", "heal"),
+    journal=True,
+)
+def torn_tail_stays() -> None:
+    from journal import journal
+
+    patch(journal, "settle_end", lambda _: lambda segments, start, tail: None)
+
+
+@mutation("what the index has lost is not missed (C5)", only=("lose_page", "kill", "heal"), journal=True)
+def lost_pages_are_believed() -> None:
+    from journal.index import Index
+
+    patch(Index, "prove", lambda _: lambda self, sums, hurt=None: None)
+
+
+@mutation("leases count on a clock that slewing bends (C7)", only=("slew", "cut_one", "no_beats", "heal"))
+def slewed_leases() -> None:
+    from tests.simulation.site import Site
+
+    raw = Site.boot_s
+
+    def bent_s(self: Any) -> float:
+        since_s, then_s, rate = getattr(self, "_bent", (0.0, 0.0, 1.0))
+        return float(then_s + (raw(self) - since_s) * rate)
+
+    def slew(self: Any, rate: float) -> None:
+        self._bent = raw(self), bent_s(self), rate
+
+    patch(Site, "slew", lambda _: slew)
+    patch(Site, "boot_s", lambda _: bent_s)

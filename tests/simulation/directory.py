@@ -42,7 +42,7 @@ class Directory:
 
     def keep_copy(self, journal: SimJournal) -> None:
         """A start has ended."""
-        if journal.streams is None and journal.stamp is not None:
+        if journal.copies and journal.stamp is not None:
             self.copies = [*self.copies[1 - COPIES_MAX :], journal.copy()]
 
     def old_copy(self) -> SimJournal | None:

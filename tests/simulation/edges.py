@@ -4,6 +4,7 @@
     old_journal     a journal of an earlier start of this node is in its place
     lose_raft       nothing is where the Raft log was
 
+    lose_page       a page of its index is as it was before the last commit (where journals are real)
     damage          one record of one copy cannot be read any more, and its node perhaps begins anew
 
 the first three each alone, or with every process killed before; and what happens to its machine:
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from tests.simulation.faults import Faults
 
 EDGES: Final = (
-    *("lose_journal",) * 2, "old_journal", "lose_raft", "damage", "damage", "pause_machine", "slew", "policy",
-    "force_owner",
+    *("lose_journal",) * 2, "old_journal", "lose_raft", "lose_page", "damage", "damage", "pause_machine", "slew",
+    "policy", "force_owner",
 )  # fmt: skip
 IN_BETWEEN: Final = "in_between"
 RARE_S: Final = 6.0
@@ -121,6 +122,13 @@ class Edges:
         site.lose_raft()
         return True
 
+    def lose_page(self) -> bool:
+        site = self._one()
+        if site is None or site.journal.stamp is None or self._counts_on_a_lost_disk():
+            return False
+        self._kill(site)
+        return site.journal.lose_page()
+
     def damage(self) -> bool:
         """Nobody else has damage, and others count: the message lives there."""
         newest = self.world.newest_map
@@ -130,9 +138,13 @@ class Edges:
         site = self.rng.choice(list(self.world.sites.values()))
         journal = site.journal
         segment = self.rng.choice(sorted(journal.segments))
-        found = [one for one in journal.sound(segment) if self._is_elsewhere(site, *one[:2])]
+        found = [
+            (queue_id, seq, offset)
+            for queue_id, seq, offset in journal.sound(segment)
+            if journal.may_rot(segment, offset) and self._is_elsewhere(site, queue_id, seq)
+        ]
         for queue_id, seq, offset in self.rng.sample(found, min(len(found), 3)):
-            journal.rotten[segment, offset] = queue_id, seq
+            journal.rot(segment, offset, queue_id, seq)
         if found and self.rng.random() < 0.7:
             self._kill(site)
         return bool(found)

@@ -67,7 +67,7 @@ def find(name: str, seeds: int) -> tuple[int, str] | None:
         try:
             run(
                 seed, seconds=20.0, only=chosen.only, nodes=chosen.nodes, pipeline=chosen.pipeline,
-                edges=bool(chosen.only),
+                edges=bool(chosen.only), journal=chosen.journal,
             )  # fmt: skip
         except Failure as failure:
             if not isinstance(failure.__cause__, (Violation, AssertionError)):

@@ -48,12 +48,15 @@ def run(
     pipeline: Collection[str] | None = None,
     tamper: Callable[[World], object] | None = None,
     edges: bool = True,
+    journal: bool | None = None,
 ) -> Report:
     """Raises Failure. `raft`: by the real wiring log, or by an atomic one; None: by Raft in every fourth seed.
     `pipeline`: what it has of `workload.PIPELINE`; None: as its seed says.
 
+    `journal`: on the real journal, or on the model of one; None: one seed in ten is on the real one.
+
     `only`: the faults that may happen; `edges`: also those of edges.py; `tamper` sees the world before it turns."""
-    world = World(seed, nodes, seed % 4 == 0 if raft is None else raft, pipeline)
+    world = World(seed, nodes, seed % 4 == 0 if raft is None else raft, pipeline, journal)
     try:
         if tamper is not None:
             tamper(world)
@@ -133,8 +136,8 @@ def repair(world: World) -> None:
                         f"damage: {seq} of queue {queue_id} cannot be read at {site.name}, and nobody says so"
                     )
             world.schedule.counts["held back"] += len(lone)
-            site.journal.rotten.clear()
             site.kill()
+            site.journal.mend()
             site.start()
 
 

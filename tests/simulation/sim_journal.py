@@ -88,6 +88,30 @@ class SimJournal(MemoryJournal):
         found = zip(locations, messages, strict=True)
         return [None if (segment, offset) in self.rotten else message for (_, segment, offset, _), message in found]
 
+    @property
+    def copies(self) -> bool:
+        """Whether it can be copied: not with files of streams."""
+        return self.streams is None
+
+    def close(self) -> None:
+        """The process that had it open is gone."""
+
+    def may_rot(self, segment: int, offset: int) -> bool:
+        """Whether a record is one that a fault may make unreadable."""
+        return True
+
+    def rot(self, segment: int, offset: int, queue_id: int, seq: int) -> None:
+        """From now on it cannot be read."""
+        self.rotten[segment, offset] = queue_id, seq
+
+    def lose_page(self) -> bool:
+        """A page of the index is as it was; a model has none."""
+        return False
+
+    def mend(self) -> None:
+        """Somebody has mended the disk, between two processes."""
+        self.rotten.clear()
+
     def sound(self, segment: int) -> list[tuple[int, int, int]]:
         """(queue id, seq, offset) of what lives in a segment, and perhaps of what lives elsewhere by now."""
         return [

@@ -17,6 +17,7 @@ from broker.node.log import Silence
 from broker.node.options import NodeOptions
 from broker.node.part import Part
 from broker.node.wants import GOOD, WRONG, StreamLoad
+from broker.server.copy_forward import CopyForward
 from broker.server.recovery import recovered
 from broker.session.connection import Connection
 from cluster import commands as c
@@ -25,11 +26,13 @@ from cluster.ids import Incarnation, NodeId
 from cluster.link.frames import FrameReader
 from cluster.liveness.lease import LeaseKeeper, LeaseState
 from cluster.state import Applied
+from journal.errors import DamagedJournal
 from journal.stream_catalogue import NOTHING
 from tests.simulation.checkers.history import Mistake
 from tests.simulation.directory import Directory
 from tests.simulation.network import BEATS, CONTROL, DATA
 from tests.simulation.pulse import Pulse
+from tests.simulation.real_journal import RealJournal
 from tests.simulation.sim_journal import SimJournal
 from tests.simulation.sockets import Socket
 
@@ -59,6 +62,9 @@ class Silent(Silence):
         self.faults.append(str(error))
 
     def crashed(self, peer: str, error: BaseException) -> None:
+        raise Mistake(error)
+
+    def crashed_forward(self, error: BaseException) -> None:
         raise Mistake(error)
 
     def link_crashed(self, peer: str, error: BaseException) -> None:
@@ -118,6 +124,7 @@ class Site:
         """Its journal is damaged: it has asked whether the others have all of it."""
         self._group: Group | None = None
         self._submitted_s: float | None = None
+        self._copy_forward: CopyForward | None = None
         self.format()
 
     def format(self) -> None:
@@ -125,8 +132,7 @@ class Site:
         self.world.disks[self.name] += 1
         self.disks = self.world.disks[self.name]
         self.starts = 0
-        folder = self.world.folder
-        self.journal = SimJournal(folder and folder / self.disk_id)
+        self.journal = self.world.new_journal(self.disk_id)
         self.directory = Directory(self.disk_id)
 
     @property
@@ -248,7 +254,7 @@ class Site:
         self._backlog.clear()
         self.node = None
         self._wake_s = None
-        self._group, self._submitted_s = None, None
+        self._group, self._submitted_s, self._copy_forward = None, None, None
         self.unread.clear()
         sockets, self.sockets = self.sockets, {}
         for socket in sockets.values():
@@ -289,8 +295,7 @@ class Site:
 
     def _empty_journal(self) -> SimJournal:
         self._journals += 1
-        folder = self.world.folder
-        return SimJournal(folder and folder / f"{self.disk_id}-{self._journals}")
+        return self.world.new_journal(f"{self.disk_id}-{self._journals}")
 
     def _replace_journal(self, journal: SimJournal, right: SimJournal | None) -> None:
         journal.lost, journal.right = True, right
@@ -325,9 +330,11 @@ class Site:
             return
         self.world.schedule.counts["refused to start"] += 1
         right = self.journal.right
-        assert right is not None, "a journal that was begun anew is given up by nobody"
         self.kill()
-        self.journal = right
+        if right is not None:
+            self.journal = right
+        else:
+            self.journal.mend()
         self.world.schedule.after(1.0, self.start)
 
     def _registration(
@@ -475,21 +482,31 @@ class Site:
         if member.incarnation and not self._heard:
             self._asking = True
             return
+        if self._gives_up:
+            return
         if not self.directory.journal_is_whole(self.journal):
-            if not self._gives_up:
-                self._give_up_copies()
+            self._give_up_copies()
             return
         self.pulse.hearing.speaks = True
         self.incarnation = max(self.starts, member.incarnation + 1)
         options = NodeOptions(name=self.name, incarnation=self.incarnation)
         chance = random.Random(f"{self.name}.{self.disks}.{self.incarnation}")  # the schedule's stays as it is
-        node = self.node = Node(options, self.wiring.map, self.journal.use, self.log, entropy=chance.randbytes)
-        node.now_ms = self.now_ms()
-        node.part = part = Part(node)
-        if self.life % 2:  # as in a cluster of thousands of queues: what a command changes is carried out one by one
-            part.arrears.at_once, part.arrears.slice = 0, 1
-        node.files_streams = self.journal.streams is not None
-        recovery = recovered(node, self.journal)
+        try:
+            node = self.node = Node(options, self.wiring.map, self.journal.use, self.log, entropy=chance.randbytes)
+            node.now_ms = self.now_ms()
+            node.part = part = Part(node)
+            if self.life % 2:  # as with thousands of queues: what a command changes is carried out one by one
+                part.arrears.at_once, part.arrears.slice = 0, 1
+            node.files_streams = self.journal.streams is not None
+            recovery = recovered(node, self.journal)
+        except DamagedJournal:
+            self.world.schedule.counts["damaged journals"] += 1
+            self.node = None
+            self.journal.close()
+            self._give_up_copies()
+            return
+        if isinstance(self.journal, RealJournal):
+            self._copy_forward = self._copies_forward(self.journal, node)
         self.directory.bind_journal(self.journal)
         self.world.checkers.recovered(self, recovery.rings)
         recovery.adopt_into(node)
@@ -639,6 +656,26 @@ class Site:
                 socket.flush()
 
     # -- the disk
+
+    def _copies_forward(self, journal: RealJournal, node: Node) -> CopyForward:
+        """As the shell does it, whose loop this is."""
+        return CopyForward(journal.inner, node, self, self.wake, self.log.crashed_forward)  # type: ignore[arg-type]
+
+    def call_soon(self, call: Callable[..., object], *arguments: Any) -> None:
+        self.world.schedule.after(0.0005, self.do, self.life, call, *arguments)
+
+    def checkpointed(self) -> None:
+        """A checkpoint is durable; thin segments are copied forward."""
+        if self._copy_forward is not None:
+            self._copy_forward.checkpointed()
+            self.call_soon(self._read_forward)
+
+    def _read_forward(self) -> None:
+        journal = self.journal
+        assert isinstance(journal, RealJournal), "models are not copied forward"
+        if journal.checkpoint is None and journal.inner.checkpointing.run():  # else the checkpoint's end does it
+            self.world.schedule.counts["segments read to be copied forward"] += 1
+            self.call_soon(self._read_forward)
 
     def _persist(self) -> None:
         journal, node = self.journal, self.node

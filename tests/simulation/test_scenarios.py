@@ -150,3 +150,12 @@ def test_who_takes_the_name_of_one_that_left_gets_none_of_its_answers() -> None:
     former = world.sites["c"]
     former.kill()
     assert Site(world, "c").life > former.life + 1000
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", [109, 7001])
+def test_on_the_real_journal(seed: int) -> None:
+    """With pages of the index that are lost. 109: an older page is an older checkpoint, and the same comes of it; 7001:
+    a value of another database stood under a queue's key."""
+    counts = run(seed, seconds=10.0, only=("lose_page", "kill", "heal"), journal=True).counts
+    assert counts["damaged journals"] > 0

@@ -23,7 +23,9 @@ from tests.simulation.leases import LeaseReader
 from tests.simulation.network import CONTROL, DATA, Network
 from tests.simulation.publishers import Insister, NamedPublisher, Publisher, Route, Transaction, Transactor
 from tests.simulation.raft_wiring import RaftControl, RaftWiring
+from tests.simulation.real_journal import RealJournal
 from tests.simulation.schedule import Schedule
+from tests.simulation.sim_journal import SimJournal
 from tests.simulation.site import EPOCH_MS, Site
 from tests.simulation.streams import StreamReader
 from tests.simulation.upkeep import Upkeep
@@ -39,17 +41,24 @@ TARGETS = ("q0", "q1", "q2", "full", "log", "leased")
 FAN: list[Route] = [("fan", "", {}, ("q1", "q2"))]
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 RETIRE_S = 15.0
+REAL_SHARE = 0.1
+"""Of seeds that run on the journal itself."""
 """So long a member that left stays for its vote."""
 UNEXPECTED = (501, 502, 503, 504, 505, 530, 540, 541)
 """Codes with which no client of these may be closed."""
 
 
 class World:
-    """One run. `quiet`: publishers say nothing new, consumers take everything. `pipeline`: which of PIPELINE it has;
-    None: its seed says."""
+    """One run. `quiet`: publishers say nothing new, consumers take everything. `pipeline`: which of PIPELINE it has,
+    `journal`: whether on the real one; None: its seed says."""
 
     def __init__(
-        self, seed: int, nodes: int | None = None, raft: bool = False, pipeline: Collection[str] | None = None
+        self,
+        seed: int,
+        nodes: int | None = None,
+        raft: bool = False,
+        pipeline: Collection[str] | None = None,
+        journal: bool | None = None,
     ) -> None:
         self.schedule = Schedule(seed)
         rng = self.schedule.rng
@@ -72,9 +81,14 @@ class World:
         self.kinds: dict[str, Kind] = {kind.name: kind for kind in kinds}
         self.clocks = Random(f"clocks {seed}") if "clocks" in self.pipeline and "ttl" not in self.kinds else None
         """Chance of wall clocks that are wrong after a start. TTLs go by them, so there are none then."""
-        self._files = TemporaryDirectory(dir=MEMORY) if any(kind.stream for kind in kinds) else None
+        self.has_streams = any(kind.stream for kind in kinds)
+        real = Random(f"journal {seed}").random() < REAL_SHARE if journal is None else journal
+        self._files = TemporaryDirectory(dir=MEMORY) if real or self.has_streams else None
         self.folder = None if self._files is None else Path(self._files.name)
-        """Where disks have the files of streams; None: there are no streams."""
+        """Where disks have their files; None: they have none."""
+        self.real_journals = real
+        if real:
+            self.schedule.counts["on the real journal"] = 1
         self.dead_letters = [(k.name, k.dead_letters_to) for k in self.kinds.values() if k.dead_letters_to]
         self.reviews: list[Callable[[Applied], None]] = []
         self.on_sent: Callable[[Site, str, Any], None] = lambda _site, _peer, _head: None
@@ -169,6 +183,13 @@ class World:
             ahead_ms = int(self.clocks.choice((1, 24, 31 * 24, 366 * 24)) * 3_600_000 * self.clocks.uniform(1, 2))
         site.set_clock(EPOCH_MS + int(self.schedule.now_s * 1000) + ahead_ms)
 
+    def new_journal(self, name: str) -> SimJournal:
+        """An empty one."""
+        if self.real_journals:
+            assert self.folder is not None, "files have a folder"
+            return RealJournal(self.folder / name, self.has_streams)
+        return SimJournal(self.folder and self.folder / name)
+
     def new_wiring(self, site: Site) -> Any:
         return RaftWiring(site, self.control) if self.raft else AtomicWiring(site, self.control)
 
@@ -248,6 +269,8 @@ class World:
 
     def end(self) -> None:
         """Its files go."""
+        for site in (*self.sites.values(), *self.left):
+            site.journal.close()
         if self._files is not None:
             self._files.cleanup()
 
@@ -365,3 +388,4 @@ class World:
     def _checkpointed(self, site: Site) -> None:
         if site.journal.checkpoint is not None:
             site.journal.complete_checkpoint()
+            site.checkpointed()
