@@ -159,7 +159,7 @@ def run_command(*words: str, environment: dict[str, str] | None = None) -> subpr
         [sys.executable, "-m", "broker.cli.main", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         cwd=ROOT,
         env={**os.environ, **(environment or {})},

@@ -12,8 +12,6 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.visit import Visit
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def publish(api: httpx.Client, queue: str, payload: str, **properties: Any) -> None:
     assert api.put(f"queues/%2F/{queue}", json={}).status_code in (201, 204)

@@ -11,8 +11,6 @@ from playwright.sync_api import expect
 from broker import Broker
 from tests.browser.visit import Visit
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.mark.smoke
 def test_a_channel_is_found_by_its_connection_and_its_queue(visit: Visit, node: Broker, api: httpx.Client) -> None:

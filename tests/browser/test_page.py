@@ -11,7 +11,6 @@ from playwright.sync_api import Browser, Page, expect
 from broker import Broker
 from tests.browser.visit import Visit, visiting
 
-pytestmark = pytest.mark.timeout(120)
 FIRST_PAGE_S = 1.0
 PLACES = (
     "overview",

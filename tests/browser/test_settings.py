@@ -12,8 +12,6 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.visit import Visit
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def sure(page: Page, button: str, deed: str) -> None:
     """Asks for what cannot be undone: first Cancel, which has the focus and does nothing, then the deed."""

@@ -16,7 +16,7 @@ from broker.trial.nodes import LOOPBACK, free_port
 from tests.browser.visit import Visit, visiting
 from tests.faults.fleet import Fleet
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.processes]
+pytestmark = [pytest.mark.processes]
 NAMES = ("a", "b", "c")
 
 

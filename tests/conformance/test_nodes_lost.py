@@ -17,7 +17,6 @@ from .marks import not_on_a_cluster, rule
 from .wire import Connection, eventually
 
 pytestmark = [
-    pytest.mark.timeout(240),
     pytest.mark.skipif("CONFORMANCE_URL" in os.environ, reason="it kills nodes of its own"),
 ]
 PATIENCE_S = 60.0

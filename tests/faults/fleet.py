@@ -21,7 +21,7 @@ from broker.trial.nodes import LOOPBACK, Node, all_ready, environment, free_port
 from tests.support.processes import popen, run
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 
 
 class Fleet:
@@ -159,7 +159,7 @@ class Fleet:
             for body in bodies:
                 client.publish(queue, body)
             if bodies:
-                await asyncio.wait_for(confirmed.wait(), 20)
+                await asyncio.wait_for(confirmed.wait(), 60)
         finally:
             await client.close()
 
@@ -178,7 +178,7 @@ class Fleet:
         client.on_deliver = on_deliver
         try:
             await client.call(methods.BasicConsume(queue=queue, consumer_tag="c"), 20)
-            await asyncio.wait_for(enough.wait(), 20)
+            await asyncio.wait_for(enough.wait(), 60)
         finally:
             await client.close()
         return bodies

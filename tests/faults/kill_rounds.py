@@ -144,7 +144,7 @@ class Load:
     async def finish(self) -> None:
         """The node is gone: waits until everybody noticed."""
         for client in self.clients:
-            await asyncio.wait_for(client.lost.wait(), 10)
+            await asyncio.wait_for(client.lost.wait(), 60)
         for task in self.tasks:
             task.cancel()
         results = await asyncio.gather(*self.tasks, return_exceptions=True)

@@ -20,7 +20,7 @@ from broker.trial.nodes import LOOPBACK, free_port
 from tests.faults.fleet import Fleet
 
 NAMES = ("a", "b", "c")
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 
 
 class Managed:

@@ -19,7 +19,7 @@ from typing import Any
 from tests.support.processes import popen, run
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 
 
@@ -118,11 +118,11 @@ class NodeProcess:
 def command(*words: str) -> tuple[int, str]:
     """`clusterbroker WORDS`: exit code, and all that it said."""
     line = [sys.executable, "-m", "broker.cli.main", *words]
-    done = run(line, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    done = run(line, capture_output=True, text=True, timeout=180, check=False, cwd=ROOT)
     return done.returncode, done.stdout + done.stderr
 
 
-def wait_for(reached: Callable[[], Any], what: str, timeout_s: float = 15.0) -> Any:
+def wait_for(reached: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     """Polls until `reached()` is true and returns what it returned; TimeoutError names `what`."""
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -134,7 +134,7 @@ def wait_for(reached: Callable[[], Any], what: str, timeout_s: float = 15.0) -> 
         time.sleep(0.01)
 
 
-async def until(reached: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:
+async def until(reached: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     """`wait_for` on the loop."""
     deadline_s = time.monotonic() + timeout_s
     while True:

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pika
-import pytest
 
 from broker.trial.clocks import Clocks
 from tests.faults.node import NodeProcess, wait_for
 from tests.faults.test_clocks import library as library
 
-pytestmark = pytest.mark.timeout(120)
 MONTH_S = 31 * 86_400.0
 BODY = b"x" * 100_000
 ARGUMENTS = {"x-queue-type": "stream", "x-max-age": "7D", "x-stream-max-segment-size-bytes": 1 << 20}

@@ -12,7 +12,6 @@ import pytest
 from broker.trial.clocks import Clocks, build
 from tests.faults.fleet import Fleet, until
 
-pytestmark = pytest.mark.timeout(240)
 BODIES = [b"message %d" % number for number in range(50)]
 HOUR_S = 3600.0
 

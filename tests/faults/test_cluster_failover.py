@@ -7,13 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from broker.trial.history import What
 from broker.trial.judge import judge, judge_owners
 from tests.faults.cluster_trial import OnTrial, on_trial
-
-pytestmark = pytest.mark.timeout(200)
 
 GAP_MAX_S = 1.0
 FROZEN_GAP_MAX_S = 3.5

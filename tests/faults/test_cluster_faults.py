@@ -7,12 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from broker.trial.faults import OWNER, Kind, Step
 from tests.faults.cluster_trial import on_trial
-
-pytestmark = pytest.mark.timeout(120)
 
 LASTS_S = {Kind.BLINK: 0.7, Kind.FREEZE: 3.0}
 

@@ -25,7 +25,6 @@ from replication.messages import Append, AppendAck
 from tests.faults.fleet import until
 from tests.faults.test_cluster_damage import consume, publish
 
-pytestmark = [pytest.mark.timeout(120)]
 NUMBERS = (0, 1, 2, 3, 7, 18, 100, 2**31, 2**32, 2**62, 2**63, 2**64 - 1, -1, -(2**63))
 
 

@@ -9,7 +9,6 @@ import pytest
 from tests.faults.disk import Unavailable, shim
 from tests.faults.fleet import Fleet
 
-pytestmark = pytest.mark.timeout(240)
 BODIES = [b"message %d" % number for number in range(200)]
 
 

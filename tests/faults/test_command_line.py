@@ -28,7 +28,7 @@ from broker.trial.nodes import LOOPBACK, free_port
 from tests.faults.fleet import Fleet
 from tests.unit.broker.cli.reference import commands
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults]
 NAMES = ("a", "b", "c")
 PATIENCE_S = 60.0
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.fleet import Fleet
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.faults]
 NAMES = ("a", "b", "c")
 COUNT = 1200
 DOCUMENT: dict[str, Any] = {

@@ -24,7 +24,6 @@ from cluster.log_store import LogStore
 from journal.index import Index
 from tests.faults.node import NodeProcess, command
 
-pytestmark = [pytest.mark.timeout(120)]
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
@@ -160,7 +159,7 @@ def url(cluster: LocalCluster, name: str) -> str:
 
 async def count_at(cluster: LocalCluster, name: str, queue: str) -> int:
     """As soon as the node answers: a queue whose owner was just elected is not everywhere at once."""
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + 90
     while True:
         try:
             return await asyncio.to_thread(count_of, url(cluster, name), queue)
@@ -217,7 +216,7 @@ async def test_a_member_that_lost_its_raft_log_votes_for_nobody(tmp_path: Path, 
         if how == "old":
             shutil.copytree(tmp_path / "backup", raft)
         starting = [asyncio.create_task(cluster.start(name)) for name in "bc"]
-        end_s = time.monotonic() + 30
+        end_s = time.monotonic() + 90
         while not said(cluster, "c", "cluster.waits") and not all(task.done() for task in starting):
             assert time.monotonic() < end_s, "they wait for a, or one of them leads"
             await asyncio.sleep(0.05)
@@ -230,7 +229,7 @@ async def test_a_member_that_lost_its_raft_log_votes_for_nobody(tmp_path: Path, 
         assert "its wiring log comes from the others" in rebuilt[0]["text"]
         assert len(list(cluster.data_dir("b").glob("raft.damaged-*"))) == (how == "old")
         # it votes again, as somebody new: without a, which is down, b and c are a majority
-        end_s = time.monotonic() + 20
+        end_s = time.monotonic() + 90
         while len({name for name, (_, digest) in (await cluster.maps()).items()}) < 3:
             assert time.monotonic() < end_s
         await until_voter(cluster, "b")
@@ -240,7 +239,7 @@ async def test_a_member_that_lost_its_raft_log_votes_for_nobody(tmp_path: Path, 
 
 async def until_voter(cluster: LocalCluster, name: str) -> None:
     """Until its new log is the one that votes."""
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + 90
     while True:
         code, text = await asyncio.to_thread(command, "members", "--json", "--data-dir", str(cluster.data_dir("a")))
         members = json.loads(text) if code == 0 else []

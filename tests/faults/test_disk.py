@@ -86,7 +86,7 @@ async def test_full_disk(make_node: MakeNode, disk: Path) -> None:
     ballast.write_bytes(b"x" * 150 * MIB)
 
     filling = asyncio.create_task(fill(publisher))
-    await asyncio.wait_for(client.blocked.wait(), 30)
+    await asyncio.wait_for(client.blocked.wait(), 60)
     filling.cancel()  # what it wrote to its socket stays written
     assert node.running, node.log
     held = len(publisher.confirmed)
@@ -107,11 +107,11 @@ async def test_full_disk(make_node: MakeNode, disk: Path) -> None:
     assert left + len(seen) >= held
     assert publisher.unanswered, "some wait for their confirm"
     ballast.unlink()
-    await until(lambda: not client.blocked.is_set(), "unblocked", 20)
-    await until(lambda: publisher.unanswered == 0, "the confirms that waited", 20)
+    await until(lambda: not client.blocked.is_set(), "unblocked")
+    await until(lambda: publisher.unanswered == 0, "the confirms that waited")
     await publisher.publish(100)
-    await until(lambda: publisher.unanswered == 0, "confirms after the space came back", 20)
-    await until(lambda: len(set(seen)) >= publisher.sent - len(publisher.nacked), "all messages", 30)
+    await until(lambda: publisher.unanswered == 0, "confirms after the space came back")
+    await until(lambda: len(set(seen)) >= publisher.sent - len(publisher.nacked), "all messages")
     assert seen == sorted(seen), "in order, none twice"
     assert publisher.confirmed <= set(seen)
     await client.close()
@@ -136,13 +136,13 @@ async def test_killed_while_the_disk_is_full(make_node: MakeNode, disk: Path) ->
     ballast.write_bytes(b"x" * 150 * MIB)
 
     filling = asyncio.create_task(fill(publisher))
-    await asyncio.wait_for(client.blocked.wait(), 30)
+    await asyncio.wait_for(client.blocked.wait(), 60)
     filling.cancel()  # what it wrote to its socket stays written
     node.kill()
     await client.close()
     fill_up(disk / "rest")
     node.launch()
-    await until(lambda: not node.running or node.said_ready, "the start, or a refusal", 20)
+    await until(lambda: not node.running or node.said_ready, "the start, or a refusal")
     if not node.running:
         assert "space" in node.log, "it says why"
         (disk / "rest").unlink()
@@ -155,7 +155,7 @@ async def test_killed_while_the_disk_is_full(make_node: MakeNode, disk: Path) ->
     seen: list[int] = []
     channel.on_deliver = lambda delivery: seen.append(int(delivery.body.partition(b"|")[0]))
     await channel.consume("filling", prefetch=0)
-    await until(lambda: publisher.confirmed <= set(seen), "all that was confirmed", 20)
+    await until(lambda: publisher.confirmed <= set(seen), "all that was confirmed")
     assert seen == sorted(set(seen))
     await client.close()
 
@@ -173,7 +173,7 @@ async def test_disk_alarm_before_the_disk_is_full(make_node: MakeNode, disk: Pat
     await until(lambda: len(publisher.confirmed) == 2000, "confirms")
     ballast = disk / "ballast"
     ballast.write_bytes(b"x" * 110 * MIB)
-    await asyncio.wait_for(client.blocked.wait(), 10)
+    await asyncio.wait_for(client.blocked.wait(), 60)
     await publisher.publish(10)
     consuming = await Client.open(node.port)
     channel = await consuming.channel()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.managed import NAMES, Managed, running
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults]
 COUNT = 1500
 PATIENCE_S = 90.0
 

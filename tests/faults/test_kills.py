@@ -59,7 +59,7 @@ async def test_counts_and_flags_survive(node: NodeProcess) -> None:
         confirmed.clear()
         for body in bodies:
             channel.publish("", "counted", body)
-        await asyncio.wait_for(confirmed.wait(), 5)
+        await asyncio.wait_for(confirmed.wait(), 60)
 
     await publish(b"1", b"2", b"3")
     for _ in range(3):

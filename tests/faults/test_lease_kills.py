@@ -18,7 +18,6 @@ from pipeline.offsets import Span
 from pipeline.options import Options, parse
 from tests.faults.staging import Nodes
 
-pytestmark = pytest.mark.timeout(300)
 ROWS = 4000
 
 

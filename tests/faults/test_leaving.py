@@ -6,13 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from broker.amqp import methods
 from tests.faults.fleet import Fleet, until
 from tests.faults.test_membership import found, is_dead
 
-pytestmark = pytest.mark.timeout(240)
 BACKLOG = [b"%d " % number + bytes(4_000) for number in range(3_000)]
 
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 from broker.trial.client import Client, ClientLost
 from tests.faults.fleet import Fleet, until
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.faults]
 
 
 @pytest_asyncio.fixture

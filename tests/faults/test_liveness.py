@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from broker.amqp import methods as m
 from broker.server.admin import ask
 from broker.trial.client import Client, ClientLost, Delivery
@@ -22,7 +20,6 @@ from broker.trial.nodes import LocalCluster
 from tests.faults.fleet import until
 from tests.faults.test_clocks import library
 
-pytestmark = pytest.mark.timeout(200)
 MESSAGES = 6000
 UNSURE_S = 0.2
 """What came to two sockets while this process was not run is read in any order."""

@@ -22,7 +22,7 @@ from broker.amqp import methods
 from broker.trial.nodes import LOOPBACK
 from tests.faults.managed import NAMES, PATIENCE_S, Managed, running
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.faults]
 
 
 @pytest.fixture

@@ -18,8 +18,6 @@ from broker.trial.judge import judge, judge_owners
 from tests.faults.cluster_trial import on_trial
 from tests.faults.fleet import Fleet, until
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest_asyncio.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
@@ -99,7 +97,7 @@ async def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
         clients = [await Client.open(trial.cluster.target(name)) for name in trial.cluster.names]
         for name, client in zip(trial.cluster.names, clients, strict=True):
             await trial.cluster.stop(name)
-            await asyncio.wait_for(client.lost.wait(), 5)
+            await asyncio.wait_for(client.lost.wait(), 60)
             assert "320 CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'" in client.why
             assert ", connect to amqp://127.0.0.1:" in client.why
             await trial.cluster.start(name)

@@ -9,7 +9,6 @@ import pytest
 
 from tests.faults.fleet import Fleet, until
 
-pytestmark = pytest.mark.timeout(120)
 BODIES = [b"%d" % number + bytes(40_000) for number in range(50)]
 """More than is asked for at once."""
 

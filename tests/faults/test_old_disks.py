@@ -9,12 +9,9 @@ import shutil
 import signal
 from pathlib import Path
 
-import pytest
-
 from broker.amqp import methods
 from tests.faults.fleet import Fleet, until
 
-pytestmark = [pytest.mark.timeout(120)]
 NEAR = {"x-queue-leader-locator": "client-local"}
 OLD, ALL = 100, 300
 
@@ -72,7 +69,7 @@ async def test_a_copy_of_a_members_directory_that_is_put_back_is_rebuilt_at_once
         fleet.wipe("c")
         (tmp_path / "copy").rename(node.data_dir)
         fleet.launch("c", "--cluster", fleet.at("c"))
-        await asyncio.wait_for(fleet.ready("c"), 20)
+        await asyncio.wait_for(fleet.ready("c"), 60)
         assert "is a copy of an earlier time: the cluster knows of a later life of this node" in node.log.read_text()
         assert list(node.data_dir.glob("raft.damaged-*")), "its old log is set aside"
         assert not (node.data_dir / "raft.lost").exists()

@@ -19,7 +19,7 @@ from pika.exceptions import ChannelClosedByBroker, ProbableAccessDeniedError
 from broker.server.admin import ask
 from tests.conftest import RunningNode
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.faults]
 USER, NOTHING = "probe", "^$"
 
 

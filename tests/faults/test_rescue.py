@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.faults.fleet import Fleet, until
 
-pytestmark = pytest.mark.timeout(120)
 BODIES = [b"%d" % number for number in range(200)]
 
 

@@ -15,7 +15,7 @@ from broker.amqp import methods
 from tests.faults.fleet import until
 from tests.faults.managed import NAMES, Managed, running
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults]
 QUEUE = "/api/queues/%2F/{}"
 
 

@@ -17,7 +17,6 @@ pytest.importorskip("pyarrow")
 from broker.server.admin import ask
 from tests.faults.staging import Nodes
 
-pytestmark = pytest.mark.timeout(240)
 BATCH = 50
 LOST = (pika.exceptions.AMQPError, OSError)
 

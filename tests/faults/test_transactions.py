@@ -18,8 +18,6 @@ from pipeline.transactions import Transaction, abort, commit, status
 from tests.faults.staging import Nodes, attempt, forget_connections, rows, twice_or_never
 from tests.unit.pipeline.publisher_line import Line
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:

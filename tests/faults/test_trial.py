@@ -24,8 +24,6 @@ from tests.conftest import run_command
 from tests.faults.node import NodeProcess
 from tests.support import processes
 
-pytestmark = pytest.mark.timeout(200)
-
 
 def plan_of(cluster: LocalCluster, **settings: float) -> LoadPlan:
     targets = tuple(map(cluster.target, cluster.names))

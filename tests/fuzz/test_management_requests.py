@@ -14,7 +14,6 @@ from tests.fuzz import management_requests, raw_requests
 pytestmark = [pytest.mark.faults, pytest.mark.campaign]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("nodes", "examples"), [(1, 3), (3, 2)])
 async def test_what_the_document_allows_is_answered_as_it_says(tmp_path: Path, nodes: int, examples: int) -> None:
     pytest.importorskip("schemathesis")
@@ -28,7 +27,6 @@ async def test_what_the_document_allows_is_answered_as_it_says(tmp_path: Path, n
         assert not target.trouble()
 
 
-@pytest.mark.timeout(300)
 async def test_what_no_library_would_send_is_refused(tmp_path: Path) -> None:
     async with management_requests.target(tmp_path, 1) as target:
         statuses, faults = await raw_requests.fuzzed(target.url, 2, 120, 600)

@@ -22,7 +22,7 @@ class Worker:
         command += ["-n", f"{host}@test", "-c", "2", "-l", "info", *options]
         with open(self.log, "wb") as log:
             self.process = processes.popen(command, cwd=ROOT, env={**os.environ, **settings}, stdout=log, stderr=log)
-        wait_for(lambda: "ready." in self.said or self.process.poll() is not None, "the worker", 30)
+        wait_for(lambda: "ready." in self.said or self.process.poll() is not None, "the worker", 120)
         assert self.process.poll() is None, self.said
 
     @property

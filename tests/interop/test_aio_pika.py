@@ -34,7 +34,7 @@ async def test_confirms_queue_iterator(connection: AbstractRobustConnection, nam
         )
     )
     got = []
-    async with queue.iterator(timeout=5) as messages:
+    async with queue.iterator(timeout=60) as messages:
         async for message in messages:
             async with message.process():
                 got.append(int(message.body))

@@ -36,7 +36,7 @@ def test_producer_and_consumer(connection: Connection, name: Name) -> None:
         )
     with Consumer(connection, queues=[queue], callbacks=[on_message], prefetch_count=2):
         while len(got) < 5:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=60)
     assert got == [{"number": number} for number in range(5)]
     queue(connection.default_channel).delete()
 
@@ -49,7 +49,7 @@ def test_pools(node: NodeProcess, name: Name) -> None:
         for number in range(10):
             with producers[connection].acquire(block=True) as producer:
                 producer.publish(number, exchange="", routing_key=queue, delivery_mode=2)
-        assert [simple.get(timeout=5).payload for _ in range(10)] == list(range(10))
+        assert [simple.get(timeout=60).payload for _ in range(10)] == list(range(10))
         simple.close()
     reset()
 
@@ -60,7 +60,7 @@ def test_simple_queue(connection: Connection, name: Name) -> None:
         simple.put({"n": number})
     assert simple.qsize() == 3
     for number in range(3):
-        message = simple.get(block=True, timeout=5)
+        message = simple.get(block=True, timeout=60)
         assert message.payload == {"n": number}
         message.ack()
     with pytest.raises(simple.Empty):
@@ -73,7 +73,7 @@ def test_simple_buffer(connection: Connection, name: Name) -> None:
     """A transient queue that is neither exclusive nor durable: RabbitMQ 4.3 refuses it, here it lives."""
     buffer = connection.SimpleBuffer(name("buffer"))
     buffer.put("x")
-    assert buffer.get(timeout=5).payload == "x"
+    assert buffer.get(timeout=60).payload == "x"
     buffer.close()
 
 
@@ -103,7 +103,7 @@ def test_requeue_reject_and_global_qos(connection: Connection, name: Name) -> No
     consumer.qos(prefetch_count=4, apply_global=True)
     with consumer:
         while len(seen) < 3:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=60)
         with pytest.raises(socket.timeout):
             connection.drain_events(timeout=0.2)
     assert seen == [False, True, True]
@@ -122,7 +122,7 @@ def test_qos_changes_consumers_that_exist(connection: Connection, name: Name) ->
         for limit in (2, 3, 5):
             consumer.qos(prefetch_count=limit)
             while len(got) < limit:
-                connection.drain_events(timeout=5)
+                connection.drain_events(timeout=60)
             with pytest.raises(socket.timeout):
                 connection.drain_events(timeout=0.1)
     assert got == [0, 1, 2, 3, 4]
@@ -142,10 +142,10 @@ def test_pidbox_broadcast(node: NodeProcess, name: Name) -> None:
         channel = asking.channel()
         box.get_reply_queue()(channel).declare()
         ticket = "ticket"
-        box._publish("whoami", {}, reply_ticket=ticket, timeout=5, channel=channel)
+        box._publish("whoami", {}, reply_ticket=ticket, timeout=60, channel=channel)
         for connection, _ in listening:
-            connection.drain_events(timeout=5)
-        answers = box._collect(ticket, limit=2, timeout=5, channel=channel)
+            connection.drain_events(timeout=60)
+        answers = box._collect(ticket, limit=2, timeout=60, channel=channel)
         assert sorted(answers, key=str) == [{"one": "one"}, {"two": "two"}]
 
 

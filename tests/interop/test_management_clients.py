@@ -93,7 +93,7 @@ def page(url: str) -> str:
 def test_flower_shows_its_queues(node: Broker, tmp_path: Path) -> None:
     with flower(node, tmp_path) as url:
         try:
-            shown = wait_for(lambda: page(f"{url}/broker"), "Flower answers", 40)
+            shown = wait_for(lambda: page(f"{url}/broker"), "Flower answers", 120)
         except TimeoutError:
             pytest.fail((tmp_path / "flower.log").read_text()[-3000:])
         rows = re.findall(r"<tr.*?</tr>", shown, re.DOTALL)

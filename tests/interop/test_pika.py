@@ -37,7 +37,7 @@ def channel(connection: pika.BlockingConnection) -> BlockingChannel:
 def drained(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
     """`count` messages by consume, acknowledged."""
     bodies = []
-    for method, _, body in channel.consume(queue, inactivity_timeout=5):
+    for method, _, body in channel.consume(queue, inactivity_timeout=60):
         assert method is not None, f"only {len(bodies)} of {count} messages came"
         bodies.append(body)
         channel.basic_ack(method.delivery_tag)
@@ -236,7 +236,7 @@ def test_dead_letters_and_ttl(channel: BlockingChannel, name: Name) -> None:
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead, "x-message-ttl": 20}
     queue = channel.queue_declare(name("short"), arguments=arguments).method.queue
     channel.basic_publish("", queue, b"late")
-    method, properties, body = next(iter(channel.consume(dead, inactivity_timeout=5)))
+    method, properties, body = next(iter(channel.consume(dead, inactivity_timeout=60)))
     assert body == b"late"
     death = properties.headers["x-death"][0]
     assert (death["queue"], death["reason"], death["count"]) == (queue, "expired", 1)
@@ -270,7 +270,7 @@ def test_silent_client_is_cut(node: NodeProcess) -> None:
         sock = connection._impl._transport._sock  # type: ignore[attr-defined]
         peer = sock.dup()
         peer.setblocking(True)
-        peer.settimeout(10)
+        peer.settimeout(60)
         while peer.recv(4096):  # heartbeats of the node, until it gives us up
             pass
         peer.close()

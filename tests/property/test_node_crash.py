@@ -16,14 +16,14 @@ from tests.property.node_crash import live
 pytestmark = pytest.mark.campaign
 
 
-@pytest.mark.timeout(campaign_s("node_crash") * 4 + 120)
+@pytest.mark.timeout(campaign_s("node_crash") * 4 + 600)
 def test_a_node_keeps_its_promises_through_crashes() -> None:
     counts: Counter[str] = sum(campaign("node_crash", live, "python -m tests.property.node_crash --seed"), Counter())
     assert counts["crashes"], "a life without a crash proves nothing"
     assert counts["confirms"], "a life without a confirm proves nothing"
 
 
-@pytest.mark.timeout(campaign_s("node_crash_pure") * 4 + 120)
+@pytest.mark.timeout(campaign_s("node_crash_pure") * 4 + 600)
 def test_so_does_the_half_in_plain_python() -> None:
     words = ["--seconds", str(campaign_s("node_crash_pure")), "--first", str(seed("node_crash"))]
     done = subprocess.run(

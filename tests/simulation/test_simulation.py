@@ -43,7 +43,7 @@ def test_a_failure_names_its_seed() -> None:
         run(7, tamper=lambda world: world.kinds["here"])
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICKLY_FOUND else pytest.mark.matrix) for name in MUTATIONS]
 )

@@ -32,10 +32,10 @@ def test_agrees_with_pythons_engine(text: str) -> None:
 
 
 def test_catastrophic_patterns_take_linear_time() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not Pattern("^(a+)+$").matches("a" * 50_000 + "b")
     assert not Pattern("^(a|a)*b$").matches("a" * 50_000)
-    assert time.perf_counter() - began < 2.0
+    assert time.thread_time() - began < 2.0
 
 
 @pytest.mark.parametrize("text", ["(a", "a" * (PATTERN_CHARS_MAX + 1), "(a{900}){900}", "^(?!a)*b", "a(?=b)", "\ud800"])

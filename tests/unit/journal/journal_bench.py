@@ -29,7 +29,7 @@ class Loop:
     def watch(self, fd: int, call: Callable[[], object]) -> None:
         self.watched[fd] = call
 
-    def until(self, condition: Callable[[], bool], deadline_s: float = 20.0) -> None:
+    def until(self, condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
         end = time.monotonic() + deadline_s
         while not condition():
             for fd in select.select(list(self.watched), [], [], 0)[0] if self.watched else ():

@@ -66,7 +66,7 @@ async def serve() -> AsyncIterator[Serve]:
 async def asked(port: int, octets: bytes, **how: Any) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, **how)
     writer.write(octets)
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     return answer
 

@@ -72,6 +72,6 @@ def test_stars_mean_anything(parts: list[str], name: str) -> None:
 
 
 def test_no_pattern_takes_long() -> None:
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     assert not matches(pattern("*a" * 2_000 + "b"), "a" * 8_000)
-    assert time.perf_counter() - began_s < 1
+    assert time.thread_time() - began_s < 1

@@ -132,7 +132,7 @@ async def test_an_authority_that_never_ends_its_answer_keeps_nobody_out(
     published.drips.clear()
     for _ in range(3):
         clock.now_s += KEYS_S
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert (await tokens.token(a.token(exp=int(clock.now_s + 10_000)))).name == "alice"
     assert published.asked == 2, "one fetch at a time"
     assert [event for event, _ in said.lines] == ["oauth2.no_keys"]

@@ -111,6 +111,6 @@ def test_pathological_patterns_stay_linear() -> None:
     trie: TopicTrie[str] = TopicTrie()
     for length in range(1, 60):
         trie.bind(".".join(["#", "a"] * length) + ".b", f"q{length}")
-    started = time.perf_counter()
+    started = time.thread_time()
     assert trie.match(".".join(["a"] * 120)) == set()
-    assert time.perf_counter() - started < 2.0
+    assert time.thread_time() - started < 2.0

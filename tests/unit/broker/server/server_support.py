@@ -47,7 +47,7 @@ class Peer:
         payload = await self.reader.readexactly(size + 1)
         return kind, channel, payload[:-1]
 
-    async def receive(self, timeout_s: float = 5.0) -> Method:
+    async def receive(self, timeout_s: float = 60.0) -> Method:
         """The next method; heartbeats are passed over."""
         while True:
             kind, _, payload = await asyncio.wait_for(self.frame(), timeout_s)
@@ -97,7 +97,7 @@ def options(**changes: Any) -> ServerOptions:
     return replace(base, **changes)
 
 
-async def until(reached: Callable[[], Any], timeout_s: float = 5.0) -> None:
+async def until(reached: Callable[[], Any], timeout_s: float = 60.0) -> None:
     """Waits for a condition."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + timeout_s

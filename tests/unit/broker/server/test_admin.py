@@ -101,7 +101,7 @@ async def test_what_is_wrong_is_said(start: Any, tmp_path: Path, line: bytes, wh
     await start(data_dir=tmp_path)
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / NAME))
     writer.write(line + b"\n")
-    answer = await asyncio.wait_for(reader.readline(), 5)
+    answer = await asyncio.wait_for(reader.readline(), 60)
     writer.close()
     assert b'"ok": false' in answer
     assert why.encode() in answer

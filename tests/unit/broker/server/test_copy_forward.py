@@ -57,7 +57,7 @@ class Node:
 
     async def rest(self) -> None:
         node = self.shell.node
-        await until(lambda: not node.wants_group and not node.busy and self.journal.idle, 20)
+        await until(lambda: not node.wants_group and not node.busy and self.journal.idle)
 
     async def checkpoint(self) -> None:
         """Taken, and what it led to is through."""
@@ -71,7 +71,7 @@ class Node:
         self.shell.storage.checkpoint(self.shell.node, then)
         copying = self.shell._copy_forward
         assert copying is not None
-        await until(lambda: done and not copying._segments, 20)
+        await until(lambda: done and not copying._segments)
         await self.rest()
 
 
@@ -113,10 +113,10 @@ async def test_what_stays_is_copied_forward_in_slices(start: Any, connect: Any, 
     assert node.read == [1]
     for _ in range(5):
         assert isinstance(await node.peer.receive(), methods.BasicGetOk)
-    await until(lambda: not node.journal.use.live(1), 20)
+    await until(lambda: not node.journal.use.live(1))
     await node.checkpoint()
     first = tmp_path / "journal/segments/00000001.seg"
-    await until(lambda: not first.exists(), 20)
+    await until(lambda: not first.exists())
     assert node.read == [1]
     await node.shell.stop()
     shell = await start(data_dir=tmp_path, journal=BY_HAND)
@@ -133,7 +133,7 @@ async def test_a_node_that_stops_meanwhile_loses_nothing(start: Any, connect: An
     await node.checkpoint()
     await node.rest()
     node.shell.storage.checkpoint(node.shell.node, node.shell._checkpointed)
-    await until(lambda: node.read == [1], 20)
+    await until(lambda: node.read == [1])
     await node.shell.stop()
     shell = await start(data_dir=tmp_path, journal=BY_HAND)
     node = Node(shell, await (await connect(shell)).open())

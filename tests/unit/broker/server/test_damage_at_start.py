@@ -77,7 +77,7 @@ async def numbers(peer: Peer, queue: str, count: int = COUNT + 1) -> list[int]:
 
 async def killed(shell: NodeShell, copy: Path) -> None:
     """What kill -9 leaves, in another place."""
-    await until(lambda: shell.storage.journal is not None and shell.storage.journal.idle, 10)
+    await until(lambda: shell.storage.journal is not None and shell.storage.journal.idle)
     directory = shell.options.data_dir
     assert directory is not None
     shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.sock", "lock*"))
@@ -166,7 +166,7 @@ async def test_what_was_copied_forward_is_found_behind_younger_messages(
     before = len(list((tmp_path / "data" / "journal" / "segments").glob("*.seg")))
     for _ in range(6):
         done: list[int] = []
-        await until(lambda: not journal._checkpoint_runs and journal.idle, 10)
+        await until(lambda: not journal._checkpoint_runs and journal.idle)
         shell.storage.checkpoint(shell.node, lambda done=done: done.append(1))  # type: ignore[misc]
         await until(lambda done=done: done, 10)  # type: ignore[misc]
         shell.run_turn()

@@ -60,7 +60,7 @@ class Process:
             for at, message in enumerate(self.heard):
                 if isinstance(message, kind) and fits(message):
                     return self.heard.pop(at)  # type: ignore[return-value]
-            data = await asyncio.wait_for(self.reader.read(1 << 16), 5)
+            data = await asyncio.wait_for(self.reader.read(1 << 16), 60)
             assert data, "the node has ended the line"
             self.heard += self.frames.feed(data)
 

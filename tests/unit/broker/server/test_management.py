@@ -54,7 +54,7 @@ def process(lines: Lines, directory: Path, script: str = SERVES) -> ManagementPr
 
 async def asked(where: Address) -> list[str]:
     reader, writer = await asyncio.open_connection(*where)
-    answer = await asyncio.wait_for(reader.read(), 20)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     return answer.decode().split()
 
@@ -114,7 +114,7 @@ async def test_one_that_never_stays_is_started_ever_more_seldom(tmp_path: Path, 
     beside = process(lines, tmp_path, "raise SystemExit(3)")
     beside.bind(ANY)
     beside.begin(asyncio.get_running_loop())
-    await until(lambda: beside.restarts == 3, 20)
+    await until(lambda: beside.restarts == 3)
     assert [facts["again_in_s"] for _, _, facts in lines.lines] == [0.05, 0.1, 0.2]
     assert "exit code 3" in lines.lines[0][2]["why"]
     await beside.end()
@@ -167,7 +167,7 @@ async def test_it_ends_when_the_process_of_its_node_is_killed(tmp_path: Path) ->
         except FileNotFoundError:
             return True
 
-    await until(gone, 10)
+    await until(gone)
 
 
 def test_it_is_told_the_settings_of_its_node() -> None:

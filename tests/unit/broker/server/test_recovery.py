@@ -85,7 +85,7 @@ async def checkpointed(shell: NodeShell) -> None:
     assert journal is not None
     for _ in range(2):
         done: list[int] = []
-        await until(lambda: not journal._checkpoint_runs and journal.idle, 10)
+        await until(lambda: not journal._checkpoint_runs and journal.idle)
         shell.storage.checkpoint(shell.node, lambda done=done: done.append(1))  # type: ignore[misc]
         await until(lambda done=done: done, 10)  # type: ignore[misc]
 
@@ -101,7 +101,7 @@ async def test_what_the_wiring_does_not_know_is_kept(
     if cleanly:
         await shell.stop()
     else:  # as kill -9 leaves it: messages in the log's tail, of which the index may know nothing
-        await until(lambda: shell.storage.journal is not None and shell.storage.journal.idle, 10)
+        await until(lambda: shell.storage.journal is not None and shell.storage.journal.idle)
         shutil.copytree(directory, tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock", "lock*"))
         await shell.stop()
         options["data_dir"] = directory = tmp_path / "killed"
@@ -174,7 +174,7 @@ async def test_what_the_wiring_has_deleted_is_forgotten(start: Start, connect: C
     shell = await start(data_dir=directory, journal=SMALL)
     peer = await (await connect(shell)).open()
     await publish(peer, "gone", COUNT)
-    await until(lambda: shell.storage.journal is not None and shell.storage.journal.idle, 10)
+    await until(lambda: shell.storage.journal is not None and shell.storage.journal.idle)
     shutil.copytree(directory / "journal", tmp_path / "journal")
     peer.send(1, methods.QueueDelete(queue="gone"))
     assert isinstance(await peer.receive(), methods.QueueDeleteOk)

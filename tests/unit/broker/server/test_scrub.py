@@ -44,7 +44,7 @@ async def test_a_pass_finds_damage_that_nobody_asked_for(tmp_path: Path, start: 
     shell = await start(data_dir=tmp_path, journal=SMALL)
     scrub = shell.scrub
     scrub.begin(0.0)
-    await until(lambda: scrub.passes == 1, 20)
+    await until(lambda: scrub.passes == 1)
     assert scrub.found == 1
     assert scrub.percent == 100
     assert scrub.bytes_read > (COUNT - 30) * len(BODY)
@@ -60,7 +60,7 @@ async def test_what_is_in_memory_still_is_written_again(tmp_path: Path, start: A
     (queue,) = shell.node.queues.values()
     queue.ring.fill([queue.ring.location(5)], [whole(queue, shell)])
     shell.scrub.begin(0.0)
-    await until(lambda: shell.scrub.passes == 1, 20)
+    await until(lambda: shell.scrub.passes == 1)
     assert shell.scrub.found == 0
     await until(lambda: shell.storage.journal.idle and not shell.node.wants_group)
     await shell.stop()
@@ -101,9 +101,9 @@ async def test_a_pass_reads_the_files_of_streams_and_the_index(tmp_path: Path, s
     scrub, journal = shell.scrub, shell.storage.journal
     ids = {queue.name: queue.entity.queue_id for queue in shell.node.queues.values()}
     files = tmp_path / "journal" / "streams" / str(ids["stream"])
-    await until(lambda: sum(path.stat().st_size for path in files.glob("*.seg")) > 20 * len(BODY), 20)
+    await until(lambda: sum(path.stat().st_size for path in files.glob("*.seg")) > 20 * len(BODY))
     scrub.begin(0.0)
-    await until(lambda: scrub.passes == 1, 20)
+    await until(lambda: scrub.passes == 1)
     assert (scrub.found, scrub.percent) == (0, 100)
     assert scrub.bytes_done == scrub.bytes_total
 
@@ -111,13 +111,13 @@ async def test_a_pass_reads_the_files_of_streams_and_the_index(tmp_path: Path, s
     data = bytearray(path.read_bytes())
     data[data.find(b"0005" + BODY) + 100] ^= 1
     path.write_bytes(data)
-    await until(lambda: not journal._checkpoint_runs and journal.checkpoint_due is False, 20)
+    await until(lambda: not journal._checkpoint_runs and journal.checkpoint_due is False)
     key = ids["q"].to_bytes(8, "big")
     with journal.index._env.begin(write=True) as txn:
         value = txn.get(key, db=journal.index._sums)
         txn.put(key, value[:-1] + bytes((value[-1] ^ 1,)), db=journal.index._sums)
     scrub._pass()
-    await until(lambda: scrub.passes == 2, 20)
+    await until(lambda: scrub.passes == 2)
     assert scrub.found == 2
     alerts = {alert.subject: alert.text for alert in shell.node.alerts}
     assert set(alerts) == {"queue 'stream' in vhost '/'", "queue 'q' in vhost '/'"}

@@ -97,7 +97,7 @@ def port_of(shell: NodeShell) -> int:
 async def test_spans_arrive_with_what_they_say(start: Start, collector: Collector) -> None:
     shell = await start(spans=SpanOptions(endpoint=collector.endpoint))
     await asyncio.to_thread(conversation, port_of(shell), 1)
-    await until(lambda: len(collector.spans) == 4, 15)
+    await until(lambda: len(collector.spans) == 4)
     assert collector.paths[0] == "/v1/traces"
     assert collector.names() == ["commit amq.default", "deliver q", "publish amq.default", "settle q"]
     by_name = {span.name.split()[0]: span for _, span in collector.spans}

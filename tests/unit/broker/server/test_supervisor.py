@@ -17,7 +17,7 @@ from broker.server.supervisor import Supervisor
 def systemd(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
-        listening.settimeout(5)
+        listening.settimeout(60)
         yield listening
 
 
@@ -30,7 +30,7 @@ def test_lines_are_one_datagram(systemd: socket.socket) -> None:
 def test_sockets_without_a_file() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind("")  # the kernel chooses an abstract name
-        listening.settimeout(5)
+        listening.settimeout(60)
         name = listening.getsockname()
         assert Supervisor({"NOTIFY_SOCKET": "@" + name[1:].decode()}).tell("STOPPING=1")
         assert listening.recv(4096) == b"STOPPING=1"

@@ -18,7 +18,7 @@ IN_TURN = ("node", "queues/test_subscription.py")
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(900)  # it is a thousand tests
+@pytest.mark.timeout(3600)  # it is a thousand tests
 @pytest.mark.skipif(not COMPILED, reason="this process runs the halves in plain Python itself")
 @pytest.mark.parametrize("name", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.matrix) for name in IN_TURN)])
 def test_the_halves_in_plain_python_say_the_same(name: str) -> None:

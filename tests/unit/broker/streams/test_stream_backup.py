@@ -16,7 +16,7 @@ from broker import Broker
 from tests.support import processes
 from tests.unit.broker.streams.test_stream_node import declare, offsets, publish, read
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.processes]
+pytestmark = [pytest.mark.processes]
 
 
 @pytest.fixture

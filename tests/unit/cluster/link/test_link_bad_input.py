@@ -65,7 +65,7 @@ class Confused:
         return cls(*await asyncio.open_connection("127.0.0.1", node.mesh.port, ssl=tls))
 
     async def next(self) -> Any:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not self.heard:
                 data = await self.reader.read(65536)
                 assert data, "the other side hung up"
