@@ -25,7 +25,7 @@ above: they are not elected before SyncDone, whatever they hold meanwhile.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from .errors import BadMessage
 from .following import Answer, Asked, Following, Link
@@ -38,7 +38,6 @@ from .messages import (
     AppendAck,
     Compare,
     Range,
-    ReplicationMessage,
     SyncBucket,
     SyncDone,
     SyncOffer,
@@ -48,6 +47,7 @@ from .messages import (
 from .pacing import ROUND_BYTES, Pacing
 from .places import claims, lacks, may_lack, offered_place, overwritten, place_of, went_back
 from .rate import Rate
+from .replica import Host, Replica
 from .store import RecordMaker, ReplicaStore
 from .sync import (
     below,
@@ -68,49 +68,6 @@ WANTS_MAX = 4
 """Buckets that are asked for and not answered, per owner."""
 SYNC_BYTES_MAX = 8 << 20
 """Bytes out of buckets that are not durable yet: with more, no bucket is asked for."""
-
-
-class Replica(NamedTuple):
-    """A queue as this node's map sees it."""
-
-    owner: str | None
-    epoch: int
-    store: ReplicaStore | None
-    """None: this node holds no copy, or a damaged one."""
-    electable: bool = True
-    """Whether this node is in the queue's in-sync or eligible set."""
-    gap_epoch: int = 0
-    """What is known as committed from before that epoch is the queue's no longer."""
-
-
-class Host(Protocol):
-    """What the backup's side needs of its node. None of these may call back before they return, except `folded`."""
-
-    def send(self, peer: str, head: ReplicationMessage) -> object:
-        """To the peer over its present link; dropped when there is none."""
-
-    def queue(self, queue_id: int) -> Replica | None:
-        """The queue in the map as applied; None: no such queue, or this node's registration is not applied yet."""
-
-    def spare(self, queue_id: int) -> bool:
-        """Whether enough others are in sync, at least two, so that nobody waits for this node's copy."""
-
-    def waited_for(self, queue_id: int) -> bool:
-        """Whether publishes cannot be confirmed before this node's copy is in sync."""
-
-    def sound(self, queue_id: int, records: memoryview) -> bool:
-        """Whether these are whole, sound records of that queue, of whatever kind."""
-
-    def verify(self, queue_id: int, records: memoryview) -> Sequence[Range] | None:
-        """The seqs of the ENQ records; None when these are not whole, sound ENQ records of that queue."""
-
-    def write(self, queue_id: int, records: bytes | memoryview, epochs: tuple[tuple[int, int], ...] | None) -> int:
-        """Puts the records into this node's next group, whole, and folds them then into the queue's store; `epochs`
-        replaces the store's table at that moment. Returns the mark that `durable` will reach; for durability "memory"
-        a mark that it has reached."""
-
-    def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        """For the log: "damaged", "rolled_back", "differs"."""
 
 
 class Backup:
@@ -558,17 +515,22 @@ class Backup:
         self._now_ms = now_ms
         self._due_ms = None
         for link in tuple(self._links.values()):
-            if link.syncs:
-                self._pump(link)
-            self._answer(link)
+            self._go_on(link)
 
     def folded(self, mark: int) -> None:
         """Everything written up to this mark stands in the stores."""
         self._folded = max(self._folded, mark)
         for link in tuple(self._links.values()):
+            self._go_on(link)
+
+    def _go_on(self, link: Link) -> None:
+        try:
             if link.syncs:
                 self._pump(link)
             self._answer(link)
+        except Exception as error:
+            self.unlinked(link.peer)  # nothing is acknowledged over it any more
+            self._host.link_stumbled(link.peer, error)
 
     def durable(self, mark: int, now_ms: int) -> None:
         """Everything written up to this mark is durable here (and folded)."""

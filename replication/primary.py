@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cluster.commands import InSyncProposal
 from cluster.entities import Queue
@@ -38,12 +38,11 @@ from cluster.ids import Epoch, Incarnation, NodeId, QueueId
 from .copies import Copy, Owned, Peer, Sent, State
 from .errors import BadMessage
 from .hand_overs import HandOvers
-from .hand_overs import Host as MovingHost
+from .host import Host
 from .in_sync import IDLE_DOWN_MS, LINK_DOWN_MS, OWED_MS, desired
 from .joining import Joining
 from .messages import Append, AppendAck, SyncDone, SyncRefused, SyncWant
-from .offers import OWED_BYTES_MAX, Offers, Sender
-from .refusals import Host as RefusalHost
+from .offers import OWED_BYTES_MAX, Offers
 from .refusals import Refusals
 from .store import OwnerStore
 
@@ -57,24 +56,6 @@ WATCH_MS: Final = 50
 """How often the copies are looked at for those that stand still."""
 
 Records = bytes | memoryview
-
-
-class Host(Sender, RefusalHost, MovingHost, Protocol):
-    """What the owner's side needs of its node. None of these may call back into the Primary before they return,
-    except `load`'s `then`."""
-
-    def change_in_sync(self, changes: tuple[InSyncProposal, ...], done: Callable[[], None]) -> None:
-        """Proposes ChangeInSync; `done` when it is applied or failed (what changed is told by entity_changed)."""
-
-    def committed(self, queue_id: int, group: int) -> None:
-        """The queue's records of that group are committed, and it may be written again."""
-
-    def first_sync_complete(self, queue_id: int) -> None:
-        """All that was taken over is committed: the queue may be written and handed out."""
-
-    def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        """For the log: "caught_up", "fell_behind", "refused", "rolled_back", "later", "kept_apart",
-        "hand_over_failed"."""
 
 
 class Primary:
@@ -255,9 +236,10 @@ class Primary:
         peer.owed_bytes = 0
         for waiting in (peer.urgent, peer.idle, peer.large, peer.later, peer.active):
             waiting.clear()
-        for queue_id, copy in peer.queues.items():
-            self._restart(peer, self._owned[queue_id], copy, now_ms)
-            self._changed(self._owned[queue_id])
+        for queue_id, copy in tuple(peer.queues.items()):
+            owned = self._owned[queue_id]
+            self._restart(peer, owned, copy, now_ms)
+            self._changed(owned)
         self._offers.pump(peer, now_ms)
 
     def _restart(self, peer: Peer, owned: Owned, copy: Copy, now_ms: int) -> None:
@@ -307,7 +289,8 @@ class Primary:
                 self._append(peer, group, parts, now_ms)
         self._offers.group = group
         for queue_id, _ in parts:
-            self._try_commit(self._owned[queue_id])
+            if (owned := self._owned.get(queue_id)) is not None:
+                self._try_commit(owned)
 
     def _append(self, peer: Peer, group: int, parts: Sequence[tuple[int, Records]], now_ms: int) -> None:
         heads: list[tuple[int, int, int]] = []
@@ -347,6 +330,17 @@ class Primary:
                     self._try_commit(owned)
 
     def _try_commit(self, owned: Owned) -> None:
+        try:
+            self._commit(owned)
+        except Exception as error:
+            self.stumbled(owned.queue_id, error)
+
+    def stumbled(self, queue_id: int, error: Exception) -> None:
+        """A mistake over one queue costs this node's copy of it (docs/decisions/040)."""
+        self.give_up(queue_id)
+        self._host.stumbled(queue_id, error)
+
+    def _commit(self, owned: Owned) -> None:
         """Commits the group in flight when everybody who must have it has it."""
         group = owned.in_flight
         if group is None or not self._committable(owned, group):
@@ -429,7 +423,7 @@ class Primary:
                 self._changed(owned)
             if waited_for:
                 self._try_commit(owned)
-                self._hand_overs.go_on(owned)
+                self._go_on(owned)
 
     def _synced(self, peer: Peer, owned: Owned, copy: Copy, now_ms: int) -> None:
         copy.move(State.SYNCED)
@@ -440,7 +434,11 @@ class Primary:
         self._host.replication_event("caught_up", owned.queue_id, peer.name, "")
         self._changed(owned)
         self._try_commit(owned)
-        self._hand_overs.go_on(owned)
+        self._go_on(owned)
+
+    def _go_on(self, owned: Owned) -> None:
+        if self._owned.get(owned.queue_id) is owned:
+            self._hand_overs.go_on(owned)
 
     # -- the in-sync set --------------------------------------------------------------------------------------
 
@@ -472,31 +470,11 @@ class Primary:
             self._propose(now_ms)
 
     def _watch(self, now_ms: int) -> None:
-        for peer in self._peers.values():
-            owes = peer.owed and now_ms - peer.owed[0].sent_ms >= OWED_MS
-            down_ms = 0 if peer.linked else now_ms - peer.since_ms
-            bad = bool(owes) or down_ms >= LINK_DOWN_MS
-            if owes:
-                peer.pace.slow(now_ms)
-            idle = bool(owes) or peer.linked or down_ms >= IDLE_DOWN_MS  # also those that wait for nothing are told
-            if bad != peer.bad or (idle and peer.idle_untold):
-                peer.bad, peer.idle_untold = bad, not idle
-                for queue_id in peer.queues if idle else ():
-                    self._changed(self._owned[queue_id])
-            if bad and not idle:
-                for queue_id in self._flying:
-                    if peer.name in self._owned[queue_id].in_sync:
-                        self._changed(self._owned[queue_id])
-            # of those that nobody waits for nothing is to be proposed, and while a member is away they are thousands
-            for queue_id in peer.unsynced if peer.linked else ():
-                waiting = self._owned[queue_id]
-                awaited = peer.name in waiting.in_sync or peer.name in waiting.added
-                if awaited and now_ms - peer.queues[queue_id].progress_ms >= OWED_MS:
-                    self._changed(waiting)
-            if peer.pace.recovered(now_ms):
-                for queue_id in peer.queues:
-                    self._changed(self._owned[queue_id])
-            self._offers.pump(peer, now_ms)
+        for peer in tuple(self._peers.values()):
+            try:
+                self._watch_peer(peer, now_ms)
+            except Exception as error:
+                self._host.link_stumbled(peer.name, error)
         for queue_id in tuple(self._proposing):
             owned = self._owned.get(queue_id)
             if owned is None or (owned.proposed_ms is None and not owned.added):
@@ -508,6 +486,32 @@ class Primary:
         self._joining.watch(now_ms)
         self._hand_overs.watch(now_ms)
 
+    def _watch_peer(self, peer: Peer, now_ms: int) -> None:
+        owes = peer.owed and now_ms - peer.owed[0].sent_ms >= OWED_MS
+        down_ms = 0 if peer.linked else now_ms - peer.since_ms
+        bad = bool(owes) or down_ms >= LINK_DOWN_MS
+        if owes:
+            peer.pace.slow(now_ms)
+        idle = bool(owes) or peer.linked or down_ms >= IDLE_DOWN_MS  # also those that wait for nothing are told
+        if bad != peer.bad or (idle and peer.idle_untold):
+            peer.bad, peer.idle_untold = bad, not idle
+            for queue_id in peer.queues if idle else ():
+                self._changed(self._owned[queue_id])
+        if bad and not idle:
+            for queue_id in self._flying:
+                if peer.name in self._owned[queue_id].in_sync:
+                    self._changed(self._owned[queue_id])
+        # of those that nobody waits for nothing is to be proposed, and while a member is away they are thousands
+        for queue_id in peer.unsynced if peer.linked else ():
+            waiting = self._owned[queue_id]
+            awaited = peer.name in waiting.in_sync or peer.name in waiting.added
+            if awaited and now_ms - peer.queues[queue_id].progress_ms >= OWED_MS:
+                self._changed(waiting)
+        if peer.pace.recovered(now_ms):
+            for queue_id in peer.queues:
+                self._changed(self._owned[queue_id])
+        self._offers.pump(peer, now_ms)
+
     def _propose(self, now_ms: int) -> None:
         changing, self._changing = self._changing, {}
         self._changing_since_ms = None
@@ -516,37 +520,43 @@ class Primary:
         for queue_id in changing:
             if self.owing(queue_id):
                 continue  # the wiring has decided already, and entity_changed follows
-            owned = self._owned[queue_id]
-            if owned.heir is not None or (owned.proposed_ms is not None and now_ms - owned.proposed_ms < PROPOSAL_MS):
-                continue  # asked again when that is decided, or by the next look
-            self._joining.begin(owned, now_ms)
-            wish = self._wish(owned, now_ms)
-            if wish == owned.in_sync and not owned.added:
-                continue
-            # With additions under way the old set is proposed as well: it only raises the version, and so cancels them
-            incarnations = tuple(self._incarnation_of(owned, node) for node in wish)
-            owned.added.update(
-                (node, incarnation)
-                for node, incarnation in zip(wish, incarnations, strict=True)
-                if node not in owned.in_sync
-            )
-            for node in wish:
-                owned.joining.pop(node, None)
-            owned.proposed_ms, owned.proposal = now_ms, number
-            self._proposing[queue_id] = None
-            changes.append(
-                InSyncProposal(
-                    QueueId(queue_id),
-                    Epoch(owned.epoch),
-                    owned.version,
-                    tuple(map(NodeId, wish)),
-                    tuple(map(Incarnation, incarnations)),
-                )
-            )
+            try:
+                change = self._proposal(self._owned[queue_id], number, now_ms)
+            except Exception as error:
+                self.stumbled(queue_id, error)
+            else:
+                if change is not None:
+                    changes.append(change)
         for start in range(0, len(changes), PROPOSALS_MAX):
             part = tuple(changes[start : start + PROPOSALS_MAX])
             queues = tuple(change.queue_id for change in part)
             self._host.change_in_sync(part, partial(self._proposed, number, queues))
+
+    def _proposal(self, owned: Owned, number: int, now_ms: int) -> InSyncProposal | None:
+        if owned.heir is not None or (owned.proposed_ms is not None and now_ms - owned.proposed_ms < PROPOSAL_MS):
+            return None  # asked again when that is decided, or by the next look
+        self._joining.begin(owned, now_ms)
+        wish = self._wish(owned, now_ms)
+        if wish == owned.in_sync and not owned.added:
+            return None
+        # With additions under way the old set is proposed as well: it only raises the version, and so cancels them
+        incarnations = tuple(self._incarnation_of(owned, node) for node in wish)
+        owned.added.update(
+            (node, incarnation)
+            for node, incarnation in zip(wish, incarnations, strict=True)
+            if node not in owned.in_sync
+        )
+        for node in wish:
+            owned.joining.pop(node, None)
+        owned.proposed_ms, owned.proposal = now_ms, number
+        self._proposing[owned.queue_id] = None
+        return InSyncProposal(
+            QueueId(owned.queue_id),
+            Epoch(owned.epoch),
+            owned.version,
+            tuple(map(NodeId, wish)),
+            tuple(map(Incarnation, incarnations)),
+        )
 
     def _proposed(self, number: int, queues: Sequence[int]) -> None:
         """The proposal's outcome is known; what was not taken may be proposed again. Additions stay in E."""

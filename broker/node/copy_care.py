@@ -4,6 +4,7 @@ alert                  subject           holds
 replica.rolled_back    this node         from the first queue on, as long as its process lives: a disk that went back
                                          once is to be looked at, though all its copies were rebuilt since
 replica.differs        this node         likewise: a copy that was in sync was not what its owner has
+replica.stumbled       queue             until the node's next start, or the queue ends here: a mistake of ours
 replica.kept_apart     queue and member  while this node owns the queue, until the copy is synced after all
 """
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 ROLLED_BACK: Final = "replica.rolled_back"
 DIFFERS: Final = "replica.differs"
 KEPT_APART: Final = "replica.kept_apart"
+STUMBLED: Final = "replica.stumbled"
 
 
 class CopyCare:
@@ -62,6 +64,18 @@ class CopyCare:
             )
         elif event == "caught_up":
             self._end(queue, node)
+
+    def stumbled(self, queue: Queue, what: str) -> None:
+        """Something raised over the queue's copy here."""
+        where = queue_text(queue.vhost, queue.name)
+        self._alerts.set(
+            STUMBLED, where, f"{what}; the copy here is made anew from the other members'. See the log, and tell us"
+        )
+
+    def deleted(self, queue: Queue) -> None:
+        """There is no such queue any more."""
+        self.ended(queue)
+        self._alerts.clear(STUMBLED, queue_text(queue.vhost, queue.name))
 
     def ended(self, queue: Queue) -> None:
         """This node owns the queue no more."""

@@ -22,11 +22,12 @@ from cluster.errors import Unavailable
 from cluster.ids import Epoch, Incarnation, NodeId, QueueId
 from cluster.state import Applied
 from journal.record import DamagedRecord, GroupWriter, Message, RecordBuffer, enqueued, verify_records
-from replication.backup import Backup, Replica
+from replication.backup import Backup
 from replication.copies import State
 from replication.messages import Range, SyncDone
 from replication.places import PLACE, place_of
 from replication.primary import Primary
+from replication.replica import Replica
 from replication.store import RecordMaker
 from replication.sync import contains, shorten
 
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 Bytes = bytes | memoryview
 VOLATILE_SEGMENT: Final = 0
+
+
+def _raised(error: Exception) -> None:
+    raise error
 
 
 class Flight(NamedTuple):
@@ -70,6 +75,11 @@ class Copying:
         self._name = name
         self._registered = registered
         self.told: Callable[[str, int, str, str], None] = lambda _event, _queue_id, _node, _why: None
+        self.mistaken: Callable[[int, Exception], None] = lambda _queue_id, error: _raised(error)
+        self.link_mistaken: Callable[[str, Exception], None] = lambda _peer, error: _raised(error)
+        self.distrusted: dict[int, Ring | None] = {}
+        """Queues over which something raised here: what this node holds of them is not believed, until it begins anew.
+        Of a replica its ring, which nobody asks any more. No checkpoint is taken meanwhile."""
         self.freezing: Callable[[int, bool], None] = lambda _queue_id, _frozen: None
         self.synced: Callable[[int], None] = lambda _queue_id: None
         self.primary = Primary(self, name)
@@ -135,6 +145,9 @@ class Copying:
 
     def keep(self, ring: Ring) -> None:
         """A queue that was this node's is a replica from now on."""
+        if ring.queue_id in self.distrusted:
+            self.distrusted[ring.queue_id] = ring
+            return
         self.replicas[ring.queue_id] = ring
         self.backup.stepped_down(ring.queue_id, self._node.newest_group)
 
@@ -160,18 +173,31 @@ class Copying:
         if dropped:
             self._pending = [pending for pending in self._pending if pending.queue_id != queue_id or pending.begins]
             self.pending_bytes -= sum(len(pending.records) for pending in dropped)
-        return self.replicas.pop(queue_id, None)
+        aside = self.distrusted.pop(queue_id, None)
+        return self.replicas.pop(queue_id, None) or aside
+
+    def distrust(self, queue_id: int) -> None:
+        """Nothing of the queue is written, acknowledged or offered until it begins anew."""
+        self.primary.give_up(queue_id)
+        ring = self.replicas.pop(queue_id, None)
+        if ring is not None:
+            self.backup.stop(queue_id)
+        self.distrusted[queue_id] = ring or self.distrusted.get(queue_id)
 
     def write_own(self, queue: Queue, writer: GroupWriter) -> bool:
         """The queue's records into the group that is being made; whether somebody waits for the disk."""
         queue_id, ring = queue.entity.queue_id, queue.ring
         if not self.primary.may_write(queue_id):
             return False  # asked again by `committed` or `first_sync_complete`
-        if ring.needs_write:
-            ring.produced(PLACE, place_of(ring.producers) + 1)
         target = self._volatile if ring.volatile else writer
         start = target.size
-        upto = ring.write(target)
+        try:
+            if ring.needs_write:
+                ring.produced(PLACE, place_of(ring.producers) + 1)
+            upto = ring.write(target)
+        except Exception as error:
+            self.primary.stumbled(queue_id, error)
+            return False
         self._flights[queue_id] = Flight(0, upto)
         self._spans.append((queue_id, target, start, target.size))
         return not ring.volatile and queue.settings.durability != "disk"
@@ -204,12 +230,15 @@ class Copying:
             offset = writer.append(records)
             ring = self.replicas.get(queue_id)
             if ring is None:
-                assert begins, "what was written to a copy goes with it"
+                assert begins or queue_id in self.distrusted, "what was written to a copy goes with it"
                 continue
-            ring.fold(records, writer.segment, offset)
-            for epoch, first_seq in epochs or ():
-                writer.begin_epoch(queue_id, epoch, first_seq)
-            self._replace_epochs(ring, epochs or ())
+            try:
+                ring.fold(records, writer.segment, offset)
+                for epoch, first_seq in epochs or ():
+                    writer.begin_epoch(queue_id, epoch, first_seq)
+                self._replace_epochs(ring, epochs or ())
+            except Exception as error:
+                self._stumbled_replica(queue_id, error)
             self._node.touched[ring] = None
         self.backup.folded(group)
         return bool(pending)
@@ -238,6 +267,14 @@ class Copying:
         buffer.enqueue(queue_id, ring.epoch_of(seq), seq, message, ring.delivery_count(seq), False)
         self._put(Pending(queue_id, buffer.take(), None))
 
+    def _stumbled_replica(self, queue_id: int, error: Exception) -> None:
+        """What its owner said is in the log and not in the ring: the owner must not hear that it is here."""
+        entity = self._node.map.queue_by_id(QueueId(queue_id))
+        self.mistaken(queue_id, error)
+        if entity is not None and entity.owner is not None and entity.owner != self._name:
+            self.backup.unlinked(entity.owner)
+            self.link_mistaken(entity.owner, error)
+
     # -- what the cores ask: both -----------------------------------------------------------------------------
 
     def send(self, peer: str, head: ReplicationMessage, payload: Sequence[Bytes] = ()) -> bool:
@@ -252,6 +289,12 @@ class Copying:
         """What an owner elsewhere says of a queue that this node copies."""
         self.received_bytes += len(payload)
         self.backup.received(peer, message, payload, self._node.now_ms)
+
+    def stumbled(self, queue_id: int, error: Exception) -> None:
+        self.mistaken(queue_id, error)
+
+    def link_stumbled(self, peer: str, error: Exception) -> None:
+        self.link_mistaken(peer, error)
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
         self.told(event, queue_id, node, detail)

@@ -25,6 +25,7 @@ from broker.node.copying import Copying
 from broker.node.failover import Failover
 from broker.node.hub import Handler, Hub, Payload
 from broker.node.making import new_queue
+from broker.node.mistakes import Mistakes
 from broker.node.occupancy import OccupancyOfNodes, Occupied
 from broker.node.records import Records
 from broker.node.relaying import Relaying
@@ -81,7 +82,8 @@ class Part:
         """This incarnation is a member, alive in the map."""
         self.leased = False
         self.hub = Hub(self.name, lambda: node.map.applied)
-        self.hub.failed = self._frame_failed
+        self.mistakes = Mistakes(self)
+        self.hub.failed = self.mistakes.link
         self.copying = Copying(node, self.hub, self.name, Records(), lambda: self.registered)
         self.proxies = Proxies(self, node.options.incarnation)
         node.congested = self.proxies.congested
@@ -94,7 +96,9 @@ class Part:
         self.copying.freezing = self._freezing
         self.copying.synced = self.servings.synced
         self.copying.told = self._copy_told
-        self._care = CopyCare(self.name, node.alerts)
+        self.copying.mistaken = self.mistakes.copy
+        self.copying.link_mistaken = self.mistakes.link
+        self.care = CopyCare(self.name, node.alerts)
         self.backlog: Callable[[str], int] = lambda _peer: 0
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _event, _facts: None
         self.relaying = Relaying(
@@ -162,10 +166,10 @@ class Part:
     def deleted(self, entity: QueueEntity) -> None:
         """A queue ended."""
         queue_id = entity.queue_id
-        self._care.ended(entity)
+        self.care.deleted(entity)
         self.servings.end(queue_id)
         self.copying.give_up(queue_id)
-        self._forget_copy(queue_id)
+        self.forget_copy(queue_id)
         self.proxies.remove(queue_id)
 
     def owner_changed(self, change: OwnerChanged) -> None:
@@ -186,7 +190,7 @@ class Part:
         if node != self.name:
             self.copying.primary.copy_lost(entity.queue_id, node, self.node.now_ms)
         elif self._holds(entity) and not self.owns(entity):
-            self._forget_copy(entity.queue_id)
+            self.forget_copy(entity.queue_id)
             self.copying.replicas[entity.queue_id] = self._new_replica(entity)
             self.copying.begin_empty(entity.queue_id, entity.epoch)
             self.node.damages.rebuilt(entity)
@@ -296,14 +300,14 @@ class Part:
         if owns:
             self._take_over(entity, declared)
         elif self._holds(entity):
-            if entity.queue_id not in self.copying.replicas:
+            if entity.queue_id not in self.copying.replicas and entity.queue_id not in self.copying.distrusted:
                 self.copying.replicas[entity.queue_id] = self._new_replica(entity)
                 if not declared:
                     self.copying.begin_empty(entity.queue_id, entity.epoch)
         else:
-            self._forget_copy(entity.queue_id)
+            self.forget_copy(entity.queue_id)
 
-    def _forget_copy(self, queue_id: int) -> None:
+    def forget_copy(self, queue_id: int) -> None:
         ring = self.copying.drop(queue_id)
         self.copying.from_disk.pop(queue_id, None)
         if ring is not None:
@@ -316,6 +320,7 @@ class Part:
 
     def _take_over(self, entity: QueueEntity, declared: bool) -> None:
         node = self.node
+        assert entity.queue_id not in self.copying.distrusted, "what is not believed is given up before it leads again"
         copy = self.copying.drop(entity.queue_id)
         ring = copy or self._new_replica(entity)
         of_before = (ring.epochs[-1][0] if ring.epochs else 0) < entity.gap_epoch
@@ -338,7 +343,7 @@ class Part:
     def _step_down(self, queue: Queue) -> None:
         node, entity = self.node, queue.entity
         node.moving.lose(queue)
-        self._care.ended(entity)
+        self.care.ended(entity)
         node.setting_aside.forget(queue)
         node.damages.ended(entity.queue_id)
         self.servings.end(entity.queue_id)
@@ -359,7 +364,7 @@ class Part:
     def _copy_told(self, event: str, queue_id: int, node: str, why: str) -> None:
         entity = self.node.map.queue_by_id(QueueId(queue_id))
         if entity is not None:  # else it was deleted meanwhile
-            self._care.told(event, entity, node, why)
+            self.care.told(event, entity, node, why)
             self._told(COPIES_TOLD[event], entity, node=node, why=why)
 
     def _told(
@@ -405,16 +410,6 @@ class Part:
         self.occupancy.linked(peer)
         self.node.streams.linked(peer)
 
-    def _frame_failed(self, peer: str, error: Exception) -> None:
-        """A mistake of ours costs the link: what was half done is said again on the next one."""
-        self.node.log.link_crashed(peer, error)
-        if peer == self.name:
-            self.servings.unlinked(peer)
-            self.proxies.unlinked(peer)
-            self.proxies.linked(peer)
-        else:
-            self.hub.bad(peer, f"this node could not carry it out: {type(error).__name__}")
-
     def _link_ends(self, peer: str) -> None:
         self.hub.unlink(peer)
         self.copying.backup.unlinked(peer)
@@ -440,6 +435,7 @@ class Part:
 
     def turn(self, now_ms: int) -> bool:
         """What turns of queues have gathered goes on its way; whether anything moved."""
+        self.mistakes.end_the_node()
         due_ms = self.copying.primary.due_ms
         if due_ms is not None and due_ms <= now_ms:
             self.copying.primary.tick(now_ms)
@@ -532,6 +528,12 @@ class Part:
 
     def soon(self, goes_on: Callable[[], None]) -> None:
         self.node.soon(goes_on)
+
+    def link_stumbled(self, node: str, error: Exception) -> None:
+        self.mistakes.link(node, error)
+
+    def proxy_stumbled(self, entity: QueueEntity, error: Exception) -> None:
+        self.node.log.set_aside(entity, 0, error)
 
     def flow_changed(self) -> None:
         self.node.review_throttle()

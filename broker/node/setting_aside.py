@@ -4,7 +4,9 @@
     a queue's turn, its commits, what it had read            the queue: it is set aside (`broker.queues.stumble`)
     an answer to a channel (of the wiring, of a queue)       the client's connection, 541 (`Connection.crashed`)
     a frame of another node                                  the link to it, and both sides attach and sync anew (`Hub`)
-    the disk, the fold of the wiring, a core of replication  the node, which begins again from what it has written
+    replication of a queue                                   this node's copy of it, which is made anew (decision 040)
+    what is said to a member, or to this node itself         the link, as above
+    the disk, the fold of the wiring                         the node, which begins again from what it has written
 
 A queue that is set aside is paused in the wiring, so that it is paused for its next owner and after a restart as well,
 and an operator sees it and resumes it where any paused queue is seen and resumed. So is the queue of staged rows, which

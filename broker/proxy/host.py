@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from broker.proxy.messages import ProxyMessage
+from cluster.entities import Queue
 
 Payload = bytes | bytearray | memoryview
 
@@ -26,6 +27,12 @@ class ProxyHost(Protocol):
 
     def soon(self, goes_on: Callable[[], None]) -> None:
         """Call it in the node's next turn, or a later one if others there are much work already."""
+
+    def link_stumbled(self, node: str, error: Exception) -> None:
+        """Something raised over what is said to this node: the link to it is to end, and all is said anew."""
+
+    def proxy_stumbled(self, entity: Queue, error: Exception) -> None:
+        """Something raised over what this node has of the queue."""
 
     def flow_changed(self) -> None:
         """`Proxies.unacknowledged_bytes` has changed: publishers may have to wait, or may go on."""

@@ -45,6 +45,8 @@ QUEUE_BYTES_MAX: Final = 8 << 20
 """With more than this not committed a queue is congested: whoever publishes to it waits until half of it is."""
 RETRY_MS: Final = 500
 """So long an owner may take to answer an Attach."""
+MISTAKEN_MS: Final = 1000
+"""Before a queue over which something raised is asked again what it has to say."""
 PAUSE_MS: Final = 20
 """Before the next Attach to an owner that does not know of the last one, lest the two run in a circle."""
 
@@ -223,18 +225,21 @@ class Proxies:
         for line, queue in self._shared.items():
             if (line.surplus and line.channel_room) or (queue.attached and line.owes_credit(line.upto())):
                 queue.ring.mark()
-        for outbox in self._outboxes.values():
-            outbox.flush(self.host)
+        for outbox in tuple(self._outboxes.values()):
+            try:
+                outbox.flush(self.host)
+            except Exception as error:
+                self.host.link_stumbled(outbox.owner, error)
         while self._asked:
             queue, deadline_ms = next(iter(self._asked.items()))
             if deadline_ms > now_ms:
                 break
             self.attach_again(queue)
         if self._full and not self.owing():  # a complete Attach speaks for all queues of an owner
-            for owner in tuple(self._full):
+            full, self._full = self._full, {}
+            for owner in full:
                 if owner in self._linked:
                     self._attach_all(owner, now_ms)
-            self._full.clear()
         if self._again:
             self._attach_some(now_ms)
 
@@ -253,10 +258,23 @@ class Proxies:
         for queue in self._owned.get(owner, {}).values():
             self._again.pop(queue, None)
             self._asked.pop(queue, None)
-            queue.detach()
-            if queue.speaks():
-                listed.append(self._ask(queue, now_ms))
+            self._list(queue, listed, now_ms)
         self._attach(owner, listed, complete=True)
+
+    def _list(self, queue: ProxyQueue, listed: list[AttachedQueue], now_ms: int) -> bool:
+        """What the queue has to say goes into an Attach; False: nothing. One that raises says nothing for now: its
+        owner takes back what it had given this node, and it is asked again later."""
+        try:
+            queue.detach()
+            speaks = queue.speaks()
+            if speaks:
+                listed.append(self._ask(queue, now_ms))
+        except Exception as error:
+            self._asked.pop(queue, None)
+            self._again[queue] = now_ms + MISTAKEN_MS
+            self.host.proxy_stumbled(queue.entity, error)
+            return False
+        return speaks
 
     def _attach(self, owner: str, listed: list[AttachedQueue], complete: bool) -> None:
         for attach in attaches(self.incarnation, self.host.applied_index, listed, complete):

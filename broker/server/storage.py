@@ -256,6 +256,8 @@ class Storage:
         journal = self.journal
         assert journal is not None, "only a journal has checkpoints"
         assert journal.idle, "a group under way is neither in the runs nor behind the position"
+        if node.part is not None and node.part.copying.distrusted:
+            return  # a start goes on from the one before, if it comes to that
         self._checkpointing = True
 
         def done() -> None:
@@ -281,6 +283,8 @@ class Storage:
                 return False
             run_turn()
             await asyncio.sleep(0.001)
+        if node.part is not None and node.part.copying.distrusted:
+            return False
         last = asyncio.Event()
         self.checkpoint(node, last.set)
         try:

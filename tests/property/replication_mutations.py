@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from replication.backup import Backup, Replica
+from replication.backup import Backup
 from replication.copies import Owned, State
 from replication.following import Following, Link
 from replication.messages import OTHER, AppendAck, SyncOffer, SyncRefused
 from replication.primary import Primary
+from replication.replica import Replica
 from replication.store import ReplicaStore
 
 if TYPE_CHECKING:

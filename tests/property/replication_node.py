@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from cluster.commands import InSyncProposal
 from cluster.entities import Queue
 from replication import sync
-from replication.backup import Replica
 from replication.messages import AppendAck, Range, SyncDone, SyncRefused, SyncWant
+from replication.replica import Replica
 from tests.property.replication_parts import CONTROL, Records, Ring, pack, unpack
 
 if TYPE_CHECKING:
@@ -312,6 +312,12 @@ class Node:
 
     def thaw(self, queue_id: int) -> None:
         self.open[queue_id] = True
+
+    def stumbled(self, _queue_id: int, error: Exception) -> None:
+        raise error
+
+    def link_stumbled(self, _peer: str, error: Exception) -> None:
+        raise error
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
         self.world.stats[event] += 1

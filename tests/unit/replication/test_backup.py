@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from replication import sync
-from replication.backup import Backup, Replica
+from replication.backup import Backup
 from replication.messages import (
     Append,
     AppendAck,
@@ -20,6 +20,7 @@ from replication.messages import (
     SyncWant,
 )
 from replication.pacing import PAUSE_MAX_MS
+from replication.replica import Replica
 from tests.property.replication_parts import Record, Records, Ring, pack, unpack
 
 DAMAGED: Record = ("DAMAGED",)
@@ -61,6 +62,9 @@ class Host:
     def write(self, queue_id: int, records: bytes | memoryview, epochs: Any) -> int:
         self._pending.append((bytes(records), epochs))
         return self._group + 1
+
+    def link_stumbled(self, _peer: str, error: Exception) -> None:
+        raise error
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
         pass

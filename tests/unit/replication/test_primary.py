@@ -44,6 +44,12 @@ class Host:
     def load(self, *ask: Any) -> None:
         self.heard.append(("load", *ask[:2]))
 
+    def stumbled(self, _queue_id: int, error: Exception) -> None:
+        raise error
+
+    def link_stumbled(self, _peer: str, error: Exception) -> None:
+        raise error
+
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self.heard.append((name, *arguments))
 

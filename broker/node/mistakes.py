@@ -1,0 +1,71 @@
+"""What a mistake of ours costs that is made in replication, or over what is said to a member (decision 040).
+
+over a copy    it is given up and made anew, if somebody else has all of the queue; else the node begins again from
+               what it has written
+over a link    it ends: what was half done is said again on the next one. Over what this node says to itself, its
+               attachments to its own queues begin anew; that happens again and again only if nothing else helps
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from cluster.ids import QueueId
+
+if TYPE_CHECKING:
+    from broker.node.part import Part
+
+OWN_MAX: Final = 20
+OWN_MS: Final = 10_000
+"""With so many mistakes in so short a time over what a node says to itself, it begins again."""
+WHY_MAX: Final = 200
+
+
+class Mistakes:
+    """Of one member."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._fatal: Exception | None = None
+        self._own: deque[int] = deque(maxlen=OWN_MAX)  # when each was made
+
+    def end_the_node(self) -> None:
+        """Raises the mistake for which the node must begin again, if there was one."""
+        if self._fatal is not None:
+            raise self._fatal
+
+    def copy(self, queue_id: int, error: Exception) -> None:
+        """Something raised in the replication of a queue."""
+        part, node = self._part, self._part.node
+        entity = node.map.queue_by_id(QueueId(queue_id))
+        if entity is None:
+            part.forget_copy(queue_id)
+            return
+        part.copying.distrust(queue_id)
+        node.log.set_aside(entity, 0, error)
+        queue = node.queues.get(queue_id)
+        if queue is not None and not queue.deleted:
+            queue.set_aside(True)
+        what = f"its copying raised {type(error).__name__}: {error}"[:WHY_MAX]
+        part.care.stumbled(entity, what)
+
+        def alone() -> None:
+            self._fatal = error
+
+        node.damages.found(queue_id, (), what, alone)
+
+    def link(self, peer: str, error: Exception) -> None:
+        """Something raised over what a member said, or over what is said to it."""
+        part = self._part
+        part.node.log.link_crashed(peer, error)
+        if peer != part.name:
+            part.hub.bad(peer, f"this node could not carry it out: {type(error).__name__}")
+            return
+        now_ms, times = part.node.now_ms, self._own
+        if len(times) == OWN_MAX and now_ms - times[0] < OWN_MS:
+            raise error
+        times.append(now_ms)
+        part.servings.unlinked(peer)
+        part.proxies.unlinked(peer)
+        part.proxies.linked(peer)
