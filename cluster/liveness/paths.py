@@ -51,11 +51,11 @@ class Paths:
             path.missing_since = now
 
     def heard_ms(self, name: str, now: float) -> int:
-        """How long ago a datagram of it came."""
+        """How long ago a datagram of it came: 0 when another thread noted one since `now`, and never less."""
         path = self._paths.get(name)
         if path is None or path.datagram_at is None:
             return NEVER_MS
-        return min(NEVER_MS, int((now - path.datagram_at) * 1000))
+        return max(0, min(NEVER_MS, int((now - path.datagram_at) * 1000)))
 
     def arrives(self, name: str, now: float) -> bool:
         """Whether datagrams of this node are known to arrive there."""

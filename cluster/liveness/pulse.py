@@ -233,8 +233,8 @@ class Pulse:
 
     def send(self, peer: str, beat: Beat) -> None:
         """As a datagram, and by link as long as nothing tells that those arrive."""
-        now = self._clock()
         with self.lock:
+            now = self._clock()
             said = replace(beat, heard_ms=self.paths.heard_ms(peer, now))
             arrives = self.paths.arrives(peer, now)
         data = self._codec.encode(said, peer)

@@ -45,3 +45,11 @@ def test_a_blocked_direction_is_named_by_both_ends() -> None:
     assert here.blocked("a", 105.5) == [], "of who says nothing at all nothing is said"
     here.keep(set())
     assert here.silent_s("b", 106.0) == float("inf")
+
+
+def test_what_another_thread_noted_a_moment_later_was_heard_now() -> None:
+    """The loop's thread looked at its clock, did not run for some ms, and the beats' thread heard somebody: no datagram
+    holds a time before now, so an answer was lost, and with it all that the round had for others."""
+    paths = Paths()
+    paths.came("b", 0, False, 10.0)
+    assert paths.heard_ms("b", 9.99) == 0
