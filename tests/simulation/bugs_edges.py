@@ -148,15 +148,11 @@ def given_up_twice() -> None:
     patch(Membership, "_register_node", make)
 
 
-@mutation(
-    "what a torn write has left stays behind the log's end",
-    only=("kill", "kill_all", "slow_disk", "heal"),
-    journal=True,
-)
-def torn_tail_stays() -> None:
-    from journal import journal
+@mutation("what a checkpoint forgets stays in the index", only=("kill", "kill_all", "heal"), journal=True)
+def forgotten_stays() -> None:
+    from journal.index import Index
 
-    patch(journal, "settle_end", lambda _: lambda segments, start, tail: None)
+    patch(Index, "_forget", lambda _: lambda self, txn, queue_id: None)
 
 
 @mutation("what the index has lost is not missed (C5)", only=("lose_page", "kill", "heal"), journal=True)
@@ -166,18 +162,14 @@ def lost_pages_are_believed() -> None:
     patch(Index, "prove", lambda _: lambda self, sums, hurt=None: None)
 
 
-@mutation("leases count on a clock that slewing bends (C7)", only=("slew", "cut_one", "no_beats", "heal"))
-def slewed_leases() -> None:
-    from tests.simulation.site import Site
+@mutation("who is forced to own a queue owns it in the epoch of the owner before", only=("force_owner", "heal"))
+def forced_without_epoch() -> None:
+    import msgspec
 
-    raw = Site.boot_s
+    from cluster import ownership
 
-    def bent_s(self: Any) -> float:
-        since_s, then_s, rate = getattr(self, "_bent", (0.0, 0.0, 1.0))
-        return float(then_s + (raw(self) - since_s) * rate)
-
-    def slew(self: Any, rate: float) -> None:
-        self._bent = raw(self), bent_s(self), rate
-
-    patch(Site, "slew", lambda _: slew)
-    patch(Site, "boot_s", lambda _: bent_s)
+    patch(
+        ownership,
+        "forced",
+        lambda forced: lambda queue, to: msgspec.structs.replace(forced(queue, to), epoch=queue.epoch),
+    )
