@@ -31,7 +31,7 @@ from broker.amqp.errors import (
 from broker.amqp.errors import channel_error as channel_fault
 from broker.amqp.layout import Method
 from broker.queues.face import QueueFace
-from broker.queues.ring import Ledger
+from broker.queues.ring import Consumer, Ledger
 from broker.queues.subscription import Subscription
 from broker.queues.watch import Traced
 from broker.routing.router import Route
@@ -61,9 +61,9 @@ class Channel:
     """A channel's state. `last_queue` is what an empty queue name means (amqp-rules 5.3)."""
 
     __slots__ = (
-        "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines", "deletes", "last_queue",
-        "ledger", "number", "opened", "parked", "prefetch", "reply_key", "reply_tag", "requests", "routes", "traced",
-        "transaction",
+        "asked", "closing", "confirms", "connection", "consumers", "counts", "deadlines", "deletes", "getter",
+        "last_queue", "ledger", "number", "opened", "parked", "prefetch", "reply_key", "reply_tag", "requests",
+        "routes", "traced", "transaction",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int) -> None:
@@ -75,6 +75,8 @@ class Channel:
         """Who waits for others: asked about twice a second whether it has waited for too long; True: it is over."""
         self.deletes: tuple[int, list[methods.BasicCancel]] | None = None
         """The id of the queue that is being deleted here, and what its consumers here are told after the answer."""
+        self.getter: Consumer | None = None
+        """Of the last basic.get: very many deliveries of one queue share it."""
         self.opened = False
         self.closing = False
         self.parked: deque[Any] | None = None

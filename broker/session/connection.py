@@ -477,6 +477,8 @@ class Connection:
                     self.send(0, methods.ConnectionUnblocked())
         if not blocked:
             self.fed.clear()
+        if not self.node.alarms:
+            self.mark_consumers()  # readers of streams that wait for memory go on
         self.review_reading()
 
     def feeds(self, queues: Iterable[QueueFace]) -> None:

@@ -256,7 +256,9 @@ def _get(channel: Channel, method: methods.BasicGet) -> None:
             else:
                 channel.counts.got += 1
                 queue.ring.got += 1
-                tag = channel.ledger.add(Consumer(queue.ring, channel.ledger, b"\0", False, 0), seq, node.now_ms)
+                if channel.getter is None or channel.getter.ring is not queue.ring:
+                    channel.getter = Consumer(queue.ring, channel.ledger, b"\0", False, 0)
+                tag = channel.ledger.add(channel.getter, seq, node.now_ms)
             if node.watches and (watch := node.watches.get(channel.vhost_name)) is not None:
                 watch.delivered(Delivery(channel, queue, "", tag, message, redelivered, not method.no_ack))
             channel.connection.out.get_ok(channel.number, tag, redelivered, message, queue.ready)

@@ -22,6 +22,7 @@ from broker.queues.face import CommitPart, QueueFace
 from broker.queues.ring import Ring
 from broker.queues.subscription import Subscription
 from broker.queues.ticket import Ticket
+from broker.session.declaring import MEMORY
 from broker.streams.messages import READ, StreamTold
 from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
@@ -38,6 +39,10 @@ CHUNK_BYTES: Final = 1 << 20
 DELIVERED_COUNT: Final = 512
 """Messages of one answer that become deliveries of their own."""
 DELIVERED_BYTES: Final = 256 << 10
+HELD_IN_NEED: Final = 1000
+"""Messages that a channel holds while the node's memory is low, before its readers get more: what they hold takes
+memory here, and a stream may be read by thousands of them, from its beginning, without a publisher whom the alarm
+holds up."""
 
 
 class Reader:
@@ -97,6 +102,8 @@ class Reader:
     def _room(self) -> int:
         credit, ledger = self.subscription.credit, self._channel.ledger
         if not credit.active or not ledger.flowing or not ledger.out.writable:
+            return 0
+        if ledger.unacked >= HELD_IN_NEED and MEMORY in self._channel.connection.node.alarms:
             return 0
         room = CHUNK_COUNT if not credit.prefetch else credit.prefetch - credit.unacked
         return min(room, ledger.prefetch - ledger.unacked) if ledger.prefetch else room

@@ -196,3 +196,46 @@ def test_the_one_with_most_may_be_the_one_that_sends() -> None:
     other = world.client()
     other.declare("q")
     assert other.publish("", "q", b"goes on") == []
+
+
+# -- what is delivered and not acknowledged
+
+
+def test_readers_of_a_stream_wait_while_memory_is_low() -> None:
+    """Each message that a channel holds takes memory, and thousands of readers may hold the same 65,535: no publisher
+    is there whom the alarm would hold up."""
+    world = World()
+    client = world.client()
+    client.declare("s", x_queue_type="stream")
+    client.raw(client.content("", "s", b"x") * 5000)
+    world.turn()
+    reader = world.client()
+    reader.say(m.BasicQos(prefetch_count=65535))
+    world.node.set_alarm("memory", True)
+    for tag in range(3):
+        reader.say(m.BasicConsume(queue="s", consumer_tag=str(tag), arguments={"x-stream-offset": 0}))
+    ledger = reader.connection.channels[1].ledger
+    held = ledger.unacked
+    assert 1000 <= held <= 3 * 1000, "some are handed out, so that work goes on"
+    world.turn()
+    assert ledger.unacked == held
+    reader.say(m.BasicAck(0, True))
+    assert ledger.unacked >= 1000, "who acknowledges gets more"
+    world.node.set_alarm("memory", False)
+    world.turn()
+    assert ledger.unacked + held == 3 * 5000
+
+
+def test_messages_that_are_got_one_by_one_share_what_they_need() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.declare("r")
+    client.raw(client.content("", "q", b"x") * 20 + client.content("", "r", b"x"))
+    world.turn()
+    client.say(*[m.BasicGet(queue="q")] * 10, m.BasicGet(queue="r"), m.BasicGet(queue="q"))
+    ledger = client.connection.channels[1].ledger
+    assert ledger.unacked == 12
+    assert len({id(consumer) for _, consumer in ledger.held()}) == 3
+    client.say(m.BasicNack(0, True, True))
+    assert (world.queue("q").ring.ready, world.queue("r").ring.ready) == (20, 1)
