@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.support.processes import popen, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +56,12 @@ class NodeProcess:
         """Of its own: pages of files are shared, and a process that was forked takes them one after the other."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time since its start."""
+        times = psutil.Process(self.pid).cpu_times()
+        return float(times.user + times.system)
 
     @property
     def running(self) -> bool:
