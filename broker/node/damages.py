@@ -9,7 +9,8 @@
 
 Which row it is, the wiring says when the command is applied, so two members that find damage cannot give up each
 other's last copy. Each queue that has damage here is an alert, `message.damaged`; it ends when the copy was made anew,
-when the last message that was held back has left, and with the queue. What is held back is known to this process
+when the last message that was held back has left, and with the queue or this node's copy of it; not when another member
+becomes the owner: the damage is the disk's. What is held back is known to this process
 alone: after a restart it is found again when it is read.
 """
 
@@ -57,6 +58,7 @@ class Damages:
         self._asking: dict[int, list[Callable[[], None]]] = {}  # queues whose copy this node wants to give up
         self._again_ms = 0
         self._folded: dict[int, None] = {}
+        self._subjects: dict[int, str] = {}  # of the queues that have alerts: a deleted one has no name any more
         self._begun_anew: set[int] = set()  # since the start
 
     def found(self, queue_id: int, seqs: Iterable[int], what: str, then: Callable[[], None] = lambda: None) -> None:
@@ -116,12 +118,18 @@ class Damages:
         self.ended(queue.queue_id)
 
     def ended(self, queue_id: int) -> None:
-        """The queue ended, or is not this node's any more."""
+        """The queue ended, or this node has nothing of it any more."""
         if queue_id in self._folded:
             del self._folded[queue_id]
             self._node.alerts.clear(FOLDED, self._subject(queue_id))
         if self._found.pop(queue_id, None) is not None:
             self._node.alerts.clear(DAMAGED, self._subject(queue_id))
+        self._subjects.pop(queue_id, None)
+
+    def stepped_down(self, queue_id: int) -> None:
+        """Another node owns the queue, and this one has its copy with all that is damaged in it."""
+        self._say(queue_id)
+        self._again_ms = 0
 
     def tick(self, now_ms: int) -> None:
         """To be called from time to time."""
@@ -151,7 +159,7 @@ class Damages:
             epoch=entity.epoch,
             damaged=True,
         )
-        self._node.propose(command, lambda applied: self._answered(queue_id, applied))
+        self._node.propose(command, lambda applied: self._answered(command, applied))
 
     def _others(self, entity: QueueEntity) -> bool:
         """Whether somebody else who is alive may have all of it."""
@@ -159,9 +167,15 @@ class Damages:
         members = (map_.member(name) for name in (*entity.in_sync, *entity.eligible) if name != me)
         return not entity.transient and any(member is not None and member.alive for member in members)
 
-    def _answered(self, queue_id: int, applied: Applied) -> None:
+    def _answered(self, command: GiveUpCopy, applied: Applied) -> None:
+        queue_id = command.queue_id
         waiting = self._asking.pop(queue_id, [])
         if applied.error is None or queue_id not in self._found:
+            return
+        entity = self._node.map.queue_by_id(queue_id)
+        if entity is not None and entity.epoch != command.epoch:  # that was refused for the epoch alone
+            for then in waiting:
+                self._treat(queue_id, then)
             return
         self._hold(queue_id)
         for then in waiting:
@@ -178,9 +192,10 @@ class Damages:
 
     def _subject(self, queue_id: int) -> str:
         entity = self._node.map.queue_by_id(QueueId(queue_id))
-        if entity is None:
-            return f"queue {queue_id}"
-        return f"{'staged rows of ' if entity.staging else ''}{queue_text(entity.vhost, entity.name)}"
+        if queue_id not in self._subjects and entity is not None:
+            which = "staged rows of " if entity.staging else ""
+            self._subjects[queue_id] = f"{which}{queue_text(entity.vhost, entity.name)}"
+        return self._subjects.get(queue_id, f"queue {queue_id}")
 
     def _advice(self, queue_id: int) -> str:
         """What is served meanwhile, and what ends it."""

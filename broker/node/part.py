@@ -310,6 +310,7 @@ class Part:
     def forget_copy(self, queue_id: int) -> None:
         ring = self.copying.drop(queue_id)
         self.copying.from_disk.pop(queue_id, None)
+        self.node.damages.ended(queue_id)
         if ring is not None:
             self.node.forget_ring(ring)
 
@@ -345,7 +346,7 @@ class Part:
         node.moving.lose(queue)
         self.care.ended(entity)
         node.setting_aside.forget(queue)
-        node.damages.ended(entity.queue_id)
+        node.damages.stepped_down(entity.queue_id)
         self.servings.end(entity.queue_id)
         self.copying.give_up(entity.queue_id)
         queue.end_epoch()

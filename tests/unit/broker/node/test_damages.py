@@ -10,7 +10,7 @@ from broker.amqp import methods as m
 from broker.census.inspection import Request
 from broker.node.inspecting import Inspection
 from cluster import commands as c
-from cluster.ids import NodeId
+from cluster.ids import NodeId, QueueId
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.harness import Client, World, bodies
 from tests.unit.broker.session.leasing_reader import Reader
@@ -235,3 +235,46 @@ def test_who_reads_a_lease_is_told_that_some_cannot_be_read() -> None:
         reader.read(1, 6)
     assert inspect(world, queue_id, what="delete", seqs=(2,)).result.done == 1
     assert [seq for seq, _ in reader.read(1, 6)] == [1, 3, 4, 5]
+
+
+def test_with_a_queue_its_alert_ends() -> None:
+    """Before, what was deleted had another name already: its alert stayed until the next start."""
+    world, client, _ = alone()
+    client.consume("q", no_ack=True)
+    assert alerts(world) == [("message.damaged", SUBJECT)]
+    client.say(m.QueueDelete(queue="q"))
+    assert not alerts(world)
+
+
+def test_with_a_queue_the_alert_of_a_copy_ends() -> None:
+    """Before, nobody told the members that did not own it: every 5 s they said it anew, of a queue without a name."""
+    cluster, queue_id = three()
+    for name in "bc":
+        cluster.kill(name)
+    cluster["a"].node.damages.found(queue_id, (2,), "a test")
+    cluster["a"].turn()
+    assert alerts(cluster["a"]) == [("message.damaged", SUBJECT)]
+    cluster.order(c.DeleteQueue(vhost="/", name="q", queue_id=QueueId(queue_id)))
+    cluster.wait(6000)
+    assert not alerts(cluster["a"])
+
+
+def test_damage_is_not_forgotten_when_another_member_owns_the_queue_meanwhile() -> None:
+    """The node asked to give its copy up, and the queue was handed over before that was applied. Before, it was refused
+    for the epoch, the damage was forgotten with the ownership, and the copy stayed in sync as it was."""
+    cluster, queue_id = three()
+    queue = cluster.queue("q")
+    site = cluster["a"]
+    cluster.order(
+        c.TransferOwner(
+            node=NodeId("a"), incarnation=queue.incarnation, queue_id=queue.queue_id, epoch=queue.epoch,
+            version=queue.version, to=NodeId("b"),
+        )
+    )  # fmt: skip
+    site.node.damages.found(queue_id, (2,), "a test")
+    cluster.turn()
+    assert cluster.queue("q").owner == "b"
+    cluster.wait(6000)
+    assert not alerts(site)
+    assert cluster.queue("q").in_sync == ("a", "b", "c")
+    assert queue_id in site.node.damages._begun_anew, "its copy began anew"
