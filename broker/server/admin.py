@@ -218,15 +218,29 @@ class AdminSocket:
         task = asyncio.current_task()
         assert task is not None, "streams are served by tasks"
         self._tasks.add(task)
+        asked = False
         try:
             while line := await reader.readline():
+                asked = True
                 writer.write(json.dumps(await self._answer(line, _who(writer))).encode() + b"\n")
+                asked = False
                 await writer.drain()
-        except (ConnectionError, ValueError, asyncio.CancelledError):
+        except asyncio.CancelledError:
+            if asked:  # it was not known yet what came of it
+                writer.write(json.dumps({"ok": False, "error": self._why_not()}).encode() + b"\n")
+        except (ConnectionError, ValueError):
             pass
         finally:
             self._tasks.discard(task)
             writer.close()
+
+    def _why_not(self) -> str:
+        """What became of a request that the node's end cut off."""
+        ended = self._shell.ended
+        failure = ended.result() if ended.done() else None
+        if isinstance(failure, Restart):
+            return f"the node begins again meanwhile ({failure}): see its status, and ask again"
+        return "the node stopped meanwhile: look at what came of it, and ask again"
 
     async def _answer(self, line: bytes, who: str) -> Facts:
         asked: Any = None

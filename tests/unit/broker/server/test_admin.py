@@ -119,6 +119,28 @@ async def test_who_asks_a_node_that_begins_again_is_told_so(
     assert said == "the node begins again meanwhile (it has no contact with a majority): see its status, and ask again"
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_what_the_end_of_the_node_cuts_off_is_answered(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    """A member without a majority begins again while an order waits: "the node went away" was all that was said."""
+    began = asyncio.Event()
+
+    async def never(_shell: Any, _asked: Any) -> Any:
+        began.set()
+        await asyncio.Event().wait()
+
+    shell = await start(data_dir=tmp_path)
+    monkeypatch.setitem(RUNNING, "status", never)
+    asking = asyncio.create_task(asked(tmp_path, "status"))
+    await began.wait()
+    if restarts:
+        shell.fail(Restart("it has no contact with a majority"))
+    await shell.stop()
+    why = "begins again meanwhile (it has no contact with a majority): see" if restarts else "stopped meanwhile: look at"
+    assert f"the node {why}" in (await asking)["error"]
+
+
 async def test_limits_of_vhosts(start: Any, connect: Any, tmp_path: Path) -> None:
     shell = await start(data_dir=tmp_path)
     assert (await asked(tmp_path, "vhost.limit", vhost="/", limit="max-queues", value=1))["ok"]
