@@ -17,6 +17,8 @@ from broker.cli.reach import Reach
 
 app = typer.Typer(no_args_is_help=True, help="All that was declared, as a file: out and in, RabbitMQ's too.")
 FILE_BYTES_MAX = 64 << 20
+IDLE = {"shovel": "shovel", "federation-upstream": "federation", "federation-upstream-set": "federation"}
+"""Components of RabbitMQ's parameters that its plugins read."""
 
 
 @deed(app, "export")
@@ -70,12 +72,27 @@ def definitions_import(
         raise Failed(f"{file} is not JSON: {error}", USAGE) from None
     if not isinstance(document, dict):
         raise Failed(f"{file} is no JSON object: definitions are what 'definitions export' writes", USAGE)
+    for line in _idle(document):
+        typer.echo(f"clusterbroker: {line}", err=True)
     path = "/api/definitions" if vhost is None else "/api/definitions/{}"
     names = () if vhost is None else (vhost,)
     if dry_run:
         return _told(reach.api.post(path, *names, body=document, query={"dry_run": "true"}))
     reach.api.post(path, *names, body=document)
     return "all definitions are there"
+
+
+def _idle(document: dict[str, Any]) -> list[str]:
+    """What is kept as a parameter and does nothing, for nobody here reads it: a line for each component."""
+    found: dict[str, list[str]] = {}
+    parameters = document.get("parameters")
+    for entry in parameters if isinstance(parameters, list) else ():
+        if isinstance(entry, dict) and entry.get("component") in IDLE:
+            found.setdefault(entry["component"], []).append(str(entry.get("name")))
+    return [
+        f"{component} {', '.join(map(repr, names))}: kept, and does nothing: there is no {IDLE[component]} here"
+        for component, names in found.items()
+    ]
 
 
 def _told(trial: dict[str, dict[str, Any]]) -> str:

@@ -6,8 +6,8 @@ itself, no exclusive queue. In, as a list of commands in an order in which each 
     vhosts, users, permissions, topic permissions, parameters, global parameters, limits, policies, operator policies,
     queues, exchanges, bindings
 
-Reading a document finds its first mistake of form and refuses the whole; whether it contradicts what exists is found
-out when the commands are folded, all or none. What is there already and the same is a success.
+Reading a document finds its mistakes of form, MISTAKES_TOLD at most, and refuses the whole; whether it contradicts what
+exists is found out when the commands are folded, all or none. What is there already and the same is a success.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from .reading import Document, Reading, plain_table
 from .sayable import check_imported_name
 
 NAMES_MAX: Final = 20
+MISTAKES_TOLD: Final = 20
 PASSWORDS_MAX: Final = 1000
 """In the clear, of one import: hashing them takes some 50 s."""
 _BY_ITSELF: Final = frozenset(name for name, _, _ in PREDECLARED) | {FAILOVER}
@@ -144,12 +145,13 @@ _Planner = Callable[[Body, str | None], c.Defining]
 def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, list[tuple[int, str]]]:
     """The commands of a document, and passwords that still have to be hashed: (place of the command, password).
 
-    `vhost`: import all into this one, whatever the document names. Refused (400) with the first mistake.
+    `vhost`: import all into this one, whatever the document names. Refused (400) with all its mistakes in one line.
     """
     if not isinstance(document, dict):
         raise bad_request("not_json")
     plan: Plan = []
     passwords: list[tuple[int, str]] = []
+    wrong: list[str] = []
     for section, planner in SECTIONS.items():
         if vhost is not None and section in _OF_CLUSTER:
             continue
@@ -162,15 +164,18 @@ def planned(document: Any, at_ms: int, vhost: str | None = None) -> tuple[Plan, 
                     command, password = user_command(_name(body), body)
                     if password is not None:
                         passwords.append((len(plan), password))
-                    if len(passwords) > PASSWORDS_MAX:
-                        raise bad_request(
-                            f"more than {PASSWORDS_MAX} passwords in the clear: divide it, or give hashes"
-                        )
                     plan.append(command)
                 else:
                     plan.append(planner(body, vhost))
             except Refused as refused:
-                raise bad_request(f"{section}[{number}]: {refused.reason}") from None
+                wrong.append(f"{section}[{number}]: {refused.reason}")
+            if len(passwords) > PASSWORDS_MAX:
+                too_many = f"more than {PASSWORDS_MAX} passwords in the clear: divide it, or give hashes"
+                raise bad_request(f"{section}[{number}]: {too_many}")
+            if len(wrong) > MISTAKES_TOLD:
+                raise bad_request(f"{'; '.join(wrong[:-1])}; and perhaps more")
+    if wrong:
+        raise bad_request("; ".join(wrong))
     return plan, passwords
 
 

@@ -274,8 +274,8 @@ async def _leave(shell: NodeShell, asked: Facts) -> Facts:
     member = _member(shell, name)
     if not cluster.heart.leased():
         raise Refused(
-            "this node is in no contact with a majority of the members: what it knows of them may be old, and nothing can "
-            "be changed. Start the others; if they are gone for good, stop it and see clusterbroker rescue"
+            "this node is in no contact with a majority of the members: what it knows of them may be old, and nothing "
+            "can be changed. Start the others; if they are gone for good, stop it and see clusterbroker rescue"
         )
     if member.alive:
         raise Refused(f"member '{name}' is alive: run clusterbroker leave there, or stop it first")

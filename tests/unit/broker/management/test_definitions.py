@@ -101,6 +101,11 @@ def test_passwords_in_the_clear_are_few() -> None:
         ([], "not_json"),
         ({"queues": {}}, "queues: not a list"),
         ({"queues": [{"vhost": "/", "name": "a"}, 5]}, "queues[1]: not an object"),
+        (
+            {"users": [{"name": "x"}], "queues": [5, {"vhost": "/", "name": ""}]},
+            "users[0]: tags_not_present; queues[0]: not an object; queues[1]: the name is empty",
+        ),
+        ({"queues": [5] * 1000}, "queues[19]: not an object; and perhaps more"),
         ({"queues": [{"name": "x"}]}, "queues[0]: [{key_missing,vhost}]"),
         ({"queues": [{"vhost": "/", "name": 5}]}, "queues[0]: 'name' should be a text"),
         ({"queues": [{"vhost": "/", "name": "\ud800"}]}, "queues[0]: 'name' is not valid Unicode"),
@@ -132,7 +137,7 @@ def test_passwords_in_the_clear_are_few() -> None:
         ({"policies": [{"vhost": "/", "name": "p", "pattern": ".*"}]}, "policies[0]: [{key_missing,definition}]"),
     ],
 )
-def test_the_first_mistake_refuses_the_whole(document: Any, reason: str) -> None:
+def test_mistakes_refuse_the_whole(document: Any, reason: str) -> None:
     with pytest.raises(Refused) as refused:
         definitions.planned(document, WHEN_MS)
     assert refused.value.status == 400

@@ -137,7 +137,9 @@ async def test_what_the_end_of_the_node_cuts_off_is_answered(
     if restarts:
         shell.fail(Restart("it has no contact with a majority"))
     await shell.stop()
-    why = "begins again meanwhile (it has no contact with a majority): see" if restarts else "stopped meanwhile: look at"
+    why = (
+        "begins again meanwhile (it has no contact with a majority): see" if restarts else "stopped meanwhile: look at"
+    )
     assert f"the node {why}" in (await asking)["error"]
 
 
