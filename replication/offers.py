@@ -25,7 +25,7 @@ from .messages import Compare, Range, SyncBucket, SyncOffer, SyncWant
 from .messages import ReplicationMessage as Message
 from .sync import below, merged, subtract
 
-ACTIVE_MAX: Final = 256
+ACTIVE_MAX: Final = 128
 OFFERED_BYTES_MAX: Final = 8 << 20
 """With larger offers among the syncs under way, no other one begins."""
 IDLE_SHARE: Final = 0.75

@@ -73,8 +73,8 @@ class Arrears:
         """While something owed is carried out: of the command that it came of."""
         self.at_once = AT_ONCE
         self.slice = SLICE
-        self.slices = 0
-        """So many were carried out."""
+        self.slices = self.queues = self.longest = 0
+        """Since nothing was owed: slices, queues of which something was, and the most of them in one slice."""
 
     def __bool__(self) -> bool:
         return bool(self._soon or self._rest or self._failed)
@@ -140,6 +140,7 @@ class Arrears:
         owed.clear()
         moved.clear()
         if not before:
+            self.slices = self.queues = self.longest = 0
             self._opened(True)
 
     def behind(self, queue_id: int, what: Callable[[], None], sooner: bool) -> bool:
@@ -184,10 +185,11 @@ class Arrears:
         """One slice. Raises what was raised since the last one: half a change is the end of the node, whoever's frame
         it was in which it became due."""
         self.slices += 1
-        began_ns = self._node.stopwatch()
+        before, began_ns = self.queues, self._node.stopwatch()
         for _ in range(self.slice):
             if not (self._soon or self._rest) or self._node.stopwatch() - began_ns > SLICE_NS:
                 break
+            self.longest = max(self.longest, self.queues + 1 - before)
             self._next()
         if self._failed is not None:
             raise self._failed
@@ -197,6 +199,7 @@ class Arrears:
         self._do(of.pop(next(iter(of))))
 
     def _do(self, steps: Iterable[Callable[[], None]]) -> None:
+        self.queues += 1
         try:
             for step in steps:
                 step()

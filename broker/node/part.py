@@ -247,6 +247,9 @@ class Part:
 
     def _owing(self, begins: bool) -> None:
         self.hub.before = self.arrears.before if begins else None
+        if not begins:
+            owed = self.arrears
+            self.tell("wiring.in_slices", {"queues": owed.queues, "slices": owed.slices, "longest": owed.longest})
 
     def _behind(self, peer: str, queue_id: int, what: Callable[[], None], sooner: bool) -> bool:
         if not self.arrears.owes(queue_id):

@@ -18,6 +18,7 @@ from broker.node.hub import HEADS
 from broker.proxy.messages import Attach, Credit, Detach
 from cluster import commands as c
 from cluster.ids import Incarnation, NodeId, QueueId
+from cluster.link.frames import FrameReader
 from replication.messages import Append
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.harness import bodies
@@ -223,7 +224,46 @@ def test_an_owner_that_is_late_keeps_what_others_say_of_its_queues(late: str) ->
         assert bodies(consumer.hear()) == [b"x"]
 
 
-def between(cluster: Cluster, command: Callable[[], Any]) -> None:
+def test_a_take_over_that_is_late_begins_at_the_index_of_its_command() -> None:
+    """What others have said of it since that index counts, though the node has applied more meanwhile."""
+    cluster = Cluster("a", "b", "c")
+    declared(cluster, 30)
+    owing(cluster)
+    fail(cluster, "b")
+    cluster["c"].catch_up()
+    while part(cluster["c"]).arrears:
+        cluster["c"]._turn()  # its frames name this index
+    cluster.order(c.PutParameter(vhost="/", component="x", name="y", value=1))
+    cluster["a"].catch_up()
+    assert part(cluster["a"]).arrears
+    cluster.turn()
+    settled(cluster)
+    for serving in part(cluster["a"]).servings.queues.values():
+        assert serving.missing == []
+
+
+def test_a_new_link_hears_of_all_queues_when_nothing_is_owed() -> None:
+    """A complete Attach says that there is nothing of the queues that it does not list."""
+    cluster = Cluster("a", "b", "c")
+    declared(cluster, 30)
+    owing(cluster)
+    fail(cluster, "b")
+    site = cluster["a"]
+    site.catch_up()
+    cluster.unlink("a", "c")
+    cluster.relink()
+    site._turn()
+    assert part(site).arrears
+    frames = part(site).hub.take().get("c", [])
+    heads = [HEADS.decode(head) for frame in frames for _, head, _ in FrameReader().feed(frame)]
+    assert not any(isinstance(head, Attach) and not head.partial for head in heads)
+    assert list(part(site).proxies._full) == ["c"]
+    cluster.turn()
+    assert not part(site).proxies._full
+    settled(cluster)
+
+
+def between(cluster: Cluster, command: Callable[[], Any], at_once: int = 0) -> None:
     """A member has failed, each node has carried out five slices, and then `command` is ordered."""
     owing(cluster)
     fail(cluster, "b")
@@ -231,7 +271,9 @@ def between(cluster: Cluster, command: Callable[[], Any]) -> None:
         site.catch_up()
         for _ in range(5):
             site._turn()
-    cluster.order(command())
+    given = command()
+    owing(cluster, at_once)
+    cluster.order(given)
     cluster.turn()
     settled(cluster)
     assert len(cluster.digests()) == 1
@@ -246,7 +288,8 @@ def still_owed(cluster: Cluster, owner: str) -> Any:
     )
 
 
-def test_a_queue_that_is_handed_on_between_slices() -> None:
+@pytest.mark.parametrize("at_once", [0, 256])
+def test_a_queue_that_is_handed_on_between_slices(at_once: int) -> None:
     cluster = Cluster("a", "b", "c")
     declared(cluster, 40)
     epochs: dict[str, int] = {}
@@ -259,7 +302,7 @@ def test_a_queue_that_is_handed_on_between_slices() -> None:
             version=entity.version, to=NodeId("c"),
         )  # fmt: skip
 
-    between(cluster, transfer)
+    between(cluster, transfer, at_once)
     ((name, epoch),) = epochs.items()
     assert (cluster.queue(name).owner, cluster.queue(name).epoch) == ("c", epoch + 1)
     alice = cluster["a"].client()
@@ -287,10 +330,17 @@ def test_a_queue_that_is_deleted_between_slices() -> None:
 def test_a_policy_between_slices_settles_all() -> None:
     cluster = Cluster("a", "b", "c")
     declared(cluster, 40)
-    between(
-        cluster,
-        lambda: c.PutPolicy(vhost="/", name="p", pattern=".*", apply_to="queues", definition={"min-in-sync": 1}),
-    )
+    owing(cluster)
+    fail(cluster, "b")
+    site = cluster["a"]
+    site.catch_up()
+    assert part(site).arrears
+    owing(cluster, 256)
+    cluster.order(c.PutPolicy(vhost="/", name="p", pattern=".*", apply_to="queues", definition={"min-in-sync": 1}))
+    site.catch_up()
+    assert not part(site).arrears
+    cluster.turn()
+    settled(cluster)
 
 
 def test_a_member_that_comes_back_between_slices() -> None:
