@@ -100,7 +100,8 @@ class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
 
 
 class PauseQueue(Command, frozen=True, kw_only=True, tag="pause_queue"):
-    """An operator pauses a queue, or resumes it; what it is already is a success."""
+    """An operator pauses a queue, or resumes it; what it is already is a success, and to resume it is told all the
+    same."""
 
     vhost: str
     name: str

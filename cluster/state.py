@@ -285,6 +285,8 @@ class ClusterMap(Importing):
             raise no_queue(command.vhost, command.name)
         why = command.why or before.paused_why if command.paused else ""
         if (before.paused, before.paused_why) == (command.paused, why):
+            if not command.paused:  # its owner may have set it aside without being able to say so here
+                log.append(told.QueuePaused(before))
             return
         queue = topology.adopt_queue(msgspec.structs.replace(before, paused=command.paused, paused_why=why))
         self._by_id[queue.queue_id] = queue

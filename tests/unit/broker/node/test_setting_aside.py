@@ -20,6 +20,8 @@ from broker.queues.queue import Queue
 from broker.session.channel import Channel
 from broker.transactions.mover import Mover
 from cluster import commands as c
+from cluster.errors import Unavailable
+from cluster.wiring_log import unlogged
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, drained
 from tests.unit.broker.node.test_inspecting import run
@@ -179,6 +181,27 @@ def test_a_turn_that_raises_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [said for said in alice.say() if isinstance(said, m.ChannelClose)] == []
     resume(world)
     assert bodies(alice.consume("q")) == [b"1"]
+
+
+def test_a_queue_whose_pause_never_came_into_the_wiring_is_resumed_as_well(poisoned: Callable[[], None]) -> None:
+    """There was no majority just then. Before, to resume it was no change, so nothing came of it until a restart."""
+    world = world_of()
+    alice = world.client()
+    alice.declare("grave")
+    alice.declare("q", x_max_length=0, **DLX)
+    world.wiring_waits = True
+    poison(alice)
+    ((command, done),) = [said for said in world.node.proposals if isinstance(said[0], c.PauseQueue)]
+    world.node.proposals.remove((command, done))
+    done(unlogged(command, Unavailable("no outcome in time")))
+    world.wiring_waits = False
+    world.turn()
+    assert not world.node.map.queue("/", "q").paused
+    assert [alert.kind for alert in world.node.alerts] == [ALERT]
+    poisoned()
+    resume(world)
+    assert not len(world.node.alerts)
+    assert bodies(alice.consume("grave")) == [b"1"]
 
 
 def test_a_queue_that_is_set_aside_can_be_deleted(poisoned: Callable[[], None]) -> None:
