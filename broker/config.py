@@ -95,7 +95,8 @@ class NodeConfig(BaseSettings):
     first member. Without it such a start is refused: the directory may just not be mounted, or the node should join."""
     join: bool = False
     """Whether a node that `peers` does not name makes an empty data directory that of a new member of their cluster, as
-    `clusterbroker join` does. Without it such a start is refused. No founder is changed by it."""
+    `clusterbroker join` does. Without it such a start is refused. A founder with an empty data directory asks the
+    others once whether the cluster stands already, and founds when nobody takes it in."""
     advertised_cluster: str = ""
     """HOST:PORT at which other nodes reach this one, when `peers` does not name it and `cluster` is no address to dial
     (0.0.0.0); empty: as `cluster` says."""
@@ -211,7 +212,7 @@ class NodeConfig(BaseSettings):
         peers = members(self.peers)
         own = peers.get(self.name)
         listen = self.cluster[0] if own is None or self.cluster else address(own[0])
-        others = tuple(where for where, _ in peers.values())
+        others = tuple(where for name, (where, _) in peers.items() if name != self.name)
         peers.setdefault(self.name, (self.advertised_cluster or str(listen), False))
         return ClusterOptions(
             listen=listen,
@@ -221,7 +222,7 @@ class NodeConfig(BaseSettings):
             advertised_amqp=words(self.advertised_amqp),
             cut_off_s=self.cut_off_s,
             founds=own is not None or (self.found and not self.peers),
-            joins=others if self.join and own is None else (),
+            joins=others if self.join else (),
         )
 
     def options(self) -> ServerOptions:

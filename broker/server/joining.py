@@ -70,7 +70,7 @@ def join(
         os.close(lock)
 
 
-async def newcomer(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path | None) -> list[str]:
+async def newcomer(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path | None, tries: int = TRIES) -> list[str]:
     """As `join`, of a directory that the caller has locked. Raises as it does."""
     known = identity.stored(data_dir)
     if (data_dir / "raft").exists():
@@ -85,7 +85,7 @@ async def newcomer(data_dir: Path, wish: JoinAsked, to: str, secret_file: Path |
     disk_id = known.disk_id if known is not None else uuid.uuid4().hex
     me = Identity(wish.name, "", 0, disk_id, uuid.uuid4().hex, VERSION)
     credentials = node_credentials(find_secret(secret_file), wish.name, data_dir)
-    for left in reversed(range(TRIES)):
+    for left in reversed(range(tries)):
         asking = _Asking(me, wish)
         cluster_id, answer = await asking.ask(to, credentials.client)
         if not answer.refused:

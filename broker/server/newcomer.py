@@ -3,8 +3,10 @@
 It is what `clusterbroker join` does before a start, for those who cannot give a command in between: a pod of a set that
 was scaled up. The members that the settings name are asked in turn, until one of them has an answer. While nobody can
 decide (they start as well, or have no majority) the node waits, and says for whom; a refusal that lasts ends it, for
-then waiting is of no use. A directory in which a node has lived is never joined again: who was forgotten would
-come back with it, and the cluster must not count on what it holds.
+then waiting is of no use. A founder asks each of the others once: they may have a cluster, which it has left.
+
+A directory in which a node has lived is never joined again: who was forgotten would come back with it, and the cluster
+must not count on what it holds.
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ from cluster.link.joining import JoinAsked
 
 if TYPE_CHECKING:
     from broker.server.cluster_shell import ClusterShell
+    from broker.server.options import ClusterOptions
     from broker.server.shell import NodeShell
 
 AGAIN_S: Final = 0.3
 TELL_S: Final = 5.0
+FOUNDER_S: Final = 2.0
+"""So long a founder waits for each answer."""
 
 
 async def join_first(cluster: ClusterShell, shell: NodeShell, directory: Path) -> None:
@@ -35,6 +40,9 @@ async def join_first(cluster: ClusterShell, shell: NodeShell, directory: Path) -
     BadSecret, WrongIdentity, OSError, or what ended the node meanwhile."""
     options = shell.options.cluster
     if options is None or not options.joins or not is_empty(shell.storage.parts):
+        return
+    if options.founds:
+        await _join_if_founded(cluster, shell, directory, options)
         return
     wish = JoinAsked(cluster.name, own_address(cluster.name, options.listen, options.peers, {}))
     refused_s: float | None = None
@@ -61,3 +69,16 @@ async def join_first(cluster: ClusterShell, shell: NodeShell, directory: Path) -
             said_s = shell.loop.time()
             cluster.say("waits", cluster.waits)
         await asyncio.sleep(AGAIN_S)
+
+
+async def _join_if_founded(cluster: ClusterShell, shell: NodeShell, directory: Path, options: ClusterOptions) -> None:
+    """A founder's directory is empty: it is a member's when this returns, or there is no cluster yet that takes it."""
+    wish = JoinAsked(cluster.name, own_address(cluster.name, options.listen, options.peers, {}), False)
+    for to in options.joins:
+        asking = shell.loop.create_task(newcomer(directory, wish, to, options.secret_file, tries=1))
+        try:
+            names = await come(asyncio.ensure_future(asyncio.wait_for(asking, FOUNDER_S)), shell.ended)
+        except (Unjoined, TimeoutError):
+            continue
+        cluster.say("joined", f"a member again, with {', '.join(names)}")
+        return

@@ -49,8 +49,8 @@ class ClusterOptions:
     """Whether an empty data directory becomes that of a founding member, as `peers` says; else it is refused."""
 
     joins: tuple[str, ...] = ()
-    """Cluster addresses of members that are asked to take a node with an empty data directory: it is then neither
-    refused nor a founder. Empty: nobody is asked."""
+    """Cluster addresses of members that are asked to take a node with an empty data directory, which is then not
+    refused; one that `founds` asks once, and founds when nobody takes it. Empty: nobody is asked."""
 
 
 @dataclass(frozen=True, slots=True)

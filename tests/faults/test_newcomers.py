@@ -65,6 +65,24 @@ async def in_sync(fleet: Fleet, queue: str, names: list[str]) -> bool:
 
 
 @pytest.mark.matrix
+async def test_a_founder_that_has_left_comes_back_with_an_empty_volume(fleet: Fleet) -> None:
+    """Its volume was spoilt by a start that founded, and was refused: it is asked first whether the cluster stands."""
+    words = ("--peers", fleet.peers("a", "b"), "--join")
+    for name in "ab":
+        fleet.launch(name, *words)
+    await fleet.ready("a", "b")
+    code, out, err = await fleet.command("b", "leave")
+    assert (code, out) == (0, "this node is a member no more"), err
+    process = fleet.node("b").process
+    assert process is not None
+    assert await asyncio.to_thread(process.wait, 20) == 0
+    shutil.rmtree(fleet.node("b").data_dir)
+    fleet.launch("b", *words)
+    await fleet.ready("b")
+    assert sorted(await fleet.members("a")) == ["a", "b"]
+
+
+@pytest.mark.matrix
 async def test_who_is_not_wanted_says_so_and_ends(fleet: Fleet) -> None:
     fleet.launch("a", "--peers", fleet.peers("a"))
     await fleet.ready("a")

@@ -249,8 +249,8 @@ def test_a_pod_beside_the_founders_joins_them(
             configured(patch, image_environment() | environment, node_file)
             cluster = load(node_file, {"name": name}).options().cluster
         assert cluster is not None
-        founders = [where for peer, where, _ in cluster.peers if peer != name][:3]
-        assert (cluster.founds, cluster.joins) == ((True, ()) if number < 3 else (False, tuple(founders)))
+        founders = [f"clusterbroker-{other}.clusterbroker-nodes:5673" for other in range(3) if other != number]
+        assert (cluster.founds, cluster.joins) == (number < 3, tuple(founders))
         own = next(where for peer, where, _ in cluster.peers if peer == name)
         assert own == f"{name}.clusterbroker-nodes:5673", "the others can dial that, of a founder and of a newcomer"
 
