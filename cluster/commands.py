@@ -308,8 +308,9 @@ class TransferOwner(Command, frozen=True, kw_only=True, tag="transfer_owner"):
 
 
 class GiveUpCopy(Command, frozen=True, kw_only=True, tag="give_up_copy"):
-    """What a member has of a queue is damaged, or lacks what is committed: it does not count before it has caught up,
-    and the queue goes to the heir if it was the member's. Refused unless somebody alive may have all of it."""
+    """What a member has of a queue is damaged, lacks what is committed, or may lack it (`doubted`): it does not count
+    before it has caught up, and the queue goes to the heir if it was the member's. Refused unless somebody alive may
+    have all of it."""
 
     node: NodeId
     incarnation: Incarnation
@@ -319,6 +320,8 @@ class GiveUpCopy(Command, frozen=True, kw_only=True, tag="give_up_copy"):
     """Who is known to be ahead; None: whoever elections choose."""
     damaged: bool = False
     """It begins anew, empty, when this is applied."""
+    doubted: bool = False
+    """It may have all that is committed: the queue goes to the heir, and the copy counts as it did."""
 
 
 class ForceOwner(Command, frozen=True, kw_only=True, tag="force_owner"):

@@ -290,7 +290,8 @@ class Membership(ClusterView):
         if not others and node in (*queue.in_sync, *queue.eligible):
             raise PreconditionFailed(f"nobody but '{node}' is here who may have all of {where}")
         terms = self.terms(queue)
-        after = ownership.given_up(queue, node, heir, terms, self._members.get, self._members.owned)
+        doubted = command.doubted and heir is not None
+        after = ownership.given_up(queue, node, heir, terms, self._members.get, self._members.owned, doubted=doubted)
         after = self._replace(queue, after, terms, log)
         if command.damaged and node in queue.replicas:
             log.append(told.CopyLost(after, node))

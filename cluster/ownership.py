@@ -149,9 +149,19 @@ def transferred(queue: Queue, to: Member) -> Queue:
     return replace(queue, owner=to.name, epoch=Epoch(queue.epoch + 1), incarnation=to.incarnation)
 
 
-def given_up(queue: Queue, node: NodeId, heir: Member | None, terms: Terms, member: Lookup, owned: Count) -> Queue:
-    """Without the copy of `node`, and if that owned it, under the heir: alive, and in sync or eligible."""
-    left = lost(queue, node)
+def given_up(
+    queue: Queue,
+    node: NodeId,
+    heir: Member | None,
+    terms: Terms,
+    member: Lookup,
+    owned: Count,
+    *,
+    doubted: bool = False,
+) -> Queue:
+    """Without the copy of `node` (with it, if it is only `doubted`), and if that owned the queue, under the heir:
+    alive, and in sync or eligible."""
+    left = queue if doubted else lost(queue, node)
     if queue.owner != node:
         return left
     if heir is None:

@@ -41,6 +41,7 @@ from .messages import (
     SyncBucket,
     SyncDone,
     SyncOffer,
+    SyncOver,
     SyncRefused,
     SyncWant,
 )
@@ -117,7 +118,7 @@ class Backup:
     # -- what owners say --------------------------------------------------------------------------------------
 
     def received(self, peer: str, message: Any, payload: memoryview, now_ms: int) -> None:
-        """Append, SyncOffer or SyncBucket, over the present link. Raises BadMessage."""
+        """Append, SyncOffer, SyncBucket, SyncOver or Compare, over the present link. Raises BadMessage."""
         self._now_ms = now_ms
         link = self._links.get(peer)
         if link is None:
@@ -131,6 +132,10 @@ class Backup:
             self._bucket(link, message, payload)
         elif isinstance(message, Compare):
             self._compared(link, message)
+        elif isinstance(message, SyncOver):
+            following = link.following.get(message.queue_id)
+            if following is not None and following.sync == message.sync:
+                self._leave(link, message.queue_id)
         else:
             raise BadMessage(f"{type(message).__name__} is not for a backup")
         if not isinstance(message, Append):
@@ -228,7 +233,7 @@ class Backup:
             lost = [part for first, last in over for part in self._live(store, first, last)]
             if lost:
                 return AHEAD, f"its owner has other messages than those that were committed as {lost[0][0]} and later"
-            if offer.unproven and replica.electable and may_lack(held, offered):
+            if offer.unproven and may_lack(held, offered):
                 return LATER, f"its owner's log ends at group {offered}, this copy's at {held}"
         if replica.electable and went_back(held, offered) and not offer.behind:
             return BEHIND, f"this copy's log ends at group {held}, and up to {offered - 1} all was committed"
@@ -536,6 +541,8 @@ class Backup:
         """Everything written up to this mark is durable here (and folded)."""
         self._now_ms = now_ms
         self._durable = max(self._durable, mark)
+        for link in self._links.values():  # also where no sync is left: the pace counts what is under way over all
+            link.forget_durable(self._durable)
         touched = () if mark <= self._folded else None  # else what was folded is known, and buckets may be asked for
         self._folded = max(self._folded, mark)
         for link in tuple(self._links.values()):

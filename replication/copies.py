@@ -118,11 +118,24 @@ class Owned:
     proposal: int = 0
     hand_over: HandOver | None = None
     unproven: bool = False
-    """What it took over is known from its disk alone."""
+    """What it took over is known from its disk alone, and nothing is committed since."""
+    may_own: tuple[str, ...] = ()
+    """Whose copies have all that is committed, if no disk went back: in sync or eligible."""
+    doubt_until_ms: int | None = None
+    """A copy that may not own the queue has a group more; until then another that may own it is waited for."""
     heir: str | None = None
     """Who is ahead, and shall own the queue: until that is decided nothing is committed, and nobody leaves."""
     spurned: dict[str, int] = field(default_factory=dict)
     """Who is ahead and may not own it, with the incarnation meant."""
+
+    def in_doubt(self, now_ms: int) -> bool:
+        """Whether nobody joins, for what the owner has may be less than what is committed: see refusals.py."""
+        return self.doubt_until_ms is not None and now_ms < self.doubt_until_ms and self._unheard()
+
+    def _unheard(self) -> bool:
+        """Whether there are others who may own it, and none of them has taken over what the owner has."""
+        others = [self.copies[node] for node in self.may_own if node in self.copies]
+        return bool(others) and all(copy.state is not State.SYNCED for copy in others)
 
     def waits_for(self) -> Sequence[str]:
         """E: who must have a group before it is committed, the owner included."""

@@ -133,4 +133,12 @@ class Compare(ReplicationMessage, frozen=True, tag=8):
     buckets: tuple[tuple[Bucket, Word], ...]
 
 
-AnyReplication = Append | AppendAck | SyncOffer | SyncWant | SyncBucket | SyncDone | SyncRefused | Compare
+class SyncOver(ReplicationMessage, frozen=True, tag=9):
+    """Owner to backup: nothing of this sync is answered any more. Another offer of the queue comes when it can."""
+
+    queue_id: Whole
+    epoch: Term
+    sync: Whole
+
+
+AnyReplication = Append | AppendAck | SyncOffer | SyncWant | SyncBucket | SyncDone | SyncRefused | Compare | SyncOver

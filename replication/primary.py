@@ -41,7 +41,7 @@ from .hand_overs import HandOvers
 from .host import Host
 from .in_sync import IDLE_DOWN_MS, LINK_DOWN_MS, OWED_MS, desired
 from .joining import Joining
-from .messages import Append, AppendAck, SyncDone, SyncRefused, SyncWant
+from .messages import Append, AppendAck, SyncDone, SyncOver, SyncRefused, SyncWant
 from .offers import OWED_BYTES_MAX, Offers
 from .refusals import Refusals
 from .store import OwnerStore
@@ -120,7 +120,7 @@ class Primary:
         assert queue.owner == self._name, "only the owner that the map names takes over"
         owned = Owned(
             queue.queue_id, queue.epoch, queue.version, (), queue.in_sync, min_in_sync, volatile, store,
-            in_flight=0 if volatile else after_group, unproven=unproven,
+            in_flight=0 if volatile else after_group, unproven=unproven, may_own=(*queue.in_sync, *queue.eligible),
         )  # fmt: skip
         self._owned[queue.queue_id] = owned
         self._flying[queue.queue_id] = None
@@ -140,7 +140,7 @@ class Primary:
         assert queue.version >= owned.version, "the map never goes back"
         if queue.version > owned.version:  # only now are all proposals that were made before dead
             owned.version = queue.version
-            owned.in_sync = queue.in_sync
+            owned.in_sync, owned.may_own = queue.in_sync, (*queue.in_sync, *queue.eligible)
             owned.added.clear()
             owned.proposed_ms = None
         owned.min_in_sync = min_in_sync
@@ -348,7 +348,8 @@ class Primary:
         owned.in_flight = None
         self._flying.pop(owned.queue_id, None)
         if owned.first:
-            owned.first = False
+            owned.first = owned.unproven = False
+            owned.doubt_until_ms = None
             self._host.first_sync_complete(owned.queue_id)
         else:
             self._host.committed(owned.queue_id, group)
@@ -379,7 +380,9 @@ class Primary:
             owned = self._owned.get(message.queue_id)
             copy = it.queues.get(message.queue_id)
             if owned is None or copy is None or not copy.follows or copy.sync != message.sync:
-                return  # of a sync that was superseded
+                if isinstance(message, SyncWant):  # of a sync that ended here: what it waits for nobody else may ask
+                    self._host.send(peer, SyncOver(message.queue_id, message.epoch, message.sync))
+                return
             if copy.state is State.SYNCED:  # it is not what it should be (Compare)
                 if isinstance(message, SyncRefused):
                     self._fell_behind(it, owned, copy, message.why, now_ms)
@@ -535,6 +538,9 @@ class Primary:
     def _proposal(self, owned: Owned, number: int, now_ms: int) -> InSyncProposal | None:
         if owned.heir is not None or (owned.proposed_ms is not None and now_ms - owned.proposed_ms < PROPOSAL_MS):
             return None  # asked again when that is decided, or by the next look
+        if owned.in_doubt(now_ms):
+            self._proposing[owned.queue_id] = None
+            return None
         self._joining.begin(owned, now_ms)
         wish = self._wish(owned, now_ms)
         if wish == owned.in_sync and not owned.added:

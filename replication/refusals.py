@@ -3,24 +3,31 @@
     ground   the copy says                                    the owner
     OTHER    another epoch, a damaged copy                    offers again after a second
     AHEAD    the owner lacks what is committed                gives the queue to that copy, and leaves the in-sync set
-    LATER    the owner may lack what is committed             hands the queue to that copy
+    LATER    the owner may lack what is committed             hands the queue to that copy, if it may own it
     BEHIND   it lacks itself what is committed                takes it out of the in-sync set, and syncs it
 
 The queue goes to who is ahead as long as nothing was committed in this epoch, and the wiring says whether it may: it
 must be alive, in sync or eligible. Until the wiring has answered, nothing is committed and nobody leaves the in-sync
 set: else the copy that is ahead might leave it for having stood still, and the queue would begin without it. Who is
 ahead and may not own the queue is *kept apart*: nothing of it is cut, it does not count, and an operator decides.
+
+A copy that may not own the queue and has one group more than an owner that knows its copy from its disk alone (LATER):
+if no disk went back, that group was never committed, and is cut. If the owner's did, those who may own the queue have
+it. So the owner is *in doubt*, and takes nobody into the set, until one of them has been synced (it had no more, so no
+disk went back) or leads, at most for DOUBT_MS: one that stays away for ever must not keep the queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from .copies import Copy, Owned, Peer
 from .messages import AHEAD, BEHIND, LATER, SyncRefused
 from .offers import APART_MS, Offers
+
+DOUBT_MS: Final = 30_000
 
 
 class Host(Protocol):
@@ -54,6 +61,8 @@ class Refusals:
         elif said.ground not in (AHEAD, LATER):
             self._host.replication_event("refused", queue_id, peer.name, said.why)
             self._offers.later(peer, queue_id, now_ms)
+        elif said.ground == LATER and (not owned.first or peer.name not in owned.may_own):
+            self._doubt(peer, owned, said, now_ms)
         elif not owned.first or owned.spurned.get(peer.name) == copy.incarnation:
             if not copy.refuses:
                 self._host.replication_event("kept_apart", queue_id, peer.name, said.why)
@@ -63,6 +72,17 @@ class Refusals:
             if owned.heir is None:
                 self._yield(peer, owned, said)
             self._offers.later(peer, queue_id, now_ms)
+
+    def _doubt(self, peer: Peer, owned: Owned, said: SyncRefused, now_ms: int) -> None:
+        if owned.doubt_until_ms is None:
+            owned.doubt_until_ms = now_ms + DOUBT_MS
+            self._host.replication_event("in_doubt", owned.queue_id, peer.name, said.why)
+        if owned.first and owned.in_doubt(now_ms):
+            self._offers.later(peer, owned.queue_id, now_ms)
+        else:
+            owned.unproven = False
+            self._offers.enqueue(peer, owned)
+            self._changed(owned)
 
     def _yield(self, peer: Peer, owned: Owned, said: SyncRefused) -> None:
         owned.heir = peer.name

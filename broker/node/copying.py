@@ -17,7 +17,7 @@ from broker.queues.queue import Queue
 from broker.queues.ring import BUCKET_SEQS, Ring
 from broker.streams.store import store_of
 from broker.streams.stream import Stream
-from cluster.commands import AnyCommand, ChangeInSync, GiveUpCopy, InSyncProposal, TransferOwner
+from cluster.commands import ChangeInSync, GiveUpCopy, InSyncProposal, TransferOwner
 from cluster.errors import Unavailable
 from cluster.ids import Epoch, Incarnation, NodeId, QueueId
 from cluster.state import Applied
@@ -325,19 +325,14 @@ class Copying:
         entity = self._node.map.queue_by_id(QueueId(queue_id))
         if entity is None or entity.epoch != epoch:
             return  # it is another's, or gone, and what the owner's side knew of it with it
-        node, incarnation = NodeId(self._name), Incarnation(self._node.options.incarnation)
-        command: AnyCommand = TransferOwner(
-            node=node,
-            incarnation=incarnation,
+        command = GiveUpCopy(
+            node=NodeId(self._name),
+            incarnation=Incarnation(self._node.options.incarnation),
             queue_id=entity.queue_id,
             epoch=entity.epoch,
-            version=entity.version,
-            to=NodeId(to),
+            heir=NodeId(to),
+            doubted=not lacks,
         )
-        if lacks:
-            command = GiveUpCopy(
-                node=node, incarnation=incarnation, queue_id=entity.queue_id, epoch=entity.epoch, heir=NodeId(to)
-            )
 
         def told(applied: Applied) -> None:
             if isinstance(applied.error, Unavailable):

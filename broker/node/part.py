@@ -44,7 +44,17 @@ from cluster.entities import Member
 from cluster.entities import Queue as QueueEntity
 from cluster.ids import NodeId, QueueId
 from journal.record import GroupWriter
-from replication.messages import Append, AppendAck, Compare, SyncBucket, SyncDone, SyncOffer, SyncRefused, SyncWant
+from replication.messages import (
+    Append,
+    AppendAck,
+    Compare,
+    SyncBucket,
+    SyncDone,
+    SyncOffer,
+    SyncOver,
+    SyncRefused,
+    SyncWant,
+)
 
 if TYPE_CHECKING:
     import msgspec
@@ -60,6 +70,7 @@ COPIES_TOLD: Final = {
     "refused": "replica.refused",
     "rolled_back": "replica.rolled_back",
     "later": "replica.ahead",
+    "in_doubt": "owner.in_doubt",
     "kept_apart": "replica.kept_apart",
     "differs": "replica.differs",
     "damaged": "replica.damaged",
@@ -110,7 +121,7 @@ class Part:
         self._storing = 0  # how many members hold messages
         self._full: dict[str, None] = {}
         primary = self.copying.primary
-        self._handle((Append, SyncOffer, SyncBucket, Compare), self.copying.received)
+        self._handle((Append, SyncOffer, SyncBucket, SyncOver, Compare), self.copying.received)
         self._handle(
             (AppendAck, SyncWant, SyncDone, SyncRefused),
             lambda peer, message, payload: primary.received(peer, message, payload, node.now_ms),

@@ -38,6 +38,8 @@ class Node:
         self.disk_ms = (1, 4)
         self.saved: dict[int, Ring] | None = None
         """The disk as it was at some moment."""
+        self.before: dict[int, Ring] = {}
+        """And without its newest group: the queues of that."""
 
     # -- life
 
@@ -73,7 +75,7 @@ class Node:
             self._harden(self.flying)
         self.flying = None
         if wipe:
-            self.durable, self.saved = {}, None
+            self.durable, self.saved, self.before = {}, None, {}
             self.disk += 1
             if self.world.control.alive(self.name):  # else losing this disk and its addition would be two faults in one
                 self.world.control.fail(self.name)
@@ -142,6 +144,7 @@ class Node:
         if node != self.name:
             self.primary.copy_lost(queue_id, node, self.world.now)
         elif queue_id not in self.owned and self.members[self.name] == (self.incarnation, True):  # not of a life before
+            self.world.copy_ends(self, queue_id, self.applied - 1)
             self.backup.stop(queue_id)
             self.pending = [write for write in self.pending if write[0] != queue_id]
             self.rings[queue_id] = Ring()
@@ -237,6 +240,9 @@ class Node:
         self.turn()
 
     def _harden(self, group: Sequence[tuple[int, bytes, Any]]) -> None:
+        if self.world.past is not None:
+            queues = {queue_id for queue_id, _, _ in group}
+            self.before = {queue_id: self.durable.get(queue_id, Ring()).copy() for queue_id in queues}
         for queue_id, data, _ in group:  # adopted epochs are not on the disk: the records must teach them
             self.durable.setdefault(queue_id, Ring()).fold(data)
         for queue_id, _, _ in group:

@@ -13,8 +13,11 @@ from typing import Any
 
 import msgspec
 
+from cluster import ownership
 from cluster.commands import InSyncProposal
-from cluster.entities import Queue
+from cluster.entities import Member, Queue
+from cluster.ids import Incarnation, NodeId
+from cluster.ownership import Terms, ordered
 from replication import sync
 from replication.messages import Range
 from replication.places import PLACE
@@ -128,8 +131,9 @@ class Ring:
                 self.producers[rest[0].encode()] = rest[1]
             elif kind == "RSV":
                 self.reserved = max(self.reserved, rest[0])
-        if epochs is not None:
+        if epochs:  # as rings have it: no epoch begins behind the end of what is here
             self.epochs = list(epochs)
+            self.next_seq = max(self.next_seq, epochs[-1][1])
 
     # the owner's
 
@@ -190,16 +194,17 @@ class Ring:
 
 
 class Control:
-    """The wiring log as one atomic object, with the commands of docs/design/003-cluster.md that concern ownership."""
+    """The wiring log as one atomic object: the commands of the map that concern ownership, with the map's own rules."""
 
     def __init__(self, names: Sequence[str], replicas: int, min_in_sync: int, queues: int, events: Events) -> None:
         self.min_in_sync = min_in_sync
+        self.terms = Terms(replicas, min_in_sync)
         self.members: dict[str, tuple[int, bool]] = dict.fromkeys(names, (0, False))
         self.disks: dict[str, int] = {}
         self.check_incarnations = True
         self.queues: dict[int, Queue] = {}
         for number in range(1, queues + 1):
-            holders = tuple(names[(number + at) % len(names)] for at in range(replicas))
+            holders = ordered(tuple(NodeId(names[(number + at) % len(names)]) for at in range(replicas)))
             self.queues[number] = Queue(
                 vhost="/", name=f"q{number}", queue_id=number, durable=True, auto_delete=False, exclusive_owner=None,
                 arguments={}, owner=None, replicas=holders, in_sync=holders,
@@ -221,54 +226,42 @@ class Control:
     def alive(self, node: str) -> bool:
         return self.members[node][1]
 
+    def _member(self, node: str) -> Member:
+        incarnation, alive = self.members[node]
+        return Member(name=NodeId(node), address="", incarnation=Incarnation(incarnation), alive=alive)
+
+    def _owned(self, node: str) -> int:
+        """How many queues the member owns, as elections are told: by chance, so that every member is elected."""
+        return self._random.randrange(1000)
+
+    def _replace(self, after: Queue, anew: bool = False) -> None:
+        before = self.queues[after.queue_id]
+        after = ownership.settled(after, self.terms)
+        if after != before or anew:
+            self.queues[after.queue_id], _ = ownership.told(before, after, anew=anew)
+
+    def _elected(self, queue: Queue) -> Queue:
+        return ownership.elected(queue, self.terms, self._member, self._owned)
+
     def register(self, node: str, incarnation: int, disk: int) -> None:
         if incarnation <= self.members[node][0]:
             return
         self.members[node] = (incarnation, True)
         lost = self.disks.get(node, disk) != disk
         self.disks[node] = disk
-        for queue_id in self.queues:
-            if lost:
-                self._drop(queue_id, node, lost=True)
-            if self.queues[queue_id].owner in (node, None):
-                self._elect(queue_id)
+        for before in tuple(self.queues.values()):
+            queue = ownership.lost(before, NodeId(node)) if lost else before
+            if node in queue.replicas and before.owner in (node, None):
+                queue = self._elected(queue)
+            self._replace(queue)
         self._commit()
 
     def fail(self, node: str) -> None:
         self.members[node] = (self.members[node][0], False)
-        for queue_id in self.queues:
-            self._drop(queue_id, node)
-            if self.queues[queue_id].owner == node:
-                self._elect(queue_id)
+        for before in tuple(self.queues.values()):
+            queue = ownership.dropped(before, NodeId(node))
+            self._replace(self._elected(queue) if before.owner == node else queue)
         self._commit()
-
-    def _set(self, queue_id: int, **fields: Any) -> None:
-        queue = self.queues[queue_id]
-        self.queues[queue_id] = msgspec.structs.replace(queue, version=queue.version + 1, **fields)
-
-    def _drop(self, queue_id: int, node: str, lost: bool = False) -> None:
-        queue = self.queues[queue_id]
-        eligible = tuple(n for n in queue.eligible if n != node or not lost)
-        if node in queue.in_sync and (lost or len(queue.in_sync) > 1):
-            left = tuple(n for n in queue.in_sync if n != node)
-            if not lost and len(left) < self.min_in_sync:
-                eligible = (*eligible, node)
-            self._set(queue_id, in_sync=left, eligible=eligible)
-        elif eligible != queue.eligible:
-            self._set(queue_id, eligible=eligible)
-
-    def _elect(self, queue_id: int) -> None:
-        queue = self.queues[queue_id]
-        able = [n for n in queue.in_sync if self.alive(n)]
-        fields: dict[str, Any] = {"epoch": queue.epoch + 1}
-        if not able:
-            able = [n for n in queue.eligible if self.alive(n)]
-            if able:
-                chosen = self._random.choice(able)
-                fields |= {"in_sync": (chosen,), "eligible": tuple(n for n in queue.eligible if n != chosen)}
-                able = [chosen]
-        owner = self._random.choice(able) if able else None
-        self._set(queue_id, owner=owner, incarnation=self.members[owner][0] if owner else 0, **fields)
 
     def change_in_sync(self, node: str, incarnation: int, changes: Sequence[InSyncProposal]) -> list[int]:
         if self.members[node] != (incarnation, True):
@@ -281,10 +274,7 @@ class Control:
             added = [(n, i) for n, i in zip(change.in_sync, change.incarnations, strict=True) if n not in queue.in_sync]
             if any(not self.alive(n) or (self.check_incarnations and self.members[n][0] != i) for n, i in added):
                 continue
-            removed = tuple(n for n in queue.in_sync if n not in change.in_sync)
-            low = len(change.in_sync) < self.min_in_sync
-            eligible = tuple(n for n in (*queue.eligible, *removed) if n not in change.in_sync) if low else ()
-            self._set(queue.queue_id, in_sync=tuple(change.in_sync), eligible=eligible)
+            self._replace(ownership.proposed(queue, change.in_sync), anew=True)
             changed.append(int(change.queue_id))
         self._commit()
         return changed
@@ -295,29 +285,22 @@ class Control:
         others = [n for n in (*queue.in_sync, *queue.eligible) if n != node and self.alive(n)]
         if not self.alive(node) or node not in queue.in_sync or not others:
             return False
-        self._drop(queue_id, node, lost=True)
-        if queue.owner == node:
-            self._elect(queue_id)
+        self._replace(self._given_up(queue, node, None, lacks=True))
         self.lost[len(self.log)] = queue_id, node
         self._commit()
         return True
 
+    def _given_up(self, queue: Queue, node: str, heir: str | None, lacks: bool) -> Queue:
+        to = None if heir is None else self._member(heir)
+        member, owned = self._member, self._owned
+        return ownership.given_up(queue, NodeId(node), to, self.terms, member, owned, doubted=not lacks)
+
     def give_up(self, node: str, incarnation: int, queue_id: int, epoch: int, to: str, lacks: bool) -> bool:
         queue = self.queues[queue_id]
         able = self.alive(to) and to in (*queue.in_sync, *queue.eligible)
-        if self.members[node] != (incarnation, True) or (queue.owner, queue.epoch) != (node, epoch) or not able:
+        if self.members[node] != (incarnation, True) or queue.epoch != epoch or not able:
             return False
-        in_sync, eligible = queue.in_sync, queue.eligible
-        if lacks:
-            in_sync = tuple(n for n in in_sync if n != node)
-        elif to not in in_sync:
-            return False
-        if to not in in_sync:
-            in_sync, eligible = (to,), tuple(n for n in (*in_sync, *eligible) if n != to)
-        self._set(
-            queue_id, owner=to, incarnation=self.members[to][0], epoch=queue.epoch + 1, in_sync=in_sync,
-            eligible=eligible,
-        )  # fmt: skip
+        self._replace(self._given_up(queue, node, to, lacks))
         self._commit()
         return True
 
@@ -327,7 +310,7 @@ class Control:
             node, epoch, version,
         ) or to not in queue.in_sync or not self.alive(to):  # fmt: skip
             return False
-        self._set(queue_id, owner=to, incarnation=self.members[to][0], epoch=queue.epoch + 1)
+        self._replace(ownership.transferred(queue, self._member(to)))
         self._commit()
         return True
 

@@ -20,7 +20,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from cluster.commands import InSyncProposal
 from replication import offers, sync
@@ -53,6 +54,16 @@ class Producer:
         return f"{self.name}:{number}"
 
 
+class Ended(NamedTuple):
+    """A copy that was damaged, as it was on the disk when its node began it anew."""
+
+    node: str
+    queue_id: int
+    place: int
+    """In the wiring log."""
+    live: dict[int, str]
+
+
 class World:
     """One life of one cluster."""
 
@@ -80,12 +91,19 @@ class World:
         self.identity: dict[tuple[int, int, int], str] = {}
         self.committed_tokens: dict[int, dict[str, int]] = {q: {} for q in self.control.queues}
         self.committed_at: dict[int, dict[str, int]] = {q: {} for q in self.control.queues}
+        self.committed_as: dict[int, dict[str, tuple[int, int]]] = {q: {} for q in self.control.queues}
+        """As which (seq, epoch)."""
         self.asked_away: dict[int, set[str]] = {q: set() for q in self.control.queues}
+        self.leaving: dict[int, set[str]] = {q: set() for q in self.control.queues}
+        """Those of them that are not known to be gone."""
+        self.due: dict[int, set[str]] = {q: set() for q in self.control.queues}
+        """What is committed and not asked away."""
         self.rolled: dict[tuple[str, int], None] = {}
         """Disks that went back, and what they hold of which queue; until they have all of it again."""
         self.ever_rolled: dict[tuple[str, int], None] = {}
         self.gone: dict[int, dict[str, int]] = {q: {} for q in self.control.queues}
         """What was acknowledged and committed, and at which epoch: an owner of an earlier one may not know."""
+        self.ended: list[Ended] = []
         self.moves: dict[int, dict[str, str]] = {q: {} for q in self.control.queues}
         self.seen = dict.fromkeys(self.names, 0)
         self.dead_since = dict.fromkeys(self.names, 0)
@@ -188,9 +206,12 @@ class World:
         self.to_control(node, order)
 
     def _may_wipe(self, name: str) -> bool:
-        """Whether no in-sync or eligible set counts on its disk."""
-        return self.nodes[name].up and not any(
-            name in (*queue.in_sync, *queue.eligible) for queue in self.control.queues.values()
+        """Whether no in-sync or eligible set counts on its disk, and no other disk has gone back: of a minimum of two
+        copies one may be lost."""
+        return (
+            self.nodes[name].up
+            and not self.rolled
+            and not any(name in (*queue.in_sync, *queue.eligible) for queue in self.control.queues.values())
         )
 
     def _watch(self) -> None:
@@ -280,9 +301,13 @@ class World:
             self.stats["disks gone back"] += 1
             for other in self.nodes.values():
                 self._kill(other, rnd.randint(20, 600))
+            if rnd.random() < 0.5:
+                node.saved, back = None, {**node.durable, **node.before}
+            else:
+                node.saved, back = None, node.saved
             for queue_id in node.held_queues():
                 self.rolled[node.name, queue_id] = self.ever_rolled[node.name, queue_id] = None
-            node.durable, node.saved = node.saved, None
+            node.durable, node.before = back, {}
 
     def _rot(self) -> None:
         if not self.faulty:
@@ -365,14 +390,14 @@ class World:
         ring = node.rings[queue_id]
         if ring.unwritten or not self.faulty:
             return
-        for seq in self.random.sample(sorted(ring.live), min(3, len(ring.live))):
+        for seq in self.random.sample(sorted(ring.live), min(3 if len(ring.live) < 80 else 9, len(ring.live))):
             token = ring.live[seq][0]
             if self.committed_tokens[queue_id].get(token) != seq:
                 continue
             chance = self.random.random()
             if len(ring.live) > 40 or chance < 0.4:
                 ring.unwritten.append(("SET", [[seq, seq]]))
-                self.asked_away[queue_id].add(token)
+                self._asked_away(queue_id, token)
                 self.moves[queue_id].pop(token, None)
             elif chance < 0.6:
                 ring.unwritten.append(("REQ", seq, ring.live[seq][2] + 1))
@@ -383,9 +408,15 @@ class World:
                 ring.unwritten.append(("ENQ", ring.allocated, node.owned[queue_id], heir, 0))
                 ring.unwritten.append(("SET", [[seq, seq]]))
                 ring.allocated += 1
-                self.asked_away[queue_id].add(token)
+                self._asked_away(queue_id, token)
                 self.moves[queue_id][token] = heir
         node.turn()
+
+    def _asked_away(self, queue_id: int, token: str) -> None:
+        self.due[queue_id].discard(token)
+        if token not in self.asked_away[queue_id]:
+            self.asked_away[queue_id].add(token)
+            self.leaving[queue_id].add(token)
 
     # -- checks
 
@@ -414,7 +445,7 @@ class World:
             raise Violation(f"{who} of queue {queue_id} lacks committed {sorted(missing)[:4]}")
 
     def _missing(self, ring: Ring, queue_id: int) -> set[str]:
-        return self.committed_tokens[queue_id].keys() - self.asked_away[queue_id] - ring.tokens().keys()
+        return self.due[queue_id] - ring.tokens().keys()
 
     def check_copies(self, why: str) -> None:
         for queue_id, queue in self.control.queues.items():
@@ -432,15 +463,16 @@ class World:
             return
         ring = node.durable[queue_id]
         tokens = ring.tokens()
+        counted = {producer.name: ring.producers.get(producer.name.encode(), 0) for producer in self.producers}
         for producer in self.producers:
-            upto = ring.producers.get(producer.name.encode(), 0)
+            upto = counted[producer.name]
             for token in map(producer.token, range(max(1, upto - 20), upto + 1)):
                 if token not in tokens and token not in self.asked_away[queue_id]:
                     raise Violation(f"I6: {node.name} counts {token} of queue {queue_id} and does not have it")
-            for token in tokens:
-                name, _, number = token.partition(":")
-                if name == producer.name and "/" not in number and int(number) > upto:
-                    raise Violation(f"I7: {node.name} has {token} of queue {queue_id} and does not count it")
+        for token in tokens:
+            name, number = number_of(token)
+            if number > counted[name]:
+                raise Violation(f"I7: {node.name} has {token} of queue {queue_id} and does not count it")
 
     def guard_cut(self, node: Node, queue_id: int, data: bytes) -> None:
         queue = self.control.queues[queue_id]
@@ -452,7 +484,7 @@ class World:
             self.stats["cuts"] += 1
             for seq, slot in node.ring(queue_id).live.items():
                 kept = slot[0] not in self.asked_away[queue_id]
-                if seq >= record[1] and kept and self.committed_tokens[queue_id].get(slot[0]) == seq:
+                if seq >= record[1] and kept and self.committed_as[queue_id].get(slot[0]) == (seq, slot[1]):
                     raise Violation(f"I20: {node.name} cuts committed {slot[0]} at {seq} of queue {queue_id}")
 
     def committed(self, node: Node, queue_id: int) -> None:
@@ -462,21 +494,29 @@ class World:
         tokens = ring.tokens()
         if len(tokens) != len(ring.live):
             raise Violation(f"I7: a publish stands twice in queue {queue_id} at {node.name}")
+        disks = [other.durable[queue_id].live for other in self.nodes.values() if queue_id in other.durable]
         for token, seq in tokens.items():
-            self.committed_at[queue_id].setdefault(token, node.owned[queue_id])
-            if known.setdefault(token, seq) != seq:
+            if token not in known:
+                known[token], self.committed_at[queue_id][token] = seq, node.owned[queue_id]
+                self.committed_as[queue_id][token] = seq, ring.live[seq][1]
+                if token not in self.asked_away[queue_id]:
+                    self.due[queue_id].add(token)
+            elif known[token] != seq:
                 raise Violation(f"I7: {token} of queue {queue_id} was committed as {known[token]}, and as {seq}")
-            copies = sum(
-                other.durable.get(queue_id, Ring()).live.get(seq, [""])[0] == token for other in self.nodes.values()
-            )
+            copies = 0
+            for live in disks:
+                copies += seq in live and live[seq][0] == token
+            if copies < self.control.min_in_sync:
+                copies += self._copies_ended(node, queue_id, seq, token)
             if copies < self.control.min_in_sync:
                 raise Violation(f"I5: {token} of queue {queue_id} is committed with {copies} durable copies")
         epoch = node.owned[queue_id]
         back = sorted(token for token in tokens if self.gone[queue_id].get(token, epoch + 1) <= epoch)
         if back:
             raise Violation(f"I12: {back[:4]} of queue {queue_id} came back at {node.name}")
-        for token in (self.asked_away[queue_id] & known.keys()) - tokens.keys():
-            self.gone[queue_id].setdefault(token, epoch)
+        for token in (self.leaving[queue_id] & known.keys()) - tokens.keys():
+            self.gone[queue_id][token] = epoch
+            self.leaving[queue_id].discard(token)
         for old, heir in self.moves[queue_id].items():
             if old not in tokens and heir not in tokens and heir not in self.asked_away[queue_id]:
                 raise Violation(f"a move of {old} to {heir} in queue {queue_id} was torn: neither is at {node.name}")
@@ -484,6 +524,23 @@ class World:
         for producer in self.producers:
             if producer.queue_id == queue_id and producer.attached == (node, node.incarnation, node.owned[queue_id]):
                 self._confirm(producer, node)
+
+    def copy_ends(self, node: Node, queue_id: int, place: int) -> None:
+        """A damaged copy begins anew: at `place` of the wiring log, as the node applies it."""
+        live = node.durable.get(queue_id, Ring()).live
+        ended = Ended(node.name, queue_id, place, {seq: slot[0] for seq, slot in live.items()})
+        self.ended.append(ended)
+
+    def _copies_ended(self, owner: Node, queue_id: int, seq: int, token: str) -> int:
+        """How many copies of a message an owner counts rightly that are there no more. A disk may fail between its
+        acknowledgement and the commit: of this the owner hears with the wiring, and until then it confirms what was
+        durable on the minimum of disks, as if the disk had failed a moment later."""
+        names = {
+            ended.node
+            for ended in self.ended
+            if ended.queue_id == queue_id and owner.applied <= ended.place and ended.live.get(seq) == token
+        }
+        return sum(self.nodes[name].durable[queue_id].live.get(seq, [""])[0] != token for name in names)
 
     def _confirm(self, producer: Producer, node: Node) -> None:
         """What the owner has committed of this producer is confirmed to it."""
@@ -516,6 +573,13 @@ class World:
             raise Violation(f"end: publishes of {late} were never confirmed")
 
 
+@cache
+def number_of(token: str) -> tuple[str, int]:
+    """Whose message it is and its number; 0 for one that a queue moved."""
+    name, _, number = token.partition(":")
+    return name, 0 if "/" in number else int(number)
+
+
 def without_place(ring: Ring) -> dict[bytes, int]:
     return {name: upto for name, upto in ring.producers.items() if name != PLACE}
 
@@ -525,7 +589,7 @@ def live(seed: int, mutation: str | None = None) -> tuple[Counter[str], str | No
     world = World(seed, mutation)
     try:
         world.run()
-    except (Violation, AssertionError, ReplicationError) as error:
+    except (Violation, AssertionError, ReplicationError, ValueError) as error:
         return world.stats, f"{type(error).__name__} at {world.now} ms: {error}"
     return world.stats, None
 

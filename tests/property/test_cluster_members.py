@@ -88,6 +88,7 @@ def command_of(map_: ClusterMap, step: tuple[int, int, int]) -> c.AnyCommand:
                     epoch=queue.epoch if queue else Epoch(1),
                     heir=NAMES[b % len(NAMES)] if b % 2 else None,
                     damaged=b % 5 == 0,
+                    doubted=b % 7 == 0,
                 )
             return c.TransferOwner(
                 node=owner,

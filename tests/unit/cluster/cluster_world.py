@@ -149,6 +149,12 @@ class ClusterWorld:
         }
         return self.do(c.TransferOwner(queue_id=queue.queue_id, to=NodeId(to), **said))
 
+    def give_up(self, name: str, node: str, heir: str | None = None, **said: Any) -> Any:
+        queue = self.queue(name)
+        fields: dict[str, Any] = {"incarnation": self.member(node).incarnation, "epoch": queue.epoch, **said}
+        to = None if heir is None else NodeId(heir)
+        return self.do(c.GiveUpCopy(node=NodeId(node), queue_id=queue.queue_id, heir=to, **fields))
+
     def force(self, name: str, to: str) -> Any:
         return self.do(c.ForceOwner(queue_id=self.queue(name).queue_id, node=NodeId(to)))
 

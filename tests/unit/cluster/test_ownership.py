@@ -304,6 +304,23 @@ def test_force_owner() -> None:
         world.force("q", "z")
 
 
+def test_an_owner_that_lacks_something_is_out_and_one_that_may_lack_something_is_not() -> None:
+    world = ClusterWorld()
+    for name in ("lacks", "doubted"):
+        world.declare(name)
+    world.fail("b")
+    world.fail("c")
+    world.register("b")
+    assert world.sets("lacks") == world.sets("doubted") == ("a", "a", "c"), "b was dropped when two were enough"
+    with pytest.raises(PreconditionFailed, match="cannot go to 'b', which may lack something itself, or is away"):
+        world.give_up("doubted", "a", "b", doubted=True)
+    world.register("c")
+    world.give_up("lacks", "a", "c")
+    world.give_up("doubted", "a", "c", doubted=True)
+    assert world.sets("lacks") == ("c", "c", "")
+    assert world.sets("doubted") == ("c", "c", "a"), "if c goes, a may own it again"
+
+
 def test_hand_over() -> None:
     world = ClusterWorld("abcd")
     queue = world.declare("q")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from replication import sync
-from replication.backup import Backup
+from replication.backup import WANTS_MAX, Backup
 from replication.messages import (
     Append,
     AppendAck,
@@ -17,6 +17,7 @@ from replication.messages import (
     SyncBucket,
     SyncDone,
     SyncOffer,
+    SyncOver,
     SyncWant,
 )
 from replication.pacing import PAUSE_MAX_MS
@@ -33,6 +34,7 @@ class Host:
     def __init__(self, electable: bool) -> None:
         self.ring = Ring()
         self.electable = electable
+        self.owner = "a"
         self.sent: list[ReplicationMessage] = []
         self.backup = Backup(self, "b", Records(), ROUND_BYTES)
         self.backup.linked("a")
@@ -45,7 +47,7 @@ class Host:
         self.sent.append(head)
 
     def queue(self, queue_id: int) -> Replica:
-        return Replica("a", 3, self.ring, self.electable)
+        return Replica(self.owner, 3, self.ring, self.electable)
 
     def spare(self, queue_id: int) -> bool:
         return not self.needed
@@ -87,7 +89,7 @@ class Host:
         self.backup.folded(self._group)
 
     def hear(self, head: ReplicationMessage, *records: Record) -> None:
-        self.backup.received("a", head, memoryview(pack(*records)), self.now_ms)
+        self.backup.received(self.owner, head, memoryview(pack(*records)), self.now_ms)
 
     def append(self, group: int, *records: Record) -> None:
         self.hear(Append(group, ((1, 3, len(pack(*records))),)), *records)
@@ -131,6 +133,25 @@ def test_a_copy_that_begins_anew_knows_of_producers_what_its_owner_does(
         host.group()
     assert isinstance(host.sent[-1], SyncDone)
     assert {name: upto for name, upto in host.ring.producers.items() if upto} == {b"p": 5}
+
+
+def test_a_sync_that_ended_at_its_owner_leaves_the_turn_to_others() -> None:
+    """Seed 6073 of the replication world: an owner had begun a copy anew, and offered it another large queue first; the
+    copy waited for four buckets of the sync that was over, and asked for none of the other."""
+    host = Host(electable=False)
+    host.hear(SyncOffer(1, 3, 7, 9 * sync.BUCKET_SEQS, 0, ((3, 1),), (), tuple((bucket, 1) for bucket in range(9))))
+    host.group()
+    assert [head.queue_id for head in host.sent if isinstance(head, SyncWant)] == [1] * WANTS_MAX
+    host.hear(SyncOffer(2, 3, 8, sync.BUCKET_SEQS, 0, ((3, 1),), (), ((0, 1),)))
+    host.group()
+    assert [head.queue_id for head in host.sent if isinstance(head, SyncWant)] == [1] * WANTS_MAX, "all are under way"
+    host.hear(SyncOver(1, 3, 6))
+    assert host.sent[-1].queue_id == 1, "that was another sync"  # type: ignore[attr-defined]
+    host.hear(SyncOver(1, 3, 7))
+    assert host.sent[-1] == SyncWant(2, 3, 8, 0, ())
+    host.append(1, ("ENQ", 1, 3, "p:1", 0))
+    host.group()
+    assert AppendAck(1, ((1, 3),)) in host.sent, "the queue does not follow before its next offer"
 
 
 @pytest.mark.parametrize("electable", [False, True])
@@ -235,6 +256,20 @@ def test_a_sync_that_its_queue_waits_for_is_not_paced(electable: bool) -> None:
 def test_small_buckets_share_a_round() -> None:
     """Else thousands of queues with a message each would take a group commit and a pause for every one."""
     assert Owner(spare_host(), text="p", group_ms=20).until_in_sync(10_000) < 6 * (20 + 20)
+
+
+def test_a_bucket_of_a_sync_that_was_left_does_not_hold_up_the_round_for_ever() -> None:
+    """Seed 20216 of the replication world: the queue went to another owner when a bucket was written and not durable,
+    and while publishes went on no other sync came to its end."""
+    host = spare_host()
+    owner = Owner(host, group_ms=1000)
+    for _ in range(3):
+        owner.millisecond()
+    host.hear(SyncOver(1, 3, 7))
+    host.group()
+    host.backup.linked("c")
+    host.owner = "c"
+    Owner(host).until_in_sync(host.now_ms + (BUCKETS + 2) * (2 + PAUSE_MAX_MS + 2))
 
 
 def test_what_goes_with_a_link_opens_the_round_for_other_links() -> None:

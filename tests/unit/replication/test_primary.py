@@ -14,8 +14,9 @@ from cluster.ids import Incarnation, NodeId
 from cluster.raft.raft_log import COMMAND_BYTES_MAX
 from replication import offers
 from replication.errors import BadMessage
-from replication.messages import AHEAD, Append, AppendAck, SyncDone, SyncOffer, SyncRefused
+from replication.messages import AHEAD, LATER, Append, AppendAck, SyncDone, SyncOffer, SyncOver, SyncRefused, SyncWant
 from replication.primary import Primary
+from replication.refusals import DOUBT_MS
 from tests.property.replication_parts import Ring
 
 NOTHING = memoryview(b"")
@@ -233,6 +234,80 @@ def test_refused_parts_do_not_count_and_are_synced_again(host: Host) -> None:
     ((_, offer),) = [entry for entry in host.take(SyncOffer) if entry[0] == "b"]
     primary.received("b", SyncDone(1, 3, offer.sync), NOTHING, 13)
     assert ("committed", 1, 1) in host.heard
+
+
+def test_who_asks_for_a_bucket_of_a_sync_that_ended_is_told_so(host: Host) -> None:
+    primary = owner(host, synced="b")
+    old, new = 2, 3
+    primary.members_changed({"a": (1, True), "b": (1, True), "c": (6, True)}, 5)
+    assert [(peer, offer.sync) for peer, offer in host.take(SyncOffer)] == [("c", new)], "c lives another life"
+    primary.received("c", SyncWant(1, 3, old, 0, ()), NOTHING, 6)
+    assert host.take(SyncOver) == [("c", SyncOver(1, 3, old))]
+    primary.received("c", SyncWant(1, 3, new, 0, ()), NOTHING, 6)
+    primary.received("c", SyncDone(1, 3, old), NOTHING, 6)
+    assert not host.take(SyncOver), "the one is under way, and who is done waits for nothing"
+
+
+def doubting(host: Host, **fields: Any) -> Primary:
+    """Owns queue 1 alone, from its disk, and c, which may not own it, has a group more."""
+    primary = Primary(host, "a")  # type: ignore[arg-type]
+    primary.members_changed({"a": (1, True), "b": (1, "b" in fields.pop("up", "b")), "c": (5, True)}, 0)
+    for peer in "bc":
+        primary.linked(peer, 0)
+    alone = {"in_sync": ("a",), "eligible": ("b",), **fields}
+    primary.take_over(entity(**alone), Ring(), 2, 0, unproven=True)
+    later(host, primary, "c", 1)
+    return primary
+
+
+def later(host: Host, primary: Primary, node: str, now_ms: int) -> None:
+    """It has a group more than its newest offer."""
+    offer = [offer for peer, offer in host.take(SyncOffer) if peer == node][-1]
+    assert offer.unproven
+    primary.received(node, SyncRefused(1, 3, offer.sync, "more", LATER), NOTHING, now_ms)
+
+
+def test_a_copy_that_has_more_and_may_not_own_the_queue_waits_for_one_that_may(host: Host) -> None:
+    """Seed 20293 of the replication world: the owner's disk had lost a group, and what a copy had of it was cut, which
+    joined then, while the copies that had it and might own the queue were away."""
+    primary = doubting(host, up="")
+    assert [event[1:] for event in host.heard if event[0] == "replication_event"] == [("in_doubt", 1, "c", "more")]
+    primary.tick(1002)
+    later(host, primary, "c", 1003)
+    assert not host.changes
+    primary.members_changed({"a": (1, True), "b": (2, True), "c": (5, True)}, 1100)
+    ((_, offer),) = host.take(SyncOffer)
+    primary.received("b", SyncDone(1, 3, offer.sync), NOTHING, 1110)
+    primary.tick(1120)
+    assert [change.in_sync for change in host.changes] == [("a", "b")], "b has no more: no disk went back"
+    primary.tick(2100)
+    ((peer, offer),) = host.take(SyncOffer)
+    primary.received("c", SyncRefused(1, 3, offer.sync, "more", LATER), NOTHING, 2101)
+    ((peer, offer),) = host.take(SyncOffer)
+    assert (peer, offer.unproven) == ("c", False), "its group was never committed"
+
+
+def test_the_copy_that_has_more_and_may_own_the_queue_leads_also_from_the_eligible_set(host: Host) -> None:
+    primary = doubting(host, in_sync=("a",), eligible=("c",))
+    ((_, queue_id, epoch, to, lacks, _),) = [event for event in host.heard if event[0] == "yield_to"]
+    assert (queue_id, epoch, to, lacks) == (1, 3, "c", False)
+    primary.tick(100)
+    assert not host.changes, "until that is decided nobody joins"
+
+
+@pytest.mark.parametrize("others", [(), ("b",)])
+def test_who_stays_away_does_not_keep_a_queue_in_doubt_for_ever(host: Host, others: tuple[str, ...]) -> None:
+    primary = doubting(host, eligible=others, up="")
+    now_ms = 1
+    while others and now_ms < DOUBT_MS:
+        now_ms += 1001
+        primary.tick(now_ms)
+        later(host, primary, "c", now_ms)
+    ((peer, offer),) = host.take(SyncOffer)
+    assert (peer, offer.unproven) == ("c", False)
+    primary.received("c", SyncDone(1, 3, offer.sync), NOTHING, now_ms)
+    primary.tick(now_ms + 100)
+    assert [change.in_sync for change in host.changes] == [("a", "c")]
 
 
 def test_a_refused_offer_comes_again_a_second_later(host: Host) -> None:
