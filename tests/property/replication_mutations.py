@@ -10,7 +10,7 @@ import msgspec
 from replication.backup import Backup
 from replication.copies import Owned, State
 from replication.following import Following, Link
-from replication.messages import OTHER, AppendAck, SyncOffer, SyncRefused
+from replication.messages import LATER, OTHER, AppendAck, SyncOffer, SyncRefused
 from replication.primary import Primary
 from replication.replica import Replica
 from replication.store import ReplicaStore
@@ -125,6 +125,15 @@ class CutsBelowTheCommitted(Backup):
 
     def _judge(self, offer: SyncOffer, replica: Replica, store: ReplicaStore) -> tuple[int, str]:
         return OTHER, ""
+
+
+@backup_bug
+class DoubtsAreMembers(Backup):
+    """Only who may own the queue says that it has a group more than an owner that knows its copy from its disk."""
+
+    def _judge(self, offer: SyncOffer, replica: Replica, store: ReplicaStore) -> tuple[int, str]:
+        ground, why = super()._judge(offer, replica, store)
+        return (OTHER, "") if ground == LATER and not replica.electable else (ground, why)
 
 
 # -- the owner's

@@ -37,9 +37,10 @@ class Node:
         self.durable: dict[int, Ring] = {}
         self.disk_ms = (1, 4)
         self.saved: dict[int, Ring] | None = None
-        """The disk as it was at some moment."""
+        """The disk as it was at some moment, as to the queues that counted on it then: in the middle of a sync a place
+        says nothing."""
         self.before: dict[int, Ring] = {}
-        """And without its newest group: the queues of that."""
+        """The same without its newest group: the queues of that."""
 
     # -- life
 
@@ -241,8 +242,9 @@ class Node:
 
     def _harden(self, group: Sequence[tuple[int, bytes, Any]]) -> None:
         if self.world.past is not None:
-            queues = {queue_id for queue_id, _, _ in group}
-            self.before = {queue_id: self.durable.get(queue_id, Ring()).copy() for queue_id in queues}
+            counted = self.held_queues()
+            written = sorted({queue_id for queue_id, _, _ in group if queue_id in self.durable})
+            self.before = {queue_id: self.durable[queue_id].copy() for queue_id in written if queue_id in counted}
         for queue_id, data, _ in group:  # adopted epochs are not on the disk: the records must teach them
             self.durable.setdefault(queue_id, Ring()).fold(data)
         for queue_id, _, _ in group:
@@ -301,9 +303,20 @@ class Node:
         def order() -> None:
             taken = self.world.control.give_up(self.name, incarnation, queue_id, epoch, to, lacks)
             self.world.stats["given up"] += taken
-            self.world.answer(self, incarnation, lambda: done(taken))
+            self.world.answer(self, incarnation, lambda: answered(taken))
 
-        self.world.to_control(self, order)
+        def answered(taken: bool) -> None:
+            if not decided:
+                decided.append(taken)
+                done(taken)
+
+        def ask() -> None:  # what the link to the wiring log lost is asked again
+            if self.up and self.incarnation == incarnation and not decided and self.owned.get(queue_id) == epoch:
+                self.world.to_control(self, order)
+                self.world.events.after(500, ask)
+
+        decided: list[bool] = []
+        ask()
 
     def committed(self, queue_id: int, group: int) -> None:
         self.world.committed(self, queue_id)

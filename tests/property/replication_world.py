@@ -104,6 +104,8 @@ class World:
         self.gone: dict[int, dict[str, int]] = {q: {} for q in self.control.queues}
         """What was acknowledged and committed, and at which epoch: an owner of an earlier one may not know."""
         self.ended: list[Ended] = []
+        self.places = dict.fromkeys(self.control.queues, 0)
+        """Of the newest group that is committed."""
         self.moves: dict[int, dict[str, str]] = {q: {} for q in self.control.queues}
         self.seen = dict.fromkeys(self.names, 0)
         self.dead_since = dict.fromkeys(self.names, 0)
@@ -296,18 +298,17 @@ class World:
         if not node.up or node.flying is not None:
             return
         if node.saved is None:
-            node.saved = {queue_id: ring.copy() for queue_id, ring in node.durable.items()}
+            counted = [queue_id for queue_id in node.held_queues() if queue_id in node.durable]
+            node.saved = {queue_id: node.durable[queue_id].copy() for queue_id in counted}
         elif whole and not self.rolled and node.held_queues() and rnd.random() < 0.5:
             self.stats["disks gone back"] += 1
             for other in self.nodes.values():
                 self._kill(other, rnd.randint(20, 600))
-            if rnd.random() < 0.5:
-                node.saved, back = None, {**node.durable, **node.before}
-            else:
-                node.saved, back = None, node.saved
-            for queue_id in node.held_queues():
-                self.rolled[node.name, queue_id] = self.ever_rolled[node.name, queue_id] = None
-            node.durable, node.before = back, {}
+            back = node.before if rnd.random() < 0.5 else node.saved
+            for queue_id in back:
+                if queue_id in node.held_queues():
+                    self.rolled[node.name, queue_id] = self.ever_rolled[node.name, queue_id] = None
+            node.durable, node.saved, node.before = {**node.durable, **back}, None, {}
 
     def _rot(self) -> None:
         if not self.faulty:
@@ -451,7 +452,8 @@ class World:
         for queue_id, queue in self.control.queues.items():
             for name in (*queue.in_sync, *queue.eligible):
                 ring = self.nodes[name].durable.get(queue_id, Ring())
-                if (name, queue_id) in self.rolled and self._missing(ring, queue_id):
+                behind = place_of(ring.producers) < self.places[queue_id]
+                if (name, queue_id) in self.rolled and (behind or self._missing(ring, queue_id)):
                     continue
                 self.rolled.pop((name, queue_id), None)
                 self._complete(ring, queue_id, f"I3: after {why} the disk of {name}")
@@ -494,6 +496,7 @@ class World:
         tokens = ring.tokens()
         if len(tokens) != len(ring.live):
             raise Violation(f"I7: a publish stands twice in queue {queue_id} at {node.name}")
+        epoch = node.owned[queue_id]
         disks = [other.durable[queue_id].live for other in self.nodes.values() if queue_id in other.durable]
         for token, seq in tokens.items():
             if token not in known:
@@ -506,11 +509,12 @@ class World:
             copies = 0
             for live in disks:
                 copies += seq in live and live[seq][0] == token
+            if self.gone[queue_id].get(token, 0) > epoch:
+                continue  # a late owner's, and its successor has committed an acknowledgement
             if copies < self.control.min_in_sync:
                 copies += self._copies_ended(node, queue_id, seq, token)
             if copies < self.control.min_in_sync:
                 raise Violation(f"I5: {token} of queue {queue_id} is committed with {copies} durable copies")
-        epoch = node.owned[queue_id]
         back = sorted(token for token in tokens if self.gone[queue_id].get(token, epoch + 1) <= epoch)
         if back:
             raise Violation(f"I12: {back[:4]} of queue {queue_id} came back at {node.name}")
@@ -520,6 +524,7 @@ class World:
         for old, heir in self.moves[queue_id].items():
             if old not in tokens and heir not in tokens and heir not in self.asked_away[queue_id]:
                 raise Violation(f"a move of {old} to {heir} in queue {queue_id} was torn: neither is at {node.name}")
+        self.places[queue_id] = max(self.places[queue_id], place_of(ring.producers))
         self.check_copies("a commit")
         for producer in self.producers:
             if producer.queue_id == queue_id and producer.attached == (node, node.incarnation, node.owned[queue_id]):
