@@ -211,8 +211,11 @@ def served(authority: Path, http: bool = True) -> dict[str, str]:
 
 
 def listeners(said: str) -> dict[str, str]:
-    """What a node prints when it starts: HOST:PORT by protocol."""
-    return dict(line.split()[:2] for line in said.splitlines() if " " in line)  # type: ignore[misc]
+    """What a node prints when it starts: HOST:PORT by protocol. With a JSON log it is a line of that."""
+    lines = said.splitlines()
+    if said.startswith("{"):
+        lines = next((at for line in lines if (at := json.loads(line).get("at"))), [])
+    return dict(line.split()[:2] for line in lines if " " in line)  # type: ignore[misc]
 
 
 class Clusterbroker(Target):
