@@ -67,6 +67,7 @@ CLOCK_FAULTS: Final = (Kind.WRONG_CLOCK, Kind.STAND_STILL)
 HOURS_BEHIND: Final = (1, 24, 31 * 24, 366 * 24)
 """A clock that is ahead would date messages with a TTL so late that a round's end would wait for them for as long."""
 FLIPS_MAX: Final = 3
+STOPPED_S: Final = 30.0
 STORM_PAUSE_S: Final = (0.05, 0.8)
 
 
@@ -290,10 +291,16 @@ class Nemesis:
                 await asyncio.sleep(step.lasts_s)
 
     async def _stand_still(self, step: Step, node: str) -> None:
-        """As a virtual machine that its hypervisor pauses."""
-        began_s = time.monotonic()
+        """As a virtual machine that its hypervisor pauses. What the process still did behind the signal is not taken
+        back: no clock goes back."""
         self.cluster.signal(node, signal.SIGSTOP)
         self._frozen.append(node)
+        end_s = time.monotonic() + STOPPED_S
+        while not stands(self.cluster.pid(node)):
+            if time.monotonic() > end_s:
+                raise TrialError(f"node {node} was not stopped within {STOPPED_S:g} s of SIGSTOP")
+            await asyncio.sleep(0.001)
+        began_s = time.monotonic()
         await asyncio.sleep(step.lasts_s)
         self.cluster.clocks[node].stood(time.monotonic() - began_s)
         self._thaw()
@@ -337,6 +344,15 @@ class Nemesis:
         ended = [name for name in self.cluster.names if self.cluster.pid(name) is None]
         if ended:
             raise TrialError(f"ended by themselves: {', '.join(ended)}")
+
+
+def stands(pid: int | None) -> bool:
+    """Whether all threads of a process are stopped (Linux), or it is gone."""
+    try:
+        states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return set(states) <= {"T", "t"}
 
 
 def fill(directory: Path) -> None:

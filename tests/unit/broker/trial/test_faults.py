@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+import signal
+import sys
+import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +20,10 @@ from broker.trial.faults import (
     Kind,
     directions,
     plan,
+    stands,
 )
 from broker.trial.nodes import owner_of
+from tests.support import processes
 from tests.unit.broker.trial.lines import began
 
 ALL = PROCESS_FAULTS + DIRECTORY_FAULTS + CLOCK_FAULTS + NETWORK_FAULTS + (Kind.FULL_DISK,)
@@ -58,3 +64,19 @@ def test_a_pair_is_cut_both_ways() -> None:
 def test_the_owner_is_who_began_the_highest_epoch() -> None:
     assert owner_of("q", [began("a", 1), began("c", 3), began("b", 2)]) == "c"
     assert owner_of("other", [began("a", 1)]) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_process_stands_when_its_threads_do() -> None:
+    with processes.popen(
+        [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"], stdout=-1
+    ) as one:
+        assert one.stdout is not None
+        one.stdout.readline()
+        assert not stands(one.pid)
+        one.send_signal(signal.SIGSTOP)
+        end_s = time.monotonic() + 60
+        while not stands(one.pid):
+            assert time.monotonic() < end_s
+        one.kill()
+    assert stands(one.pid), "nobody is there any more"
