@@ -4,7 +4,8 @@ LMDB trusts its pages. One that a disk has lost (it is as it was some commits ag
 signal, at a read or at the next write. A start that follows an end without order therefore lets another process read
 all of them first, and try a write, which is not committed; what kills that one is damage, told like any other.
 
-It costs a quarter of what a start costs anyway, and nothing at all after an end in order.
+It costs a quarter of what a start costs anyway, and nothing at all after an end in order. What a disk has lost since
+then ends the first start with the signal, and the next one tells it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 The disk id says that this is the same disk as before: a node that comes back with another one has lost its messages,
 and the cluster must know that before it counts on them. The cluster id keeps a disk of one cluster out of another; it
 is empty, as the name is, while the node is alone. `starts` and `parts` are written at each start: binding.py says what
-they mean. `stopped`: the last start ended in order, and all that it wrote is in the journal's index.
+they mean. `stopped`: the last start ended in order, all that it wrote is in the journal's index, and no start was
+tried since.
 
 Format 1 had neither starts nor parts; a node that was alone had no identity, and the number was in DIR/starts.
 

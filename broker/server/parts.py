@@ -113,6 +113,11 @@ class Parts:
         identities.keep(self.directory, self.identity)
         (self.directory / identities.STARTS).unlink(missing_ok=True)
 
+    def begins(self) -> None:
+        """This start may end at any line from here on. Raises OSError."""
+        self.identity = replace(self.identity, stopped=False)
+        identities.keep(self.directory, self.identity)
+
     def stopped(self) -> None:
         """The start ended in order. Raises OSError."""
         if self.identity.starts == self.number:

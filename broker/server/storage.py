@@ -142,8 +142,13 @@ class Storage:
         parts.check(JOURNAL, Found(True, journal.index.stamp))
 
     def _look(self, *environments: Path) -> None:
-        """Behind an end that was not in order. Raises DamagedDirectory, DamagedJournal, OSError."""
-        if self.parts.identity.stopped or (deadly := look(environments)) is None:
+        """Behind an end that was not in order, or a start that came to no end: what kills this one is told by the next.
+        Raises DamagedDirectory, DamagedJournal, OSError."""
+        if self.parts.identity.stopped:
+            with contextlib.suppress(OSError):
+                self.parts.begins()
+                return
+        if (deadly := look(environments)) is None:
             return
         if deadly.path.name == WIRING:
             raise DamagedDirectory(f"{deadly.path}: {deadly.what}. {WHAT_TO_DO}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -55,6 +56,19 @@ def stopped(node: NodeProcess) -> NodeProcess:
     publish(node.url, "q", 10)
     assert node.stop() == 0
     return node
+
+
+def test_an_index_that_was_cut_short_behind_an_end_in_order_is_told_by_the_second_start(stopped: NodeProcess) -> None:
+    """A copy of the directory that did not fit, or a disk that forgets what it has taken. Before, the end in order was
+    believed for ever: each start ended with SIGBUS and no line, and a member was never rebuilt."""
+    data = stopped.data_dir / "journal" / "index" / "data.mdb"
+    os.truncate(data, 8192)
+    for _ in range(2):
+        stopped.launch()
+        if stopped.wait() == 70:
+            break
+    line = stopped.log.strip().splitlines()[-1]
+    assert "LMDB ended the process that looked at it (SIGBUS)" in line
 
 
 @pytest.mark.parametrize(
