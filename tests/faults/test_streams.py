@@ -87,13 +87,18 @@ class Writer(threading.Thread):
 def read(nodes: Nodes, stream: str, node: str, first: int | str = "first") -> dict[int, int]:
     """Offset -> number of all that a node shows of the stream."""
     found: dict[int, int] = {}
+    silent = 0
     with nodes.connected(node) as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=200)
         words = {"x-stream-offset": first}
-        for method, properties, body in channel.consume(stream, arguments=words, inactivity_timeout=1.5):
+        for method, properties, body in channel.consume(stream, arguments=words, inactivity_timeout=1.0):
             if method is None:
-                break
+                silent += 1
+                if silent == (2 if found else 60):
+                    break
+                continue
+            silent = 0
             assert not method.redelivered
             found[properties.headers["x-stream-offset"]] = int(body.split()[0])
             channel.basic_ack(method.delivery_tag)
