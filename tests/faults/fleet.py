@@ -73,13 +73,13 @@ class Fleet:
         await all_ready([self.node(name) for name in names])
 
     async def refused(self, name: str) -> str:
-        """Why a node ended by itself, as its last line says, which it must with exit code 1. Each line is JSON."""
+        """The last line of a node that ends by itself, as a console has it; its exit code must be 1. All are JSON."""
         node = self.node(name)
         assert node.process is not None
         code = await asyncio.to_thread(node.process.wait, PATIENCE_S)
         said = [json.loads(line) for line in node.log.read_text().splitlines()]
         assert (code, said[-1]["event"], said[-1]["code"]) == (1, "node.ended", 1), (code, said[-1])
-        return str(said[-1]["why"])
+        return f"clusterbroker: {said[-1]['why']}"
 
     async def stop(self, name: str) -> int:
         """SIGTERM; the exit code."""
