@@ -193,6 +193,7 @@ class SetVhostLimits(Command, frozen=True, kw_only=True, tag="set_vhost_limits")
     bindings_max: int | None = None
     only: tuple[str, ...] = ()
     """See cluster/command.py."""
+    exchange_bindings_max: int | None = None
 
 
 class ClearVhostLimits(Command, frozen=True, kw_only=True, tag="clear_vhost_limits"):

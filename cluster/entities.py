@@ -180,6 +180,8 @@ class VhostLimits(msgspec.Struct, frozen=True, array_like=True):
     connections_max: int | None = None
     bindings_max: int | None = None
     """None: BINDINGS_MAX, for each binding is in the memory of all members, and costs whoever publishes there."""
+    exchange_bindings_max: int | None = None
+    """Of each exchange; None: only the vhost's."""
 
 
 BINDINGS_MAX: Final = 100_000

@@ -465,7 +465,10 @@ class ClusterMap(Importing):
 
     def _set_vhost_limits(self, command: c.SetVhostLimits, log: list[Change]) -> None:
         topology = self._topology(command)
-        limits = VhostLimits(command.vhost, command.queues_max, command.connections_max, command.bindings_max)
+        limits = VhostLimits(
+            command.vhost, command.queues_max, command.connections_max, command.bindings_max,
+            command.exchange_bindings_max,
+        )  # fmt: skip
         if command.only:
             limits = in_part(topology.limits or VhostLimits(command.vhost), limits, command.only)
             if limits == VhostLimits(command.vhost) and topology.limits is None:

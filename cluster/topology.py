@@ -247,10 +247,18 @@ class Topology:
         most = self.limits.bindings_max if self.limits is not None else None
         if most is None:
             most = BINDINGS_MAX
-        if not self.expected.in_turn and 0 <= most <= len(self.bindings):
-            vhost = self.vhost.name
+        each = self.limits.exchange_bindings_max if self.limits is not None else None
+        if self.expected.in_turn:
+            return
+        vhost = self.vhost.name
+        if 0 <= most <= len(self.bindings):
             raise LimitReached(
                 f"cannot bind to exchange '{source}': binding limit in vhost '{vhost}' ({most}) is reached"
+            )
+        if each is not None and 0 <= each <= self.bindings.count_from(source):
+            raise LimitReached(
+                f"cannot bind to exchange '{source}': binding limit of an exchange in vhost '{vhost}' ({each}) is "
+                "reached"
             )
 
     def bind(self, command: Bind, changes: list[Change]) -> Binding:

@@ -28,7 +28,9 @@ VHOSTS = Table(
     )
 )
 LIMITS = Table((Column("vhost"), Column("limits", "value")), name="vhost")
-Limit = Annotated[Literal["max-queues", "max-connections", "max-bindings"], typer.Argument()]
+Limit = Annotated[
+    Literal["max-queues", "max-connections", "max-bindings", "max-bindings-per-exchange"], typer.Argument()
+]
 
 
 @listing(app, "list", VHOSTS)

@@ -37,7 +37,8 @@ _EXPORTS: Final = ("/api/definitions", "/api/definitions/{vhost}")
 _SINGLE_MAX: Final = 20
 _TOLD: Final = (
     "name", "user", "vhost", "exchange", "component", "tags", "limits", "configure", "write", "read", "pattern",
-    "definition", "apply_to", "priority", "queues_max", "connections_max", "bindings_max", "tracing", "only",
+    "definition", "apply_to", "priority", "queues_max", "connections_max", "bindings_max",
+    "exchange_bindings_max", "tracing", "only",
 )  # fmt: skip
 
 

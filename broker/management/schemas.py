@@ -127,8 +127,11 @@ _PATTERN: Final = text("A regular expression (RE2)", format="regex")
 _LIMIT: Final = integer(-INTEGER_MAX, INTEGER_MAX)
 _USER_LIMITS: Final = table({"max-connections": _LIMIT, "max-channels": _LIMIT}, additionalProperties=False)
 _VHOST_LIMITS: Final = table(
-    {"max-connections": _LIMIT, "max-queues": _LIMIT, "max-bindings": _LIMIT}, additionalProperties=False
-)
+    {
+        "max-connections": _LIMIT, "max-queues": _LIMIT, "max-bindings": _LIMIT, "max-bindings-per-exchange": _LIMIT,
+    },
+    additionalProperties=False,
+)  # fmt: skip
 
 VHOST: Final = table(
     {
@@ -353,7 +356,9 @@ _QUERIES: Final[dict[Place, dict[str, Schema]]] = {
     ("DELETE", "/api/nodes/{name}"): {"accept-loss": _TRUE},
 }
 _PATHS: Final[dict[str, dict[str, Schema]]] = {
-    "/api/vhost-limits/{vhost}/{name}": {"name": one_of("max-connections", "max-queues", "max-bindings")},
+    "/api/vhost-limits/{vhost}/{name}": {
+        "name": one_of("max-connections", "max-queues", "max-bindings", "max-bindings-per-exchange"),
+    },
     "/api/user-limits/{user}/{name}": {"name": one_of("max-connections", "max-channels")},
     "/api/health/checks/port-listener/{port}": {"port": integer(0, 65535)},
     "/api/health/checks/certificate-expiration/{within}/{unit}": {

@@ -201,7 +201,10 @@ async def _permission_topic(operator: Operator, asked: Facts) -> Facts:
 
 async def _vhost_limit(operator: Operator, asked: Facts) -> Facts:
     name, value = _text(asked, "vhost"), asked.get("value")
-    fields = {"max-queues": "queues_max", "max-connections": "connections_max", "max-bindings": "bindings_max"}
+    fields = {
+        "max-queues": "queues_max", "max-connections": "connections_max", "max-bindings": "bindings_max",
+        "max-bindings-per-exchange": "exchange_bindings_max",
+    }  # fmt: skip
     field = fields.get(_text(asked, "limit"))
     if field is None or not isinstance(value, int):
         raise Refused(f"'limit' is one of {', '.join(fields)}, and 'value' a number (negative: no limit)")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp import methods
@@ -51,6 +52,8 @@ PRODUCER_BYTES_MAX: Final = 255
 NUMBER_MAX: Final = 2**62
 """Of x-seq."""
 Named = tuple[bytes, int]
+TARGETS_AT_ONCE: Final = 5_000
+"""Queues that get a message in one turn; their own turns and the group that they write take as long again."""
 LOOKED_INTO: Final = HAS_HEADERS | HAS_USER_ID | HAS_REPLY_TO
 
 
@@ -83,11 +86,13 @@ def publish(channel: Channel, event: Published) -> None:
         for place, message in enumerate(event.messages, 1):
             own, own_route, named = _one(channel, event, message)
             _stage_or_send(channel, own_route, (own,), event.mandatory, named)
-            if labour.done > until and place < len(event.messages):
+            if (labour.done > until or channel.is_parked) and place < len(event.messages):
                 divide(channel.connection, event, place)
                 return
     else:
-        if len(event.messages) * len(route.targets) > DELIVERIES_AT_ONCE and len(event.messages) > 1:
+        if len(route.targets) > TARGETS_AT_ONCE and len(event.messages) > 1:
+            divide(channel.connection, event, 1)
+        elif len(event.messages) * len(route.targets) > DELIVERIES_AT_ONCE and len(event.messages) > 1:
             divide(channel.connection, event, max(1, DELIVERIES_AT_ONCE // len(route.targets)))
         _stage_or_send(channel, route, event.messages, event.mandatory)
 
@@ -273,14 +278,47 @@ def send(
     ticket: Ticket | None,
     named: Named | None = None,
 ) -> None:
-    """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered."""
-    node = channel.connection.node
-    node.labour.done += DELIVERY_STEPS * len(messages) * len(route.targets)
+    """Puts the messages into the queues of the route. `ticket` is passed when the last of them has answered. More than
+    TARGETS_AT_ONCE get it by and by, and the channel is parked until the last of them has it."""
     messages = depart(channel, route, messages, mandatory, ticket)
     if ticket is not None:
         ticket.counts = route.counts
+    if len(route.targets) <= TARGETS_AT_ONCE:
+        _deliver(channel, route, route.targets, messages, ticket, named)
+        if ticket is not None:
+            ticket.pass_()
+        return
+    targets = iter(route.targets)
+
+    @channel.answers
+    def go_on() -> None:
+        part = tuple(islice(targets, TARGETS_AT_ONCE))
+        _deliver(channel, route, part, messages, ticket, named)
+        if len(part) == TARGETS_AT_ONCE:
+            channel.connection.node.soon(go_on)
+            return
+        if ticket is not None:
+            ticket.pass_()
+        if channel.awaits():
+            channel.resume()
+
+    channel.park()
+    go_on()
+
+
+def _deliver(
+    channel: Channel,
+    route: Route[QueueFace],
+    targets: Sequence[QueueFace],
+    messages: Sequence[Message],
+    ticket: Ticket | None,
+    named: Named | None,
+) -> None:
+    """To these of the route's queues."""
+    node = channel.connection.node
+    node.labour.done += DELIVERY_STEPS * len(messages) * len(targets)
     journaled = 0
-    for queue in route.targets:
+    for queue in targets:
         if queue.deleted:
             continue
         if named is not None:
@@ -299,8 +337,6 @@ def send(
         journaled += queue.ring.journaled
     if journaled:
         node.published(journaled * len(messages) * messages[0].size)
-    if ticket is not None:
-        ticket.pass_()
 
 
 def depart(

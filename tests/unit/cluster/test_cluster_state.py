@@ -409,6 +409,13 @@ def test_binding_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     bind("a")
     world.do(c.SetVhostLimits(vhost="/", bindings_max=-1))
     bind("b")
+    world.do(c.SetVhostLimits(vhost="/", exchange_bindings_max=2, only=("exchange_bindings_max",)))
+    assert world.map.vhost_limits("/").bindings_max == -1
+    with pytest.raises(LimitReached, match=r"binding limit of an exchange in vhost '/' \(2\) is reached"):
+        bind("c")
+    bind("b")
+    world.do(c.Bind(vhost="/", source="amq.direct", destination="q", destination_kind="queue", routing_key="c"))
+    world.do(c.Unbind(vhost="/", source="amq.direct", destination="q", destination_kind="queue", routing_key="c"))
     world.do(c.ClearVhostLimits(vhost="/"))
     monkeypatch.setattr("cluster.topology.BINDINGS_MAX", 3)
     bind("c")

@@ -14,6 +14,7 @@ const LIMITS: [string, string][] = [
   ["max-queues", "max-queues: queues in it"],
   ["max-connections", "max-connections: connections to it"],
   ["max-bindings", "max-bindings: bindings in it"],
+  ["max-bindings-per-exchange", "max-bindings-per-exchange: bindings of one exchange"],
 ];
 
 export function Vhosts({ me }: { me: Me }) {

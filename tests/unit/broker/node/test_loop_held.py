@@ -456,6 +456,24 @@ def rows_whose_routes_cost_much(world: World, client: Client) -> Callable[[], ob
     return committed
 
 
+def one_message_to_very_many_queues(world: World, client: Client) -> Callable[[], object]:
+    """Nearly as many as a route may have: to more than 49,900 a publish is refused."""
+    count = 40_000
+    client.say(m.ExchangeDeclare(exchange="f", type="fanout"))
+    declared = (c.DeclareQueue(vhost="/", name=f"q{number}", durable=True) for number in range(count))
+    for start in range(0, count, 10_000):
+        wired(world, *itertools.islice(declared, 10_000))
+        wired(world, *(bound("f", f"q{number}", "") for number in range(start, min(count, start + 10_000))))
+    content = client.content("f", "", b"x")
+
+    def event() -> None:
+        client.raw(content)
+        world.turn()
+        assert world.queue(f"q{count - 1}").ring.ready == 1
+
+    return event
+
+
 SHAPES: list[Shape] = [
     a_key_of_many_words, behind_a_declaration, headers_that_all_bindings_ask_for,
     a_ring_that_is_bound_and_asked_by_turns, a_chain_of_dead_letters, letters_as_large_as_they_may_be,
@@ -469,7 +487,7 @@ IN_TURNS: list[Shape] = [
     what_many_channels_hold_returns, a_transaction_to_many_queues, a_transaction_of_numbered_messages,
     a_queue_with_very_many_bindings_is_deleted, an_exclusive_queue_with_long_bindings_goes,
     the_last_binding_of_an_exchange_takes_many, a_transaction_that_buries_very_much,
-    very_many_acknowledgements_in_a_transaction,
+    very_many_acknowledgements_in_a_transaction, one_message_to_very_many_queues,
 ]  # fmt: skip
 
 
@@ -537,3 +555,45 @@ def test_a_batch_that_is_divided_is_confirmed_whole() -> None:
     world.turn()
     assert [said.delivery_tag for said in client.hear(1) if isinstance(said, m.BasicAck)][-1] == 1500
     assert world.queue("q7").ring.ready == 1500
+
+
+@pytest.mark.parametrize("mandatory_headers", [False, True])
+def test_a_message_to_very_many_queues_is_confirmed_when_the_last_one_has_it(
+    mandatory_headers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what its channel says behind it comes behind it."""
+    monkeypatch.setattr("broker.session.publishing.TARGETS_AT_ONCE", 10)
+    world = World()
+    client, other = world.client(), world.client()
+    client.say(m.ExchangeDeclare(exchange="f", type="fanout"))
+    for number in range(35):
+        client.declare(f"q{number}")
+    wired(world, *(bound("f", f"q{number}", "") for number in range(35)))
+    client.ask(m.ConfirmSelect())
+    headers = {"headers": {"CC": ["q34"]}} if mandatory_headers else {}
+    behind = client.content("", "q34", b"behind")
+    client.raw(b"".join(client.content("f", "", body, **headers) for body in (b"1", b"2")) + behind)
+    assert sum(world.queue(f"q{number}").ring.ready for number in range(35)) == 10
+    other.publish("", "q34", b"between")
+    assert other.ask(m.QueueDeclare(queue="q0", passive=True)), "others are served"
+    world.turn()
+    assert [said.delivery_tag for said in client.hear(1) if isinstance(said, m.BasicAck)][-1] == 3
+    bodies = []
+    while isinstance(got := other.ask(m.BasicGet(queue="q34", no_ack=True)), Content):
+        bodies.append(got.body)
+    assert [body for body in bodies if body != b"between"] == [b"1", b"2", b"behind"]
+    assert world.queue("q0").ring.ready == 2
+
+
+def test_who_goes_meanwhile_has_published_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.session.publishing.TARGETS_AT_ONCE", 10)
+    world = World()
+    client = world.client()
+    client.say(m.ExchangeDeclare(exchange="f", type="fanout"))
+    for number in range(35):
+        client.declare(f"q{number}")
+    wired(world, *(bound("f", f"q{number}", "") for number in range(35)))
+    client.raw(client.content("f", "", b"x"))
+    client.connection.lost(world.now_ms)
+    world.turn()
+    assert all(world.queue(f"q{number}").ring.ready == 1 for number in range(35))
