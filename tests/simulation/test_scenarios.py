@@ -137,7 +137,7 @@ def test_a_confirm_of_all_until_a_number_does_not_mean_what_was_refused_before_i
     world = World(1, pipeline=())
     publisher = Publisher(world, "p", [])
     publisher._open = {1: (b"p:1", ("q0",)), 2: (b"p:2", ("q0",))}
-    socket = SimpleNamespace(actor=publisher)
+    socket = SimpleNamespace(actor=publisher, site=SimpleNamespace(owes=lambda: True))
     world.checkers._hooks["wrote"] = world.checkers._hooks["confirmed"] = []
     world.checkers.written(socket, [(1, m.BasicNack(1)), (1, m.BasicAck(2, True))])  # type: ignore[arg-type]
     assert list(world.checkers.history.confirmed) == [b"p:2"]
