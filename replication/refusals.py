@@ -15,6 +15,9 @@ A copy that may not own the queue and has one group more than an owner that know
 if no disk went back, that group was never committed, and is cut. If the owner's did, those who may own the queue have
 it. So the owner is *in doubt*, and takes nobody into the set, until one of them has been synced (it had no more, so no
 disk went back) or leads, at most for DOUBT_MS: one that stays away for ever must not keep the queue.
+
+An heir that the wiring refuses died meanwhile, or left the sets. That proves nothing of the others, who may have the
+same group and are still asked for it.
 """
 
 from __future__ import annotations
@@ -98,6 +101,4 @@ class Refusals:
         owned.heir = None
         if lacks:
             owned.spurned[node] = incarnation
-        else:
-            owned.unproven = False
         self._changed(owned)

@@ -330,6 +330,24 @@ def test_an_answer_about_a_queue_that_was_given_up_meanwhile_changes_nothing(hos
     assert not host.changes
 
 
+def test_that_an_heir_may_not_own_the_queue_is_no_leave_to_cut_the_others(host: Host) -> None:
+    """It died before the wiring took it for the owner, and the other one has the same group. Before, every later offer
+    said that the owner had all that was committed."""
+    primary = owner(host, synced="", unproven=True)
+    primary.received("b", SyncRefused(1, 3, 1, "it has one more", LATER), NOTHING, 10)
+    ((*_, lacks, answered),) = [entry for entry in host.heard if entry[0] == "yield_to"]
+    assert not lacks
+    answered(False)
+    host.take(SyncOffer)
+    primary.tick(1010)
+    ((peer, offer),) = host.take(SyncOffer)
+    assert (peer, offer.unproven) == ("b", True)
+    primary.unlinked("c", 1020)
+    primary.linked("c", 1030)
+    ((peer, offer),) = host.take(SyncOffer)
+    assert (peer, offer.unproven) == ("c", True)
+
+
 def test_durability_memory_waits_for_no_disk(host: Host) -> None:
     primary = owner(host, volatile=True, after_group=4)
     primary.group_cut(5, [(1, b"records")], 10)

@@ -103,6 +103,30 @@ def test_one_group_less_is_no_proof_but_who_has_it_leads() -> None:
     assert in_sync(cluster) == ("a", "b", "c")
 
 
+def test_who_has_one_group_more_leads_also_when_it_is_only_eligible() -> None:
+    """Before, the map refused that, as it refused it whenever a third member came or went at that moment; the owner
+    took the refusal for leave to cut the group."""
+    cluster = Cluster("a", "b", "c")
+    client = cluster["c"].client()
+    client.declare("q", **NEAR)
+    client.ask(m.ConfirmSelect())
+    client.publish("", "q", b"0")
+    saved = cluster["c"].journal.as_it_is()
+    assert client.publish("", "q", b"1"), "it is confirmed"
+    for name in "abc":
+        cluster.kill(name, failed=False)
+    for name in "ab":  # one after the other, before c has finished its first sync
+        cluster.order(c.FailNode(node=NodeId(name), incarnation=cluster[name].node.options.incarnation))  # type: ignore[arg-type]
+    cluster["c"].journal = saved
+    cluster["c"].journal.crash(0)
+    for name in "cab":
+        cluster.restart(name)
+    cluster.wait(4000)
+    assert bodies(cluster["b"].client().consume("q")) == [b"0", b"1"]
+    assert not alerts(cluster["c"])
+    assert in_sync(cluster) == ("a", "b", "c")
+
+
 def test_acknowledged_messages_do_not_live_again_after_a_disk_went_back() -> None:
     cluster, _ = filled("c", "c")
     saved = cluster["c"].journal.as_it_is()
