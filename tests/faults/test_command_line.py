@@ -225,6 +225,10 @@ ROWS = (
     Row("users delete {u}", "{u}"),
     Row("vhosts delete {v} --yes", "is deleted"),
     # members
+    Row("copying show", "rate_bytes", ways=HERE),
+    Row("copying rate 50MiB", ways=HERE),
+    Row("copying pause", ways=HERE),
+    Row("copying resume", ways=HERE),
     Row("drain --undo", "takes queues again"),
     Row("nodes forget b --yes", "is alive", 1),
     Row("leave b", "is alive", 1, ways=HERE),

@@ -254,8 +254,8 @@ def fingerprints(directory: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
 async def test_flipped_byte(node: NodeProcess, place: float) -> None:
-    """A byte of a sealed group rots while the node is down: the start names file, queue and command, and changes
-    nothing; `journal check` says the same."""
+    """A byte of a message rots in the tail of the log while the node is down: `journal check` names the file and
+    changes nothing; the start holds that message back, says so, and delivers all others."""
     client = await Client.open(node.port)
     publisher = Publisher(await client.channel(confirm=True), "rotten", 1000)
     await publisher.channel.declare("rotten")
@@ -266,22 +266,37 @@ async def test_flipped_byte(node: NodeProcess, place: float) -> None:
     await client.close()
     segment = min((node.data_dir / "journal" / "segments").glob("*.seg"))
     content = bytearray(segment.read_bytes())
-    at = content.index(b"500|") if place == 0.5 else content.index(b"%d|" % int(1000 * place))
-    content[at + 10] ^= 0x40
+    rotten = int(1000 * place)
+    content[content.index(b"%d|" % rotten) + 10] ^= 0x40
     segment.write_bytes(content)
     before = fingerprints(node.data_dir / "journal")
-    node.launch()
-    code = await asyncio.to_thread(node.wait)
-    said = node.log
-    if code == -15 or node.running:
-        raise AssertionError("the node runs on a damaged journal")
-    assert code in (1, 70), said
-    assert segment.name in said
-    assert "clusterbroker journal check" in said
-    assert fingerprints(node.data_dir / "journal") == before, "nothing is repaired silently"
     checked, found = command("journal", "check", str(node.data_dir))
     assert checked == 1, found
     assert segment.name in found
+    assert fingerprints(node.data_dir / "journal") == before, "nothing is repaired silently"
+    node.launch()
+    try:
+        await all_but_one(node, segment, "rotten")
+    finally:
+        node.kill()
+
+
+async def all_but_one(node: NodeProcess, segment: Path, queue: str) -> None:
+    """Of a thousand messages one cannot be read: it is held back and said to be, and the others are delivered."""
+    await until(lambda: node.said_ready, "the start")
+    client = await Client.open(node.port)
+    channel = await client.channel()
+    seen: list[bytes] = []
+    channel.on_deliver = lambda delivery: seen.append(delivery.body)
+    await channel.call(spec.Basic.Qos(prefetch_count=0))
+    await channel.consume(queue, prefetch=0)
+    await until(lambda: len(seen) >= 999, "all but one")
+    assert all(body.partition(b"|")[2] == b"x" * 1000 for body in seen), "no wrong byte is delivered"
+    await client.close()
+    assert node.running
+    assert "message.damaged" in node.log
+    assert segment.name in node.log
+    assert queue in node.log
 
 
 async def test_flipped_byte_behind_the_checkpoint(node: NodeProcess) -> None:
@@ -300,19 +315,6 @@ async def test_flipped_byte_behind_the_checkpoint(node: NodeProcess) -> None:
     segment.write_bytes(content)
     node.launch()
     try:
-        await until(lambda: node.said_ready, "the start")
-        client = await Client.open(node.port)
-        channel = await client.channel()
-        seen: list[bytes] = []
-        channel.on_deliver = lambda delivery: seen.append(delivery.body)
-        await channel.call(spec.Basic.Qos(prefetch_count=0))
-        await channel.consume("rotten", prefetch=0)
-        await until(lambda: len(seen) >= 999, "all but one")
-        assert all(body[10:20] == b"x" * 10 for body in seen), "no wrong byte is delivered"
-        await client.close()
-        assert node.running
-        assert "message.damaged" in node.log
-        assert segment.name in node.log
-        assert "rotten" in node.log
+        await all_but_one(node, segment, "rotten")
     finally:
         node.kill()

@@ -139,7 +139,7 @@ BUGS: tuple[Bug, ...] = (
 
 
 FOUND_BY: dict[Bug, int] = {
-    without_snapshot_guard: 111,
+    without_snapshot_guard: 196,
     without_common_resets: 80,
     without_flush_before_ack: 3,
     without_dedup: 1,
