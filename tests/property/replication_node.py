@@ -340,7 +340,7 @@ class Node:
 
     def replication_event(self, event: str, queue_id: int, node: str, detail: str) -> None:
         self.world.stats[event] += 1
-        self.world.told(event, queue_id, node, detail)
+        self.world.told(self.name, event, queue_id, node, detail)
 
     def queue(self, queue_id: int) -> Replica | None:
         queue = self.queues.get(queue_id)

@@ -318,14 +318,13 @@ class World:
         if not self.rolled:
             self.stats["copies lost"] += self.control.lose_copy(node, queue_id)
 
-    def told(self, event: str, queue_id: int, node: str, detail: str) -> None:
-        """What the cores say to operators must be true."""
+    def told(self, who: str, event: str, queue_id: int, node: str, detail: str) -> None:
+        """What the cores of `who` say to operators must be true."""
         if event == "rolled_back" and (node, queue_id) not in self.ever_rolled:
             raise Violation(
                 f"a false alarm: the disk of {node} is said to have gone back in queue {queue_id}: {detail}"
             )
-        owner = self.control.queues[queue_id].owner
-        if event == "kept_apart" and (owner, queue_id) not in self.rolled:
+        if event == "kept_apart" and (who, queue_id) not in self.rolled:
             raise Violation(f"a false alarm: {node} is kept apart in queue {queue_id}: {detail}")
 
     def _kill(self, node: Node, back_ms: int = 800) -> None:
