@@ -491,11 +491,12 @@ class World:
     def committed(self, node: Node, queue_id: int) -> None:
         """All that the owner's ring has emitted is committed now."""
         ring, known = node.rings[queue_id], self.committed_tokens[queue_id]
-        self._complete(ring, queue_id, f"I4: owner {node.name}")
+        epoch = node.owned[queue_id]
+        self._complete(ring, queue_id, f"I4: owner {node.name}", epoch + 1)
         tokens = ring.tokens()
         if len(tokens) != len(ring.live):
             raise Violation(f"I7: a publish stands twice in queue {queue_id} at {node.name}")
-        epoch = node.owned[queue_id]
+        late = self.control.queues[queue_id].epoch > epoch
         disks = [other.durable[queue_id].live for other in self.nodes.values() if queue_id in other.durable]
         for token, seq in tokens.items():
             if token not in known:
@@ -508,8 +509,8 @@ class World:
             copies = 0
             for live in disks:
                 copies += seq in live and live[seq][0] == token
-            if self.gone[queue_id].get(token, 0) > epoch:
-                continue  # a late owner's, and its successor has committed an acknowledgement
+            if late and token in self.asked_away[queue_id]:
+                continue  # its successor has written the acknowledgement
             if copies < self.control.min_in_sync:
                 copies += self._copies_ended(node, queue_id, seq, token)
             if copies < self.control.min_in_sync:
