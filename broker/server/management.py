@@ -1,6 +1,6 @@
 """The process beside a node that serves the management API: its sockets, its start, its watching, its end (waits).
 
-The node takes the HTTP addresses itself, so that one that is in use is told before `ready`, and hands the listening
+The node takes the HTTP addresses itself, so that one that stays in use is told before `ready`, and hands the listening
 sockets to the process. When the process ends by itself its node says so and starts another one, after 0.5 s and twice
 as long each time, 30 s at most; one that has lived for a minute begins that count anew. Clients that connect meanwhile
 wait in the sockets' backlog.
@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -34,6 +36,9 @@ BACKLOG: Final = 1024
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 STEADY_S: Final = 60.0
+RELEASED_S: Final = 3.0
+"""So long an address may be in use: the process beside a node that was killed ends as soon as it hears of that."""
+AGAIN_S: Final = 0.05
 END_S: Final = 3.0
 LOCAL: Final = "http.sock"
 """For the operator on this machine, in the data directory."""
@@ -81,7 +86,7 @@ class ManagementProcess:
             for protocol, wanted, taken in (("http", where, self._listening), ("https", tls, self._listening_tls)):
                 for place in wanted:
                     try:
-                        taken += _bound(place)
+                        taken += _released(place)
                     except OSError as error:
                         raise refused(protocol, place, error) from error
         except BaseException:
@@ -220,6 +225,18 @@ def settings(options: ServerOptions, log_format: str, log_level: str) -> list[st
     words = [f"--loopback-user={name}" for name in options.node.loopback_users]
     words += ["--password-cost", str(options.password_cost), "--log-format", log_format, "--log-level", log_level]
     return [*words, "--settings", told.written()]
+
+
+def _released(where: Address) -> list[socket.socket]:
+    """As `_bound`, once nobody has the address any more. Waits, before there is a loop."""
+    end_s = time.monotonic() + RELEASED_S
+    while True:
+        try:
+            return _bound(where)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= end_s:
+                raise
+        time.sleep(AGAIN_S)
 
 
 def _bound(where: Address) -> list[socket.socket]:

@@ -205,3 +205,15 @@ def test_an_address_in_use_is_one_line(tmp_path: Path, lines: Lines) -> None:
         with pytest.raises(OSError, match=f"cannot listen on http 127.0.0.1:{port}: Address already in use"):
             beside.bind((*ANY, Address("127.0.0.1", port)))
         assert beside.addresses == ()
+
+
+def test_an_address_that_a_killed_node_s_process_still_has_is_waited_for(
+    lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setattr(management.time, "sleep", lambda _: holder.close())  # it ends meanwhile
+    beside = process(lines, tmp_path)
+    where = Address(*holder.getsockname()[:2])
+    beside.bind([where])
+    assert beside.addresses == (where,)
+    beside._shut()
