@@ -55,7 +55,7 @@ def _structlog_logger(form: str, stream: TextIO | None) -> Any:
     )
     # a logger of our own: nothing of the process's structlog configuration is touched
     return structlog.wrap_logger(
-        structlog.PrintLogger(stream or sys.stderr),
+        structlog.WriteLogger(stream or sys.stderr),  # a line and its end in one write: a kill leaves no half
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
