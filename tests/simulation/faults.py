@@ -30,6 +30,13 @@ OUTCOME_S = 2.0
 """So long its outcome may take: it was refused if the member is still there."""
 
 
+def undrain(world: World, name: str) -> None:
+    """The member drains no more, if it does."""
+    member = world.newest_map.member(NodeId(name))
+    if member is not None and member.draining:
+        world.control.commit(c.DrainNode(node=NodeId(name), draining=False))
+
+
 class Faults:
     """The nemesis of a run. `only`: the faults that may happen, by name; all if empty. `edges`: those of edges.py."""
 
@@ -272,7 +279,7 @@ class Faults:
             return False
         self.world.control.commit(c.DrainNode(node=NodeId(site.name)))
         self._hand_over_all(site)
-        self.schedule.after(self.rng.uniform(1, 4), self._undrain, site.name)
+        self.schedule.after(self.rng.uniform(1, 4), undrain, self.world, site.name)
         return True
 
     def _drainable(self) -> Site | None:
@@ -289,11 +296,6 @@ class Faults:
                 others = [name for name in queue.in_sync if name != site.name]
                 if others:
                     site.do(site.life, site.part.hand_over, queue.queue_id, self.rng.choice(others))
-
-    def _undrain(self, name: str) -> None:
-        member = self.world.newest_map.member(NodeId(name))
-        if member is not None and member.draining:
-            self.world.control.commit(c.DrainNode(node=NodeId(name), draining=False))
 
     def join(self) -> bool:
         if len(self.world.sites) > 5 or self.rng.random() < 0.5:
@@ -320,7 +322,7 @@ class Faults:
             return  # it has left
         if not self.active or self.schedule.now_s >= until_s or len(self.world.sites) <= 3:
             site.retiring = False
-            self._undrain(site.name)
+            undrain(self.world, site.name)
             return
         name, newest = NodeId(site.name), self.world.newest_map
         again_s = LOOK_S

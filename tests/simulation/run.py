@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from cluster import commands as c
 from tests.simulation.checkers import Violation
 from tests.simulation.checkers.history import Mistake
-from tests.simulation.faults import Faults
+from tests.simulation.faults import Faults, undrain
 from tests.simulation.world import World
 
 DECLARED_S = 15.0
@@ -102,7 +101,7 @@ def conclude(world: World) -> None:
         if schedule.now_s >= repair_s:
             repair(world)
             repair_s = float("inf")
-        undrain(world)
+        undrain_all(world)
         missing = world.checkers.convergence.missing()
     schedule.run_until(schedule.now_s + 0.5)
     world.checkers.ended()
@@ -117,11 +116,10 @@ def conclude(world: World) -> None:
         raise Violation(f"I14SameMaps: {len(digests)} maps at the end")
 
 
-def undrain(world: World) -> None:
+def undrain_all(world: World) -> None:
     """No member drains any more. (The order of the fault that began it may have been lost, or be late itself.)"""
     for member in world.newest_map.members():
-        if member.draining:
-            world.control.commit(c.DrainNode(node=member.name, draining=False))
+        undrain(world, member.name)
 
 
 def repair(world: World) -> None:
