@@ -38,7 +38,9 @@ async def test_the_queues_of_a_dead_member_are_taken_over_in_slices_while_others
     tasks: list[asyncio.Task[None]] = []
     try:
         await cluster.begin()
-        by_owner = {row["owner"]: row["name"] for row in rows(cluster, "a")}
+        listed = rows(cluster, "a")
+        by_owner = {row["owner"]: row["name"] for row in listed}
+        of_b = sum(row["owner"] == "b" for row in listed)
         pairs = [Pair(queue, owner) for owner, queue in by_owner.items()]
         assert {pair.owner for pair in pairs} == {"a", "b", "c"}
         tasks = [asyncio.create_task(pair.run(cluster, "a", "c", end)) for pair in pairs]
@@ -49,8 +51,8 @@ async def test_the_queues_of_a_dead_member_are_taken_over_in_slices_while_others
         for name in "ac":
             await until(lambda name=name: told(cluster, name, "wiring.in_slices"))  # type: ignore[misc]
             (line,) = told(cluster, name, "wiring.in_slices")
-            # of the others it had left the in-sync set before, for a commit waited
-            assert QUEUES - len(pairs) <= line["queues"] <= QUEUES
+            # the queues of others it may have left before, when their owners had heard nothing of it for long enough
+            assert of_b <= line["queues"] <= QUEUES
             assert line["longest"] <= SLICE
             assert line["slices"] >= 2
             owned = [row for row in rows(cluster, name) if row["owner"] in ("a", "c") and "b" not in row["in_sync"]]
