@@ -143,7 +143,12 @@ class LogFailure(ClusterError):
 class DamagedLog(LogFailure):
     """A stored value does not match its checksum, its place or its form; nothing is repaired silently."""
 
-    __slots__ = ()
+    __slots__ = ("what",)
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        """`what` and where, without what to do: for whoever knows better what to do about it."""
+        super().__init__(f"{what}; {remedy}" if remedy else what)
+        self.what = what
 
 
 class LogWentBack(LogFailure):

@@ -2,13 +2,15 @@
 
     sound        as it is
     new          founded, joined, or migrated from the wiring log of a node that was alone
-    damaged      (binding.py: missing, another's, older than the last start) set aside, and made anew under another Raft
-                 id as that of a node that joins: it has no vote until the others have replaced the one that it was.
-                 Refused when this node knows of no others: they could not bring anything back
+    damaged      (binding.py: missing, another's, older than the last start; or it cannot be read) set aside, and made
+                 anew under another Raft id as that of a node that joins: it has no vote until the others have replaced
+                 the one that it was. Refused when this node knows of no others: they could not bring anything back
     went back    the directory as a whole is a copy of an earlier time, so its parts agree: the others' log tells of a
                  later life of this node (LogWentBack). DIR/raft.lost is written, the node begins again: as damaged
 
 Under its old id such a node would vote with an empty log, and could elect somebody who lacks what it had acknowledged.
+
+What is too new to be read is no damage: the release that wrote it reads it.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ from broker.server.binding import NOTHING, RAFT, WIRING, Found, Remedy, Verdict,
 from broker.server.endings import Unstarted
 from broker.server.identity import write_durably
 from broker.server.parts import WHAT_A_MEMBER_DOES, DamagedDirectory, Parts, put_aside
+from cluster.errors import DamagedLog
 from cluster.ids import NodeId
 from cluster.local_log import LocalLog
 from cluster.raft import identity as raft_identity
 from cluster.raft.disk import FileDisk
 from cluster.raft.identity import Founder
+from cluster.raft.reading import prove
 from cluster.state import ClusterMap
 from journal.stamp import Stamp
 
@@ -94,15 +98,16 @@ class RaftDirectory:
         others = len(self.founders) > 1 or len(remembered(parts.directory)) > 1
         alone = not found.there and RAFT not in parts.identity.parts and (wiring or WIRING in parts.identity.parts)
         lived = parts.identity.starts > 0 and not alone and parts.journal_was_used
-        went_back = self._lost.read_text().strip() if self._lost.exists() else ""
-        verdict = Verdict.OLDER if went_back else parts.verdict(RAFT, found, lived)
+        verdict = parts.verdict(RAFT, found, lived)
+        why = f"{self.path}: {parts.trouble(RAFT, found, lived)}"
+        if verdict is not Verdict.AHEAD and (lost := self._went_back() or self._unreadable()):
+            verdict, why = Verdict.OLDER, lost  # what it has promised is not in it
         match remedy(RAFT, verdict, True, others):
             case Remedy.REFUSE:
-                why = went_back or parts.trouble(RAFT, found, lived)
-                raise DamagedDirectory(f"{self.path}: {why}. {WHAT_A_MEMBER_DOES}")
+                raise DamagedDirectory(f"{why}. {WHAT_A_MEMBER_DOES}")
             case Remedy.REBUILD:
-                self.rebuilt = f"{self.path}: {went_back or parts.trouble(RAFT, found, lived)}"
-                if found.there:
+                self.rebuilt = why
+                if self.path.is_dir() and any(self.path.iterdir()):
                     self.rebuilt += f". It was set aside as {put_aside(self.path)}"
                 disk = FileDisk(self.path)
                 # no number of a start may come twice: others may know of this disk's last one
@@ -114,10 +119,25 @@ class RaftDirectory:
                     self._format(disk, wiring)
         return disk
 
+    def _went_back(self) -> str:
+        return f"{self.path}: {self._lost.read_text().strip()}" if self._lost.exists() else ""
+
+    def _unreadable(self) -> str:
+        """Why the log cannot be opened: a file of it is damaged, or missing."""
+        if self.parts.is_there(RAFT):
+            try:
+                prove(FileDisk(self.path))
+            except DamagedLog as damage:
+                return damage.what
+        return ""
+
     def _found(self) -> Found:
         if not self.parts.is_there(RAFT):
             return NOTHING
-        known = raft_identity.read(FileDisk(self.path))
+        try:
+            known = raft_identity.read(FileDisk(self.path))
+        except DamagedLog:
+            return Found(True, None)  # `_unreadable` says why
         if known is None or not known.home:
             return Found(known is not None, None)
         return Found(True, Stamp(known.home, known.disk_id, known.starts))

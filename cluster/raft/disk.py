@@ -20,6 +20,11 @@ from journal.segments import sync_directory
 
 AHEAD_BYTES: Final = 1 << 20
 """Between a half of it and the whole is kept free ahead of a file's end."""
+REMEDY: Final = (
+    "a start takes the log from the other members; where there are none, restore this node's disk, or let it join anew "
+    "with an empty directory"
+)
+"""What is done about damage of the log, for who reads it from outside."""
 
 
 class Disk(Protocol):

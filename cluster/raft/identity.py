@@ -24,7 +24,7 @@ from cluster.errors import DamagedLog, FormatTooNew
 from cluster.ids import LogIndex, NodeId
 from cluster.state import ClusterMap
 
-from .disk import Disk
+from .disk import REMEDY, Disk
 from .fold import Fold
 from .journal import NO_OP, Journal
 from .messages import Entry
@@ -145,10 +145,7 @@ def read(disk: Disk) -> Identity | None:
         return None
     body = data[_CRC.size :]
     if len(data) < _CRC.size or _CRC.unpack_from(data)[0] != zlib.crc32(body):
-        raise DamagedLog(
-            f"{disk.path}/{FILE}: it does not match its checksum; restore this node's disk, or let it join anew with "
-            "an empty directory"
-        )
+        raise DamagedLog(f"{disk.path}/{FILE}: it does not match its checksum", REMEDY)
     fields = msgspec.msgpack.decode(body)
     version = fields[_FORMAT_AT] if len(fields) > _FORMAT_AT else 1
     if version > FORMAT:

@@ -38,7 +38,7 @@ from typing import Any, Final, overload
 
 from cluster.errors import DamagedLog, FormatTooNew
 
-from .disk import Disk
+from .disk import REMEDY, Disk
 from .messages import Entry
 
 FILE: Final = "journal"
@@ -263,7 +263,8 @@ class Journal:
                 if at == 0 or _any_sound_batch(data, at + 1):
                     raise DamagedLog(
                         f"{self._disk.path}/{FILE}: the bytes from {at} on do not match their checksum, below what "
-                        "was durable; restore this node's disk, or let it join anew with an empty directory"
+                        "was durable",
+                        REMEDY,
                     )
                 break
             self._replay_batch(data, at + _BATCH.size, end)

@@ -63,6 +63,7 @@ from .journal import Journal
 from .messages import Entry
 from .proposals import Proposal, Proposals
 from .quorum import AppliedCount, QuorumRounds, Then
+from .reading import standing_on
 from .snapshots import Snapshots, StoredSnapshot
 from .voters import Candidate, next_change, raft_id_of, wanted_voters
 
@@ -342,13 +343,7 @@ class RaftLog:
                 identities.write(self._disk, over)
         journal = Journal(self._disk, self._snapshot_every // KEPT_SHARE)
         snapshots = Snapshots(self._disk, self._dump)
-        stored = snapshots.load()
-        begins = journal[0][1] if len(journal) else 0
-        if (stored is None and (over.voters or begins > 1)) or (stored is not None and not begins):
-            raise DamagedLog(
-                f"{self._disk.path}: journal and snapshot do not belong together, one of them is missing; restore this "
-                "node's disk, or let it join anew with an empty directory"
-            )
+        stored = standing_on(self._disk, over, journal, snapshots)
         self._core = Core(
             self.me_id,
             stored.voters if stored is not None else (),
@@ -359,7 +354,7 @@ class RaftLog:
             chance=self._chance,
             now_s=self._now_s,
         )
-        if not begins:
+        if not len(journal):
             # the file comes into being whole, so that its beginning is never torn
             journal.rewrite()
         for peer in sorted(self._links):

@@ -21,7 +21,7 @@ import msgspec
 
 from cluster.errors import DamagedLog, FormatTooNew, NewerRelease
 
-from .disk import Disk
+from .disk import REMEDY, Disk
 from .messages import Entry
 
 FILE: Final = "snapshot"
@@ -100,10 +100,7 @@ class Snapshots:
         except NewerRelease as error:
             raise self._newer(error) from error
         except ValueError as error:
-            raise DamagedLog(
-                f"{self._disk.path}/{FILE}: {error}; restore this node's disk, or let it join anew with an empty "
-                "directory"
-            ) from error
+            raise DamagedLog(f"{self._disk.path}/{FILE}: {error}", REMEDY) from error
         self.index = snapshot.last[1]
         return snapshot
 
