@@ -54,6 +54,7 @@ NUMBER_MAX: Final = 2**62
 Named = tuple[bytes, int]
 TARGETS_AT_ONCE: Final = 5_000
 """Queues that get a message in one turn; their own turns and the group that they write take as long again."""
+REPLY_KEY: Final = REPLY_TO.encode() + b"."
 LOOKED_INTO: Final = HAS_HEADERS | HAS_USER_ID | HAS_REPLY_TO
 
 
@@ -117,6 +118,19 @@ def _permitted(channel: Channel, event: Published) -> Route[QueueFace]:
         raise access_refused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
     channel.check_topic("write", exchange, key)
     return route
+
+
+def replied(channel: Channel, reply: Message) -> Route[QueueFace]:
+    """Hands a direct reply to its requester; the route says whether there is one."""
+    connection = channel.connection
+    assert connection.vhost is not None, "a channel is opened after its connection"
+    found = connection.node.reply(connection.vhost.name, reply.routing_key.decode("utf-8", "surrogateescape"), reply)
+    return Route(found_exchange=found, uncacheable=True)
+
+
+def is_reply(message: Message) -> bool:
+    """It has a key of direct reply-to, so no queue gets it."""
+    return not message.exchange and message.routing_key.startswith(REPLY_KEY)
 
 
 def _affordable(find: Callable[..., Route[QueueFace]], *asked: Any) -> Route[QueueFace]:
@@ -227,8 +241,9 @@ def _one(channel: Channel, event: Published, message: Message) -> tuple[Message,
     exchange, key = event.exchange, event.routing_key
     if not exchange and key.startswith(REPLY_TO + "."):
         reply = _rebuilt(message, changed) if changed is not properties else message
-        found = connection.node.reply(vhost.name, key, reply)
-        return message, Route(found_exchange=found, uncacheable=True), None
+        if channel.transaction is not None:
+            return reply, Route(uncacheable=True), None  # `replied` with the commit
+        return message, replied(channel, reply), None
     try:
         copies, blind = accepted_keys(properties.headers)
     except UnacceptableHeader as error:
@@ -400,7 +415,7 @@ def _accepted(queue: QueueFace, message: Message, ticket: Ticket | None, now_ms:
 
 def _is_direct_reply(route: Route[QueueFace], messages: Sequence[Message]) -> bool:
     """A reply that reached its consumer was routed (amqp-rules 5.4)."""
-    return route.found_exchange and route.uncacheable and messages[0].routing_key.startswith(REPLY_TO.encode() + b".")
+    return route.found_exchange and route.uncacheable and messages[0].routing_key.startswith(REPLY_KEY)
 
 
 def _confirm_select(channel: Channel, method: methods.ConfirmSelect) -> None:

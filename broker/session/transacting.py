@@ -182,6 +182,8 @@ def _parts(channel: Channel, staged: Transaction) -> dict[QueueFace, CommitPart]
     """What each queue gets of it. What has no queue to go to is returned."""
     parts: dict[QueueFace, CommitPart] = {}
     for route, messages, mandatory, named in staged.publishes:
+        if publishing.is_reply(messages[0]):
+            route = publishing.replied(channel, messages[0])
         departed = publishing.depart(channel, route, messages, mandatory, None)
         for queue in route.targets:
             parts.setdefault(queue, CommitPart()).publishes.append((departed, named))

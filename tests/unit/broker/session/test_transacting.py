@@ -209,3 +209,22 @@ def test_modes_exclude_each_other() -> None:
     client.say(m.ChannelCloseOk(), m.ChannelOpen())
     client.say(m.TxSelect(), m.TxSelect())
     assert client.code(m.ConfirmSelect()) == 406
+
+
+def test_a_direct_reply_goes_with_the_commit() -> None:
+    world = World()
+    requester, server = world.client(), world.client()
+    requester.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", consumer_tag="r", no_ack=True))
+    (key,) = world.node.reply_targets
+    server.ask(m.TxSelect())
+    server.publish("", key, b"taken back")
+    server.ask(m.TxRollback())
+    server.publish("", key, b"reply")
+    assert bodies(requester.hear()) == []
+    assert server.ask(m.TxCommit()) == m.TxCommitOk()
+    assert bodies(requester.hear()) == [b"reply"]
+    requester.say(m.BasicCancel("r"))
+    requester.say(m.ChannelClose(200, ""))
+    server.publish("", key, b"to nobody", mandatory=True)
+    heard = server.say(m.TxCommit())
+    assert [type(said) for said in heard] == [Content, m.TxCommitOk]
