@@ -78,7 +78,10 @@ class Edges:
         return self.rng.choice(sites) if sites else None
 
     def _counts_on_a_lost_disk(self) -> bool:
-        """Whether copies might be given up because somebody else has all, whose disk is lost as well: one too many."""
+        """Whether copies might be given up because somebody else has all, whose disk is lost or given up as well: one
+        too many."""
+        if self.world.going:
+            return True
         members = {member.name: member.disk_id for member in self.world.newest_map.members()}
         sites = self.world.sites.values()
         return any(site.journal.rots or members.get(site.name, "") not in ("", site.disk_id) for site in sites)
@@ -133,7 +136,7 @@ class Edges:
         """Nobody else has damage, and others count: the message lives there."""
         newest = self.world.newest_map
         gone = any(site.journal.lost or site.journal.rots for site in self.world.sites.values())
-        if gone or self._shrunk or any(member.draining for member in newest.members()):
+        if gone or self.world.going or self._shrunk or any(member.draining for member in newest.members()):
             return False
         site = self.rng.choice(list(self.world.sites.values()))
         journal = site.journal
@@ -229,12 +232,22 @@ class Edges:
             self.schedule.after(0, site.start)
 
     def _forget(self, site: Site) -> None:
-        """It is gone for good, says an operator; refused where it may have the only copy."""
-        if self.world.sites.get(site.name) is site and len(self.world.sites) > 3:
-            if site.up:
-                site.kill()
-            self.world.control.commit(c.ForgetNode(node=NodeId(site.name)))
-            self.schedule.after(3.0, self._back, site)
+        """It is gone for good, says an operator; refused where it may have the only copy, as far as the map knows. Of a
+        disk that was lost it knows when that node registers: forgotten before, the member is the second loss, and what
+        the two had is gone whatever the map says (seed 990000 of 45a92a9)."""
+        world, name = self.world, NodeId(site.name)
+        if world.sites.get(name) is not site or len(world.sites) <= 3:
+            return
+        if any(other.journal.lost or other.journal.rots for other in world.sites.values()):
+            self._back(site)
+            return
+        if site.up:
+            site.kill()
+        world.going.add(name)
+        world.control.commit(c.ForgetNode(node=name))
+        if not world.raft:  # else the order may come into the log at any later time
+            world.going.discard(name)
+        self.schedule.after(3.0, self._back, site)
 
     def _back(self, site: Site) -> None:
         if self.world.sites.get(site.name) is site:

@@ -228,6 +228,8 @@ class Faults:
         queues in whose in-sync set it is about to be."""
         if any(other.journal.lost or other.journal.rots or other.voice_lost for other in self.world.sites.values()):
             return False
+        if self.world.going:
+            return False
         newest = self.world.newest_map
         members = newest.members()
         if not any(m.alive and not m.draining and not m.witness and m.name != site.name for m in members):

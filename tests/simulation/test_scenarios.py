@@ -18,6 +18,7 @@ import pytest
 from broker.amqp import methods as m
 from broker.queues.ring import Ring
 from cluster.entities import Queue
+from cluster.ids import NodeId
 from journal.record import GroupWriter, Message, SegmentUse
 from tests.simulation.faults import Faults
 from tests.simulation.publishers import Publisher
@@ -130,6 +131,29 @@ def test_a_copy_does_not_leave_before_the_next_one_is_in_sync() -> None:
     faults.active = False
     conclude(world)
     assert len(queue().in_sync) == 3
+
+
+def test_nobody_is_forgotten_while_the_other_copy_is_on_a_disk_that_was_lost() -> None:
+    """Seed 990000 of 45a92a9: of two in sync one lost its disk, and before it had registered the other one failed and
+    was forgotten for good. Two of two copies gone are no loss of the broker's, which refuses the empty disk's node and
+    names the queue; the run could not end."""
+    world = World(1, 4, raft=False, pipeline=())
+    faults = Faults(world, ("in_between",))
+    assert faults.edges is not None
+    while not world.started:
+        world.schedule.run_until(world.schedule.now_s + 0.2)
+    faults.active = True
+    lost, forgotten = world.sites["c"], world.sites["d"]
+    lost.kill()
+    lost.lose_disk()
+    forgotten.kill()
+    faults.edges._forget(forgotten)
+    assert world.newest_map.member(NodeId("d")) is not None
+    assert forgotten.up
+    world.schedule.after(1, lost.start)
+    faults.active = False
+    conclude(world)
+    assert world.newest_map.member(NodeId("c")).disk_id == lost.disk_id  # type: ignore[union-attr]
 
 
 def test_a_confirm_of_all_until_a_number_does_not_mean_what_was_refused_before_it() -> None:

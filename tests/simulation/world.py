@@ -99,6 +99,8 @@ class World:
         self.sites: dict[str, Site] = {}
         self.left: list[Site] = []
         """Members that were forgotten."""
+        self.going: set[str] = set()
+        """Dead members that an operator has ordered to be forgotten: what they hold is no copy any more."""
         self.started = False
         count = rng.choice((3, 3, 3, 4, 5))
         witness = ""
@@ -162,6 +164,7 @@ class World:
     def dismiss(self, name: str) -> None:
         """It is no member any more, and ends when the others do without its vote; what it holds is of no use."""
         site = self.sites.pop(name)
+        self.going.discard(name)
         self.left.append(site)
         self.schedule.counts["left"] += 1
         until_s = self.schedule.now_s + RETIRE_S
