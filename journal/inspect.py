@@ -25,6 +25,7 @@ from journal.reader import Reader
 from journal.record import DamagedRecord, Message, read_message, read_records
 from journal.replay import Tail
 from journal.segments import Segments
+from journal.stamp import Stamp
 from journal.stream_catalogue import StreamFile, Wish
 from journal.stream_files import StreamFiles
 
@@ -113,6 +114,11 @@ class JournalView:
         self._reader.close()
         self._streams.close()
         self._index.close()
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """Whose journal it is; None: no start of a release that stamps has used it. Raises DamagedJournal."""
+        return self._index.stamp
 
     def queue_ids(self) -> list[int]:
         return self._fold.queue_ids()

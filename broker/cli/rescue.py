@@ -55,6 +55,12 @@ def told(directory: Path, finding: Finding) -> list[str]:
     return [
         f"{directory}: member {finding.name}. Taken out for good: {lost}. Never start them again with their old data "
         "directories: several of them might be a majority of the old cluster, and go on with it",
+        *(
+            f"this member's Raft log is of an earlier time ({why}). What the cluster did after that is not known here, "
+            "and copies that count as whole may not be: rescue another member's directory if there is one"
+            for why in (finding.went_back,)
+            if why
+        ),
         f"known here: the wiring up to index {finding.wiring.end}{when}. What the others did without this node after "
         "that is lost",
         *(

@@ -10,12 +10,16 @@ and this one take each other for their own, and another Raft id, for the old one
 
     1  DIR/raft is copied to DIR/raft.before-rescue-<time>
     2  the identity has the new cluster id, and lists no Raft log: what there is of it is taken as it is (binding.py)
-    3  the snapshot, the log behind it, and who this node is in it, in DIR/raft
+    3  the snapshot, the log behind it, and who this node is in it, in DIR/raft, without DIR/raft.lost any more
     4  DIR/members: nobody but this node
     5  the identity lists the Raft log
 
 The new log's indices begin above every index of the old one and above every queue's id in a journal here: a queue that
 is declared later must not get the id of one whose messages are set aside.
+
+*What is not this node's is refused* (binding.py, as at a start): a journal that is missing, another's or of an earlier
+start, for the map would count its copies; a Raft log that is another's; an identity that went back. A Raft log of an
+earlier time is told and asked about: it may be the best that is left, and its votes count in no cluster any more.
 """
 
 from __future__ import annotations
@@ -30,10 +34,12 @@ from pathlib import Path
 from typing import Final
 
 from broker.server import addresses, identity
-from broker.server.binding import RAFT, Listed
+from broker.server.binding import JOURNAL, NOTHING, RAFT, Found, Listed, Verdict
 from broker.server.damage import is_marked
-from broker.server.parts import moment, unused
+from broker.server.parts import Parts, moment, unused
+from broker.server.raft_directory import LOST
 from cluster import rescue as maps
+from cluster.errors import DamagedLog
 from cluster.ids import NodeId, QueueId, index_of
 from cluster.raft import identity as raft_identity
 from cluster.raft.disk import FileDisk
@@ -43,8 +49,11 @@ from cluster.rescue import Judged
 from journal.errors import DamagedJournal, ForeignJournal
 from journal.inspect import JournalView
 from journal.journal import lock_directory
+from journal.segments import sync_directory
+from journal.stamp import Stamp
 
 BEFORE: Final = "raft.before-rescue-"
+NOT_ITS_OWN: Final = "Put this node's own one back (is its disk mounted?), or rescue another member's directory"
 
 
 class NoRescue(Exception):
@@ -67,6 +76,8 @@ class Finding:
     """Ids in the journal of which the wiring here knows nothing: they are set aside."""
     above: int
     """The highest index that anything here has."""
+    went_back: str = ""
+    """Why the Raft log here is a copy of an earlier time."""
 
     @property
     def until_ms(self) -> int:
@@ -88,20 +99,28 @@ def held(directory: Path) -> Iterator[None]:
 
 def found(directory: Path) -> Finding:
     """Raises NoRescue, WrongIdentity, PreconditionFailed, LogFailure, JournalError, OSError."""
-    known = identity.stored(directory)
-    if known is None or not (directory / RAFT).is_dir():
+    parts = Parts(directory)
+    known = parts.identity
+    if not (directory / RAFT).is_dir() and RAFT not in known.parts:
         raise NoRescue(f"{directory} is no cluster member's: a node that is alone is started without --cluster")
     if is_marked(directory):
         raise NoRescue(f"{directory}: its journal was given up as damaged, its copies do not count: rescue another one")
-    wiring = read(FileDisk(directory / RAFT))
+    if not parts.is_there(RAFT):
+        _refuse(parts, RAFT, NOTHING)
+    try:
+        wiring = read(FileDisk(directory / RAFT))
+    except DamagedLog as damage:
+        raise NoRescue(f"{damage.what}. {NOT_ITS_OWN}") from damage
     if wiring is None:
         raise NoRescue(f"{directory} knows of no queues and members: rescue another member's directory")
-    if wiring.identity.home not in ("", known.disk_id):
-        raise NoRescue(f"{directory / RAFT} is another disk's: put this node's own one back (is its disk mounted?)")
+    went_back = _went_back(parts, wiring)
     name = NodeId(known.name)
     queues = maps.judged(wiring.map, name)
     lost = tuple(member.name for member in wiring.map.members() if member.name != name)
-    with JournalView(directory / "journal") as view:
+    if not parts.is_there(JOURNAL):
+        _refuse(parts, JOURNAL, NOTHING)
+    with JournalView(directory / JOURNAL) as view:
+        _refuse(parts, JOURNAL, Found(True, view.stamp))
         messages = {QueueId(queue_id): view.count(queue_id) for queue_id in view.queue_ids()}
     unknown = tuple(
         queue_id for queue_id in messages
@@ -109,7 +128,24 @@ def found(directory: Path) -> Finding:
     )  # fmt: skip
     ids = {*messages, *_elsewhere(directory)}
     above = max([wiring.end, wiring.map.applied, *map(index_of, ids)])
-    return Finding(name, known, wiring, lost, queues, messages, unknown, above)
+    return Finding(name, known, wiring, lost, queues, messages, unknown, above, went_back)
+
+
+def _refuse(parts: Parts, part: str, found: Found) -> None:
+    """Raises NoRescue for what is not what this node had."""
+    if what := parts.trouble(part, found, lived=True):
+        raise NoRescue(f"{parts.directory / part}: {what}. {NOT_ITS_OWN}")
+
+
+def _went_back(parts: Parts, wiring: Wiring) -> str:
+    """Why the Raft log is of an earlier time; empty: it is not. Raises NoRescue for another's."""
+    home, log_id, starts = wiring.identity.home, wiring.identity.disk_id, wiring.identity.starts
+    found = Found(True, Stamp(home, log_id, starts) if home else None)
+    if parts.verdict(RAFT, found) is Verdict.OLDER:
+        return f"{parts.directory / RAFT}: {parts.trouble(RAFT, found)}"
+    _refuse(parts, RAFT, found)
+    lost = parts.directory / LOST
+    return f"{lost}: {lost.read_text().strip()}" if lost.exists() else ""
 
 
 def _elsewhere(directory: Path) -> list[int]:
@@ -140,6 +176,8 @@ def rescue(directory: Path, finding: Finding) -> Path:
     disk = FileDisk(directory / RAFT)
     raft_identity.establish(disk, fresh, finding.wiring.map)
     disk.close()
+    (directory / LOST).unlink(missing_ok=True)
+    sync_directory(directory)
     addresses.remember(directory, {finding.name: member.address})
     identity.keep(directory, replace(me, parts={**parts, RAFT: Listed(log_id, me.starts)}))
     return aside
