@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from cluster.entities import Queue
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, DamagedLog
 from cluster.ids import QueueId
 from cluster.log_store import LogStore
 from cluster.raft.disk import FileDisk
@@ -27,6 +27,7 @@ from cluster.raft.reading import read as read_raft
 from cluster.state import ClusterMap
 from journal.errors import DamagedJournal
 from journal.inspect import JournalView, is_running
+from journal.look import fits, look
 
 LOOKS = 5
 RAFT = "raft"
@@ -89,6 +90,8 @@ class DataDirectory:
         with TemporaryDirectory(prefix="clusterbroker-") as aside:
             # LMDB makes its lock file beside the data file that it is given: the link keeps it out of DIR
             (Path(aside) / "data.mdb").symlink_to((directory / "data.mdb").resolve())
+            if not fits(Path(aside)) and (deadly := look((Path(aside),), only_read=True)):
+                raise DamagedLog(f"{directory / 'data.mdb'}: {deadly.what}")
             try:
                 return self._load(Path(aside))
             except ClusterError as error:

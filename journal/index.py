@@ -36,6 +36,7 @@ import msgspec
 
 from journal.errors import DamagedJournal, ForeignJournal, JournalFailed, JournalFull
 from journal.index_walk import Change, IndexWalk
+from journal.look import fits, look
 from journal.packed_run import pack_run, unpack_run
 from journal.record import checksum
 from journal.segments import Position
@@ -76,6 +77,8 @@ class Index:
             self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
         elif not (self.path / "data.mdb").exists():
             raise FileNotFoundError(errno.ENOENT, "no journal is here", str(self.path))
+        elif not lock and not fits(self.path) and (deadly := look((self.path,), only_read=True)):
+            raise self.damaged(deadly.what)
         self._options: dict[str, Any] = {"map_size": map_bytes, "max_dbs": 8, "readonly": readonly, "lock": lock}
         self.walk: IndexWalk | None = None
         """The look at all of it that is under way."""

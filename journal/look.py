@@ -4,18 +4,21 @@ LMDB trusts its pages. One that a disk has lost (it is as it was some commits ag
 signal, at a read or at the next write. A start that follows an end without order therefore lets another process read
 all of them first, and try a write, which is not committed; what kills that one is damage, told like any other.
 
-It costs a quarter of what a start costs anyway, and nothing at all after an end in order. What a disk has lost since
-then ends the first start with the signal, and the next one tells it.
+It costs a quarter of what a start costs anyway, and nothing at all after an end in order whose file is as long as it
+says (`fits`): LMDB maps the file, and a page behind its end kills the reader. A page that a disk has lost since then
+ends the first start with the signal, and the next one tells it. Tools that only read look where it does not fit.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import lmdb
 
@@ -23,9 +26,10 @@ PROGRAM = """
 import sys
 sys.path[:0] = [sys.argv[1]]
 import lmdb
-for path in sys.argv[2:]:
+only_read = sys.argv[2] == "only read"
+for path in sys.argv[3:]:
     print(path, flush=True)
-    options = dict(map_size=1 << 40, max_dbs=16)
+    options = dict(map_size=1 << 40, max_dbs=16, readonly=only_read, lock=not only_read)
     try:
         try:
             env = lmdb.open(path, lib_version=0, **options)
@@ -38,10 +42,11 @@ for path in sys.argv[2:]:
             for base in bases:
                 for key, value in txn.cursor(base).iternext():
                     pass
-        with env.begin(write=True) as txn:
-            for base in bases:
-                txn.put(b"look", bytes(64 << 10), db=base)
-            txn.abort()
+        if not only_read:
+            with env.begin(write=True) as txn:
+                for base in bases:
+                    txn.put(b"look", bytes(64 << 10), db=base)
+                txn.abort()
         env.close()
     except lmdb.Error:
         pass
@@ -61,14 +66,47 @@ class Deadly(NamedTuple):
         return f"LMDB ended the process that looked at it ({self.signal}): pages of it were lost"
 
 
-def look(environments: Sequence[Path]) -> Deadly | None:
+_META: Final = struct.Struct("=IIQQIHHQQQQQ48xQQ")
+"""Behind a page's header: magic, version, address, size of the map, the free list's tree (its first field: size of a
+page), the main tree, last page, number of the transaction."""
+_META_AT, _MAGIC, _VERSION = 16, 0xBEEFC0DE, 1
+
+
+def fits(environment: Path) -> bool:
+    """Whether the data file has all pages that its newer meta page counts; True where there is no file. False is no
+    proof of damage: LMDB may count pages at the end that it never wrote, for they were free again. Raises OSError."""
+    try:
+        with open(environment / "data.mdb", "rb") as file:
+            metas = [_meta(file.read(_META_AT + _META.size))]
+            if metas[0] is not None:
+                file.seek(metas[0][1])
+                metas.append(_meta(file.read(_META_AT + _META.size)))
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return True
+    if None in metas:
+        return False
+    _, page_bytes, last_page = max(meta for meta in metas if meta is not None)
+    return size >= (last_page + 1) * page_bytes
+
+
+def _meta(page: bytes) -> tuple[int, int, int] | None:
+    """(transaction, bytes of a page, last page)."""
+    if len(page) < _META_AT + _META.size:
+        return None
+    magic, version, _, _, page_bytes, *_, last_page, transaction = _META.unpack_from(page, _META_AT)
+    return (transaction, page_bytes, last_page) if (magic, version) == (_MAGIC, _VERSION) else None
+
+
+def look(environments: Sequence[Path], only_read: bool = False) -> Deadly | None:
     """The first of these directories that kills its reader; those without a data file are passed over. None as well
-    where no interpreter can be started: inside a frozen program, or without memory for a process."""
+    where no interpreter can be started: inside a frozen program, or without memory for a process. `only_read`: no lock
+    file is touched; not beside a process that writes."""
     there = [str(path) for path in environments if (path / "data.mdb").exists()]
     if not there or not sys.executable or getattr(sys, "frozen", False):
         return None
     where = str(Path(lmdb.__file__).parents[1])
-    command = [sys.executable, "-I", "-S", "-c", PROGRAM, where, *there]
+    command = [sys.executable, "-I", "-S", "-c", PROGRAM, where, "only read" if only_read else "", *there]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)  # noqa: S603 - ours
     except OSError:

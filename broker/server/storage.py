@@ -38,7 +38,7 @@ from cluster.local_log import LocalLog
 from cluster.wiring_log import MemoryWiringLog
 from journal.errors import DamagedJournal, JournalFull
 from journal.journal import Journal, lock_directory
-from journal.look import look
+from journal.look import fits, look
 from journal.writer import Watch
 
 if TYPE_CHECKING:
@@ -142,9 +142,9 @@ class Storage:
         parts.check(JOURNAL, Found(True, journal.index.stamp))
 
     def _look(self, *environments: Path) -> None:
-        """Behind an end that was not in order, or a start that came to no end: what kills this one is told by the next.
-        Raises DamagedDirectory, DamagedJournal, OSError."""
-        if self.parts.identity.stopped:
+        """Where a file is shorter than it says, or behind an end that was not in order, or a start that came to no end:
+        what kills this one is told by the next. Raises DamagedDirectory, DamagedJournal, OSError."""
+        if self.parts.identity.stopped and all(map(fits, environments)):
             with contextlib.suppress(OSError):
                 self.parts.begins()
                 return
