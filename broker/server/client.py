@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import ipaddress
 import socket
 import struct
+import sys
+import termios
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +174,12 @@ class Client(asyncio.BufferedProtocol):
         """What waits for the socket."""
         return int(self._transport.get_write_buffer_size())
 
+    @property
+    def untaken_bytes(self) -> int:
+        """What waits for the socket, and what the kernel holds that the client's machine has not acknowledged."""
+        connection = self._transport.get_extra_info("socket")
+        return self.unsent_bytes + (_unacknowledged_bytes(connection) if connection is not None else 0)
+
     def abort(self) -> None:
         """Nothing more in either direction; `connection_lost` follows."""
         self._ended = True
@@ -192,8 +201,18 @@ class Client(asyncio.BufferedProtocol):
 
 def cut_off_slow(clients: Iterable[Client]) -> None:
     """The lease is over: who has not taken what was written is cut off, for that may be somebody else's by now."""
-    for client in [client for client in clients if client.unsent_bytes]:
+    for client in [client for client in clients if client.untaken_bytes]:
         client.cut_off()
+
+
+def _unacknowledged_bytes(connection: socket.socket) -> int:
+    """Of a socket whose kernel tells; else 0."""
+    held = bytearray(4)
+    try:
+        fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, held)
+    except (OSError, ValueError):  # closed, or a kernel that does not say
+        return 0
+    return int.from_bytes(held, sys.byteorder)
 
 
 def peer_name(transport: asyncio.BaseTransport) -> tuple[str, bool]:

@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 import pytest
-from server_support import HEADER, Lines, until
+from server_support import HEADER, Lines, Peer, until
 
 from broker.amqp import methods
 from broker.server.client import LINGER_S, cut_off_slow, peer_name
@@ -86,6 +86,35 @@ async def test_what_a_client_has_not_taken_when_the_lease_ends_does_not_reach_it
     assert came < client.sent_bytes
     await until(lambda: client not in shell.clients.values())
     quick.send(1, methods.QueueDeclare(queue="big", passive=True))
+    assert isinstance(await quick.receive(), methods.QueueDeclareOk), "who takes what it is sent stays"
+
+
+async def test_what_the_kernel_holds_when_the_lease_ends_does_not_reach_a_slow_client(start: Any, connect: Any) -> None:
+    """Nothing waits in the transport: the kernel's send queue has room for megabytes."""
+    shell = await start()
+    quick = await (await connect(shell)).open()
+    narrow = socket.socket()
+    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    narrow.connect(("127.0.0.1", shell.listeners[0].addresses[0].port))
+    slow = await Peer(*await asyncio.open_connection(sock=narrow)).open()
+    slow.send(1, methods.QueueDeclare(queue="some"))
+    assert isinstance(await slow.receive(), methods.QueueDeclareOk)
+    slow.send(1, methods.BasicConsume(queue="some", consumer_tag="c", no_ack=True))
+    assert isinstance(await slow.receive(), methods.BasicConsumeOk)
+    client = list(shell.clients.values())[1]
+    slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    quick.publish("some", bytes(10_000), 8)
+    await until(lambda: client.sent_bytes > 80_000)
+    assert client.unsent_bytes == 0
+    cut_off_slow(shell.clients.values())
+    slow.reader._transport.resume_reading()  # type: ignore[attr-defined]
+    came = 0
+    with pytest.raises(ConnectionResetError):
+        while True:
+            came += len(await asyncio.wait_for(slow.reader.readexactly(1000), 30))
+    assert came < 80_000
+    slow.writer.close()
+    quick.send(1, methods.QueueDeclare(queue="some", passive=True))
     assert isinstance(await quick.receive(), methods.QueueDeclareOk), "who takes what it is sent stays"
 
 

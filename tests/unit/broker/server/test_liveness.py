@@ -119,7 +119,7 @@ async def test_without_links_and_contact_slow_clients_are_cut_off(place: Place) 
     """C9, beside contact: what a transport holds would reach its client after a new owner has begun."""
     cut: list[str] = []
     for number, unsent in enumerate((0, 9)):
-        place.clients[number] = SimpleNamespace(unsent_bytes=unsent, cut_off=lambda n=number: cut.append(n))
+        place.clients[number] = SimpleNamespace(untaken_bytes=unsent, cut_off=lambda n=number: cut.append(n))
     place.liveness.heart.keeper.lease_until = steady() + 100
     contact = place.liveness.heart.pulse.contact
     contact.until = steady() + 1000
