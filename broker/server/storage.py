@@ -39,6 +39,7 @@ from cluster.wiring_log import MemoryWiringLog
 from journal.errors import DamagedJournal, JournalFull
 from journal.journal import Journal, lock_directory
 from journal.look import fits, look
+from journal.stamp import Stamp
 from journal.writer import Watch
 
 if TYPE_CHECKING:
@@ -167,10 +168,16 @@ class Storage:
         self.journal = opened()
         stamp = self.journal.index.stamp
         what = parts.trouble(JOURNAL, Found(True, stamp))
-        if what is not None and not (lost and stamp is None):
+        if what is not None and not (lost and self._is_begun_anew(stamp)):
             self.journal.close()
             self.journal = None
             raise DamagedJournal(directory, "", None, what)
+
+    def _is_begun_anew(self, stamp: Stamp | None) -> bool:
+        """Of a journal that is marked as lost: whether this is what was begun in its place. A crash may have come after
+        its stamp, and before the identity listed it in the place of the one that was set aside."""
+        known = self.parts.identity
+        return stamp is None or (stamp.disk_id == known.disk_id and stamp.starts >= known.starts)
 
     @property
     def watched(self) -> int | None:
