@@ -13,13 +13,14 @@ That holds as long as all of a queue's changes stay in order, and nobody can tel
 
 The order is that of need: queues for which clients of this node wait; then those that have another owner, for which
 clients elsewhere may wait; then those of which a copy left. A turn carries out one slice, so what comes from sockets
-goes in between. A command that changes few queues is carried out at once, and then nothing here is asked.
+goes in between. Of queues for which nobody waits a slice is followed by a rest, REST times as long: all members have
+the same work at the same time, and clients of all other queues wait for them. A command that changes few queues is
+carried out at once, and then nothing here is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.node import reactions
@@ -34,6 +35,7 @@ AT_ONCE: Final = 256
 SLICE: Final = 128
 SLICE_NS: Final = 5_000_000
 """A slice ends with the first of these: so many queues, so much time."""
+REST: Final = 3
 
 OF_ONE_QUEUE: Final = (told.OwnerChanged, told.InSyncChanged, told.ReplicasChanged, told.CopyLost)
 """Changes that may be carried out later."""
@@ -55,6 +57,10 @@ class Moment(NamedTuple):
     """Members that were alive then, with their incarnations."""
 
 
+Step = Callable[[], None] | tuple[told.Change, Moment]
+"""Something that waits for a change, or the change itself."""
+
+
 class Arrears:
     """Of one node. True: something is owed.
 
@@ -66,8 +72,9 @@ class Arrears:
         self._node = node
         self._needed = needed
         self._opened = opened
-        self._soon: dict[int, list[Callable[[], None]]] = {}
-        self._rest: dict[int, list[Callable[[], None]]] = {}
+        self._soon: dict[int, list[Step]] = {}
+        self._rest: dict[int, list[Step]] = {}
+        self._rests_until_ms = 0
         self._failed: Exception | None = None
         self.moment: Moment | None = None
         """While something owed is carried out: of the command that it came of."""
@@ -78,6 +85,12 @@ class Arrears:
 
     def __bool__(self) -> bool:
         return bool(self._soon or self._rest or self._failed)
+
+    @property
+    def rests_until_ms(self) -> int | None:
+        """Nothing is to be done before; None: at once, or nothing is owed."""
+        rests = self._node.now_ms < self._rests_until_ms and not self._soon and not self._failed
+        return self._rests_until_ms if rests and self._rest else None
 
     def owes(self, queue_id: int) -> bool:
         """Whether something of the queue is not carried out yet."""
@@ -96,7 +109,7 @@ class Arrears:
         """The changes of a command, in order."""
         later = len(happened) > self.at_once and not isinstance(happened[0], told.InSyncChanged)
         moment: Moment | None = None
-        owed: dict[int, list[Callable[[], None]]] = {}
+        owed: dict[int, list[Step]] = {}
         moved: dict[int, None] = {}
         for change in happened:
             if isinstance(change, OF_ONE_QUEUE):
@@ -104,7 +117,7 @@ class Arrears:
                 if later:
                     if moment is None:
                         moment = self.now()
-                    owed.setdefault(queue_id, []).append(partial(self._carry_out, change, moment))
+                    owed.setdefault(queue_id, []).append((change, moment))
                     if isinstance(change, told.OwnerChanged):
                         moved[queue_id] = None
                     continue
@@ -124,7 +137,7 @@ class Arrears:
         view = self._node.map
         return Moment(view.applied, {member.name: member.incarnation for member in view.alive_members()})
 
-    def _owe(self, owed: dict[int, list[Callable[[], None]]], moved: dict[int, None]) -> None:
+    def _owe(self, owed: dict[int, list[Step]], moved: dict[int, None]) -> None:
         """Puts what has been gathered into its places."""
         if not owed:
             return
@@ -135,8 +148,10 @@ class Arrears:
                 self._soon[queue_id] += steps
             elif self._needed(queue_id):
                 self._soon[queue_id] = [*self._rest.pop(queue_id, ()), *steps]
+            elif queue_id in self._rest:
+                self._rest[queue_id] += steps
             else:
-                self._rest.setdefault(queue_id, []).extend(steps)
+                self._rest[queue_id] = steps
         owed.clear()
         moved.clear()
         if not before:
@@ -184,13 +199,18 @@ class Arrears:
     def go_on(self) -> None:
         """One slice. Raises what was raised since the last one: half a change is the end of the node, whoever's frame
         it was in which it became due."""
-        self.slices += 1
-        before, began_ns = self.queues, self._node.stopwatch()
+        now_ms, stopwatch = self._node.now_ms, self._node.stopwatch
+        rests = now_ms < self._rests_until_ms
+        if not rests or self._soon:
+            self.slices += 1
+        before, began_ns = self.queues, stopwatch()
         for _ in range(self.slice):
-            if not (self._soon or self._rest) or self._node.stopwatch() - began_ns > SLICE_NS:
+            if (not self._soon and (rests or not self._rest)) or stopwatch() - began_ns > SLICE_NS:
                 break
             self.longest = max(self.longest, self.queues + 1 - before)
             self._next()
+        if not rests:
+            self._rests_until_ms = now_ms + (1 + REST) * (stopwatch() - began_ns) // 1_000_000
         if self._failed is not None:
             raise self._failed
 
@@ -198,11 +218,14 @@ class Arrears:
         of = self._soon or self._rest
         self._do(of.pop(next(iter(of))))
 
-    def _do(self, steps: Iterable[Callable[[], None]]) -> None:
+    def _do(self, steps: Iterable[Step]) -> None:
         self.queues += 1
         try:
             for step in steps:
-                step()
+                if isinstance(step, tuple):
+                    self._carry_out(*step)
+                else:
+                    step()
         except Exception as error:
             self._failed = self._failed or error
         if not self._soon and not self._rest:

@@ -466,7 +466,8 @@ class Node:
     @property
     def busy(self) -> bool:
         """Something is marked: `turn` must be called again."""
-        return bool(self.agenda or self.postponed or (self.part is not None and self.part.arrears))
+        owed = self.part.arrears if self.part is not None else None
+        return bool(self.agenda or self.postponed or (owed and owed.rests_until_ms is None))
 
     @property
     def at_rest(self) -> bool:

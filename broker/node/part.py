@@ -254,7 +254,7 @@ class Part:
     def _needed(self, queue_id: int) -> bool:
         """Whether a client of this node waits for the queue, or a commit."""
         face = self.proxies.queues.get(queue_id)
-        return (face is not None and face.speaks()) or self.copying.primary.awaits(queue_id)
+        return (face is not None and face.is_used()) or self.copying.primary.awaits(queue_id)
 
     def _owing(self, begins: bool) -> None:
         self.hub.before = self.arrears.before if begins else None
@@ -485,7 +485,12 @@ class Part:
 
     @property
     def next_wake_ms(self) -> int | None:
-        dues = (self.proxies.next_wake_ms, self.copying.primary.due_ms, self.copying.backup.due_ms)
+        dues = (
+            self.proxies.next_wake_ms,
+            self.copying.primary.due_ms,
+            self.copying.backup.due_ms,
+            self.arrears.rests_until_ms,
+        )
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def may_write(self, queue: Queue) -> bool:

@@ -332,6 +332,10 @@ class ProxyQueue:
         self.gather()
         return bool(self._lines or self._backlog or self._settlements or self._questions or self.ring.unacked)
 
+    def is_used(self) -> bool:
+        """Whether clients of this node wait for something of it, as far as that can be seen at a glance."""
+        return bool(self._lines or self._backlog or self._questions or self.ring.unacked)
+
     def outstanding(self) -> list[Range]:
         """What clients of this node hold, and what waits for room in their channels."""
         surplus = [seq_of(record) for line in self._lines.values() for record in line.surplus]

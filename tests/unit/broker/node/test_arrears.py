@@ -472,3 +472,44 @@ def test_what_an_owner_asked_for_itself_is_carried_out_at_once() -> None:
     site.catch_up()
     assert not part(site).arrears
     assert all(site.node.queues[one.queue_id].entity.in_sync == ("a", "c") for one in own)
+
+
+def test_slices_of_what_nobody_waits_for_leave_time_to_others() -> None:
+    cluster = Cluster("a", "b", "c")
+    names = declared(cluster, 40)
+    dead = owned_by(cluster, "b")
+    consumer = cluster["a"].client()
+    owing(cluster)
+    fail(cluster, "b")
+    site = cluster["a"]
+    clock_ns = 0
+
+    def ticking() -> int:
+        nonlocal clock_ns
+        clock_ns += 2_000_000
+        return clock_ns
+
+    site.node.stopwatch = ticking
+    site.catch_up()
+    owed = part(site).arrears
+    site._turn()
+    first = owed.queues
+    assert 0 < first < len(names)
+    until_ms = site.node.next_wake_ms
+    assert until_ms is not None
+    assert until_ms > site.node.now_ms, "it rests, and says until when"
+    assert not site.node.busy
+    site._turn()
+    assert owed.queues == first
+    wanted = dead[-1]
+    consumer.consume(wanted)
+    site._turn()
+    assert not owed.owes(site.map.queue("/", wanted).queue_id), "somebody waits for it, so it does not rest"  # type: ignore[union-attr]
+    assert owed.queues < len(names)
+    until_ms = owed.rests_until_ms
+    assert until_ms is not None
+    site.now_ms = site.node.now_ms = until_ms
+    assert site.node.busy
+    before = owed.queues
+    site._turn()
+    assert owed.queues > before
