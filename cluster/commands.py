@@ -194,6 +194,8 @@ class SetVhostLimits(Command, frozen=True, kw_only=True, tag="set_vhost_limits")
     only: tuple[str, ...] = ()
     """See cluster/command.py."""
     exchange_bindings_max: int | None = None
+    policies_max: int | None = None
+    parameters_max: int | None = None
 
 
 class ClearVhostLimits(Command, frozen=True, kw_only=True, tag="clear_vhost_limits"):

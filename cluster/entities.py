@@ -182,10 +182,16 @@ class VhostLimits(msgspec.Struct, frozen=True, array_like=True):
     """None: BINDINGS_MAX, for each binding is in the memory of all members, and costs whoever publishes there."""
     exchange_bindings_max: int | None = None
     """Of each exchange; None: only the vhost's."""
+    policies_max: int | None = None
+    """Policies and operator policies; None: POLICIES_MAX, for all members compare each with the name of each queue."""
+    parameters_max: int | None = None
+    """None: PARAMETERS_MAX, for each is in the memory of all members."""
 
 
 BINDINGS_MAX: Final = 100_000
-"""Of a vhost that says nothing else."""
+POLICIES_MAX: Final = 500
+PARAMETERS_MAX: Final = 1000
+"""Of a vhost that says nothing else; parameters also of all vhosts together, the global ones."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):

@@ -23,6 +23,8 @@ from .arguments import same
 from .cascade import piece
 from .changes import Change
 from .entities import (
+    PARAMETERS_MAX,
+    POLICIES_MAX,
     Exchange,
     LogTime,
     OperatorPolicy,
@@ -36,7 +38,7 @@ from .entities import (
     Vhost,
     VhostLimits,
 )
-from .errors import NotFound, PreconditionFailed, Unavailable, WiringError, no_queue, no_vhost
+from .errors import LimitReached, NotFound, PreconditionFailed, Unavailable, WiringError, no_queue, no_vhost
 from .exchange_rules import STAGING
 from .ids import NTH_BITS, LogIndex, QueueId
 from .importing import Importing
@@ -130,6 +132,7 @@ class ClusterMap(Importing):
         log: list[Change] = []
         try:
             self._refuse_contended(command)
+            self._check_room(command)
             result = self._carried_out(command, log)
         except WiringError as error:
             assert not log or isinstance(command, c.ImportDefinitions), "a refused command changed nothing"
@@ -401,6 +404,28 @@ class ClusterMap(Importing):
             log.append(told.PermissionChanged(command.user, command.vhost))
         return existed
 
+    def _check_room(self, command: c.AnyCommand) -> None:
+        """Raise LimitReached for one policy or parameter too many. An import is an operator's, and not held to it."""
+        match command:
+            case c.PutPolicy() | c.PutOperatorPolicy():
+                topology = self._vhosts.get(command.vhost)
+                operator = isinstance(command, c.PutOperatorPolicy)
+                if topology is None or topology.policies.has(command.name, operator=operator):
+                    return
+                what, limit = "policy", topology.limits.policies_max if topology.limits is not None else None
+                count, most = len(topology.policies), POLICIES_MAX if limit is None else limit
+            case c.PutParameter():
+                if (command.vhost, command.component, command.name) in self._parameters:
+                    return
+                limit = self.vhost_limits(command.vhost).parameters_max
+                count = sum(vhost == command.vhost for vhost, _, _ in self._parameters)
+                what, most = "parameter", PARAMETERS_MAX if limit is None else limit
+            case _:
+                return
+        if 0 <= most <= count:
+            where = f"in vhost '{command.vhost}'" if command.vhost else "of global parameters"
+            raise LimitReached(f"cannot set {what} '{command.name}': {what} limit {where} ({most}) is reached")
+
     def _put_policy(self, command: c.PutPolicy, log: list[Change]) -> None:
         topology = self._topology(command)
         policy = Policy(
@@ -467,7 +492,7 @@ class ClusterMap(Importing):
         topology = self._topology(command)
         limits = VhostLimits(
             command.vhost, command.queues_max, command.connections_max, command.bindings_max,
-            command.exchange_bindings_max,
+            command.exchange_bindings_max, command.policies_max, command.parameters_max,
         )  # fmt: skip
         if command.only:
             limits = in_part(topology.limits or VhostLimits(command.vhost), limits, command.only)

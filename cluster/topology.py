@@ -299,9 +299,11 @@ class Topology:
         """End a queue with all that hangs on it."""
         if queue.staging:
             del self.staged[queue.name]
+            self.policies.forget(queue)
             changes.append(QueueDeleted(queue))
             return
         del self.queues[queue.name]
+        self.policies.forget(queue)
         bindings = self.bindings.to_destination("queue", queue.name)
         self._end_bindings(bindings, changes)
         changes.append(QueueDeleted(queue))
@@ -309,6 +311,7 @@ class Topology:
     def end_exchange(self, exchange: Exchange, changes: list[Change]) -> None:
         """End an exchange with all that hangs on it."""
         del self.exchanges[exchange.name]
+        self.policies.forget(exchange)
         # a binding from the exchange to itself is in both answers
         leaving = self.bindings.from_source(exchange.name)
         self._end_bindings(leaving, changes)
@@ -384,6 +387,7 @@ class Topology:
                 continue
             # "Auto-delete exchanges go when the last binding from them goes"
             del self.exchanges[source.name]
+            self.policies.forget(source)
             ended.append(source)
             # never twice: a binding has one destination, and a destination ends once
             ending.extend(self.bindings.to_destination("exchange", source.name))

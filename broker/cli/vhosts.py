@@ -29,7 +29,10 @@ VHOSTS = Table(
 )
 LIMITS = Table((Column("vhost"), Column("limits", "value")), name="vhost")
 Limit = Annotated[
-    Literal["max-queues", "max-connections", "max-bindings", "max-bindings-per-exchange"], typer.Argument()
+    Literal[
+        "max-queues", "max-connections", "max-bindings", "max-bindings-per-exchange", "max-policies", "max-parameters"
+    ],
+    typer.Argument(),
 ]
 
 

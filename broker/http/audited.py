@@ -38,7 +38,7 @@ _SINGLE_MAX: Final = 20
 _TOLD: Final = (
     "name", "user", "vhost", "exchange", "component", "tags", "limits", "configure", "write", "read", "pattern",
     "definition", "apply_to", "priority", "queues_max", "connections_max", "bindings_max",
-    "exchange_bindings_max", "tracing", "only",
+    "exchange_bindings_max", "policies_max", "parameters_max", "tracing", "only",
 )  # fmt: skip
 
 

@@ -231,7 +231,8 @@ def user_command(name: str, body: Body, there: bool = False) -> tuple[c.PutUser,
 _USER_LIMITS: Final = {"max-connections": "connections_max", "max-channels": "channels_max"}
 _VHOST_LIMITS: Final = {
     "max-connections": "connections_max", "max-queues": "queues_max", "max-bindings": "bindings_max",
-    "max-bindings-per-exchange": "exchange_bindings_max",
+    "max-bindings-per-exchange": "exchange_bindings_max", "max-policies": "policies_max",
+    "max-parameters": "parameters_max",
 }  # fmt: skip
 
 

@@ -129,6 +129,7 @@ _USER_LIMITS: Final = table({"max-connections": _LIMIT, "max-channels": _LIMIT},
 _VHOST_LIMITS: Final = table(
     {
         "max-connections": _LIMIT, "max-queues": _LIMIT, "max-bindings": _LIMIT, "max-bindings-per-exchange": _LIMIT,
+        "max-policies": _LIMIT, "max-parameters": _LIMIT,
     },
     additionalProperties=False,
 )  # fmt: skip
@@ -357,7 +358,10 @@ _QUERIES: Final[dict[Place, dict[str, Schema]]] = {
 }
 _PATHS: Final[dict[str, dict[str, Schema]]] = {
     "/api/vhost-limits/{vhost}/{name}": {
-        "name": one_of("max-connections", "max-queues", "max-bindings", "max-bindings-per-exchange"),
+        "name": one_of(
+            "max-connections", "max-queues", "max-bindings", "max-bindings-per-exchange", "max-policies",
+            "max-parameters",
+        ),
     },
     "/api/user-limits/{user}/{name}": {"name": one_of("max-connections", "max-channels")},
     "/api/health/checks/port-listener/{port}": {"port": integer(0, 65535)},

@@ -172,7 +172,8 @@ def limits_of(limits: VhostLimits) -> Document:
     """Limits under their names in RabbitMQ."""
     named = {
         "max-connections": limits.connections_max, "max-queues": limits.queues_max, "max-bindings": limits.bindings_max,
-        "max-bindings-per-exchange": limits.exchange_bindings_max,
+        "max-bindings-per-exchange": limits.exchange_bindings_max, "max-policies": limits.policies_max,
+        "max-parameters": limits.parameters_max,
     }  # fmt: skip
     return {name: value for name, value in named.items() if value is not None}
 

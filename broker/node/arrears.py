@@ -8,7 +8,8 @@ That holds as long as all of a queue's changes stay in order, and nobody can tel
     a frame that concerns the queue     it is settled before the frame is looked at: its sender knew the change
     an Attach of another node           stays behind the queue's changes (`behind`), and makes it come sooner
     a complete Attach to an owner       waits until nothing is owed (`Proxies.turn`): it speaks for all queues
-    another change of the queue         settles it first; a change of members or policies settles all
+    another change of the queue         settles it first; a change of members settles all
+    a change of policies                each queue looks for itself (`renewals`), which settles it first
     what a take-over asks of the map    index and members are those of the command (`moment`), not of the slice
 
 The order is that of need: queues for which clients of this node wait; then those that have another owner, for which
@@ -42,8 +43,8 @@ OF_ONE_QUEUE: Final = (told.OwnerChanged, told.InSyncChanged, told.ReplicasChang
 ORDERED: Final = (told.QueueDeleted, told.QueuePaused)
 """Changes of a queue that come after what is owed of it."""
 OF_ALL: Final = (
-    told.MemberChanged, told.MemberForgotten, told.PolicyChanged, told.VhostDeleted, told.SegmentOpened,
-    told.SegmentCommitted, told.SegmentEnded,
+    told.MemberChanged, told.MemberForgotten, told.VhostDeleted, told.SegmentOpened, told.SegmentCommitted,
+    told.SegmentEnded,
 )  # fmt: skip
 """Changes that may concern any queue."""
 
@@ -125,6 +126,8 @@ class Arrears:
             elif isinstance(change, ORDERED):
                 self._owe(owed, moved)
                 self.settle(change.queue.queue_id)
+            elif isinstance(change, told.PolicyChanged):
+                self._owe(owed, moved)
             elif isinstance(change, OF_ALL):
                 self._owe(owed, moved)
                 self.settle_all()

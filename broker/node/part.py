@@ -217,13 +217,9 @@ class Part:
             for name in (name for name in before if name not in entity.in_sync):
                 self._told("replica.out_of_sync", entity, node=name)
 
-    def settings_changed(self, vhost: str) -> None:
-        """A policy: the minimum of copies may be another one."""
-        for queue in tuple(self.node.queues.values()):
-            entity = queue.entity
-            if entity.vhost == vhost and queue.ring.replicated:
-                queue.adopt(self.node.map.effective(entity))
-                self.copying.primary.entity_changed(entity, self.node.map.min_in_sync(entity), self.node.now_ms)
+    def minimum_changed(self, entity: QueueEntity) -> None:
+        """The minimum of copies may be another one, of a replicated queue that this node owns."""
+        self.copying.primary.entity_changed(entity, self.node.map.min_in_sync(entity), self.node.now_ms)
 
     def member_changed(self, change: MemberChanged) -> None:
         member = change.member
@@ -281,8 +277,7 @@ class Part:
         if self._storing < before:
             for queue in tuple(self.node.queues.values()):
                 if queue.ring.replicated:
-                    least = self.node.map.min_in_sync(queue.entity)
-                    self.copying.primary.entity_changed(queue.entity, least, self.node.now_ms)
+                    self.minimum_changed(queue.entity)
 
     def _members(self) -> None:
         self._members_changed = True

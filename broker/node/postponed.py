@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.node.renewals import Renewals
 from broker.queues.queue import Queue
 from broker.session.dividing import STEPS_AT_ONCE
 
@@ -18,14 +19,16 @@ class Postponed:
 
     soon    connections and channels with events that wait, in order; each says how it goes on
     later   queues that have more to do
+    renewals    queues and exchanges that have not heard of a policy; they come with `soon`
     """
 
-    __slots__ = ("_node", "later", "soon")
+    __slots__ = ("_node", "later", "renewals", "soon")
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self.soon: deque[Callable[[], None]] = deque()
         self.later: dict[Queue, None] = {}
+        self.renewals = Renewals(node)
 
     def __bool__(self) -> bool:
         return bool(self.soon or self.later)

@@ -109,15 +109,7 @@ def vhost_deleted(node: Node, change: changes.VhostDeleted) -> None:
 
 
 def policy_changed(node: Node, change: changes.PolicyChanged) -> None:
-    vhost = node.vhosts[change.vhost]
-    if node.part is not None:
-        node.part.settings_changed(change.vhost)
-    for queue in vhost.queues.values():
-        queue.adopt(node.map.effective(queue.entity))
-    for exchange in node.map.exchanges(change.vhost):
-        # one that the same command has declared is told later, and begins with what the policy says
-        if exchange.name and vhost.router.exchange_type(exchange.name) is not None:
-            vhost.router.set_alternate(exchange.name, node.map.exchange_settings(exchange).alternate_exchange)
+    node.postponed.renewals.begin(change.vhost)
 
 
 def authorization_changed(node: Node, change: changes.UserChanged | changes.PermissionChanged) -> None:

@@ -426,7 +426,8 @@ class ClusterShell:
         if self._closed or not self.raft.is_leader:
             return
         view = self.raft.map
-        if self.registered and view.applied != self._levelled_at:
+        looking = bool(self._shell.node.postponed.renewals)  # at a policy: each queue by itself, before all at once
+        if self.registered and not looking and view.applied != self._levelled_at:
             moves = reconfigurations(view)  # a look at every queue
             self._levelled_at = None if moves else view.applied
             for command in moves:

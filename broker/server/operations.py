@@ -203,12 +203,15 @@ async def _vhost_limit(operator: Operator, asked: Facts) -> Facts:
     name, value = _text(asked, "vhost"), asked.get("value")
     fields = {
         "max-queues": "queues_max", "max-connections": "connections_max", "max-bindings": "bindings_max",
-        "max-bindings-per-exchange": "exchange_bindings_max",
+        "max-bindings-per-exchange": "exchange_bindings_max", "max-policies": "policies_max",
+        "max-parameters": "parameters_max",
     }  # fmt: skip
     field = fields.get(_text(asked, "limit"))
     if field is None or not isinstance(value, int):
         raise Refused(f"'limit' is one of {', '.join(fields)}, and 'value' a number (negative: no limit)")
-    unlimited = None if field != "bindings_max" else -1  # where None is a limit, too
+    unlimited = (
+        -1 if field in {"bindings_max", "policies_max", "parameters_max"} else None
+    )  # where None is a limit, too
     fields_set: dict[str, Any] = {field: unlimited if value < 0 else value}
     return await _ordered(operator, c.SetVhostLimits(vhost=name, only=(field,), **fields_set))
 

@@ -31,7 +31,9 @@ NAMES: Final[dict[str, dict[str, list[str]]]] = {
     "exchanges": {"name": ["topic", "fan", "amq.default", "amq.topic", "gone"]},
     "nodes": {"name": ["n1", "a", "b", "c", "gone"]},
     "auth": {"name": ["n1", "a", "b", "c", "gone"]},
-    "vhost-limits": {"name": ["max-queues", "max-connections", "max-bindings", "max-bindings-per-exchange", "else"]},
+    "vhost-limits": {
+        "name": ["max-queues", "max-connections", "max-bindings", "max-bindings-per-exchange", "max-policies", "else"]
+    },
     "user-limits": {"name": ["max-channels", "max-connections", "else"]},
 }
 """By the path's topic, and for all topics; anything else has the name `p`."""

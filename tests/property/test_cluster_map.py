@@ -151,6 +151,8 @@ COMMANDS: st.SearchStrategy[c.AnyCommand] = st.one_of(
         queues_max=st.sampled_from([None, -1, 0, 2]),
         bindings_max=st.sampled_from([None, -1, 0, 2]),
         exchange_bindings_max=st.sampled_from([None, -1, 0, 1]),
+        policies_max=st.sampled_from([None, -1, 0, 1]),
+        parameters_max=st.sampled_from([None, 0, 1]),
         only=st.sampled_from([(), ("queues_max",), ("connections_max",), ("bindings_max", "exchange_bindings_max")]),
     ),
     st.builds(c.ClearVhostLimits, vhost=VHOSTS),

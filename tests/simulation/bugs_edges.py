@@ -76,7 +76,7 @@ def wakes_with_its_lease() -> None:
 def policy_unheard() -> None:
     from broker.node.part import Part
 
-    patch(Part, "settings_changed", lambda _: lambda self, vhost: None)
+    patch(Part, "minimum_changed", lambda _: lambda self, entity: None)
 
 
 @mutation(

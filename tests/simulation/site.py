@@ -497,6 +497,7 @@ class Site:
             node.part = part = Part(node)
             if self.life % 2:  # as with thousands of queues: what a command changes is carried out one by one
                 part.arrears.at_once, part.arrears.slice = 0, 1
+                node.postponed.renewals.at_once, node.postponed.renewals.slice = 0, 1
             node.files_streams = self.journal.streams is not None
             recovery = recovered(node, self.journal)
         except DamagedJournal:

@@ -1,12 +1,15 @@
 """Which policy applies, and what is refused."""
 
+import random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.entities import Exchange, OperatorPolicy, Policy, Queue
 from cluster.errors import PreconditionFailed
 from cluster.ids import LOCAL_NODE, QueueId
+from cluster.patterns import matches
 from cluster.policies import PolicyTable, check_policy
 
 
@@ -86,3 +89,62 @@ def test_refused_policies(bad: Policy | OperatorPolicy) -> None:
 def test_accepted_policies() -> None:
     check_policy(Policy("/", "p", "", {"message-ttl": 0, "alternate-exchange": "a", "min-in-sync": 2}))
     check_policy(Policy("/", "p", r"^(?!amq\.).*", {"dead-letter-routing-key": "k"}))
+
+
+def test_what_is_remembered_is_what_is_found_anew() -> None:
+    """Policies come, change and go, patterns come back, queues and exchanges are asked for now and then."""
+    chance = random.Random(7)
+    table = PolicyTable()
+    names = [f"{first}{second}" for first in "abc" for second in "abc"]
+    patterns = ["^a", "b$", "c", "", "^(?!a)", "^[ab]+$"]
+    queues = [queue(name, **arguments) for arguments in ({}, {"x-queue-type": "quorum"}) for name in names]
+    queues = [replace(entry, queue_id=QueueId(number)) for number, entry in enumerate(queues)]
+    for _ in range(600):
+        name, limit = chance.choice("pqrs"), chance.randrange(9)
+        fields: dict[str, Any] = {
+            "pattern": chance.choice(patterns), "definition": {"max-length": limit}, "priority": chance.randrange(3),
+            "apply_to": chance.choice(["all", "queues", "exchanges", "quorum_queues"]),
+        }  # fmt: skip
+        match chance.randrange(5):
+            case 0 | 1:
+                table.put(Policy("/", name, **fields))
+            case 2:
+                table.delete(name)
+            case 3:
+                table.put_operator(OperatorPolicy("/", name, **{**fields, "apply_to": "queues"}))
+            case 4:
+                table.delete_operator(name)
+        anew = PolicyTable()
+        for present in table.policies():
+            anew.put(present)
+        for operator in table.operator_policies():
+            anew.put_operator(operator)
+        for entry in chance.sample(queues, 3):
+            assert table.queue_settings(entry) == anew.queue_settings(entry)
+            if not chance.randrange(8):
+                table.forget(entry)
+        exchange = Exchange("/", chance.choice(names), "fanout")
+        assert table.exchange_settings(exchange) == anew.exchange_settings(exchange)
+
+
+def test_a_name_and_a_pattern_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def counted(pattern: str, name: str) -> bool:
+        compared.append((pattern, name))
+        return matches(pattern, name)
+
+    monkeypatch.setattr("cluster.policies.matches", counted)
+    table = PolicyTable()
+    for number in range(20):
+        table.put(policy(f"p{number}", f"^{number}$"))
+    entry = queue("q")
+    assert applied(table, entry) is None
+    assert len(compared) == 20
+    table.put(policy("q", "q", priority=1))
+    assert applied(table, entry) == "q"
+    assert table.exchange_settings(Exchange("/", "q", "fanout")).policy == "q"
+    assert compared[20:] == [("q", "q")]
+    table.delete("q")
+    assert applied(table, entry) is None
+    assert len(compared) == 21

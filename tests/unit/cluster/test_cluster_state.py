@@ -423,6 +423,41 @@ def test_binding_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         bind("d")
 
 
+def test_policies_and_parameters_have_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def policy(name: str, priority: int = 0) -> c.PutPolicy:
+        return c.PutPolicy(vhost="/", name=name, pattern="", definition={"max-length": 1}, priority=priority)
+
+    def parameter(name: str, vhost: str = "/", value: Any = 1) -> c.PutParameter:
+        return c.PutParameter(vhost=vhost, component="shovel", name=name, value=value)
+
+    world.do(c.SetVhostLimits(vhost="/", policies_max=2, parameters_max=1))
+    world.do(policy("a"))
+    world.do(c.PutOperatorPolicy(vhost="/", name="a", pattern="", definition={"max-length": 1}))
+    with pytest.raises(LimitReached) as caught:
+        world.do(policy("b"))
+    assert caught.value.text == "cannot set policy 'b': policy limit in vhost '/' (2) is reached"
+    with pytest.raises(LimitReached):
+        world.do(c.PutOperatorPolicy(vhost="/", name="b", pattern="", definition={"max-length": 1}))
+    world.do(policy("a", 7))
+    world.do(parameter("a"))
+    world.do(parameter("a", value=2))
+    with pytest.raises(LimitReached):
+        world.do(parameter("b"))
+    world.do(c.ImportDefinitions(import_id="i", number=0, last=True, commands=[policy("b")], apply=9))
+    assert len(world.map.policies("/")) == 2, "an import is an operator's"
+    world.do(c.ClearVhostLimits(vhost="/"))
+    monkeypatch.setattr("cluster.state.POLICIES_MAX", 3)
+    monkeypatch.setattr("cluster.state.PARAMETERS_MAX", 1)
+    with pytest.raises(LimitReached):
+        world.do(policy("c"))
+    world.do(parameter("a", ""))
+    with pytest.raises(LimitReached, match=r"parameter limit of global parameters \(1\) is reached"):
+        world.do(parameter("b", ""))
+    world.do(c.SetVhostLimits(vhost="/", policies_max=-1, parameters_max=-1))
+    world.do(policy("c"))
+    world.do(parameter("b"))
+
+
 def test_policies_change_settings(world: World) -> None:
     queue = world.queue("q")
     world.do(c.PutPolicy(vhost="/", name="p", pattern="^q", definition={"max-length": 7}))

@@ -15,6 +15,8 @@ const LIMITS: [string, string][] = [
   ["max-connections", "max-connections: connections to it"],
   ["max-bindings", "max-bindings: bindings in it"],
   ["max-bindings-per-exchange", "max-bindings-per-exchange: bindings of one exchange"],
+  ["max-policies", "max-policies: policies and operator policies in it"],
+  ["max-parameters", "max-parameters: parameters in it"],
 ];
 
 export function Vhosts({ me }: { me: Me }) {

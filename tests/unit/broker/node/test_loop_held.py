@@ -474,6 +474,25 @@ def one_message_to_very_many_queues(world: World, client: Client) -> Callable[[]
     return event
 
 
+def a_policy_for_very_many_queues(world: World, client: Client) -> Callable[[], object]:
+    """It comes first of 200, and goes again."""
+    count = 10_000
+    definition = {"max-length": 5}
+    wired(
+        world,
+        *(c.PutPolicy(vhost="/", name=f"p{n}", pattern=f"^tenant{n}\\.", definition=definition) for n in range(200)),
+        *(c.DeclareQueue(vhost="/", name=f"queue.{n}", durable=True) for n in range(count)),
+    )
+
+    def by_turns() -> None:
+        world.command(c.PutPolicy(vhost="/", name="all", pattern="^queue", definition={"max-length": 1}, priority=9))
+        assert world.queue(f"queue.{count - 1}").settings.max_length == 1
+        world.command(c.DeletePolicy(vhost="/", name="all"))
+        assert world.queue(f"queue.{count - 1}").settings.max_length is None
+
+    return by_turns
+
+
 SHAPES: list[Shape] = [
     a_key_of_many_words, behind_a_declaration, headers_that_all_bindings_ask_for,
     a_ring_that_is_bound_and_asked_by_turns, a_chain_of_dead_letters, letters_as_large_as_they_may_be,
@@ -487,7 +506,7 @@ IN_TURNS: list[Shape] = [
     what_many_channels_hold_returns, a_transaction_to_many_queues, a_transaction_of_numbered_messages,
     a_queue_with_very_many_bindings_is_deleted, an_exclusive_queue_with_long_bindings_goes,
     the_last_binding_of_an_exchange_takes_many, a_transaction_that_buries_very_much,
-    very_many_acknowledgements_in_a_transaction, one_message_to_very_many_queues,
+    very_many_acknowledgements_in_a_transaction, one_message_to_very_many_queues, a_policy_for_very_many_queues,
 ]  # fmt: skip
 
 

@@ -1,0 +1,97 @@
+"""What a change of policies means for queues and exchanges that are there: each takes up its settings, in slices.
+
+Theory. The map has the new policies at once. What holds for a queue is a function of the map, so a queue may take it up
+later, and once for several changes: nothing is owed but a look. A node that is late with that is to others one that has
+applied the command late. Of a queue for which something else is owed (`arrears`) that is carried out first. Few
+queues look at once; of many, some in each turn, so what comes from sockets goes in between.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.session.dividing import STEPS_AT_ONCE
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.node.vhost import VirtualHost
+
+AT_ONCE: Final = 256
+"""So many queues and exchanges of a vhost look with the command that changed its policies."""
+SLICE: Final = 128
+SLICE_NS: Final = 5_000_000
+"""A slice ends with the first of these: so many looks, so much time."""
+
+
+class Renewals:
+    """Of one node. True: somebody has not looked yet."""
+
+    __slots__ = ("_exchanges", "_node", "_queues", "at_once", "slice")
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._queues: dict[tuple[str, str], None] = {}  # vhost and name
+        self._exchanges: dict[tuple[str, str], None] = {}
+        self.at_once = AT_ONCE
+        self.slice = SLICE
+
+    def __bool__(self) -> bool:
+        return bool(self._queues or self._exchanges)
+
+    def begin(self, name: str) -> None:
+        """The policies of a vhost have changed. Who was to look before is not put off by that."""
+        vhost = self._node.vhosts[name]
+        under_way = bool(self)
+        self._queues.update(dict.fromkeys((name, queue) for queue in vhost.queues))
+        exchanges = (exchange.name for exchange in self._node.map.exchanges(name))
+        self._exchanges.update(dict.fromkeys((name, exchange) for exchange in exchanges if exchange))
+        if under_way:
+            return
+        if len(self._queues) + len(self._exchanges) <= self.at_once:
+            self._look(self.at_once)
+        if self:
+            self._node.soon(self.go_on)
+
+    def go_on(self) -> None:
+        """One slice."""
+        self._look(self.slice)
+        self._node.labour.done += STEPS_AT_ONCE  # of what waits for turns that is enough for this one
+        if self:
+            self._node.soon(self.go_on)
+
+    def _look(self, most: int) -> None:
+        node = self._node
+        began_ns = node.stopwatch()
+        for _ in range(most):
+            of = self._queues or self._exchanges
+            if not of or node.stopwatch() - began_ns > SLICE_NS:
+                break
+            place = next(iter(of))
+            del of[place]
+            vhost = node.vhosts.get(place[0])
+            if vhost is None:
+                continue
+            if of is self._queues:
+                self._queue(vhost, place[1])
+            else:
+                self._exchange(vhost, place[1])
+
+    def _queue(self, vhost: VirtualHost, name: str) -> None:
+        node = self._node
+        face = vhost.queues.get(name)
+        if face is None:
+            return  # it was deleted meanwhile
+        part = node.part
+        if part is not None:
+            part.arrears.settle(face.entity.queue_id)
+            queue = node.queues.get(face.entity.queue_id)
+            if queue is not None and queue.ring.replicated:
+                queue.adopt(node.map.effective(queue.entity))
+                part.minimum_changed(queue.entity)
+        face.adopt(node.map.effective(face.entity))
+
+    def _exchange(self, vhost: VirtualHost, name: str) -> None:
+        exchange = self._node.map.exchange(vhost.name, name)
+        # one that the same command has declared is told later, and begins with what the policy says
+        if exchange is not None and vhost.router.exchange_type(name) is not None:
+            vhost.router.set_alternate(name, self._node.map.exchange_settings(exchange).alternate_exchange)
