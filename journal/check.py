@@ -4,29 +4,50 @@ What is proved: every group of every segment has right checksums and the next ls
 groups; the log goes on from it without a gap to its end; every run of the index points to ENQ records of the right
 queue and seq, with the lengths it says; every value of the index has its checksum.
 
+What is broken says what it *costs* (`Costs`), for a start goes on with most damage (salvage.py).
+
 Beside a running node the end of the log moves, segments disappear, and runs are replaced. What looks broken there
 is looked at again before it is reported.
 """
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from journal.errors import DamagedJournal
-from journal.index import RUN_KEY, Index
+from journal.index import META_KEY, RUN_KEY, Index
 from journal.inspect import LOOKS, PAUSE_S, is_running
-from journal.layout import GROUP_HEADER_BYTES, KIND_NAMES, RUN_ENTRY, RUN_LENGTH
+from journal.layout import ENQ, GROUP_HEADER_BYTES, KIND_NAMES, RUN_ENTRY, RUN_LENGTH
 from journal.record import DamagedRecord, Record, read_message
 from journal.recovery import start_of_tail
 from journal.replay import group_at, replay
-from journal.segments import START, Position, Segments
+from journal.salvage import HurtRecord, group_beside
+from journal.segments import START, Position, SegmentFile, Segments
 from journal.stream_catalogue import StreamFile
 from journal.stream_files import StreamFiles
 from journal.sums import Sums
+
+
+class Costs(enum.StrEnum):
+    """What a start, or the node that runs, makes of damage."""
+
+    NOTHING = "nothing"
+    """No start reads it, unless a queue must be read from the log anew."""
+    MESSAGE = "message"
+    """The message is held back, or comes from another copy."""
+    QUEUE = "queue"
+    """What can be read of the queue is served, or comes from another copy."""
+    STREAM = "stream"
+    """Nothing can be told of the stream: it comes from another copy, else the start ends."""
+    JOURNAL = "journal"
+    """The start ends, or all copies come from others."""
 
 
 class Broken(NamedTuple):
@@ -36,10 +57,14 @@ class Broken(NamedTuple):
     offset: int | None
     what: str
     queue_id: int | None = None
+    seq: int | None = None
+    """Of the message, where it is one's."""
+    costs: Costs = Costs.JOURNAL
 
     def __str__(self) -> str:
         place = "" if self.offset is None else f" at byte {self.offset}"
-        queue = "" if self.queue_id is None else f" (queue {self.queue_id:#x})"
+        message = "" if self.seq is None else f"message {self.seq} of "
+        queue = "" if self.queue_id is None else f" ({message}queue {self.queue_id:#x})"
         return f"{self.file}{place}{queue}: {self.what}"
 
 
@@ -68,10 +93,18 @@ class CheckReport:
         return not self.broken
 
 
-def check(directory: Path | str, progress: Callable[[int, int], object] | None = None) -> CheckReport:
+Knows = Callable[[int], bool]
+
+
+def check(
+    directory: Path | str,
+    progress: Callable[[int, int], object] | None = None,
+    knows: Knows = lambda queue_id: True,  # noqa: ARG005
+) -> CheckReport:
     """Raises FileNotFoundError when no journal is there, ForeignJournal; damage is reported, not raised.
 
-    `progress(done, of)` counts segments.
+    `progress(done, of)` counts segments. `knows(queue_id)`: there is such a queue; what a damaged record says is not
+    believed without one.
     """
     directory = Path(directory)
     report = CheckReport(directory, is_running(directory))
@@ -81,14 +114,14 @@ def check(directory: Path | str, progress: Callable[[int, int], object] | None =
         report.broken.append(_broken(damage))
         return report
     try:
-        _Check(report, index, Segments(directory), progress).run()
+        _Check(report, index, Segments(directory), progress, knows).run()
     finally:
         index.close()
     return report
 
 
-def _broken(damage: DamagedJournal) -> Broken:
-    return Broken(damage.file, damage.offset, damage.what, damage.queue_id)
+def _broken(damage: DamagedJournal, costs: Costs = Costs.JOURNAL) -> Broken:
+    return Broken(damage.file, damage.offset, damage.what, damage.queue_id, None, costs)
 
 
 class _Check:
@@ -98,11 +131,15 @@ class _Check:
         index: Index,
         segments: Segments,
         progress: Callable[[int, int], object] | None,
+        knows: Knows,
     ) -> None:
         self.report = report
         self.index = index
         self.segments = segments
         self.progress = progress or (lambda *_: None)
+        self.knows = knows
+        self.metas: dict[int, dict[str, Any]] = {}
+        self.places: dict[tuple[str, int], int] = {}  # of damaged records, by file and byte: which of `broken`
         self.looks = LOOKS if report.running else 1
 
     def run(self) -> None:
@@ -127,7 +164,7 @@ class _Check:
             except FileNotFoundError:
                 continue
             except DamagedJournal as damage:
-                self.report.broken.append(_broken(damage))
+                self.report.broken.append(_broken(damage, Costs.NOTHING))
             last = segment
         self.progress(len(numbers), len(numbers))
 
@@ -144,7 +181,11 @@ class _Check:
                 try:
                     found, length, records = group_at(file, at)
                 except DamagedRecord as damage:
-                    raise self.segments.damaged(segment, damage.offset, damage.args[1]) from damage
+                    beside = group_beside(file, at)
+                    if beside is None:
+                        raise self.segments.damaged(segment, damage.offset, damage.args[1]) from damage
+                    head, records = beside[0], self._sound(segment, beside[1], Costs.NOTHING)
+                    found, length = head.lsn, head.length
                 if found != (lsn + 1 if lsn is not None else found) or found <= at_least:
                     what = f"group {found} follows group {at_least if lsn is None else lsn}"
                     raise self.segments.damaged(segment, at, what)
@@ -163,11 +204,20 @@ class _Check:
     def _tail(self) -> None:
         """What comes after the checkpoint, up to the end."""
         seen: list[Record] = []
+
+        def beside(segment: int, file: SegmentFile, at: int) -> int:
+            found = group_beside(file, at)
+            if found is None or any(isinstance(r, HurtRecord) and not self.knows(r.record.queue_id) for r in found[1]):
+                return 0
+            seen.extend(self._sound(segment, found[1], Costs.QUEUE))
+            return found[0].length
+
         for look in range(1, self.looks + 1):
             seen.clear()
             try:
                 start = start_of_tail(self.index, self.segments)
-                tail = replay(self.segments, start, lambda _, records: seen.extend(records))
+                last = beside if look == self.looks else None
+                tail = replay(self.segments, start, lambda _, records: seen.extend(records), last)
                 break
             except (DamagedJournal, FileNotFoundError):
                 if look == self.looks:
@@ -180,6 +230,28 @@ class _Check:
         self.report.end = tail.position
         self.report.torn = tail.torn and not self.report.running
 
+    def _sound(self, segment: int, records: list[Record | HurtRecord], costs: Costs) -> list[Record]:
+        """Those of a damaged group that are whole. The others are reported; a message's damage in the tail costs it."""
+        sound: list[Record] = []
+        for one in records:
+            if isinstance(one, HurtRecord):
+                record = one.record
+                cost = Costs.MESSAGE if record.kind == ENQ and costs is Costs.QUEUE else costs
+                seq = record.seq if record.kind == ENQ else None
+                self._hurt(Broken(self._name(segment), record.offset, one.what, record.queue_id, seq, cost))
+            else:
+                sound.append(one)
+        return sound
+
+    def _hurt(self, broken: Broken) -> None:
+        """A record; what was known of it before is said once."""
+        assert broken.offset is not None, "a record has a place"
+        at = self.places.setdefault((broken.file, broken.offset), len(self.report.broken))
+        self.report.broken[at : at + 1] = [broken]
+
+    def _name(self, segment: int) -> str:
+        return f"segments/{self.segments.path(segment).name}"
+
     def _count(self, records: list[Record]) -> None:
         counts = self.report.records
         for record in records:
@@ -188,22 +260,35 @@ class _Check:
 
     def _runs(self) -> None:
         sums = Sums()
-        for key, payload in self.index.scan(sums=sums):
+        lost: dict[int | None, DamagedJournal] = {}
+
+        def told(damage: DamagedJournal) -> None:
+            lost.setdefault(damage.queue_id, damage)
+
+        for key, payload in self.index.scan(sums=sums, hurt=told):
             if len(key) != RUN_KEY.size:
                 self.report.queues += 1
+                self.metas[META_KEY.unpack(key)[0]] = msgspec.msgpack.decode(payload)
                 continue
             queue_id, first_seq = RUN_KEY.unpack(key)
             self.report.runs += 1
             wrong = self._run(queue_id, first_seq, payload)
-            if wrong is not None and not self._replaced(queue_id, first_seq, payload):
-                self.report.broken.append(wrong)
+            if wrong and not self._replaced(queue_id, first_seq, payload):
+                for broken in wrong:
+                    self._hurt(broken) if broken.offset is not None else self.report.broken.append(broken)
         if not self.report.running:  # a checkpoint came between, perhaps
-            self.index.prove(sums)
+            self.index.prove(sums, told)
+        files = StreamFiles(self.report.directory, self.segments)
+        streams = {*files.queues(), *(queue_id for queue_id, meta in self.metas.items() if meta.get("files"))}
+        files.close()
+        self.report.broken += [
+            _broken(damage, Costs.STREAM if damage.queue_id in streams else Costs.QUEUE) for damage in lost.values()
+        ]
 
     def _streams(self) -> None:
         """Every record that a stream's catalogue counts."""
         files = StreamFiles(self.report.directory, self.segments)
-        for queue_id, meta in self.index.metas():
+        for queue_id, meta in self.metas.items():
             for part in map(StreamFile.of_entry, meta.get("files", ())):
                 try:
                     self.report.indexed_messages += files.prove(queue_id, part)
@@ -221,37 +306,47 @@ class _Check:
 
     def _missing(self, files: StreamFiles, queue_id: int, part: StreamFile, at: int | None, what: str) -> None:
         file = str(files.path(queue_id, part.name).relative_to(self.report.directory))
-        self.report.broken.append(Broken(file, at, what, queue_id))
+        self.report.broken.append(Broken(file, at, what, queue_id, None, Costs.QUEUE))
 
     def _replaced(self, queue_id: int, first_seq: int, payload: bytes) -> bool:
         """Whether the running node has written this run anew meanwhile, which it does before a segment goes."""
         return self.report.running and (first_seq, payload) not in self.index.runs(queue_id, first_seq, first_seq)
 
-    def _run(self, queue_id: int, first_seq: int, payload: bytes) -> Broken | None:
+    def _run(self, queue_id: int, first_seq: int, payload: bytes) -> list[Broken]:
+        broken: list[Broken] = []
         block = first_seq // RUN_LENGTH * RUN_LENGTH
         by_segment: dict[int, list[tuple[int, int, int, int]]] = {}
         before = -1
         for low, _, _, _, segment, offset, length, body_length in RUN_ENTRY.iter_unpack(payload):
             if low <= before:
-                return Broken("index/data.mdb", None, f"the run from seq {first_seq} on is out of order", queue_id)
+                return [Broken("index/data.mdb", None, f"the run from seq {first_seq} on is out of order", queue_id)]
             before = low
             by_segment.setdefault(segment, []).append((block + low, offset, length, body_length))
             self.report.indexed_messages += 1
         for segment, wanted in by_segment.items():
-            file = f"segments/{self.segments.path(segment).name}"
+            file = self._name(segment)
             try:
                 with self.segments.mapped(segment) as data:
                     for seq, offset, length, body_length in wanted:
-                        message = read_message(data, offset, queue_id, seq)
-                        found = 56 + len(message.address) + len(message.payload), message.body_length
-                        if found != (length, body_length):
-                            what = f"message {seq} has lengths {found}, the index says {(length, body_length)}"
-                            return Broken(file, offset, what, queue_id)
+                        what = self._message(data, queue_id, (seq, offset, length, body_length))
+                        if what:
+                            broken.append(Broken(file, offset, what, queue_id, seq, Costs.MESSAGE))
             except FileNotFoundError:
-                return Broken(file, None, f"the file is gone, but message {wanted[0][0]} is in it", queue_id)
-            except DamagedRecord as damage:
-                return Broken(file, damage.offset, damage.args[1], queue_id)
-        return None
+                what = f"the file is gone, but {len(wanted)} messages from seq {wanted[0][0]} on are in it"
+                costs = Costs.MESSAGE if self.segments.numbers() else Costs.JOURNAL
+                broken.append(Broken(file, None, what, queue_id, None, costs))
+        return broken
+
+    @staticmethod
+    def _message(data: Any, queue_id: int, entry: tuple[int, int, int, int]) -> str:
+        """What is wrong with it."""
+        seq, offset, length, body_length = entry
+        try:
+            message = read_message(data, offset, queue_id, seq)
+        except DamagedRecord as damage:
+            return str(damage.args[1])
+        found = 56 + len(message.address) + len(message.payload), message.body_length
+        return "" if found == (length, body_length) else f"it has lengths {found}, the index says {entry[2:]}"
 
 
-__all__ = ["Broken", "CheckReport", "check"]
+__all__ = ["Broken", "CheckReport", "Costs", "check"]

@@ -29,7 +29,7 @@ from broker.cli.export import Export, ExportImpossible
 from broker.cli.readable import body_text, plain, properties_of, visible
 from cluster.data_directory import RAFT, DataDirectory, NotThere
 from cluster.errors import ClusterError
-from journal.check import Broken, CheckReport
+from journal.check import Broken, CheckReport, Costs
 from journal.check import check as check_journal
 from journal.compact import compact as compact_journal
 from journal.compact import forget as forget_queue
@@ -39,6 +39,7 @@ from journal.inspect import JournalView, StoredMessage
 BODY_SHOWN_MAX = 2000
 """Characters of a body in a table; --json has all of it."""
 TABLE_ROWS_MAX = 500
+NAMES_MAX = 5
 
 app = typer.Typer(
     help="Read, prove, export or compact the messages on a node's disk, also without the node.",
@@ -295,18 +296,23 @@ def check(directory: Directory, as_json: AsJson = False) -> None:
         place = DataDirectory(directory)
         with _progress() as progress:
             task = progress.add_task("segments", total=None)
-            report = check_journal(place.journal, lambda done, of: progress.update(task, completed=done, total=of))
+            report = check_journal(
+                place.journal,
+                lambda done, of: progress.update(task, completed=done, total=of),
+                lambda queue_id: place.queue_by_id(queue_id) is not None,
+            )
         unknown = _unknown_queues(place, report)
     broken = [_broken_json(place, one) for one in report.broken]
     if place.wiring_problem and place.wiring_expected:
-        broken.append({"file": place.wiring_file, "offset": None, "queue_id": None, "what": place.wiring_problem})
+        wiring = Broken(place.wiring_file, None, place.wiring_problem)
+        broken.append(_broken_json(place, wiring))
     if as_json:
         print(json.dumps(_report_json(place, report, broken, unknown), indent=2))
     else:
         _print_report(place, report, unknown)
         for one in broken:
             print(f"broken: {visible(_sentence(one))}")
-        print(_verdict(place, report, len(broken)))
+        print(_verdict(place, report, broken))
     if broken:
         raise typer.Exit(1)
 
@@ -321,6 +327,7 @@ def _unknown_queues(place: DataDirectory, report: CheckReport) -> _Unknown:
 
 def _broken_json(place: DataDirectory, broken: Broken) -> dict[str, Any]:
     found = {"file": broken.file, "offset": broken.offset, "what": broken.what, "queue_id": None}
+    found |= {"seq": broken.seq, "costs": str(broken.costs)}
     if broken.queue_id is not None:
         found["queue_id"] = hex(broken.queue_id)
         queue = place.queue_by_id(broken.queue_id)
@@ -331,10 +338,15 @@ def _broken_json(place: DataDirectory, broken: Broken) -> dict[str, Any]:
 
 def _sentence(broken: dict[str, Any]) -> str:
     place = "" if broken["offset"] is None else f" at byte {broken['offset']}"
-    queue = "" if broken["queue_id"] is None else f" (queue {broken['queue_id']})"
-    if "queue" in broken:
-        queue = f" (queue {broken['queue']!r} of vhost {broken['vhost']!r}, {broken['queue_id']})"
+    queue = "" if broken["queue_id"] is None else f" ({_whose(broken)}, {broken['queue_id']})"
     return f"{broken['file']}{place}{queue}: {broken['what']}"
+
+
+def _whose(broken: dict[str, Any]) -> str:
+    """Which message, as far as that is known, of which queue."""
+    message = "" if broken["seq"] is None else f"message {broken['seq']} of "
+    queue = f"{broken['queue']!r} of vhost {broken['vhost']!r}" if "queue" in broken else broken["queue_id"]
+    return f"{message}queue {queue}"
 
 
 def _report_json(
@@ -393,17 +405,51 @@ def _print_report(place: DataDirectory, report: CheckReport, unknown: _Unknown) 
         )
 
 
-def _verdict(place: DataDirectory, report: CheckReport, broken: int) -> str:
+def _verdict(place: DataDirectory, report: CheckReport, broken: list[dict[str, Any]]) -> str:
     if not broken:
         beside = " (beside its running node)" if report.running else ""
         groups, segments = _count(report.groups, "group"), _count(report.segments, "segment")
         return f"whole{beside}: {groups} in {segments}, as they were written"
+    places = f"broken in {_count(len(broken), 'place')}; nothing was changed."
+    if goes_on := _how_it_goes_on(place, broken):
+        return f"{places} {goes_on}. Look at the disk."
     stop = "Stop the node. " if report.running else ""
     return (
-        f"broken in {_count(broken, 'place')}; nothing was changed. {stop}Copy {place.directory} "
+        f"{places} {stop}Copy {place.directory} "
         f"before anything else; save what can be read with `clusterbroker journal export {place.directory} QUEUE --to "
         f"FILE.jsonl`; then {_what_then(place)}."
     )
+
+
+def _how_it_goes_on(place: DataDirectory, broken: list[dict[str, Any]]) -> str:
+    """What a start makes of damage with which it goes on; empty: of some of it nothing."""
+    member = place.wiring_file == RAFT
+    by_cost: dict[str, list[str]] = {}
+    for one in broken:
+        by_cost.setdefault(one["costs"], []).append("" if one["queue_id"] is None else _whose(one))
+    if Costs.JOURNAL in by_cost or (Costs.STREAM in by_cost and not member):
+        return ""
+    does = []
+    if held := by_cost.get(Costs.MESSAGE):
+        does.append(f"holds back {_few(held)} (`clusterbroker queues delete-messages` drops what is held back)")
+    if hurt := by_cost.get(Costs.QUEUE):
+        does.append(f"serves what can be read of {_few(hurt)}")
+    if lost := by_cost.get(Costs.STREAM):
+        does.append(f"ends, for nothing can be told of {_few(lost)}")
+    if not does:
+        return "A start does not read what is broken, unless it has to read a queue from the log anew"
+    if member:
+        return (
+            "A start serves everything else, and makes the node's copy of such a queue anew from another member that "
+            f"has all of it; where there is none it {' and '.join(does)}"
+        )
+    return f"A start serves everything else: it {' and '.join(does)}"
+
+
+def _few(names: list[str]) -> str:
+    """The first of them, each once."""
+    once = list(dict.fromkeys(names))
+    return ", ".join(once[:NAMES_MAX]) + (f" and {len(once) - NAMES_MAX} more" if len(once) > NAMES_MAX else "")
 
 
 def _what_then(place: DataDirectory) -> str:

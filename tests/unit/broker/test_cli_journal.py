@@ -23,9 +23,10 @@ from typer.testing import CliRunner, Result
 
 from broker.amqp.fields import Int8, LongBytes, Timestamp
 from broker.cli import export as export_room
-from broker.cli.journal import app
+from broker.cli.journal import _broken_json, _how_it_goes_on, app
 from broker.cli.readable import body_text, jsonable, plain, visible
-from journal.layout import GROUP_HEADER_BYTES
+from cluster.data_directory import RAFT, DataDirectory
+from journal.check import Broken, Costs
 from pipeline.options import parse
 from tests.support import processes
 
@@ -304,16 +305,38 @@ def test_check_names_the_place_of_a_flipped_bit(data: Path) -> None:
     before = bytes_of(data)
     result = run("check", data)
     assert result.exit_code == 1
-    # in the tail it is the group commit that is broken as a whole: its header comes before the message
-    group = message["offset"] - GROUP_HEADER_BYTES
-    assert f"segments/{segment.name} at byte {group}" in result.stdout
-    assert "broken in 1 place; nothing was changed" in result.stdout.splitlines()[-1]
+    seq = message["seq"]
+    assert (
+        f"broken: segments/{segment.name} at byte {message['offset']} (message {seq} of queue 'orders'" in result.stdout
+    )
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("broken in 1 place; nothing was changed. A start serves everything else: it holds back ")
+    assert f"holds back message {seq} of queue 'orders' of vhost '/' (`clusterbroker queues delete-messages`" in last
+    assert "backup" not in last, "that is advice for who has lost the journal"
     report = json.loads(run("check", data, "--json").stdout)
     assert not report["ok"]
-    assert report["broken"][0]["offset"] == group
+    (broken,) = report["broken"]
+    assert (broken["offset"], broken["queue"], broken["seq"]) == (message["offset"], "orders", seq)
+    assert broken["costs"] == "message"
     assert bytes_of(data) == before
     said = one_line(run("inspect", data, "orders"), 1)
     assert "journal check" in said
+
+
+def test_what_a_member_does_about_damage_is_told(data: Path) -> None:
+    place = DataDirectory(data)
+    place.wiring_file = RAFT
+    message = Broken("segments/1", 8, "wrong checksum", 0x7777, 3, Costs.MESSAGE)
+    stream = Broken("index/data.mdb", None, "lost", 0x8888, None, Costs.STREAM)
+    told = _how_it_goes_on(place, [_broken_json(place, one) for one in (message, stream)])
+    assert told.startswith("A start serves everything else, and makes the node's copy of such a queue anew")
+    assert "where there is none it holds back message 3 of queue 0x7777 " in told
+    assert "ends, for nothing can be told of queue 0x8888" in told
+    place.wiring_file = "wiring/data.mdb"
+    assert _how_it_goes_on(place, [_broken_json(place, stream)]) == ""
+    assert _how_it_goes_on(place, [_broken_json(place, Broken("index/data.mdb", None, "no index"))]) == ""
+    unread = Broken("segments/1", 8, "wrong checksum", 0x7777, 3, Costs.NOTHING)
+    assert "does not read what is broken" in _how_it_goes_on(place, [_broken_json(place, unread)])
 
 
 def test_check_names_the_queue_when_a_segment_is_gone(data: Path) -> None:

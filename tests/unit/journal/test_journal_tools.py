@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from journal_bench import SMALL, Node, message_of
 
-from journal.check import check
+from journal.check import Costs, check
 from journal.compact import compact
 from journal.errors import DamagedJournal, LockedJournal
 from journal.inspect import JournalView
@@ -124,7 +124,8 @@ def test_an_index_that_lies_is_found(used: Node) -> None:
     used.checkpoint()
     used.journal.close()
     report = check(used.directory)
-    assert [broken.queue_id for broken in report.broken] == [2]
+    assert [(broken.queue_id, broken.seq) for broken in report.broken] == [(2, seq - 1), (2, seq)]
+    assert {broken.costs for broken in report.broken} == {Costs.MESSAGE}
     assert f"not message {seq - 1} of queue 2" in report.broken[0].what
 
 
@@ -230,3 +231,41 @@ def test_compact_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         compact(tmp_path)
     assert message_of(b"").size > 0
+
+
+def flipped(directory: Path, segment: int, at: int) -> None:
+    path = directory / f"segments/{segment:08d}.seg"
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_damage_of_one_record_names_its_message_and_what_it_costs(used: Node) -> None:
+    """A start goes on with it. Before, the group was named, and only where the index knew the message its queue."""
+    old, live = used.memory.queues[2][750], used.memory.queues[1][max(used.memory.queues[1])]
+    for place in (old, live):
+        flipped(used.directory, place.segment, place.offset + place.length - 1)
+    whole = check(used.directory, knows=lambda queue_id: queue_id == 1)
+    found = {(broken.queue_id, broken.seq, broken.offset, broken.costs) for broken in whole.broken}
+    assert found == {
+        (2, 750, old.offset, Costs.MESSAGE),
+        (1, max(used.memory.queues[1]), live.offset, Costs.MESSAGE),
+    }
+    assert len(whole.broken) == 2, "each is said once"
+    assert "(message 750 of queue 0x2)" in " ".join(map(str, whole.broken))
+    unknown = check(used.directory, knows=lambda queue_id: queue_id == 2)
+    assert Costs.JOURNAL in {broken.costs for broken in unknown.broken}, "what a damaged head says of nobody"
+
+
+def test_damage_of_what_no_start_reads_costs_nothing(used: Node) -> None:
+    """A record before the checkpoint, of a message that is settled."""
+    used.start()
+    place = used.memory.queues[2][701]
+    used.settle(701, 701, queue_id=2)
+    used.checkpoint()
+    used.journal.close()
+    flipped(used.directory, place.segment, place.offset + place.length - 1)
+    report = check(used.directory)
+    assert [(b.queue_id, b.seq, b.costs) for b in report.broken] == [(2, 701, Costs.NOTHING)]
+    flipped(used.directory, place.segment, place.offset + place.length - 1)
+    assert check(used.directory).ok
