@@ -1,25 +1,31 @@
-"""Bindings that end with a queue, an exchange or another binding, and in how many commands.
+"""What ends with a queue, an exchange, another binding or a vhost, and in how many commands.
 
 A command is folded by all members in one step each, while nobody is served. What it ends may be a hundred thousand
 bindings, or a thousand with a thousand conditions each. So whoever proposes such a command looks before (`in_pieces`),
 and orders `Loosen` first, as often as it is needed: each ends a piece of what the command would end, the last ones of
 the cascade first, so that none of them ends anything else. A queue or an exchange that is going loses its bindings a
-moment before it goes; if its node dies in between, it lives on without them until somebody deletes it again.
+moment before it goes; if its node dies in between, it lives on without them until somebody deletes it again. So does a
+vhost, which loses its bindings first, then its queues, then its exchanges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from .entities import Binding
+from .changes import Change
+from .entities import Binding, Exchange
+from .queue_rules import RESERVED_PREFIX
 
 if TYPE_CHECKING:
     from .topology import Topology
 
 PIECE: Final = 20_000
 """In units of about a microsecond."""
-_BINDING: Final = 10
+QUEUE: Final = 100
+EXCHANGE: Final = 20
+BINDING: Final = 10
 _VALUE: Final = 2
 _KEY_BYTES: Final = 4
 """Of a key, for one unit."""
@@ -53,10 +59,51 @@ def piece(order: list[Binding]) -> list[Binding]:
     weight, some = 0, []
     for binding in reversed(order):
         some.append(binding)
-        weight += _BINDING + len(binding.routing_key) // _KEY_BYTES + _VALUE * _values(binding.arguments)
+        weight += weigh(binding)
         if weight > PIECE:
             break
     return some
+
+
+def weigh(binding: Binding) -> int:
+    """What its end costs."""
+    return BINDING + len(binding.routing_key) // _KEY_BYTES + _VALUE * _values(binding.arguments)
+
+
+def end_piece(topology: Topology, changes: list[Change]) -> None:
+    """End as much of a vhost as one command should end."""
+    weight = 0
+    for binding in tuple(islice(topology.bindings, PIECE // BINDING)):
+        if weight > PIECE:
+            return
+        if topology.bindings.find(binding) is binding:  # it has not gone with one before
+            some = piece(cascade(topology, (binding,)))
+            topology.end_some(some, changes)
+            weight += sum(map(weigh, some))
+    if topology.bindings:
+        return
+    for queue in tuple(islice(topology.queues.values(), PIECE // QUEUE + 1)):
+        if weight > PIECE:
+            return
+        topology.end_queue(queue, changes)
+        weight += QUEUE
+    for exchange in _own(topology):
+        if weight > PIECE:
+            return
+        topology.end_exchange(exchange, changes)
+        weight += EXCHANGE
+
+
+def is_much(topology: Topology) -> bool:
+    """Whether a vhost should not end with one command."""
+    own = len(_own(topology)) * EXCHANGE + len(topology.queues) * QUEUE
+    return own > PIECE or len(piece(list(topology.bindings))) < len(topology.bindings)
+
+
+def _own(topology: Topology) -> list[Exchange]:
+    """Exchanges that were declared; segments of transactions end with their vhost."""
+    kept = topology.ledger.segments
+    return [x for name, x in topology.exchanges.items() if not name.startswith(RESERVED_PREFIX) and name not in kept]
 
 
 def _values(tree: Any) -> int:

@@ -25,6 +25,7 @@ from .arguments import ENCODER, NESTING_MAX, too_deep
 from .command import Command as Command
 from .ending_commands import DeleteExchange as DeleteExchange
 from .ending_commands import DeleteQueue as DeleteQueue
+from .ending_commands import DeleteVhost as DeleteVhost
 from .ending_commands import Ending as Ending
 from .ending_commands import Loosen as Loosen
 from .ending_commands import RemoveConnection as RemoveConnection
@@ -48,12 +49,6 @@ class AddVhost(Command, frozen=True, kw_only=True, tag="add_vhost"):
     """None: as it was."""
     only: tuple[str, ...] = ()
     """See cluster/command.py."""
-
-
-class DeleteVhost(Command, frozen=True, kw_only=True, tag="delete_vhost"):
-    """Delete a vhost and all in it; a missing one is a success."""
-
-    name: str
 
 
 class DeclareExchange(Command, frozen=True, kw_only=True, tag="declare_exchange"):

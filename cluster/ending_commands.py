@@ -1,4 +1,4 @@
-"""Commands that end things, and may end very many bindings with them (cluster/cascade.py)."""
+"""Commands that end things, and may end very many others with them (cluster/cascade.py)."""
 
 from __future__ import annotations
 
@@ -49,11 +49,18 @@ class RemoveConnection(Command, frozen=True, kw_only=True, tag="remove_connectio
     connection: str
 
 
-Ending = DeleteExchange | DeleteQueue | Unbind | RemoveConnection
+class DeleteVhost(Command, frozen=True, kw_only=True, tag="delete_vhost"):
+    """Delete a vhost and all in it; a missing one is a success."""
+
+    name: str
+
+
+Ending = DeleteExchange | DeleteQueue | Unbind | RemoveConnection | DeleteVhost
 
 
 class Loosen(Command, frozen=True, kw_only=True, tag="loosen"):
-    """End some of the bindings that would end with another command, which comes next; the answer is whether more are
-    left than that one should end itself. Nothing, when the other one would be refused, or has nothing to do."""
+    """End some of what would end with another command, which comes next: bindings, and queues and exchanges of a vhost.
+    The answer is whether more is left than that one should end itself. Nothing, when the other one would be refused, or
+    has nothing to do."""
 
     ending: Ending

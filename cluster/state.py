@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from . import changes as told
 from . import commands as c
 from .arguments import same
-from .cascade import piece
+from .cascade import end_piece, is_much, piece
 from .changes import Change
 from .entities import (
     PARAMETERS_MAX,
@@ -309,6 +309,12 @@ class ClusterMap(Importing):
         return bool(queues)
 
     def _loosen(self, command: c.Loosen, log: list[Change]) -> bool:
+        if isinstance(command.ending, c.DeleteVhost):
+            whole = self._vhosts.get(command.ending.name)
+            if whole is None or not is_much(whole):
+                return False
+            end_piece(whole, log)
+            return is_much(whole)
         for topology, order in self._cascades(command.ending):
             some = piece(order)
             if len(some) < len(order):

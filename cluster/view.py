@@ -14,7 +14,7 @@ from typing import Final
 from . import commands as c
 from .arguments import CANONICAL
 from .authorization import Accounts, PermissionKind, TopicPermissionKind
-from .cascade import cascade, piece
+from .cascade import cascade, is_much, piece
 from .entities import (
     Binding,
     Deserted,
@@ -227,6 +227,9 @@ class ClusterView:
 
     def in_pieces(self, command: c.Ending) -> bool:
         """Whether what ends with it is too much for one command: then `Loosen` comes before it."""
+        if isinstance(command, c.DeleteVhost):
+            whole = self._vhosts.get(command.name)
+            return whole is not None and is_much(whole)
         return any(len(order) > len(piece(order)) for _, order in self._cascades(command))
 
     def _cascades(self, command: c.Ending) -> Iterator[tuple[Topology, list[Binding]]]:

@@ -30,6 +30,7 @@ EVERY = [
     c.Unbind(vhost="v", source="x", destination="y", destination_kind="exchange"),
     c.RemoveConnection(connection="c1"),
     c.Loosen(ending=c.Unbind(vhost="v", source="x", destination="q", arguments={"a": 1})),
+    c.Loosen(ending=c.DeleteVhost(name="v")),
     c.Loosen(ending=c.DeleteQueue(vhost="v", name="q", queue_id=QueueId(7), epoch=Epoch(2))),
     c.ForgetTransient(node=NodeId("n1"), alone=False),
     c.PutUser(name="u", password_hash="h", hash_algorithm="scrypt", tags=("t",), limits=UserLimits(1, 2)),

@@ -493,6 +493,26 @@ def a_policy_for_very_many_queues(world: World, client: Client) -> Callable[[], 
     return by_turns
 
 
+def a_vhost_with_very_much_in_it_is_deleted(world: World, client: Client) -> Callable[[], object]:
+    count = 10_000
+    wired(
+        world,
+        c.AddVhost(name="v"),
+        *(c.DeclareQueue(vhost="v", name=f"q{n}", durable=True) for n in range(count)),
+        *(c.DeclareExchange(vhost="v", name=f"x{n}", type="topic", auto_delete=True) for n in range(count)),
+        *(c.Bind(vhost="v", source=f"x{n}", destination=f"q{n}", routing_key="#") for n in range(count)),
+    )
+
+    def gone() -> None:
+        heard: list[Any] = []
+        world.node.propose(c.DeleteVhost(name="v"), heard.append)
+        world.turn()
+        assert heard[-1].ok
+        assert "v" not in world.node.vhosts
+
+    return gone
+
+
 SHAPES: list[Shape] = [
     a_key_of_many_words, behind_a_declaration, headers_that_all_bindings_ask_for,
     a_ring_that_is_bound_and_asked_by_turns, a_chain_of_dead_letters, letters_as_large_as_they_may_be,
@@ -507,6 +527,7 @@ IN_TURNS: list[Shape] = [
     a_queue_with_very_many_bindings_is_deleted, an_exclusive_queue_with_long_bindings_goes,
     the_last_binding_of_an_exchange_takes_many, a_transaction_that_buries_very_much,
     very_many_acknowledgements_in_a_transaction, one_message_to_very_many_queues, a_policy_for_very_many_queues,
+    a_vhost_with_very_much_in_it_is_deleted,
 ]  # fmt: skip
 
 
