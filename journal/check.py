@@ -181,7 +181,7 @@ class _Check:
                 try:
                     found, length, records = group_at(file, at)
                 except DamagedRecord as damage:
-                    beside = group_beside(file, at)
+                    beside = group_beside(file, at, self.knows)
                     if beside is None:
                         raise self.segments.damaged(segment, damage.offset, damage.args[1]) from damage
                     head, records = beside[0], self._sound(segment, beside[1], Costs.NOTHING)
@@ -206,7 +206,7 @@ class _Check:
         seen: list[Record] = []
 
         def beside(segment: int, file: SegmentFile, at: int) -> int:
-            found = group_beside(file, at)
+            found = group_beside(file, at, self.knows)
             if found is None or any(isinstance(r, HurtRecord) and not self.knows(r.record.queue_id) for r in found[1]):
                 return 0
             seen.extend(self._sound(segment, found[1], Costs.QUEUE))

@@ -152,7 +152,7 @@ def replay_tail(segments: Segments, start: Position, sink: RecoverySink, care: C
 
 def _beside(segments: Segments, sink: RecoverySink, care: Care, segment: int, file: SegmentFile, at: int) -> int:
     """Tells what can be read of a group that has a damaged record; how long it is, 0: it is another kind of damage."""
-    found = group_beside(file, at)
+    found = group_beside(file, at, care.knows)
     if found is None:
         return 0
     head, records = found

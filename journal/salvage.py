@@ -8,13 +8,16 @@
     a record of the    its head says whose it was. A message keeps its place, and cannot be read; of any other record
     tail               no more is known than that it was there
 
+A head that has one or two wrong bits is proved by its record's checksum, which fits with the right ones: then it says
+whose the record was, and not what stands there (`_head_meant`). Any other head is believed when the queue is known.
+
 A value that says of no queue, a log that cannot be walked, a group whose records do not fill it, or all segments gone
 are damage of the whole journal, and so is a stream's value: of what stands in its files the log knows nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -47,6 +50,14 @@ from journal.segments import Position, SegmentFile, Segments
 
 SET_RANGE_MAX: Final = 1 << 20
 """A longer range is looked up by what lives, not number by number."""
+HEAD_PROVED_MAX: Final = 1 << 20
+"""Bytes of a record whose head is proved: that reads it once for each bit of the head."""
+_SUMMED_FROM: Final = 8
+"""Where in a record its checksum begins: behind length and checksum."""
+_HEAD_BITS: Final = 8 * (RECORD_HEADER_BYTES - _SUMMED_FROM)
+
+Knows = Callable[[int], bool]
+"""Whether there is such a queue."""
 
 
 class Care(Protocol):
@@ -72,7 +83,7 @@ class HurtRecord(NamedTuple):
     what: str
 
 
-def records_beside(data: bytes, at: int, base: int) -> list[Record | HurtRecord] | None:
+def records_beside(data: bytes, at: int, base: int, knows: Knows) -> list[Record | HurtRecord] | None:
     """The records of the group at data[at], those with a wrong checksum among them; None unless the header is whole,
     the records fill the group, and each wrong one has a head that a record can have."""
     head = group_head(data, at)
@@ -86,7 +97,7 @@ def records_beside(data: bytes, at: int, base: int) -> list[Record | HurtRecord]
         after = place + (length + 7 & ~7)
         if length < RECORD_HEADER_BYTES or after > end or any(data[place + length : after]):
             return None
-        found_here = _record(bytes(data[place:after]), base + place)
+        found_here = _record(bytes(data[place:after]), base + place, knows)
         if found_here is None:
             return None
         found.append(found_here)
@@ -94,11 +105,12 @@ def records_beside(data: bytes, at: int, base: int) -> list[Record | HurtRecord]
     return found if place == end and len(found) == count else None
 
 
-def _record(data: bytes, at: int) -> Record | HurtRecord | None:
+def _record(data: bytes, at: int, knows: Knows) -> Record | HurtRecord | None:
     """One record, which stands at byte `at` of its segment."""
     try:
         return _alone(data, at)
     except DamagedRecord as damage:
+        data = _head_meant(data, knows)
         length, _, kind, _, _, zero, _, queue_id, seq = RECORD_HEADER.unpack_from(data)
         if kind not in KIND_NAMES or zero or seq > SEQ_MAX or not queue_id:
             return None
@@ -115,6 +127,32 @@ def _record(data: bytes, at: int) -> Record | HurtRecord | None:
             return None
 
 
+def _head_meant(data: bytes, knows: Knows) -> bytes:
+    """The record with the head that was written, where at most two bits of that are wrong and nothing else is; else as
+    it is. A checksum is linear: what a bit changes in it does not depend on the others. So two of them are found by
+    what each of them changes alone; by chance a head fits other damage once in 200,000 times."""
+    length, stored = RECORD_HEADER.unpack_from(data)[:2]
+    if length > HEAD_PROVED_MAX:
+        return data
+    summed = bytearray(data[_SUMMED_FROM:length])
+    found = checksum(summed)
+    wanted = found ^ stored
+    bit_of: dict[int, int] = {}
+    for bit in range(_HEAD_BITS):
+        summed[bit >> 3] ^= 1 << (bit & 7)
+        bit_of[checksum(summed) ^ found] = bit
+        summed[bit >> 3] ^= 1 << (bit & 7)
+    tries: list[tuple[int, ...]] = [(bit_of[wanted],)] if wanted in bit_of else []
+    tries += [(bit, bit_of[wanted ^ change]) for change, bit in bit_of.items() if bit_of.get(wanted ^ change, -1) > bit]
+    for bits in tries:
+        meant = bytearray(data)
+        for bit in bits:
+            meant[_SUMMED_FROM + (bit >> 3)] ^= 1 << (bit & 7)
+        if knows(RECORD_HEADER.unpack_from(meant)[7]):
+            return bytes(meant)
+    return data
+
+
 def _alone(data: bytes, at: int) -> Record:
     """Raises DamagedRecord."""
     rest = GROUP_HEADER.pack(MAGIC, 0, GROUP_HEADER_BYTES + len(data), 1, 0, 0)[8:]
@@ -122,14 +160,14 @@ def _alone(data: bytes, at: int) -> Record:
     return scan_group(header + data, 0, at - GROUP_HEADER_BYTES)[2][0]
 
 
-def group_beside(file: SegmentFile, at: int) -> tuple[GroupHead, list[Record | HurtRecord]] | None:
+def group_beside(file: SegmentFile, at: int, knows: Knows) -> tuple[GroupHead, list[Record | HurtRecord]] | None:
     """What can be read of a group at byte `at` of which something is wrong."""
     data, base = file.around(at, GROUP_HEADER_BYTES)
     head = group_head(data, at - base)
     if head is None:
         return None
     data, base = file.around(at, head.length)
-    records = records_beside(data, at - base, base)
+    records = records_beside(data, at - base, base, knows)
     return None if records is None else (head, records)
 
 
@@ -207,7 +245,7 @@ def fold_again(lost: dict[int, str], index: Index, segments: Segments, end: Posi
     queues = {queue_id: _Queue() for queue_id in lost}
     for segment in segments.numbers():
         if segment <= end.segment:
-            for record in _records(segments, segment, end, queues):
+            for record in _records(segments, segment, end, queues, care.knows):
                 if record.queue_id in queues:
                     queues[record.queue_id].tell(segment, record)
     for queue_id, queue in queues.items():
@@ -234,7 +272,9 @@ def _meta_of(index: Index, queue_id: int) -> dict[str, Any]:
     return {}
 
 
-def _records(segments: Segments, segment: int, end: Position, queues: Mapping[int, _Queue]) -> Iterator[Record]:
+def _records(
+    segments: Segments, segment: int, end: Position, queues: Mapping[int, _Queue], knows: Knows
+) -> Iterator[Record]:
     """Of an old segment, as far as it can be walked; what cannot be read is told to these queues."""
     with segments.open(segment) as file:
         at, lsn, stop = 0, 0, end.offset if segment == end.segment else file.size
@@ -243,7 +283,7 @@ def _records(segments: Segments, segment: int, end: Position, queues: Mapping[in
             try:
                 lsn, length, records = group_at(file, at)
             except DamagedRecord as damage:
-                beside = group_beside(file, at)
+                beside = group_beside(file, at, knows)
                 if beside is not None:
                     lsn, length, records = beside[0].lsn, beside[0].length, beside[1]
                 else:

@@ -211,6 +211,32 @@ async def test_a_record_of_the_tail_costs_its_message(start: Start, connect: Con
     assert alerts(shell) == [("message.damaged", "queue 'hurt' in vhost '/'")]
 
 
+async def test_a_record_whose_head_names_another_queue_costs_the_right_one(
+    start: Start, connect: Connect, tmp_path: Path
+) -> None:
+    """One bit of the queue's id. The other queue held a message back that it never had, and this one had one less,
+    confirmed, without a word."""
+    shell = await start(data_dir=tmp_path / "data", journal=OPTIONS)
+    peer = await (await connect(shell)).open()
+    names = [f"q{number}" for number in range(4)]
+    for name in names:
+        await publish(peer, name, 20)
+    ids = {name: queue_id(shell, name) for name in names}
+    hurt, other = next((a, b) for a in names for b in names if (ids[a] ^ ids[b]).bit_count() in (1, 2))
+    await killed(shell, tmp_path / "killed")
+    segment = tmp_path / "killed" / "journal" / "segments" / "00000001.seg"
+    data = bytearray(segment.read_bytes())
+    at = data.rindex(ids[hurt].to_bytes(8, "little") + (7).to_bytes(8, "little"), 0, data.index(body(hurt, 7)))
+    data[at : at + 8] = ids[other].to_bytes(8, "little")
+    segment.write_bytes(data)
+
+    shell = await start(data_dir=tmp_path / "killed", journal=OPTIONS)
+    assert alerts(shell) == [("message.damaged", f"queue '{hurt}' in vhost '/'")]
+    peer = await (await connect(shell)).open()
+    assert await numbers(peer, other) == list(range(1, 21))
+    assert await numbers(peer, hurt) == [*range(1, 7), *range(8, 21)]
+
+
 async def test_a_segment_that_is_gone_costs_the_messages_in_it(start: Start, connect: Connect, tmp_path: Path) -> None:
     options: dict[str, Any] = {"data_dir": tmp_path / "data", "journal": OPTIONS}
     shell = await start(**options)
