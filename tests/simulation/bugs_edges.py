@@ -173,3 +173,56 @@ def forced_without_epoch() -> None:
         "forced",
         lambda forced: lambda queue, to: msgspec.structs.replace(forced(queue, to), epoch=queue.epoch),
     )
+
+
+FORCED = ("force_behind", "kill", "heal")
+
+
+@mutation("who is forced without all that was committed does not say so", only=FORCED)
+def forced_unflagged() -> None:
+    import msgspec
+
+    from cluster import ownership
+
+    patch(
+        ownership,
+        "forced",
+        lambda forced: lambda queue, to: msgspec.structs.replace(forced(queue, to), gap_epoch=queue.gap_epoch),
+    )
+
+
+@mutation("copies of before a gap say what is committed", only=FORCED)
+def claims_of_before() -> None:
+    from replication import backup
+
+    patch(backup, "claims", lambda _: lambda epochs, gap_epoch: True)
+
+
+@mutation("a forced owner hands out as if it knew of every hand-over", only=FORCED, pure=True)
+def forced_forgets_handed() -> None:
+    from broker.queues.ring import Ring
+
+    patch(Ring, "take_over", lambda take_over: lambda self, epoch, seen=False: take_over(self, epoch))
+
+
+@mutation("a forced owner gives seqs anew that clients hold", only=FORCED)
+def gap_is_no_gap() -> None:
+    from broker.proxy.serving import Serving
+
+    patch(Serving, "has_gap", lambda _: property(lambda self: False))
+
+
+@mutation("a forced owner begins empty: more is gone than its copy lacked", only=FORCED)
+def forced_begins_empty() -> None:
+    import msgspec
+
+    from cluster import ownership
+
+    def make(forced: Any) -> Any:
+        def empty(queue: Any, to: Any) -> Any:
+            after = forced(queue, to)
+            return msgspec.structs.replace(after, begins_empty=after.gap_epoch == after.epoch)
+
+        return empty
+
+    patch(ownership, "forced", make)

@@ -16,6 +16,7 @@ and what operators do meanwhile:
 
     policy          another minimum in sync, or number of replicas, for every queue
     force_owner     a copy that counts becomes the owner, whether the one there is likes it or not: nothing is lost
+    force_behind    a copy that fell behind becomes the owner: what it lacks is given up, and nothing else
     in_between      a member was failed, and before its heirs have synced once it registers, or is forgotten
 
 They have a chance of their own, so that the story of a seed without
@@ -30,15 +31,19 @@ from typing import TYPE_CHECKING, Final
 from cluster import commands as c
 from cluster.ids import NodeId, QueueId
 from cluster.state import Applied
+from tests.simulation.network import DATA
 from tests.simulation.site import Site
+from tests.simulation.workload import LOSSY, TARGETS
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
 
 EDGES: Final = (
     *("lose_journal",) * 2, "old_journal", "lose_raft", "lose_page", "damage", "damage", "pause_machine", "slew",
-    "policy", "force_owner",
+    "policy", "force_owner", "force_behind",
 )  # fmt: skip
+BEHIND_S: Final = 4.0
+"""So long a copy may take to fall behind, before its operator thinks better of it."""
 IN_BETWEEN: Final = "in_between"
 RARE_S: Final = 6.0
 """Between two of them, on average; a run that is restricted to some of them has more."""
@@ -215,6 +220,41 @@ class Edges:
         if chosen:
             self.world.control.commit(self.rng.choice(chosen))
         return bool(chosen)
+
+    def force_behind(self) -> bool:
+        """A copy is cut off from the others until it does not count any more, and perhaps the owner dies: an operator
+        who takes the others for lost forces it. Not where batches come: their rows are together in other queues."""
+        out = TARGETS if "batches" in self.world.pipeline else ()
+        queues = [
+            queue for queue in self.world.queues
+            if queue.owner is not None and len(queue.in_sync) > 1 and queue.name not in out
+            and (queue.name in LOSSY or queue.name.startswith("new"))
+        ]  # fmt: skip
+        if not queues or any(site.journal.lost or site.journal.rots for site in self.world.sites.values()):
+            return False
+        queue = self.rng.choice(queues)
+        to = self.rng.choice([name for name in queue.in_sync if name != queue.owner])
+        for other in queue.replicas:
+            if other != to:
+                self.world.network.part(to, other, (DATA,))
+        until_s = self.schedule.now_s + BEHIND_S
+        self.schedule.after(self.rng.uniform(0.5, BEHIND_S), self._force_behind, queue.queue_id, to, until_s)
+        return True
+
+    def _force_behind(self, queue_id: QueueId, to: NodeId, until_s: float) -> None:
+        queue, member = self.world.newest_map.queue_by_id(queue_id), self.world.newest_map.member(to)
+        sites = self.world.sites
+        if not self.faults.active or queue is None or member is None or self.schedule.now_s > until_s:
+            return
+        lost = any(site.journal.lost or site.journal.rots for site in sites.values())
+        if to in (*queue.in_sync, *queue.eligible) or to not in queue.replicas or not member.alive or lost:
+            self.schedule.after(0.1, self._force_behind, queue_id, to, until_s)
+            return
+        owner = sites.get(str(queue.owner))
+        if owner is not None and owner.up and self.rng.random() < 0.5:
+            self.faults.strike(owner, self.rng.uniform(0.1, 3))
+        self.schedule.counts["forced behind"] += 1
+        self.world.control.commit(c.ForceOwner(queue_id=queue_id, node=to))
 
     def _reviewed(self, applied: Applied) -> None:
         """A command is in the log, and no node knows it yet."""

@@ -70,3 +70,7 @@ PIPELINE: dict[str, tuple[Kind, ...]] = {
 from a start on (`World.clock_at_start`), with a stream of which nothing may go by age, for no run takes an hour.
 Whether a seed has each of these is drawn apart: without them a seed is the story that it was before they came."""
 PIPELINE_SHARE = 0.3
+TARGETS = ("q0", "q1", "q2", "full", "log", "leased")
+"""Queues that micro-batches go to."""
+LOSSY = ("q0", "q1", "q2", "sac", "prio")
+"""Queues whose messages are in no other promise: an operator may give some of them up."""

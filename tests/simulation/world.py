@@ -29,15 +29,13 @@ from tests.simulation.sim_journal import SimJournal
 from tests.simulation.site import EPOCH_MS, Site
 from tests.simulation.streams import StreamReader
 from tests.simulation.upkeep import Upkeep
-from tests.simulation.workload import FEATURES, KEPT, PIPELINE, PIPELINE_SHARE, PLAIN, Kind
+from tests.simulation.workload import FEATURES, KEPT, PIPELINE, PIPELINE_SHARE, PLAIN, TARGETS, Kind
 
 FOUNDERS = "abcde"
 NEWCOMERS = "fghijklmnopqrstuvwxyz"
 SHAPES = 11
 """Of so many seeds one has two members that hold messages and a witness, and one has two members alone."""
 INSISTER = "i1"
-TARGETS = ("q0", "q1", "q2", "full", "log", "leased")
-"""Queues that micro-batches go to."""
 FAN: list[Route] = [("fan", "", {}, ("q1", "q2"))]
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 RETIRE_S = 15.0

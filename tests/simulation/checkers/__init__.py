@@ -1,4 +1,4 @@
-"""One checker per invariant (I1 to I27), with an omniscient view of maps, rings, disks and clients.
+"""One checker per invariant (I1 to I30), with an omniscient view of maps, rings, disks and clients.
 
 Sites and sockets tell what happens (`Checkers`), `History` remembers it once for all checkers, and each checker looks
 at the events that concern it. A violation ends the run.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 EVENTS = (
     "began", "submitted", "committed", "taken_over", "ordered", "applied", "confirmed", "delivered", "wrote", "wakes",
+    "gap", "behind_gap",
     "batch_answered", "read", "read_to_the_end", "ended_early", "offsets_told", "lease_told", "lease_read",
     "lease_was_read", "lease_done", "ended",
 )  # fmt: skip
@@ -58,6 +59,12 @@ class Checkers:
 
     def ordered(self, applied: Applied) -> None:
         """A command is in the log, before any node has heard of it."""
+        for change in applied.changes:
+            queue: Any = getattr(change, "queue", None)
+            gap_epoch = getattr(queue, "gap_epoch", 0)
+            if gap_epoch and gap_epoch > self.history.gaps[queue.queue_id] and not self.world.volatile(queue.name):
+                self._tell("gap", applied, queue)
+                self.history.gaps[queue.queue_id] = gap_epoch
         self._tell("ordered", applied)
         self.world.reviewed(applied)
 
@@ -90,6 +97,8 @@ class Checkers:
         and who does not know it may write what it likes: it is of an older epoch."""
         committed = self.history.committed[record.queue_id]
         gone = self.history.settle_written[record.queue_id]
+        if record.epoch < self.history.gaps[record.queue_id] <= self.history.owned[record.queue_id]:
+            return
         if record.kind == SET:
             left = {seq for seq in _seqs(record) if committed.get(seq, (0, b""))[0] <= record.epoch}
             gone.update(left)
@@ -103,15 +112,26 @@ class Checkers:
 
     def committed(self, site: Site, queue_id: int) -> None:
         """The owner calls its group of this queue committed."""
-        self._commit(site, queue_id, self._groups.pop((site.name, site.life, queue_id), []))
+        records = self._groups.pop((site.name, site.life, queue_id), [])
+        queue = site.node.queues.get(queue_id) if site.node is not None else None
+        if queue is not None and queue.ring.epoch < self.history.gaps[queue_id]:  # it has not heard of its end
+            places, name = self.history.places[queue_id], self.history.queue_name(queue_id)
+            self.history.given_up[name].update(r.body for r in records if r.kind == ENQ and r.body not in places)
+            return
+        self._commit(site, queue_id, records)
 
     def taken_over(self, site: Site, queue_id: int, epoch: int) -> None:
         """Everything that the owner has is committed."""
         if self.world.volatile(self.history.queue_name(queue_id)):
             return
+        if epoch < self.history.gaps[queue_id]:
+            return  # it has not heard of its end: what it knows is not the queue's any more
+        live = site.journal.live.get(queue_id, {})
+        if self.history.in_gap(queue_id):
+            self._tell("behind_gap", site, queue_id)
+            self.history.begin_behind_gap(queue_id, live)
         self._tell("taken_over", site, queue_id, epoch)
         known = self.history.committed[queue_id]
-        live = site.journal.live.get(queue_id, {})
         self._decide(queue_id, epoch, live)
         records = [
             Written(ENQ, queue_id, seq, record_epoch, body, ())
@@ -133,10 +153,12 @@ class Checkers:
         self._tell("committed", site, queue_id, records)
         committed, places = self.history.committed[queue_id], self.history.places[queue_id]
         settled = self.history.settled[queue_id]
+        given_up = self.history.given_up[self.history.queue_name(queue_id)]
         for record in records:
             if record.kind == ENQ:
                 committed[record.seq] = (record.epoch, record.body)
                 places[record.body] = record.seq
+                given_up.discard(record.body)
                 settled.discard(record.seq)
                 self.world.schedule.counts["committed"] += 1
             elif record.kind == SET:
@@ -181,6 +203,8 @@ class Checkers:
                 socket.actor.refused(channel, said.delivery_tag, said.multiple)
 
     def _delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
+        if body in self.history.given_up[queue]:  # its node has not heard that this is gone
+            return
         self._tell("delivered", socket, queue, body, redelivered, consumer)
         history = self.history
         history.delivered[queue][body] = history.delivered[queue].get(body, 0) + 1

@@ -31,7 +31,7 @@ class I17WholeTransactions(Checker):
         for part in self.world.transactions:
             for name in part.queues:
                 queue_id = self.history.queue_id(name)
-                if queue_id is None:
+                if queue_id is None or self.history.gaps[queue_id]:
                     continue
                 there = [body in self.history.places[queue_id] for body in part.bodies]
                 self.require(

@@ -43,9 +43,8 @@ class I6NothingMissing(Leaving):
         for body, queues in self.history.confirmed.items():
             for name in queues:
                 if self.world.keeps_all(name) and self.world.acknowledged(name):
-                    self.require(
-                        body in self.history.acknowledged[name], f"{body!r} was confirmed in {name} and is lost"
-                    )
+                    there = body in self.history.acknowledged[name] or body in self.history.given_up[name]
+                    self.require(there, f"{body!r} was confirmed in {name} and is lost")
 
 
 class I8NothingUnheardOf(Checker):
@@ -113,7 +112,7 @@ class I13DeliveryOrder(Checker):
 
     def delivered(self, socket: Socket, queue: str, body: bytes, redelivered: bool, consumer: str) -> None:
         publisher, _, number = body.rpartition(b":")
-        if redelivered or not self.world.keeps_order(queue) or not self.world.goes_on_in_order(publisher):
+        if redelivered or not self.history.keeps_order(queue) or not self.world.goes_on_in_order(publisher):
             return
         key = (socket, consumer, publisher)
         self.require(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,6 +55,31 @@ class History:
         self.acknowledged: dict[str, set[bytes]] = defaultdict(set)
         self.staged: dict[bytes, Row] = {}
         """Rows of micro-batches by their body."""
+        self.gaps: dict[int, int] = defaultdict(int)
+        """Queue to the newest epoch of which the map says that it began without all that was committed."""
+        self.given_up: dict[str, set[bytes]] = defaultdict(set)
+        """Queue name to bodies that such an epoch's owner had not: their loss was accepted, and told."""
+
+    def in_gap(self, queue_id: int) -> bool:
+        """Whether a copy was chosen that may lack messages, and has not taken over yet: what is lost is not known."""
+        return self.owned[queue_id] < self.gaps[queue_id]
+
+    def keeps_order(self, queue: str) -> bool:
+        """Not behind a gap: what was lost and not confirmed comes again."""
+        return self.world.keeps_order(queue) and not self.gaps[self.queue_id(queue) or 0]
+
+    def begin_behind_gap(self, queue_id: int, live: Mapping[int, tuple[int, bytes]]) -> None:
+        """The copy that was chosen takes over: the queue is what it holds, whatever became of that elsewhere. What it
+        has not is given up, and nothing is known of it any more."""
+        name, here = self.queue_name(queue_id), {body for _, body in live.values()}
+        gone = self.places[queue_id].keys() - here
+        self.given_up[name] |= gone
+        for per_queue in (self.places, self.committed, self.settled, self.settle_written, self.left):
+            per_queue.pop(queue_id, None)  # type: ignore[attr-defined]
+        for body in gone:
+            self.delivered[name].pop(body, None)
+            self.holders[name].pop(body, None)
+        self.world.schedule.counts["given up messages"] += len(gone - self.acknowledged[name])
 
     def queue_id(self, name: str) -> int | None:
         queue = self.world.newest_map.queue("/", name)

@@ -1,10 +1,10 @@
-"""I1 to I5, I7, I14, I20: what owners write, commit, and what the copies have of it."""
+"""I1 to I5, I7, I14, I20, I30: what owners write, commit, and what the copies have of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cluster.commands import RegisterNode
+from cluster.commands import ForceOwner, RegisterNode
 from journal.layout import ENQ, SET
 from tests.simulation.checkers.history import Checker
 
@@ -61,7 +61,7 @@ class I3OnEveryMember(Checker):
 
     def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
         entity = self.world.newest_map.queue_by_id(queue_id)  # type: ignore[arg-type]
-        if entity is None:
+        if entity is None or self.history.in_gap(queue_id):
             return
         for member in (*entity.in_sync, *entity.eligible):
             if self.world.disk_unknown(member):
@@ -93,6 +93,8 @@ class I3OnEveryMember(Checker):
         committed = self.history.committed.get(queue.queue_id)
         if not committed or self.world.disk_unknown(member) or self.world.volatile(queue.name):
             return
+        if self.history.in_gap(queue.queue_id):
+            return
         live = self.world.sites[member].journal.live.get(queue.queue_id, {})
         gone = self.history.settle_written[queue.queue_id]
         for seq, record in committed.items():
@@ -105,6 +107,34 @@ class I3OnEveryMember(Checker):
 
 
 _UNCONCERNED = ("QueueDeclared", "QueueDeleted")
+
+
+class I30GapsAreOrdered(Checker):
+    """That messages may be gone is said where an operator chose a copy that lacks them, and nowhere else; and what that
+    copy had of them is there when it takes over. What is lost without such a word is found by I3, I4 and I6."""
+
+    def __init__(self, history: Any) -> None:
+        super().__init__(history)
+        self._kept: dict[int, dict[int, tuple[int, bytes]]] = {}
+
+    def gap(self, applied: Applied, queue: Any) -> None:
+        command = applied.command
+        self.require(
+            isinstance(command, ForceOwner) and queue.owner == command.node,
+            f"{queue.name} has a gap by {type(command).__name__} {applied.index}",
+        )
+        self.world.schedule.counts["gaps"] += 1
+        live = self.world.sites[command.node].journal.live.get(queue.queue_id, {})
+        committed = self.history.committed[queue.queue_id]
+        self._kept[queue.queue_id] = {seq: record for seq, record in live.items() if committed.get(seq) == record}
+
+    def behind_gap(self, site: Site, queue_id: int) -> None:
+        live, gone = site.journal.live.get(queue_id, {}), self.history.settle_written[queue_id]
+        for seq, record in self._kept.pop(queue_id, {}).items():
+            self.require(
+                live.get(seq) == record or seq in gone,
+                f"{site.name} was forced to own {queue_id} with {seq} {record}, and begins with {live.get(seq)}",
+            )
 
 
 class I4OwnerHasAll(Checker):
@@ -151,9 +181,8 @@ class I5EnoughCopies(Checker):
         for name in queues:
             queue_id = self.history.queue_id(name)
             if queue_id is not None and self.world.keeps_all(name):
-                self.require(
-                    body in self.history.places[queue_id], f"{body!r} is confirmed and not committed in {name}"
-                )
+                there = body in self.history.places[queue_id] or body in self.history.given_up[name]
+                self.require(there, f"{body!r} is confirmed and not committed in {name}")
 
 
 class I7NoDuplicates(Checker):
@@ -185,7 +214,7 @@ class I7NumbersStay(Checker):
     def taken_over(self, site: Site, queue_id: int, epoch: int) -> None:
         assert site.node is not None, "an owner runs"
         before, known = self._known.get(queue_id, (0, {}))
-        if before > epoch:  # it may learn late that its epoch is over
+        if before > epoch or before < self.history.gaps[queue_id]:  # it may learn late that its epoch is over
             return
         now = site.node.queues[queue_id].ring.emitted_producers()
         starts = {f"{member.name}/{member.incarnation}".encode() for member in self.world.newest_map.alive_members()}
@@ -211,7 +240,7 @@ class I13LogOrder(Checker):
         self._last: dict[tuple[int, bytes], tuple[int, int]] = {}
 
     def committed(self, site: Site, queue_id: int, records: list[Written]) -> None:
-        if not self.world.keeps_order(self.history.queue_name(queue_id)):
+        if not self.history.keeps_order(self.history.queue_name(queue_id)):
             return
         for record in records:
             if record.kind != ENQ:
