@@ -299,7 +299,7 @@ class Node:
 
     def add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None:
         """A queue that lives here and nowhere else."""
-        queue = making.new_queue(self, entity, ring or self.new_ring(entity))
+        queue = making.new_queue(self, entity, ring)
         self.queues[entity.queue_id] = queue
         self.add_face(entity, queue)
         self.moving.own(queue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker.queues.leasing import resumed
 from broker.queues.queue import Queue
 from broker.queues.ring import Ring
 from broker.streams.past import Past
@@ -29,11 +30,15 @@ def new_ring(node: Node, entity: QueueEntity, replica: bool = False) -> Ring:
     return ring
 
 
-def new_queue(node: Node, entity: QueueEntity, ring: Ring) -> Queue:
-    """What its owner has of it."""
+def new_queue(node: Node, entity: QueueEntity, found: Ring | None = None) -> Queue:
+    """What its owner has of it; `found`: what there is of it, in the journal or as a copy."""
     settings = node.map.effective(entity)
+    ring = found or node.new_ring(entity)
     kind = Queue if ring.past is None else Stream
-    return kind(entity, settings, ring, node, node.now_ms)
+    queue = kind(entity, settings, ring, node, node.now_ms)
+    if found is not None and not found.replica:  # a replicated queue's epoch begins with it
+        queue.leasing = resumed(queue, ring, node.now_ms)
+    return queue
 
 
 def checkpoint(node: Node) -> Written:

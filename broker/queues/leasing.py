@@ -17,18 +17,19 @@ the opposite. Its lease is a range of seqs with a name:
 *Alone.* The first `take` needs a queue without consumers and unacknowledged messages, and from then on nobody else is
 handed anything: so what is ready stands behind the range, and every live message below `end` is leased.
 
-*In the log.* PRD with the keys LEASE + name (upto = end) and ACKNOWLEDGED + name; an end of 0 ends the lease. What is
-settled is a SET as ever, what was shown is covered by a reservation. The next owner folds that and has the lease again,
-whole; it does not know the run, nor when anything was heard last: the first word of any run takes it, and the time
-begins anew. An answer waits until all that it says is committed.
+*In the log.* PRD with the keys LEASE + name (upto = end), ACKNOWLEDGED + name, and RUN + name + run (its number); an
+end of 0 ends the lease, and its runs go with it. What is settled is a SET as ever, what was shown is covered by a
+reservation. The next owner folds that and has the lease again, whole; it does not know when anything was heard last:
+the time begins anew. An answer, a refusal too, waits until all that it says is committed.
 
 *In slices.* A range may be long, and others have their turns: a word that walks more than SLICE_ROWS goes on a
 millisecond later, and the words behind it wait. After each slice the log has a lease again that is one: its range has
 grown, has lost a part at its beginning (settled), or at its end (released), so an owner that dies in the middle leaves
 a reader whose word was not answered, as ever.
 
-*Runs.* A reader that starts again takes its lease over under another run; the one before is refused from then on.
-REPLACED_MAX of them are remembered, by this owner.
+*Runs.* A reader that starts again takes its lease over under another run; the one before is refused from then on, by
+every owner. Runs are numbered in the order in which they took the lease: the highest has it, and REPLACED_MAX of those
+before are remembered. A lease whose log names no run (a release before wrote it) belongs to the first run that speaks.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 LEASE: Final = b"l"
 ACKNOWLEDGED: Final = b"a"
+RUN: Final = b"u"
 """First bytes of names in `ring.producers` (`broker.queues.producers`)."""
 REPLACED_MAX: Final = 16
 ALL: Final = 2**62
@@ -83,21 +85,28 @@ Walk = Generator[None, None, LeaseAnswer]
 class Lease:
     """acknowledged   all of it below this seq has left
     end            all that lives below it is leased, and nothing from it on
-    run            who has it; empty: nobody has said anything to this owner
+    runs           run to its number, ascending: the last one has the lease, those before were replaced
     taken          (end, bytes) of each piece of the range, as it was added
     """
 
-    __slots__ = ("acknowledged", "end", "heard_ms", "name", "replaced", "run", "taken", "ttl_ms")
+    __slots__ = ("acknowledged", "end", "heard_ms", "name", "runs", "taken", "ttl_ms")
 
     def __init__(self, name: str, acknowledged: int, end: int, now_ms: int) -> None:
         self.name = name
         self.acknowledged = acknowledged
         self.end = end
-        self.run = ""
-        self.replaced: deque[str] = deque(maxlen=REPLACED_MAX)
+        self.runs: dict[str, int] = {}
         self.taken: deque[tuple[int, int]] = deque()
         self.heard_ms = now_ms
         self.ttl_ms = TTL_MS_DEFAULT
+
+    @property
+    def run(self) -> str:
+        """Of the reader's present start; empty: a release before has written the lease, and nobody has spoken since."""
+        return next(reversed(self.runs), "")
+
+    def replaced(self, run: str) -> bool:
+        return run in self.runs and run != self.run
 
     @property
     def taken_bytes(self) -> int:
@@ -228,8 +237,7 @@ class Leasing:
             return self._unfit() if isinstance(word, Take) else None
         if lease.name != word.name:
             return LeaseAnswer(403, f"{self._place} {self.of_others}")
-        replaced = word.run in lease.replaced or (lease.run not in ("", word.run) and not isinstance(word, Take))
-        if replaced:
+        if lease.replaced(word.run) or (lease.run not in ("", word.run) and not isinstance(word, Take)):
             return LeaseAnswer(409, f"lease '{lease.name}' of {self._place} was taken over by run '{lease.run}'")
         return None
 
@@ -278,10 +286,6 @@ class Leasing:
             first = min((seq for seq, *_ in ring.living(1, top - 1, 1)), default=top)
             lease = self.lease = Lease(word.name, first, first, now_ms)
             self._tell(lease)
-        if lease.run != word.run:
-            if lease.run:
-                lease.replaced.append(lease.run)
-            lease.run = word.run
         self._heard(lease, word.run, now_ms)
         lease.ttl_ms = word.ttl_ms
         if word.start > lease.end:
@@ -298,7 +302,16 @@ class Leasing:
 
     def _heard(self, lease: Lease, run: str, now_ms: int) -> None:
         lease.heard_ms = now_ms
-        lease.run = lease.run or run
+        if lease.run == run:
+            return
+        assert run not in lease.runs, "a run that was replaced is refused"
+        told = {run: lease.runs.get(lease.run, 0) + 1}
+        lease.runs.update(told)
+        while len(lease.runs) > REPLACED_MAX + 1:
+            oldest = next(iter(lease.runs))
+            del lease.runs[oldest]
+            told[oldest] = 0
+        self._log({run_key(lease.name, run): number for run, number in told.items()})
 
     def _add(
         self, lease: Lease, top: int, rows_max: int, bytes_max: int, least: int = 0
@@ -356,18 +369,21 @@ class Leasing:
                 self._tell(lease)
                 yield
         self.lease = None
-        self._log(lease.name, 0, 0)
+        name = lease.name.encode()
+        runs = [key for key in ring.producers if key[:1] == RUN]
+        self._log(dict.fromkeys([LEASE + name, ACKNOWLEDGED + name, *runs], 0))
         return self._answer(None)
 
     def _tell(self, lease: Lease) -> None:
-        self._log(lease.name, lease.end, lease.acknowledged)
+        name = lease.name.encode()
+        self._log({LEASE + name: lease.end, ACKNOWLEDGED + name: lease.acknowledged})
 
-    def _log(self, name: str, end: int, acknowledged: int) -> None:
-        """The log has to know where the lease stands, if the queue has one."""
+    def _log(self, told: Mapping[bytes, int]) -> None:
+        """The log has to know where the lease stands and whose it is, if the queue has one."""
         ring = self._queue.ring
         if ring.journaled or ring.replicated:
-            ring.produced(LEASE + name.encode(), end)
-            ring.produced(ACKNOWLEDGED + name.encode(), acknowledged)
+            for key, value in told.items():
+                ring.produced(key, value)
             self._mark = self._queue.commits
         ring.mark()
 
@@ -420,9 +436,10 @@ class Leasing:
         for then in told:
             then(GONE, b"")
 
-    def resume(self, name: str, acknowledged: int, end: int, now_ms: int) -> None:
+    def resume(self, name: str, acknowledged: int, end: int, runs: Mapping[str, int], now_ms: int) -> None:
         """The log knows of a lease: this owner has it, whatever it was told of messages that are gone since."""
         self.lease = lease = Lease(name, acknowledged, end, now_ms)
+        lease.runs.update(sorted(runs.items(), key=lambda run: run[1]))
         _, _, size = self._queue.ring.lease(1, end, ALL, ALL)
         lease.taken.append((end, size))
 
@@ -431,13 +448,24 @@ def _nobody(_: LeaseAnswer, __: bytes) -> None:
     """A lease that ends by itself is told to nobody."""
 
 
+def run_key(name: str, run: str) -> bytes:
+    """The key of a run of the lease of that name."""
+    of = name.encode()
+    return RUN + len(of).to_bytes(2) + of + run.encode()
+
+
 def resumed(queue: Queue, ring: Ring, now_ms: int) -> Leasing | None:
     """What the log knows of a lease, for an owner that begins."""
-    ends = {name[1:]: end for name, end in ring.producers.items() if name[:1] == LEASE}
-    if not ends:
+    names = [key[1:] for key in ring.producers if key[:1] == LEASE]
+    if not names:
         return None
-    assert len(ends) == 1, f"a queue has one lease, {queue.name} has {len(ends)}"
-    ((name, end),) = ends.items()
+    *forgotten, name = names
+    for other in forgotten:  # the start of a release before has not known a lease of a queue that never had a message
+        ring.produced(LEASE + other, 0)
+        ring.produced(ACKNOWLEDGED + other, 0)
+    end = ring.producers[LEASE + name]
     leasing = Leasing(queue)
-    leasing.resume(name.decode(), ring.producers.get(ACKNOWLEDGED + name, 1), end, now_ms)
+    known, before = name.decode(), run_key(name.decode(), "")
+    runs = {key[len(before) :].decode(): value for key, value in ring.producers.items() if key.startswith(before)}
+    leasing.resume(known, ring.producers.get(ACKNOWLEDGED + name, 1), end, runs, now_ms)
     return leasing

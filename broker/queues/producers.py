@@ -19,6 +19,8 @@ to the other replicas. The names that share that table are told apart by their f
                               63 * bucket + i. Bits are only added, so values only rise. A queue that lost what was
                               committed has lost its numbers too, so its next letters have another name
     b"l" + name, b"a" + name  a lease, its end and what of it has left (`broker.queues.leasing`)
+    b"u" + u16 length + name + run
+                              a start of that lease's reader: its number, in the order in which they took the lease
     b"t" + queue id           rows of a committed segment (`moved`): the highest seq that came, and one
     b"o" + name               how far a stream's reader says it is (`broker.streams.bookmarks`)
     b"c"                      1: the queue has had a consumer (auto-delete survives a failover)

@@ -89,8 +89,6 @@ class Queue:
         self.aside = 0  # messages that are on their way to another queue, and none of a consumer's
         self.listener: Callable[[], None] | None = None  # told after each turn and commit (proxy.serving)
         self.leasing: Leasing | None = None  # for who reads the queue by a lease
-        if ring.next_seq > 1 and not ring.replica:
-            self.leasing = resumed(self, ring, now_ms)
         self.sealed: Callable[[], Any] | None = None  # its rows are committed: it takes no more; told after each turn
         ring.owner = self
         ring.annotate = self._annotation.annotate

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from pipeline.asking import Line
+from pipeline.connection import Refused
 from pipeline.leases import Lease, LeasedReader, Range
 from pipeline.offsets import Span
 from pipeline.options import Options, parse
@@ -94,6 +95,7 @@ def test_the_owner_is_killed_again_and_again_and_every_row_is_committed_once(nod
     life: str | None = None
     start: int | None = None
     deaths = 0
+    before: Reader | None = None
     while len(committed) < ROWS - 500:
         owner = nodes.owner(queue)
         moment = chance.choice(["before the word", "amid the reading", "after it", "never"])
@@ -106,8 +108,9 @@ def test_the_owner_is_killed_again_and_again_and_every_row_is_committed_once(nod
         if moment == "after it":
             nodes.shoot(owner)
         if chance.random() < 0.5:  # it starts again, and its batch with it
-            reader.close()
-            reader = Reader(nodes, queue, chance.choice("abc"))
+            if before is not None:
+                before.close()
+            before, reader = reader, Reader(nodes, queue, chance.choice("abc"))
             again = reader.take(found.life, found.start, 700)
             assert again[:4] == found[:4]
         assert reader.read(found, chance.choice("abc")) == rows, "the same messages"
@@ -117,7 +120,14 @@ def test_the_owner_is_killed_again_and_again_and_every_row_is_committed_once(nod
             if name not in nodes.alive:
                 nodes.revive(name)
                 deaths += 1
+        if before is not None:  # a start that was replaced, and whoever owns the queue by now
+            with pytest.raises(Refused, match=r"taken over by run"):
+                before.lease.take(None, None, 1)
+            with pytest.raises(Refused, match=r"taken over by run"):
+                before.lease.release()
     assert deaths >= 2
+    assert before is not None
+    before.close()
     reader.take(life, start, 1)
     reader.lease.release()
     reader.close()

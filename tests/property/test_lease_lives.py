@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.amqp import methods as m
+from broker.queues.leasing import REPLACED_MAX
 from tests.budget import examples
 from tests.property.cluster_lives_world import SEGMENT_BYTES, checkpoint_some, copy_forward, journal_of
 from tests.unit.broker.node.node_cluster import Cluster
@@ -43,6 +44,7 @@ class Leases(RuleBasedStateMachine):
         self.acknowledged = 0  # the highest of all leases
         self.end = 0  # of the present one, as it was told; 0: there may be none
         self.runs = 1
+        self.replaced: list[str] = []  # runs that had the present lease, and have it no more
         self.reader: Reader | None = None
 
     # -- what everybody does
@@ -130,12 +132,14 @@ class Leases(RuleBasedStateMachine):
     def release(self, pick: int) -> None:
         assert self.reads(pick).word("release")["outcome"] == "released"
         self.end = 0
+        self.replaced = []
 
     @precondition(lambda self: self.end)
     @rule(pick=st.integers(0, 2))
     def another_run(self, pick: int) -> None:
         """It takes the lease over, and the one before is told so."""
         before = self.reads(pick)
+        self.replaced.append(before.run)
         self.runs += 1
         self.reader = None
         told = self.reads(pick).take(None, 1)
@@ -144,6 +148,21 @@ class Leases(RuleBasedStateMachine):
         self.end = told["end"]
         self.look(self.reads(pick), told["start"], told["end"])
         assert before.word("settle", upto=self.end)["code"] == 409
+
+    @precondition(lambda self: self.end and self.replaced)
+    @rule(
+        word=st.sampled_from(["take", "settle", "release"]), back=st.integers(1, REPLACED_MAX),
+        pick=st.integers(0, 2), moved=st.booleans(),
+    )  # fmt: skip
+    def a_run_that_was_replaced_speaks(self, word: str, back: int, pick: int, moved: bool) -> None:
+        """Whoever owns the queue by now."""
+        if moved:
+            self.the_queue_moves(pick)
+        run = self.replaced[-min(back, len(self.replaced))]
+        client = self.cluster[self.at(pick)].client()
+        late = Reader(client, run, "n", lambda: self.cluster.wait(200))
+        assert late.word(word, **({"upto": self.end} if word == "settle" else {}))["code"] == 409
+        client.leave()
 
     @precondition(lambda self: self.end and self.whole)
     @rule(

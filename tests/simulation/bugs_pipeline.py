@@ -115,6 +115,16 @@ def forgotten_lease() -> None:
     patch(queue, "resumed", lambda _: lambda _queue, _ring, _now_ms: None)
 
 
+@mutation("the next owner does not know which run has the lease", pipeline=LEASES)
+def forgotten_runs() -> None:
+    from broker.queues.leasing import Leasing
+
+    def make(resume: Any) -> Any:
+        return lambda self, name, acknowledged, end, _runs, now_ms: resume(self, name, acknowledged, end, {}, now_ms)
+
+    patch(Leasing, "resume", make)
+
+
 @mutation("a lease is told before it is committed", pipeline=LEASES)
 def told_at_once() -> None:
     from broker.queues.leasing import Leasing

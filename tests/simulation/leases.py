@@ -1,8 +1,9 @@
 """A simulated reader of a queue by leases: it takes a range, reads it more than once, and settles what it has read.
 
 It has a name, and a run at a time; what it was told survives its connections, and a word without an answer is said
-again. Now and then another run takes the lease over, one that was replaced speaks, or the lease is given back and some
-messages are taken as anybody takes them. What it reads is looked at when it is written (`checkers.leasing`).
+again. Now and then another run takes the lease over, one that was replaced speaks and must be refused, whoever owns the
+queue by then, or the lease is given back and some messages are taken as anybody takes them. What it reads is looked at
+when it is written (`checkers.leasing`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.amqp import methods as m
+from broker.queues.leasing import REPLACED_MAX
 from journal.record import read_records
 from tests.simulation.checkers.history import Violation
 from tests.simulation.clients import Actor
@@ -25,8 +27,6 @@ READING = 2
 """The channel of what is read; words and answers go by the first one."""
 NAME = "batches"
 AGAIN_S = 0.3
-LATE = {"zombie", "release"}
-"""Words whose refusal says nothing."""
 
 
 class Range(NamedTuple):
@@ -61,8 +61,11 @@ class LeaseReader(Actor):
         self.found: list[tuple[int, bytes]] = []
         self.settled = 0  # all below has been settled by its word
         self._runs = 1
+        self._took: list[int] = []
+        """The runs that were told of the present lease, in their order: all but the last one are replaced."""
         self._word: dict[str, Any] = {}  # said until it is answered
         self._key = ""
+        self._said = ""  # the word, as it is published
         self._numbers = 0
         self._flight = False
         self._gets = 0
@@ -95,7 +98,8 @@ class LeaseReader(Actor):
         """Another process has the reader's name."""
         self.world.schedule.counts["lease runs"] += 1
         self._runs += 1
-        self.unheard = max(self.unheard, self._word.get("upto") or 0, self._word.get("from") or 0)
+        if self._key != "zombie":
+            self.unheard = max(self.unheard, self._word.get("upto") or 0, self._word.get("from") or 0)
         self._key, self._word = "", {}
 
     def _go(self, socket: Socket) -> None:
@@ -108,17 +112,20 @@ class LeaseReader(Actor):
 
     def _next(self, socket: Socket) -> None:
         chance = 1.0 if self.world.quiet else self.rng.random()
+        if not self._key and chance < 0.1 and self.rng.random() < 0.5:
+            self._take_over()
         if self._key:
             self._say(socket)
         elif self._gets:
             self._flight = True
             socket.say(m.BasicGet(queue=self.queue), channel=READING)
-        elif self.leased is None or self.unheard:  # who does not know what became of a word asks what there is
+        elif self.leased is None or self.unheard or self._took[-1] != self._runs:
+            # who does not know what became of a word, or has not taken the lease over yet, asks what there is
             self._ask(socket, "take", rows_max=self._rows_max)
         elif chance < 0.05:
             self._ask(socket, "release")
-        elif chance < 0.1 and self._runs > 1:
-            self._ask(socket, "zombie", upto=self.leased.start)
+        elif chance < 0.25 and self._replaced:
+            self._ask(socket, "zombie")
         elif self.leased.rows and (not self._whole or chance < 0.3):
             self._read(socket)
         elif chance < 0.5 and self._whole:
@@ -142,18 +149,27 @@ class LeaseReader(Actor):
 
     # -- words
 
+    @property
+    def _replaced(self) -> list[int]:
+        """Runs that must be refused: those that the owner remembers, whoever it is."""
+        return [run for run in self._took[:-1] if run >= self._runs - REPLACED_MAX]
+
     def _ask(self, socket: Socket, key: str, **fields: Any) -> None:
-        self._key = key
-        late = key == "zombie"
-        self._word = {"queue": self.queue, "name": NAME, "run": f"r{self._runs - late}", **fields}
+        """`zombie`: a run that was replaced has something to say."""
+        run = self._runs
+        self._key = self._said = key
+        if key == "zombie":
+            run, self._said = self.rng.choice(self._replaced), self.rng.choice(("take", "settle", "release"))
+            assert self.leased is not None, "it is told something else then"
+            fields = {"upto": self.leased.end} if self._said == "settle" else {}
+        self._word = {"queue": self.queue, "name": NAME, "run": f"r{run}", **fields}
         self._say(socket)
 
     def _say(self, socket: Socket) -> None:
         self._flight = True
         self._numbers += 1
-        key = "settle" if self._key == "zombie" else self._key
         raw = json.dumps(self._word).encode()
-        socket.send(socket.content("amq.lease", key, raw, reply_to=REPLY_TO, correlation_id=str(self._numbers)))
+        socket.send(socket.content("amq.lease", self._said, raw, reply_to=REPLY_TO, correlation_id=str(self._numbers)))
 
     def content(self, said: Content) -> None:
         if isinstance(said.method, m.BasicGetOk):
@@ -171,29 +187,32 @@ class LeaseReader(Actor):
         if code == 503:
             return  # said again
         self._key, self._word = "", {}
-        if outcome == "leased":
-            self._took(word, told)
+        if key == "zombie":
+            if code != 409:
+                raise Violation(f"leases: of {self.name} {self._took} took the lease, and {word} is told {told}")
+            self.world.schedule.counts["lease zombies"] += 1
+        elif outcome == "leased":
+            self._told(word, told)
         elif outcome == "settled" and key == "settle":
             assert self.leased is not None, "it is settled what was leased"
             if told["acknowledged"] < word["upto"]:
                 raise Violation(f"leases: {self.name} settles up to {word['upto']} and is told {told['acknowledged']}")
             self.leased, self._whole = Range(self.leased.end, self.leased.end, 0), True
         elif outcome == "released":
-            self.leased, self._whole = None, False
+            self.leased, self._whole, self._took = None, False, []
             self._gets = self.rng.choice((0, 1, 3))
-        elif code == 409:
-            self._take_over()
-            self.leased = None
         elif code == 406 and self.leased is None:
             self._due_s = self.world.schedule.now_s + AGAIN_S  # somebody holds a message still
-        elif key not in LATE:
+        else:
             raise Violation(f"leases: {self.name} has {self.leased} and is told {told}")
 
-    def _took(self, word: dict[str, Any], told: dict[str, Any]) -> None:
+    def _told(self, word: dict[str, Any], told: dict[str, Any]) -> None:
         before, now = self.leased, Range(told["start"], told["end"], told["rows"])
         self.world.checkers.lease_told(self, now, word)
         self._whole = self._whole and before is not None and now.end == before.end
         self.leased, self.unheard = now, 0
+        if self._runs not in self._took:
+            self._took.append(self._runs)
 
     # -- reading
 

@@ -221,8 +221,8 @@ class I7NumbersStay(Checker):
         for producer, value in known.items():
             if producer[:1] in (b"n", b"r") and producer[1:] not in starts:
                 continue  # a proxy whose start is over asks nobody any more
-            if producer[:1] in b"la":
-                continue  # a lease, which ends
+            if producer[:1] in b"lau":
+                continue  # a lease, which ends, and its runs with it
             if producer[:1] == b"t" and self.world.newest_map.queue_by_id(int.from_bytes(producer[1:])) is None:  # type: ignore[arg-type]
                 continue  # all rows of that segment have been moved
             has = now.get(producer, 0)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp import methods as m
+from broker.queues.leasing import ACKNOWLEDGED, LEASE, RUN
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import confirming, declared, drained, hand_over, owner_of, three
 from tests.unit.broker.session.harness import bodies
 from tests.unit.broker.session.leasing_reader import Reader
+from tests.unit.broker.session.memory_journal import MemoryJournal
 
 
 def rows(*numbers: int) -> list[tuple[int, bytes]]:
@@ -92,6 +94,64 @@ def test_the_next_owner_has_the_lease(how: str) -> None:
     assert reader.word("settle", upto=9)["code"] == 409
     assert later.word("settle", upto=11)["acknowledged"] == 11
     assert drained(cluster, "q", "b") == []
+
+
+def replaced(cluster: Cluster) -> None:
+    """Run r2 has the lease, to which r1 was before."""
+    filled(cluster)
+    reader_at(cluster, "c").take(rows=6)
+    assert reader_at(cluster, "c", "r2").take(rows=6)["end"] == 7
+
+
+def only_the_second_run_goes_on(cluster: Cluster, node: str, upto: int) -> None:
+    for said in (
+        reader_at(cluster, node).word("settle", upto=7),
+        reader_at(cluster, node).take(),
+        reader_at(cluster, node).word("release"),
+    ):
+        assert said["code"] == 409, said
+        assert said["reason"] == "lease 'n' of queue 'q' in vhost '/' was taken over by run 'r2'"
+    assert reader_at(cluster, node, "r2").word("settle", upto=upto)["acknowledged"] == upto
+
+
+@pytest.mark.parametrize("how", ["killed", "moved", "all restarted"])
+def test_a_run_that_was_replaced_is_refused_by_the_next_owner_too(how: str) -> None:
+    cluster = three()
+    replaced(cluster)
+    if how == "killed":
+        cluster.kill("a")
+    elif how == "moved":
+        hand_over(cluster, "q", "b")
+    else:
+        for name in "abc":
+            cluster.kill(name, failed=False)
+        for name in "abc":
+            cluster.restart(name)
+    cluster.wait(3000)
+    assert how == "all restarted" or owner_of(cluster, "q") != "a"
+    only_the_second_run_goes_on(cluster, "c", 3)
+    reader_at(cluster, "c", "r2").word("release")
+    queue_id = cluster.queue("q").queue_id
+    for site in cluster.running:
+        assert site.node.part is not None
+        queue = site.node.queues.get(queue_id)
+        known = site.node.part.copying.replicas[queue_id] if queue is None else queue.ring
+        assert not {key[:1] for key in known.producers} & {LEASE, ACKNOWLEDGED, RUN}, "the lease and its runs are gone"
+
+
+def test_a_copy_that_was_synced_from_scratch_knows_the_runs() -> None:
+    cluster = three()
+    replaced(cluster)
+    for site in cluster.sites.values():  # the records of the lease are in no log any more, but in the index
+        site.checkpoint()
+    for name in "bc":
+        cluster.kill(name)
+        cluster[name].journal = MemoryJournal()
+        cluster.restart(name)
+        cluster.wait(3000)
+    cluster.kill("a")
+    cluster.wait(3000)
+    only_the_second_run_goes_on(cluster, "c", 4)
 
 
 def test_the_next_owner_knows_what_was_settled_though_nothing_is_left_of_it() -> None:

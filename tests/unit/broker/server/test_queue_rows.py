@@ -126,6 +126,6 @@ def test_a_leased_queue_tells_who_reads_it() -> None:
     world.crash()
     lease = row(world).lease
     assert lease is not None
-    assert (lease.run, lease.start, lease.end, lease.rows) == ("", 2, 3, 1)
+    assert (lease.run, lease.start, lease.end, lease.rows) == ("r1", 2, 3, 1)
     Reader(world.client()).word("release")
     assert row(world).lease is None

@@ -9,6 +9,7 @@ import pytest
 
 from broker.amqp import methods as m
 from broker.census.inspection import life_of
+from broker.queues.leasing import RUN
 from cluster import commands as c
 from journal.record import read_records
 from tests.unit.broker.session.harness import Client, Content, World, bodies
@@ -267,7 +268,7 @@ def test_a_reader_never_holds_more_than_its_prefetch() -> None:
     assert other.say(m.BasicAck(0, True)) == []
 
 
-def test_a_lease_survives_a_crash_and_the_first_word_takes_it() -> None:
+def test_a_lease_survives_a_crash_and_another_run_takes_it() -> None:
     client, reader = leased()
     world = client.world
     reader.take(rows=6)
@@ -277,7 +278,7 @@ def test_a_lease_survives_a_crash_and_the_first_word_takes_it() -> None:
     assert again.read(3, 7) == rows(3, 4, 5, 6)
     client = world.client()
     assert client.code(m.BasicConsume(queue="q")) == 403
-    assert again.word("settle", upto=4)["acknowledged"] == 4
+    assert again.word("settle", upto=4)["code"] == 409, "it has not taken it yet"
     taken = again.take(4, rows=4)
     assert (taken["start"], taken["end"], taken["rows"]) == (4, 8, 4)
     again.word("release")
@@ -285,6 +286,94 @@ def test_a_lease_survives_a_crash_and_the_first_word_takes_it() -> None:
     assert [(said.body, said.method.redelivered) for said in heard][:4] == [(b"%d" % n, True) for n in (4, 5, 6, 7)]
     world.crash()
     assert Reader(world.client()).word("settle", upto=1)["code"] == 404, "the end stands in the log as well"
+
+
+def test_a_run_that_was_replaced_is_refused_after_a_crash_too() -> None:
+    client, reader = leased()
+    world = client.world
+    reader.take(rows=6)
+    Reader(world.client(), run="r2").take()
+    for again in (False, True):
+        if again:
+            world.checkpoint()
+        world.crash()
+        old, now = Reader(world.client()), Reader(world.client(), run="r2")
+        for said in (old.word("settle", upto=2), old.word("release"), old.take()):
+            assert said["code"] == 409
+            assert said["reason"] == "lease 'n' of queue 'q' in vhost '/' was taken over by run 'r2'"
+        assert now.word("settle", upto=4 + again)["acknowledged"] == 4 + again, "it goes on without a new lease"
+    assert now.take()["start"] == 5
+    assert Reader(world.client(), run="r3").take()["start"] == 5
+    world.crash()
+    assert Reader(world.client(), run="r2").take()["code"] == 409
+
+
+def test_the_runs_that_a_log_remembers_have_a_bound_and_end_with_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.queues.leasing.REPLACED_MAX", 3)
+    client, _ = leased()
+    world = client.world
+    name = "n" * 200  # as long as names and runs may be
+    runs = [f"r{n}".ljust(64, "x") for n in range(7)]
+    for run in runs:
+        assert Reader(world.client(), run, name).take(rows=1)["rows"] == 1
+        told = world.queue("q").ring.producers
+        assert sum(key[:1] == RUN for key in told) <= 4
+    world.checkpoint()
+    world.crash()
+    said = [Reader(world.client(), run, name).word("settle", upto=1).get("code", 0) for run in runs]
+    assert said == [409] * 6 + [0]
+    said = [Reader(world.client(), run, name).take(rows=1).get("code", 0) for run in (*runs[3:], runs[0])]
+    assert said == [409, 409, 409, 0, 0], "whoever was forgotten is another run again"
+    Reader(world.client(), runs[0], name).word("release")
+    assert not world.queue("q").ring.producers
+    world.crash()
+    assert not world.queue("q").ring.producers
+    assert Reader(world.client(), runs[6], name).take()["rows"] == 10, "a lease begins with nobody replaced"
+
+
+def test_a_lease_of_a_release_before_belongs_to_the_first_run_that_speaks() -> None:
+    client, reader = leased()
+    world = client.world
+    reader.take(rows=6)
+    ring = world.queue("q").ring
+    for key in [key for key in ring.producers if key[:1] == RUN]:
+        ring.produced(key, 0)  # as its journal had it
+    world.turn()
+    world.crash()
+    assert world.queue("q").ring.producers == {b"ln": 7, b"an": 1}
+    again = Reader(world.client(), run="r2")
+    assert again.word("settle", upto=3)["acknowledged"] == 3
+    world.crash()
+    assert Reader(world.client()).word("settle", upto=4)["code"] == 409
+    assert Reader(world.client(), run="r2").word("settle", upto=4)["acknowledged"] == 4
+
+
+def test_a_lease_of_a_queue_without_messages_survives_a_crash() -> None:
+    client, reader = leased(0)
+    world = client.world
+    assert reader.take()["rows"] == 0
+    world.crash()
+    assert Reader(world.client(), name="other").take()["code"] == 403
+    publish(world.client(), 1, 2)
+    assert Reader(world.client()).take()["rows"] == 2
+
+
+def test_of_two_leases_that_a_release_before_has_left_the_later_one_counts() -> None:
+    """It forgot a lease of a queue that had never had a message at its start, and not that the log had it."""
+    client, reader = leased(2)
+    world = client.world
+    ring = world.queue("q").ring
+    ring.produced(b"lother", 1)
+    ring.produced(b"aother", 1)
+    reader.take()
+    world.checkpoint()
+    world.crash()
+    assert Reader(world.client()).read(1, 3) == rows(1, 2)
+    world.turn()
+    assert not {b"lother", b"aother"} & set(world.queue("q").ring.producers)
+    world.crash()
+    Reader(world.client()).word("release")
+    assert not world.queue("q").ring.producers
 
 
 def test_transient_messages_of_a_lease_are_not_those_that_come_after_a_crash() -> None:
