@@ -358,6 +358,9 @@ class Backup:
             if following is None or not following.wanted:
                 del link.wanting[queue_id]
                 continue
+            if not self._current(link, following):  # the map ended it, and the host has not carried that out yet
+                self._leave(link, queue_id)
+                continue
             spare = not following.atomic and self._host.spare(queue_id)
             bounded = self._bounded and not following.atomic and not self._host.waited_for(queue_id)
             while following.wanted and link.wants < WANTS_MAX and link.sync_bytes < SYNC_BYTES_MAX:

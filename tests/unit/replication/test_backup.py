@@ -35,6 +35,7 @@ class Host:
         self.ring = Ring()
         self.electable = electable
         self.owner = "a"
+        self.ended: set[int] = set()
         self.sent: list[ReplicationMessage] = []
         self.backup = Backup(self, "b", Records(), ROUND_BYTES)
         self.backup.linked("a")
@@ -46,7 +47,9 @@ class Host:
     def send(self, peer: str, head: ReplicationMessage) -> None:
         self.sent.append(head)
 
-    def queue(self, queue_id: int) -> Replica:
+    def queue(self, queue_id: int) -> Replica | None:
+        if queue_id in self.ended:
+            return None
         return Replica(self.owner, 3, self.ring, self.electable)
 
     def spare(self, queue_id: int) -> bool:
@@ -152,6 +155,25 @@ def test_a_sync_that_ended_at_its_owner_leaves_the_turn_to_others() -> None:
     host.append(1, ("ENQ", 1, 3, "p:1", 0))
     host.group()
     assert AppendAck(1, ((1, 3),)) in host.sent, "the queue does not follow before its next offer"
+
+
+def test_a_queue_that_the_map_has_ended_and_its_node_has_not_is_asked_for_by_nobody() -> None:
+    """Its end waits in the node's arrears (decision 027) when an answer about another queue makes room: it asked
+    for the next bucket of the one that was gone, which cost another queue's copy, or ended the node. (Seed 52 with
+    transactions that end too early.)"""
+    host = Host(electable=False)
+    first = SyncOffer(1, 3, 7, WANTS_MAX * sync.BUCKET_SEQS, 0, ((3, 1),), (), tuple((n, 1) for n in range(WANTS_MAX)))
+    host.hear(first)
+    host.hear(SyncOffer(2, 3, 8, sync.BUCKET_SEQS, 0, ((3, 1),), (), ((0, 1),)))
+    host.group()
+    asked = [head for head in host.sent if isinstance(head, SyncWant)]
+    assert [head.queue_id for head in asked] == [1] * WANTS_MAX, "all are under way"
+    host.ended.add(2)
+    for want in asked:
+        host.hear(SyncBucket(1, 3, 7, want.bucket, (), (), ()))
+    host.group()
+    assert SyncDone(1, 3, 7) in host.sent
+    assert not [head for head in host.sent if isinstance(head, SyncWant) and head.queue_id == 2]
 
 
 @pytest.mark.parametrize("electable", [False, True])
