@@ -51,6 +51,7 @@ from broker.server.storage import Storage
 from broker.server.tracing import begin_spans
 from broker.server.upkeep import Upkeep
 from broker.session.connection import Connection, TrustedConnection
+from broker.session.dividing import STEPS_AT_ONCE
 from cluster.state import Applied
 from journal.errors import DamagedJournal, JournalFailed
 from journal.record import DamagedRecord, Message
@@ -557,6 +558,7 @@ class NodeShell:
 
     def _tick_slice(self, connections: Any) -> None:
         now_ms, wall_ms = self.clock.now_ms(), self.clock.wall_ms()
+        until = self.node.labour.done + STEPS_AT_ONCE
         ticked = 0
         for connection in islice(connections, TICK_SLICE):
             ticked += 1
@@ -566,8 +568,10 @@ class NodeShell:
                 client = self.clients.get(connection)
                 if client is not None:
                     client.crashed(error)
+            if self.node.labour.done > until:
+                break
         self.schedule()
-        if ticked == TICK_SLICE:
+        if ticked == TICK_SLICE or self.node.labour.done > until:
             self.loop.call_soon(self._tick_slice, connections)
 
     # -- alarms and upkeep ------------------------------------------------------------------------------------

@@ -400,14 +400,16 @@ class Channel:
         if self.connection.channels.pop(self.number, None) is not None:
             self.connection.channel_gone(self)
 
-    def tick(self, now_ms: int) -> None:
-        """amqp-rules, last section: who holds a message, or waits, for too long is stopped. Raises ConnectionFault."""
+    def tick(self, now_ms: int, until: int) -> bool:
+        """amqp-rules, last section: who holds a message, or waits, for too long is stopped. Raises ConnectionFault.
+        False: the node has done what is to be done at once (`until`, of `Labour.done`), and there may be more."""
         if self.asked is not None:
             review(self, self.asked, now_ms)
         if self.deadlines:
             self.deadlines = [overdue for overdue in self.deadlines if not overdue(now_ms)]
         if self.ledger.unacked and not self.closing:
-            consuming.check_timeouts(self, now_ms)
+            return consuming.check_timeouts(self, now_ms, until)
+        return True
 
 
 def _weight(event: Published | Acked | MethodReceived) -> int:

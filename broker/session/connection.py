@@ -34,7 +34,7 @@ from broker.amqp.layout import Method
 from broker.node.elsewhere import DRAINED, moving_text
 from broker.session import handshake
 from broker.session.channel import Channel
-from broker.session.dividing import STEPS_AT_ONCE, take
+from broker.session.dividing import STEPS_AT_ONCE, look, take
 from broker.session.rights import AccountRights, Rights
 from broker.session.state import State
 from broker.session.virtual_exchanges import only_asks
@@ -81,9 +81,10 @@ class Connection:
     __slots__ = (
         "_blocked_told", "_closed_at_ms", "_congested", "_held", "_last_heard_ms", "_last_sent_ms",
         "authorization", "capabilities", "channel_max", "channels", "checks_secret", "client_properties", "decoder",
-        "dismissed", "divided", "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "loopback", "mechanism",
-        "node", "opened_at_ms", "out", "parked_bytes", "partial_bytes", "paused_since_ms", "peer", "peer_identity",
-        "publishes", "reading", "rest", "rights", "state", "topic_authorization", "until", "until_ms", "user", "vhost",
+        "dismissed", "divided", "ending", "exclusive_queues", "fed", "heartbeat_s", "id", "looks", "loopback",
+        "mechanism", "node", "opened_at_ms", "out", "parked_bytes", "partial_bytes", "paused_since_ms", "peer",
+        "peer_identity", "publishes", "reading", "rest", "rights", "state", "topic_authorization", "until", "until_ms",
+        "user", "vhost",
     )  # fmt: skip
 
     def __init__(self, node: Node, peer: str, loopback: bool, now_ms: int, peer_identity: str | None = None) -> None:
@@ -115,6 +116,7 @@ class Connection:
         self.publishes = False
         self.partial_bytes = 0
         self.rest: deque[Any] | None = None  # events that wait for the node's next turn (`dividing`)
+        self.looks = False  # some of its channels still look in later turns for what is late
         self.divided: Published | None = None
         self.until = 0  # when the node has done so much (`Labour.done`), what is left of a batch waits
         self.parked_bytes = 0
@@ -558,13 +560,8 @@ class Connection:
             self._beat(now_ms)
         if self.state is State.OPEN and 0 < self.until_ms <= (wall_ms or now_ms):
             self.force_close(f"the token of user '{self.user}' is over")
-        if self.state is State.OPEN:
-            for channel in tuple(self.channels.values()):
-                try:
-                    channel.tick(now_ms)
-                except ConnectionFault as fault:
-                    self.fail(fault, channel.number)
-                    break
+        if self.state is State.OPEN and not self.looks:
+            look(self, deque(self.channels.values()), now_ms)
 
     def _beat(self, now_ms: int) -> None:
         """amqp-rules 5.2: send every timeout / 2, any traffic counts, two misses close; not while blocked."""

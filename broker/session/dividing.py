@@ -13,10 +13,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.codec import Published
+from broker.amqp.errors import ConnectionFault
+from broker.session.state import State
 
 if TYPE_CHECKING:
     from broker.node.core import Node
     from broker.queues.subscription import Subscription
+    from broker.session.channel import Channel
     from broker.session.connection import Connection
 
 STEPS_AT_ONCE: Final = 200_000
@@ -74,6 +77,32 @@ def divide(connection: Connection, event: Published, count: int) -> None:
     rest.size = sum(len(message.payload) for message in rest.messages)
     event.size -= rest.size
     connection.divided = rest
+
+
+def look(connection: Connection, channels: deque[Channel], now_ms: int) -> None:
+    """Channels look for what is late, the rest of very much in later turns. What it raises costs this connection."""
+    labour = connection.node.labour
+    until = labour.done + STEPS_AT_ONCE
+    while channels and connection.state is State.OPEN:
+        try:
+            if channels[0].tick(now_ms, until):
+                channels.popleft()
+        except ConnectionFault as fault:
+            connection.fail(fault, channels[0].number)
+        if labour.done > until:
+            break
+    connection.looks = bool(channels) and connection.state is State.OPEN
+    if connection.looks:
+        labour.done += STEPS_AT_ONCE
+        connection.node.soon(lambda: look_on(connection, channels))
+
+
+def look_on(connection: Connection, channels: deque[Channel]) -> None:
+    """It is this connection's turn again."""
+    try:
+        look(connection, channels, connection.node.now_ms)
+    except Exception as error:
+        connection.crashed(error)
 
 
 def give_back(

@@ -30,6 +30,7 @@ HELD_S = 0.1
 STEPS = (
     (Connection, "receive"),
     (Connection, "lost"),
+    (Connection, "tick"),
     (MemoryWiringLog, "propose"),
     (Node, "turn"),
     (Node, "write_group"),
@@ -513,6 +514,26 @@ def a_vhost_with_very_much_in_it_is_deleted(world: World, client: Client) -> Cal
     return gone
 
 
+def very_many_consumers_hold_messages_for_too_long(world: World, client: Client) -> Callable[[], object]:
+    """Each one of them, and in the end the queue has them all again."""
+    client.declare("q", x_consumer_timeout=10_000)
+    consuming(world, client, "q", 12)
+    count = 12 * world.node.options.consumers_per_channel_max
+    client.raw(client.content("", "q", b"") * count)
+    world.turn()
+    assert world.queue("q").ring.unacked == count
+    # less than a second before it is time
+    world.wait(9_000)
+    assert world.queue("q").ring.unacked == count
+
+    def late() -> None:
+        world.wait(2_000)
+        assert world.queue("q").ring.ready == count
+        assert not world.queue("q").subscriptions
+
+    return late
+
+
 SHAPES: list[Shape] = [
     a_key_of_many_words, behind_a_declaration, headers_that_all_bindings_ask_for,
     a_ring_that_is_bound_and_asked_by_turns, a_chain_of_dead_letters, letters_as_large_as_they_may_be,
@@ -527,7 +548,7 @@ IN_TURNS: list[Shape] = [
     a_queue_with_very_many_bindings_is_deleted, an_exclusive_queue_with_long_bindings_goes,
     the_last_binding_of_an_exchange_takes_many, a_transaction_that_buries_very_much,
     very_many_acknowledgements_in_a_transaction, one_message_to_very_many_queues, a_policy_for_very_many_queues,
-    a_vhost_with_very_much_in_it_is_deleted,
+    a_vhost_with_very_much_in_it_is_deleted, very_many_consumers_hold_messages_for_too_long,
 ]  # fmt: skip
 
 
