@@ -251,7 +251,7 @@ def fold_again(lost: dict[int, str], index: Index, segments: Segments, end: Posi
     for queue_id, queue in queues.items():
         if not queue.messages and not queue.newest and not care.knows(queue_id):
             continue  # a damaged key: nobody has such an id
-        sink.meta(queue_id, queue.meta(_meta_of(index, queue_id)))
+        sink.meta(queue_id, queue.meta(meta_of(index, queue_id)))
         for seq in sorted(queue.messages):
             sink.enqueued(queue_id, *queue.messages[seq])
             if seq in queue.counts:
@@ -263,8 +263,8 @@ def fold_again(lost: dict[int, str], index: Index, segments: Segments, end: Posi
                 care.hurt(queue_id, what, (seq,) if seq else ())
 
 
-def _meta_of(index: Index, queue_id: int) -> dict[str, Any]:
-    """As far as it can be read."""
+def meta_of(index: Index, queue_id: int) -> dict[str, Any]:
+    """What the index says of a queue, as far as it can be read."""
     key = META_KEY.pack(queue_id)
     for _, payload in index.scan(key, last=key, hurt=lambda _: None):
         decoded: dict[str, Any] = msgspec.msgpack.decode(payload)

@@ -10,8 +10,10 @@ from typing import Any
 import lmdb
 import pytest
 from server_support import Peer, until
+from typer.testing import CliRunner
 
 from broker.amqp import methods
+from broker.cli.journal import app
 from broker.server.shell import NodeShell
 from journal.errors import DamagedJournal
 from journal.options import MIB, JournalOptions
@@ -255,6 +257,51 @@ async def test_a_segment_that_is_gone_costs_the_messages_in_it(start: Start, con
     peer = await (await connect(shell)).open()
     assert await numbers(peer, "whole") == list(range(1, 11))
     assert await numbers(peer, "hurt") == []
+
+
+@pytest.mark.parametrize("how", ["sum", "value"])
+async def test_a_stream_of_which_the_index_is_wrong_can_be_given_up_alone(
+    start: Start, connect: Connect, tmp_path: Path, how: str
+) -> None:
+    """On a node that is alone it ends each start, and with it every other queue; there was no way out but a backup."""
+    options: dict[str, Any] = {"data_dir": tmp_path / "data", "journal": OPTIONS}
+    shell = await start(**options)
+    peer = await (await connect(shell)).open()
+    await publish(peer, "stream", 50, **{"x-queue-type": "stream"})
+    await publish(peer, "whole", 10)
+    hurt, whole = queue_id(shell, "stream"), hex(queue_id(shell, "whole"))
+    await shell.stop()
+    assert index_values(tmp_path / "data", hurt, flipped, b"sums" if how == "sum" else b"queues") > 0
+    with pytest.raises(DamagedJournal):
+        await start(**options)
+
+    def asked(*arguments: str) -> tuple[int, str]:
+        said = CliRunner().invoke(app, [*arguments])
+        return said.exit_code, said.output
+
+    directory = str(tmp_path / "data")
+    code, said = asked("check", directory)
+    assert code == 1
+    forget = f"clusterbroker journal forget {directory} {hurt:#x} --confirm-loss"
+    assert forget in said
+    assert asked("forget", directory, hex(hurt))[0] == 2, "not without a word"
+    assert asked("forget", directory, whole, "--confirm-loss")[0] == 2, "nothing is wrong with that one"
+    code, said = asked(*forget.split()[2:])
+    assert (code, "gave up the stream 'stream'" in said) == (0, True), said
+    assert asked("check", directory)[0] == 0
+    assert list((tmp_path / "data" / "journal" / "streams").glob(f"{hurt}.given-up-*/*.seg")), "nothing is deleted"
+
+    shell = await start(**options)
+    assert alerts(shell) == []
+    peer = await (await connect(shell)).open()
+    assert await numbers(peer, "whole") == list(range(1, 11))
+    await publish(peer, "stream", 5, **{"x-queue-type": "stream"})
+    (stream,) = (queue for queue in shell.node.queues.values() if queue.name == "stream")
+    assert stream.ring.ready == 5
+    assert stream.ring.next_seq > 56, "no seq means two messages"
+    await shell.stop()
+    await start(**options)
+    assert list((tmp_path / "data" / "journal" / "streams").glob(f"{hurt}.given-up-*/*.seg"))
 
 
 @pytest.mark.parametrize("part", ["length", "header", "checkpoint", "segments"])
