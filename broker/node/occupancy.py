@@ -113,7 +113,10 @@ class OccupancyOfNodes:
         if vhosts or users:
             for peer in tuple(self._hub.linked):
                 if peer != self._hub.name:
-                    self._hub.send(peer, Occupied(vhosts, users))
+                    try:
+                        self._hub.send(peer, Occupied(vhosts, users))
+                    except Exception as error:  # who is told costs the link to it: the next one begins with all
+                        self._hub.failed(peer, error)
 
     def _limited(self) -> tuple[dict[str, int], dict[str, int]]:
         occupancy, map_ = self._node.occupancy, self._node.map

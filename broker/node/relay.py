@@ -30,7 +30,7 @@ the present one is dropped, or answered by RelayClose.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from broker.node.relay_messages import (
@@ -94,6 +94,9 @@ class RelayHost(Protocol):
 
     def silent(self, peer: str, silent_ms: int) -> None:
         """Nothing has come over the direct link with a living peer for too long; told again until it does."""
+
+    def stumbled(self, peer: str, error: Exception) -> None:
+        """A mistake of ours over a peer, which costs the link with it."""
 
 
 class _End:
@@ -204,19 +207,29 @@ class Relay:
             self._tell_reach(now_ms)
         for peer, heard_ms in tuple(self._direct.items()):
             if peer in self._alive and now_ms - heard_ms >= SILENT_MS:
-                self._host.silent(peer, now_ms - heard_ms)
+                self._for(peer, self._host.silent, peer, now_ms - heard_ms)
         for end in tuple(self._ends.values()):
             if not end.standing and now_ms - end.since_ms >= ANSWER_MS:
-                self._end(end.peer, "no answer")
-        for peer, apart in self._apart.items():
-            if self.name < peer and peer not in self._ends and now_ms >= apart.try_ms:
-                self._open(peer, apart, now_ms)
+                self._for(end.peer, self._end, end.peer, "no answer")
+        for peer, apart in tuple(self._apart.items()):
+            due = self.name < peer and peer not in self._ends and now_ms >= apart.try_ms
+            if due and not self._for(peer, self._open, peer, apart, now_ms):
+                apart.try_ms = now_ms + APART_MS
+
+    def _for(self, peer: str, what: Callable[..., object], *given: object) -> bool:
+        """Does what is due over a peer; whether it went well, for a mistake in it costs no other."""
+        try:
+            what(*given)
+        except Exception as error:
+            self._host.stumbled(peer, error)
+            return False
+        return True
 
     def _tell_reach(self, now_ms: int) -> None:
         self._tell_at_ms = now_ms + REACH_MS
         reach = Reach(tuple(self._direct))
-        for peer in self._direct:
-            self._host.send_direct(peer, reach)
+        for peer in tuple(self._direct):
+            self._for(peer, self._host.send_direct, peer, reach)
 
     # -- what others ask --------------------------------------------------------------------------------------
 

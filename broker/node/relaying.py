@@ -75,3 +75,6 @@ class Relaying:
 
     def silent(self, peer: str, silent_ms: int) -> None:
         self.on_silent(peer, silent_ms)
+
+    def stumbled(self, peer: str, error: Exception) -> None:
+        self._hub.failed(peer, error)

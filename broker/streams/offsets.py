@@ -36,6 +36,12 @@ def _asked_for(request: Request) -> QueueFace | None:
 
 
 def _late(request: Request, queue: QueueFace) -> None:
+    """There is no answer; what raises costs the client that has asked."""
+    connection = request.channel.connection
+    connection.node.setting_aside.told(connection, _refuse, request, queue)
+
+
+def _refuse(request: Request, queue: QueueFace) -> None:
     if queue.deleted:
         request.refuse(404, f"no queue '{queue.name}' in vhost '{request.channel.vhost_name}'")
     else:

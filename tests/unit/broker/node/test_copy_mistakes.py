@@ -10,8 +10,13 @@ import pytest
 from broker.amqp import methods as m
 from broker.node import copying
 from broker.node.copying import Copying
+from broker.node.hub import Hub
+from broker.node.occupancy import Occupied
+from broker.node.relay import Relay
+from broker.node.relay_messages import Reach
 from broker.proxy.outbox import Outbox
 from broker.proxy.proxy_queue import ProxyQueue
+from cluster import commands as c
 from replication.backup import Backup
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, drained
@@ -165,6 +170,44 @@ def test_what_a_proxy_has_to_say_costs_the_queue_or_the_link(monkeypatch: pytest
         confirmed += client.publish("", "q", b"3")
         settled(cluster)
     is_whole(cluster, client, confirmed, [b"1", b"2", b"3"])
+
+
+def test_what_is_due_over_a_member_costs_the_link_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links of others, and the number of connections that count."""
+    cluster, _, client = cluster_of()
+    confirmed = client.publish("", "q", b"1")
+    for message in (Reach, Occupied):
+        cluster.bad_frames.clear()
+
+        def of_this_kind(hub: Hub, peer: str, head: Any, *_: Any, kind: type = message) -> bool:
+            return (hub.name, peer, type(head)) == ("b", "c", kind) and not getattr(head, "whole", False)
+
+        with mistaken(monkeypatch, Hub, "send", of_this_kind):
+            cluster.order(c.SetVhostLimits(vhost="/", connections_max=100 if message is Occupied else None))
+            cluster.wait(3000)
+            assert {(name, peer) for name, peer, _ in cluster.bad_frames} == {("b", "c")}
+            assert [site.name for site in cluster.running] == ["a", "b", "c"]
+        confirmed += client.publish("", "q", b"2" if message is Reach else b"3")
+    is_whole(cluster, client, confirmed, [b"1", b"2", b"3"])
+
+
+def test_a_relayed_link_that_cannot_be_opened_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, _, _ = cluster_of()
+    times: list[int] = []
+
+    def tried(relay: Relay, peer: str, *_: Any) -> bool:
+        if (relay.name, peer) == ("b", "c"):
+            times.append(cluster.now_ms)
+            return True
+        return False
+
+    with mistaken(monkeypatch, Relay, "_open", tried):
+        cluster.unlink("b", "c")
+        cluster.wait(3000)
+        assert [site.name for site in cluster.running] == ["a", "b", "c"]
+        assert 2 <= len(times) < 20
+    cluster.wait(3000)
+    assert "c" in cluster["b"].node.part.relay.via  # type: ignore[union-attr]
 
 
 def test_a_node_that_stumbles_over_its_own_words_again_and_again_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,11 @@ import pytest
 from broker import Broker
 from broker.amqp import methods as m
 from broker.census.inspection import life_of
+from broker.session import services
+from broker.session.state import State
 from broker.streams import bookmarks
 from cluster import commands as c
+from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Client
 from tests.unit.broker.streams.test_stream import filled
 from tests.unit.broker.streams.test_stream_node import connected, declare, publish, until
@@ -147,3 +150,27 @@ def test_a_node_that_starts_again_knows_them(tmp_path: Path) -> None:
         with Broker(data_dir=tmp_path / "data") as node:
             found = {one["name"]: (one["offset"], one["lag"]) for one in told(node, "stored")["readers"]}
             assert found == {"early": (100, 200), "late": (200, 100)}
+
+
+def test_a_mistake_over_a_question_without_an_answer_costs_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare("s", durable=True, x_queue_type="stream")
+    cluster.wait(500)
+    owner = cluster.queue("s").owner
+    site = next(site for site in cluster.running if site.name != owner)
+    site.story.forgives = True
+    client, other = site.client(), site.client()
+    client.say(m.BasicConsume(queue="amq.rabbitmq.reply-to", consumer_tag="r", no_ack=True))
+    for peer in "abc":
+        if peer != site.name:
+            cluster.unlink(site.name, peer)
+    client.publish("amq.stream", "stored", b'{"queue": "s"}', reply_to="amq.rabbitmq.reply-to")
+    monkeypatch.setattr(services.Request, "refuse", fails)
+    for _ in range(50):
+        site.node.part.tick(cluster.now_ms)  # type: ignore[union-attr]
+        cluster.now_ms += 500
+    assert [type(error) for *_, error in site.story.mistakes] == [ZeroDivisionError]
+    assert (client.connection.state, other.connection.state) == (State.CLOSING, State.OPEN)
