@@ -422,8 +422,7 @@ class Node:
         self.now_ms = now_ms
         if not goes_on:
             self.effort.left = TURN
-            if self.postponed.soon or self.postponed.later:
-                self.postponed.begin_turn()
+            self.postponed.begin_turn()
             if self.part is not None and self.part.arrears:
                 self.part.go_on()
         self._wakes.mark(now_ms)

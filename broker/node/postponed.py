@@ -34,9 +34,10 @@ class Postponed:
         return bool(self.soon or self.later)
 
     def begin_turn(self) -> None:
-        """Takes up some of it: of the clients, until that is as much work as a turn may be."""
+        """Takes up some of it: of the clients, until that is as much work as a turn may be, with what is answered them
+        within the turn."""
         node = self._node
-        until = node.labour.done + STEPS_AT_ONCE
+        node.labour.until = until = node.labour.done + STEPS_AT_ONCE
         for _ in range(len(self.soon)):
             self.soon.popleft()()
             if node.labour.done > until:

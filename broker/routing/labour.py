@@ -39,10 +39,11 @@ class Steps:
 
 
 class Labour:
-    """Of all routes and deliveries to queues of a node. `done`: steps, since it began; `refused`: routes that cost too
-    much."""
+    """Of all routes and deliveries to queues of a node, and of what waited in parked channels. `done`: steps, since it
+    began; `until`: when so much is done, channels that are parked go on with the next turn; `refused`: routes that cost
+    too much."""
 
-    __slots__ = ("done", "refused")
+    __slots__ = ("done", "refused", "until")
 
     def __init__(self) -> None:
-        self.done = self.refused = 0
+        self.done = self.refused = self.until = 0

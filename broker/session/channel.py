@@ -38,7 +38,7 @@ from broker.routing.router import Route
 from broker.session import consuming, declaring, publishing, transacting
 from broker.session.confirms import Confirms
 from broker.session.counts import ChannelCounts
-from broker.session.dividing import STEPS_AT_ONCE, divided, give_back, let_go
+from broker.session.dividing import WAITED_STEPS, divided, give_back, let_go
 from broker.session.unanswered import Asked, review
 from cluster.authorization import PermissionKind, TopicPermissionKind
 from cluster.commands import AnyCommand
@@ -153,16 +153,18 @@ class Channel:
         self.asked = Asked(queue, method, self.connection.node.now_ms, withdraw)
 
     def resume(self) -> None:
-        """Takes up the waiting events, until one of them parks the channel again."""
+        """Takes up the waiting events, until one of them parks the channel again. What is answered within the turn
+        resumes it within the turn, so what all channels take up in a turn is bounded."""
         waiting, self.parked, self.asked = self.parked, None, None
         connection, labour = self.connection, self.connection.node.labour
-        connection.until = until = labour.done + STEPS_AT_ONCE
+        connection.until = until = labour.until
         try:
             while waiting and not self.is_parked:
                 if labour.done > until:
                     self.parked = waiting
                     connection.node.soon(self.resume)
                     return
+                labour.done += WAITED_STEPS
                 event = waiting.popleft()
                 self.connection.parked_bytes -= _weight(event)
                 if self.connection.channels.get(self.number) is not self:
@@ -176,7 +178,7 @@ class Channel:
             self.connection.fail(fault, self.number)
             return
         if waiting and self.is_parked:
-            self.parked = deque(waiting)  # a handler parked the channel again
+            self.parked = waiting  # a handler parked the channel again
         self.connection.review_reading()
 
     def answers(self, then: Callable[..., None]) -> Callable[..., None]:

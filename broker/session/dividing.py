@@ -31,6 +31,8 @@ RETURN_STEPS: Final = 6
 """A delivery that returns to its queue; of many channels that end together as many return at once as of one."""
 CONSUMER_STEPS: Final = 20
 """A consumer that goes."""
+WAITED_STEPS: Final = 200
+"""An event that waited in a parked channel: a get, a passive declare or a commit may be answered within the turn."""
 
 
 def take(connection: Connection, events: Sequence[Any]) -> None:
