@@ -226,3 +226,39 @@ def forced_begins_empty() -> None:
         return empty
 
     patch(ownership, "forced", make)
+
+
+@mutation(
+    "damage in a file of a stream is said, and its copy kept",
+    only=("damage_stream", "kill", "heal"),
+    pipeline=("stream",),
+    journal=False,
+)
+def stream_damage_is_kept() -> None:
+    from broker.node.damages import Damages
+
+    def make(found: Any) -> Any:
+        return lambda self, queue_id, seqs, what, *then: found(self, queue_id, seqs, what, *then) if seqs else None
+
+    patch(Damages, "found", make)
+
+
+@mutation(
+    "what cannot be read of a file of a stream is taken for nothing",
+    only=("damage_stream", "kill", "heal"),
+    pipeline=("stream",),
+    journal=False,
+)
+def stream_damage_is_nothing() -> None:
+    from journal.record import DamagedRecord
+    from journal.stream_catalogue import NOTHING
+    from journal.stream_files import StreamFiles
+
+    def make(take: Any) -> Any:
+        def lax(self: Any, queue_id: int, part: Any, wish: Any) -> Any:
+            taken = take(self, queue_id, part, wish)
+            return NOTHING if isinstance(taken, DamagedRecord) else taken
+
+        return lax
+
+    patch(StreamFiles, "take", make)

@@ -5,6 +5,7 @@
     lose_raft       nothing is where the Raft log was
 
     lose_page       a page of its index is as it was before the last commit (where journals are real)
+    damage_stream   a message in a file of a stream, at its owner, cannot be read any more (not where journals are real)
     damage          one record of one copy cannot be read any more, and its node perhaps begins anew
 
 the first three each alone, or with every process killed before; and what happens to its machine:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 EDGES: Final = (
     *("lose_journal",) * 2, "old_journal", "lose_raft", "lose_page", "damage", "damage", "pause_machine", "slew",
     "policy", "force_owner", "force_behind",
+    "damage_stream",
 )  # fmt: skip
 BEHIND_S: Final = 4.0
 """So long a copy may take to fall behind, before its operator thinks better of it."""
@@ -156,6 +158,19 @@ class Edges:
         if found and self.rng.random() < 0.7:
             self._kill(site)
         return bool(found)
+
+    def damage_stream(self) -> bool:
+        """A reader finds it, and the next owner has the stream. Nobody else has damage, and somebody else has all."""
+        world, sites = self.world, self.world.sites
+        gone = world.going or any(site.journal.lost or site.journal.rots for site in sites.values())
+        if gone or self._shrunk or world.real_journals or any(one.draining for one in world.newest_map.members()):
+            return False
+        for queue in world.queues:
+            if queue.owner is not None and world.is_stream(queue.name) and len(queue.in_sync) > 1:
+                streams = sites[queue.owner].journal.streams
+                if streams is not None and streams.rot(queue.queue_id, self.rng):
+                    return True
+        return False
 
     def _is_elsewhere(self, site: Site, queue_id: int, seq: int) -> bool:
         """Whether another copy that counts has the very message on its disk. What was written a moment ago may not."""

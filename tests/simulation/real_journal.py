@@ -208,6 +208,15 @@ class RealStreams:
     def counted(self, forgotten: Sequence[int]) -> None: ...
     def crash(self) -> None: ...
     def recover(self, metas: Any) -> None: ...
+    def mend(self) -> None: ...
+
+    @property
+    def rots(self) -> int:
+        """What a start finds on the journal itself is all of the journal's: no file of a stream is made to rot."""
+        return 0
+
+    def rot(self, queue_id: int, chance: Random) -> bool:
+        return False
 
 
 class RealJournal(SimJournal):

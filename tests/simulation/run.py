@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from cluster.ids import QueueId
 from tests.simulation.checkers import Violation
 from tests.simulation.checkers.history import Mistake
 from tests.simulation.faults import Faults, undrain
+from tests.simulation.site import Site
 from tests.simulation.world import World
 
 DECLARED_S = 15.0
@@ -134,9 +136,22 @@ def repair(world: World) -> None:
                         f"damage: {seq} of queue {queue_id} cannot be read at {site.name}, and nobody says so"
                     )
             world.schedule.counts["held back"] += len(lone)
-            site.kill()
-            site.journal.mend()
-            site.start()
+            _mend(site)
+        elif _only_stream_rots(world, site):
+            _mend(site)
+
+
+def _only_stream_rots(world: World, site: Site) -> bool:
+    """Whether a stream has a file with damage here, and nobody else has all of it."""
+    streams = site.journal.streams
+    queue = world.newest_map.queue_by_id(QueueId(streams.rots)) if streams is not None and streams.rots else None
+    return queue is not None and {*queue.in_sync, *queue.eligible} == {site.name}
+
+
+def _mend(site: Site) -> None:
+    site.kill()
+    site.journal.mend()
+    site.start()
 
 
 def _lives_at(world: World, queue_id: int, seq: int) -> list[str]:

@@ -111,6 +111,8 @@ class SimJournal(MemoryJournal):
     def mend(self) -> None:
         """Somebody has mended the disk, between two processes."""
         self.rotten.clear()
+        if self.streams is not None:
+            self.streams.mend()
 
     def sound(self, segment: int) -> list[tuple[int, int, int]]:
         """(queue id, seq, offset) of what lives in a segment, and perhaps of what lives elsewhere by now."""
@@ -123,6 +125,8 @@ class SimJournal(MemoryJournal):
     @property
     def rots(self) -> bool:
         """Whether a message that lives may have a record that cannot be read."""
+        if self.streams is not None and self.streams.rots:
+            return True
         return any(seq in self.live.get(queue_id, ()) for queue_id, seq in self.rotten.values())
 
     def begin_checkpoint(self, runs: Any, metas: Any, forgotten: Any, filings: Sequence[Filing] = ()) -> None:

@@ -6,8 +6,11 @@ asks for it. A file has room for a few dozen messages, so that streams have some
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
+from typing import Final
 
 from journal.record import DamagedRecord
 from journal.segments import Segments
@@ -15,6 +18,8 @@ from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
 from journal.stream_files import StreamFiles
 
 FILE_BYTES = 1500
+BODY: Final = re.compile(rb"[a-z]\d(\.\d+)?:\d+")
+"""Of a message: publisher and number."""
 
 
 class LogFiles(Segments):
@@ -40,6 +45,9 @@ class SimStreams:
         self._files = StreamFiles(directory, LogFiles(directory, segments))
         self._filings: list[Filing] = []
         self._filed: list[Sequence[StreamFile]] = []
+        self._rotten: tuple[Path, int, int] | None = None
+        """A file with a byte that flipped: where that is, and the file's inode."""
+        self._rotten_queue = 0
 
     def begin(self, filings: Sequence[Filing]) -> None:
         """A checkpoint is under way."""
@@ -77,7 +85,47 @@ class SimStreams:
         self._files = StreamFiles(self._files.folder.parent, self._files._segments)
         self._files.sweep(found)
 
-    def take(self, queue_id: int, part: StreamFile | Moved, wish: Wish) -> Taken:
+    def take(self, queue_id: int, part: StreamFile | Moved, wish: Wish) -> Taken | DamagedRecord:
         taken = self._files.take(queue_id, part, wish)
-        assert not isinstance(taken, DamagedRecord), f"a stream's records are whole: {taken}"
+        assert not isinstance(taken, DamagedRecord) or self.rots, f"a stream's records are whole: {taken}"
         return taken
+
+    # -- bits that flip
+
+    def rot(self, queue_id: int, chance: Random) -> bool:
+        """One message in a file of this stream cannot be read any more, if there is one."""
+        names = self._files.names(queue_id)
+        if not names:
+            return False
+        path = self._files.path(queue_id, chance.choice(names))
+        found = [match.end() - 1 for match in BODY.finditer(path.read_bytes())]
+        if not found:
+            return False
+        at = chance.choice(found)
+        self._rotten, self._rotten_queue = (path, at, path.stat().st_ino), queue_id
+        _flip(path, at)
+        return True
+
+    @property
+    def rots(self) -> int:
+        """Whose file that is, if it is still there; else 0."""
+        if self._rotten is not None:
+            path, at, inode = self._rotten
+            if not path.exists() or path.stat().st_ino != inode or path.stat().st_size <= at:
+                self._rotten = None
+        return self._rotten_queue if self._rotten is not None else 0
+
+    def mend(self) -> None:
+        """What is damaged is put right, between two processes."""
+        if self.rots:
+            assert self._rotten is not None, "it rots"
+            _flip(*self._rotten[:2])
+        self._rotten = None
+
+
+def _flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))

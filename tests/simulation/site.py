@@ -27,6 +27,7 @@ from cluster.link.frames import FrameReader
 from cluster.liveness.lease import LeaseKeeper, LeaseState
 from cluster.state import Applied
 from journal.errors import DamagedJournal
+from journal.record import DamagedRecord
 from journal.stream_catalogue import NOTHING
 from tests.simulation.checkers.history import Mistake
 from tests.simulation.directory import Directory
@@ -630,6 +631,10 @@ class Site:
     def _loaded(self, node: Node, load: Any, content: Any) -> None:
         """As `broker.server.apart` does it, if something cannot be read."""
         if node is not self.node or not load.wanted():
+            return
+        if isinstance(content, DamagedRecord):
+            self.world.schedule.counts["damaged reads of streams"] += 1
+            node.damages.found(load.queue_id, (), content.args[1])
             return
         if isinstance(load, StreamLoad) or None not in content:
             node.loaded(load, content)
