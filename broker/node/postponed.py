@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.node.renewals import Renewals
 from broker.queues.queue import Queue
-from broker.session.dividing import STEPS_AT_ONCE
+from broker.session.dividing import METHODS_AT_ONCE, STEPS_AT_ONCE
 
 if TYPE_CHECKING:
     from broker.node.core import Node
@@ -38,9 +38,10 @@ class Postponed:
         within the turn."""
         node = self._node
         node.labour.until = until = node.labour.done + STEPS_AT_ONCE
+        node.labour.methods = 0
         for _ in range(len(self.soon)):
             self.soon.popleft()()
-            if node.labour.done > until:
+            if node.labour.done > until or node.labour.methods > METHODS_AT_ONCE:
                 break
         if self.later:
             later, self.later = self.later, {}

@@ -40,10 +40,10 @@ class Steps:
 
 class Labour:
     """Of all routes and deliveries to queues of a node, and of what waited in parked channels. `done`: steps, since it
-    began; `until`: when so much is done, channels that are parked go on with the next turn; `refused`: routes that cost
-    too much."""
+    began; `until`: when so much is done, channels that are parked go on with the next turn; `methods`: that clients
+    have said since the last turn began; `refused`: routes that cost too much."""
 
-    __slots__ = ("done", "refused", "until")
+    __slots__ = ("done", "methods", "refused", "until")
 
     def __init__(self) -> None:
-        self.done = self.refused = self.until = 0
+        self.done = self.methods = self.refused = self.until = 0

@@ -11,11 +11,12 @@ import pytest
 from broker.amqp import methods as m
 from broker.amqp.layout import Method
 from broker.node.core import Node
-from broker.session.dividing import STEPS_AT_ONCE, WAITED_STEPS
+from broker.session.connection import Connection
+from broker.session.dividing import METHODS_AT_ONCE, STEPS_AT_ONCE, WAITED_STEPS
 from tests.unit.broker.session.harness import World
 
 CLIENTS = 5
-QUESTIONS = 1_000
+QUESTIONS = METHODS_AT_ONCE // CLIENTS - 1
 AT_ONCE = STEPS_AT_ONCE // WAITED_STEPS
 
 
@@ -47,3 +48,28 @@ def test_a_turn_answers_only_so_many(question: Method, monkeypatch: pytest.Monke
     assert max(answers) <= AT_ONCE + CLIENTS, "a turn is short"
     assert sum(answers) == (QUESTIONS - 1) * CLIENTS
     assert [len(one.hear()) for one in clients] == [QUESTIONS] * CLIENTS
+
+
+def test_what_all_clients_say_between_two_turns_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty reads of 200 ms each came between two turns: a client need not even wait for an answer."""
+    world = World()
+    clients = [world.client() for _ in range(CLIENTS)]
+    world.turn()
+    handle, turn, handled = Connection.handle, Node.turn, [0]
+
+    def counted(connection: Connection, event: object) -> None:
+        handled[-1] += 1
+        handle(connection, event)
+
+    def turned(node: Node, now_ms: int, goes_on: bool = False) -> None:
+        handled.append(0)
+        turn(node, now_ms, goes_on)
+
+    monkeypatch.setattr(Connection, "handle", counted)
+    monkeypatch.setattr(Node, "turn", turned)
+    for one in clients:
+        one._out.method(1, m.encode(m.BasicQos()))
+        one.connection.receive(one._out.take() * METHODS_AT_ONCE, world.now_ms)
+    world.turn()
+    assert max(handled) <= METHODS_AT_ONCE + 2 * CLIENTS
+    assert [len(one.hear()) for one in clients] == [METHODS_AT_ONCE] * CLIENTS
