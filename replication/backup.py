@@ -154,32 +154,30 @@ class Backup:
             part = payload[at : at + size]
             at += size
             following = link.following.get(queue_id)
-            if following is None or following.epoch != epoch or not self._current(link, following):
+            store = None if following is None or following.epoch != epoch else self._current(link, following)
+            if following is None or store is None:
                 self._refuse(link, answer, queue_id, epoch)
             elif following.holds:
                 following.held.append((answer, part))
                 answer.holds += 1
             else:
-                self._take(link, following, answer, part)
+                self._take(link, following, store, answer, part)
         link.answers.append(answer)
 
-    def _current(self, link: Link, following: Following) -> bool:
-        """Whether the map still says that this owner has the queue at this epoch, and that it is held here."""
+    def _current(self, link: Link, following: Following) -> ReplicaStore | None:
+        """What is held of it here, if the map still says that this owner has the queue at this epoch."""
         replica = self._host.queue(following.queue_id)
-        return (
-            replica is not None
-            and replica.store is not None
-            and replica.owner == link.peer
-            and replica.epoch == following.epoch
-        )
+        if replica is None or replica.owner != link.peer or replica.epoch != following.epoch:
+            return None
+        return replica.store
 
-    def _take(self, link: Link, following: Following, answer: Answer, part: memoryview) -> None:
+    def _take(self, link: Link, following: Following, store: ReplicaStore, answer: Answer, part: memoryview) -> None:
         if not self._host.sound(following.queue_id, part):
             self._host.replication_event("damaged", following.queue_id, link.peer, "records of an Append")
             self._refuse(link, answer, following.queue_id, following.epoch)
         else:
             if self._knows_all(following.queue_id):  # the owner writes a group when the one before is committed
-                self.ends[following.queue_id] = self._store(following.queue_id).emitted_end()
+                self.ends[following.queue_id] = store.emitted_end()
             answer.mark = max(answer.mark, self._write(following.queue_id, part))
 
     def _refuse(self, link: Link, answer: Answer, queue_id: int, epoch: int) -> None:
@@ -331,7 +329,7 @@ class Backup:
         for answer, part in held:
             answer.holds -= 1
             if link.following.get(following.queue_id) is following:
-                self._take(link, following, answer, part)
+                self._take(link, following, self._store(following.queue_id), answer, part)
             else:
                 self._refuse(link, answer, following.queue_id, following.epoch)
 
@@ -346,11 +344,12 @@ class Backup:
         for queue_id in tuple(link.syncs) if touched is None else touched:
             if queue_id not in link.syncs:
                 continue
-            if not self._current(link, link.following[queue_id]):
+            if self._current(link, link.following[queue_id]) is None:
                 self._leave(link, queue_id)
             elif link.following[queue_id].busy:
                 self._proceed(link, queue_id)
-        link.forget_durable(self._durable)
+        if link.notes:
+            link.forget_durable(self._durable)
         for queue_id in tuple(link.wanting):
             if link.wants >= WANTS_MAX or link.sync_bytes >= SYNC_BYTES_MAX:
                 break
@@ -410,7 +409,7 @@ class Backup:
 
     def _bucket(self, link: Link, message: SyncBucket, payload: memoryview) -> None:
         following = link.following.get(message.queue_id)
-        if following is None or following.sync != message.sync or not self._current(link, following):
+        if following is None or following.sync != message.sync or self._current(link, following) is None:
             return  # superseded
         asked = following.asked.pop(message.bucket, None)
         if asked is None:
@@ -445,7 +444,7 @@ class Backup:
         following = link.following.get(message.queue_id)
         if following is None or following.sync != message.sync or following.holds or following.syncing:
             return
-        if not self._current(link, following) or not self._knows_all(message.queue_id):
+        if self._current(link, following) is None or not self._knows_all(message.queue_id):
             return
         own = dict(self._store(message.queue_id).emitted_buckets())
         wanted, ended = compare(own, message.buckets, ())
@@ -545,7 +544,8 @@ class Backup:
         self._now_ms = now_ms
         self._durable = max(self._durable, mark)
         for link in self._links.values():  # also where no sync is left: the pace counts what is under way over all
-            link.forget_durable(self._durable)
+            if link.notes:
+                link.forget_durable(self._durable)
         touched = () if mark <= self._folded else None  # else what was folded is known, and buckets may be asked for
         self._folded = max(self._folded, mark)
         for link in tuple(self._links.values()):

@@ -114,19 +114,20 @@ class Link:
     """Out of buckets, and not durable yet."""
     bucket_bytes: int = 0
     """Of the newest answer: the next one may be as long."""
-    _notes: deque[tuple[int, int]] = field(default_factory=deque)
+    notes: deque[tuple[int, int]] = field(default_factory=deque)
+    """Of buckets that are not durable yet: with which mark they will be, and their bytes."""
 
     def note(self, mark: int, size: int) -> None:
         """So many bytes of a bucket are durable with that mark."""
-        self._notes.append((mark, size))
+        self.notes.append((mark, size))
         self.sync_bytes += size
         self.bucket_bytes = size
 
     @property
     def buckets(self) -> int:
         """So many were asked for and are not durable yet."""
-        return self.wants + len(self._notes)
+        return self.wants + len(self.notes)
 
     def forget_durable(self, mark: int) -> None:
-        while self._notes and self._notes[0][0] <= mark:
-            self.sync_bytes -= self._notes.popleft()[1]
+        while self.notes and self.notes[0][0] <= mark:
+            self.sync_bytes -= self.notes.popleft()[1]

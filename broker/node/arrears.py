@@ -63,7 +63,7 @@ Step = Callable[[], None] | tuple[told.Change, Moment]
 
 
 class Arrears:
-    """Of one node. True: something is owed.
+    """Of one node.
 
     needed   whether somebody here waits for a queue
     opened   called with True when something is owed from now on, with False when nothing is any more
@@ -77,6 +77,8 @@ class Arrears:
         self._rest: dict[int, list[Step]] = {}
         self._rests_until_ms = 0
         self._failed: Exception | None = None
+        self.owing = False
+        """Something is owed; asked many times a turn."""
         self.moment: Moment | None = None
         """While something owed is carried out: of the command that it came of."""
         self.at_once = AT_ONCE
@@ -84,14 +86,16 @@ class Arrears:
         self.slices = self.queues = self.longest = 0
         """Since nothing was owed: slices, queues of which something was, and the most of them in one slice."""
 
-    def __bool__(self) -> bool:
-        return bool(self._soon or self._rest or self._failed)
-
     @property
     def rests_until_ms(self) -> int | None:
         """Nothing is to be done before; None: at once, or nothing is owed."""
         rests = self._node.now_ms < self._rests_until_ms and not self._soon and not self._failed
         return self._rests_until_ms if rests and self._rest else None
+
+    @property
+    def due(self) -> bool:
+        """Something is to be done at once."""
+        return self.owing and self.rests_until_ms is None
 
     def owes(self, queue_id: int) -> bool:
         """Whether something of the queue is not carried out yet."""
@@ -101,7 +105,7 @@ class Arrears:
 
     def takes(self, happened: Sequence[told.Change]) -> bool:
         """Whether the changes of a command are not to be carried out just one after the other."""
-        if self:
+        if self.owing:
             return True
         # what an owner proposes of its own queues is bounded by itself, and it waits for it
         return len(happened) > self.at_once and not isinstance(happened[0], told.InSyncChanged)
@@ -144,7 +148,7 @@ class Arrears:
         """Puts what has been gathered into its places."""
         if not owed:
             return
-        before = bool(self)
+        before, self.owing = self.owing, True
         for queue_id in (*moved, *(queue_id for queue_id in owed if queue_id not in moved)):
             steps = owed[queue_id]
             if queue_id in self._soon:
@@ -232,6 +236,7 @@ class Arrears:
         except Exception as error:
             self._failed = self._failed or error
         if not self._soon and not self._rest:
+            self.owing = self._failed is not None
             self._opened(False)
 
     def _carry_out(self, change: Any, moment: Moment) -> None:

@@ -193,7 +193,7 @@ class Copying:
         start = target.size
         try:
             if ring.needs_write:
-                ring.produced(PLACE, place_of(ring.producers) + 1)
+                ring.produced(PLACE, place_of(ring.producers) + 1, False)  # it is written now, and needs no turn
             upto = ring.write(target)
         except Exception as error:
             self.primary.stumbled(queue_id, error)

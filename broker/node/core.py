@@ -423,7 +423,7 @@ class Node:
         if not goes_on:
             self.effort.left = TURN
             self.postponed.begin_turn()
-            if self.part is not None and self.part.arrears:
+            if self.part is not None and self.part.arrears.owing:
                 self.part.go_on()
         self._wakes.mark(now_ms)
         while self._removals and self._removals[0][0] <= now_ms:
@@ -465,8 +465,8 @@ class Node:
     @property
     def busy(self) -> bool:
         """Something is marked: `turn` must be called again."""
-        owed = self.part.arrears if self.part is not None else None
-        return bool(self.agenda or self.postponed or (owed and owed.rests_until_ms is None))
+        late = self.part is not None and self.part.arrears.due
+        return bool(self.agenda or self.postponed.soon or self.postponed.later or late)
 
     @property
     def at_rest(self) -> bool:

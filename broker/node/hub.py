@@ -121,7 +121,8 @@ class Hub:
             last = encode(head, applied, parts)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{type(head).__name__} cannot be said: {error}") from error
-        out.extend(encode(More(), applied, (piece,)) for piece in ahead)
+        if ahead:
+            out.extend(encode(More(), applied, (piece,)) for piece in ahead)
         out.append(last)
         return True
 

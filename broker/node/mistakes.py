@@ -27,13 +27,9 @@ class Mistakes:
 
     def __init__(self, part: Part) -> None:
         self._part = part
-        self._fatal: Exception | None = None
+        self.fatal: Exception | None = None
+        """The mistake for which the node must begin again."""
         self._own: deque[int] = deque(maxlen=OWN_MAX)  # when each was made
-
-    def end_the_node(self) -> None:
-        """Raises the mistake for which the node must begin again, if there was one."""
-        if self._fatal is not None:
-            raise self._fatal
 
     def copy(self, queue_id: int, error: Exception) -> None:
         """Something raised in the replication of a queue."""
@@ -51,7 +47,7 @@ class Mistakes:
         part.care.stumbled(entity, what)
 
         def alone() -> None:
-            self._fatal = error
+            self.fatal = error
 
         node.damages.found(queue_id, (), what, alone)
 

@@ -100,7 +100,7 @@ class Part:
         node.congested = self.proxies.congested
         self.servings = Servings(self)
         self.arrears = Arrears(node, self._needed, self._owing)
-        self.proxies.owing = lambda: bool(self.arrears)
+        self.proxies.owing = lambda: self.arrears.owing
         self.proxies.sooner = self.arrears.sooner
         self.servings.behind = self._behind
         self.copying.primary.owing = self.arrears.owes
@@ -445,7 +445,8 @@ class Part:
 
     def turn(self, now_ms: int) -> bool:
         """What turns of queues have gathered goes on its way; whether anything moved."""
-        self.mistakes.end_the_node()
+        if self.mistakes.fatal is not None:
+            raise self.mistakes.fatal
         due_ms = self.copying.primary.due_ms
         if due_ms is not None and due_ms <= now_ms:
             self.copying.primary.tick(now_ms)
@@ -466,7 +467,7 @@ class Part:
         """`turn` would find nothing to do, and nothing waits for a group; frames may wait for their links."""
         return not (
             self.servings.touched or self.copying.waits or self._full or self.hub.round or self.proxies.shared
-            or self.relay.via or self.arrears
+            or self.relay.via or self.arrears.owing
         )  # fmt: skip
 
     def tick(self, now_ms: int) -> None:
@@ -497,7 +498,7 @@ class Part:
 
     def cut(self, group: int, now_ms: int) -> list[int]:
         queues = self.copying.cut(group, now_ms)
-        if self.arrears:
+        if self.arrears.owing:
             for queue_id in queues:  # it may wait for the copy of a member that has failed
                 self.arrears.sooner(queue_id)
         return queues

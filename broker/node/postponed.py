@@ -30,9 +30,6 @@ class Postponed:
         self.later: dict[Queue, None] = {}
         self.renewals = Renewals(node)
 
-    def __bool__(self) -> bool:
-        return bool(self.soon or self.later)
-
     def begin_turn(self) -> None:
         """Takes up some of it: of the clients, until that is as much work as a turn may be, with what is answered them
         within the turn."""

@@ -25,11 +25,12 @@ cdef class Ring(LeasedRing):
         self.epoch = epoch
         self.set_mark()
 
-    def produced(self, bytes producer not None, uint64_t upto) -> None:
+    def produced(self, bytes producer not None, uint64_t upto, bint marks=True) -> None:
         """All publishes of the producer up to this number were appended; 0: it is forgotten."""
         self.unsaid[producer] = self.unsaid.pop(producer, self.made_state().producers.get(producer, 0))
         self.known_state.produced(producer, upto)
-        self.set_mark()
+        if marks:
+            self.set_mark()
 
     cdef int verify_messages(self, const uint8_t *data, int64_t size) except -1:
         # raises unless the span holds whole ENQ records of this queue and nothing else

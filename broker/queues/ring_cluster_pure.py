@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.queues.ring_leases_pure import LeasedRing
 from broker.queues.ring_local_pure import (
@@ -37,8 +37,6 @@ from journal.queue_state import PRODUCERS_OWN, QueueState
 from journal.record_pure import DamagedRecord, Message, Record, RecordBuffer, read_records, scan_span, verify_records
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     from broker.queues.ledger_pure import Consumer
 
     Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -85,12 +83,13 @@ class Ring(LeasedRing):
         self.epoch = epoch
         self.mark()
 
-    def produced(self, producer: bytes, upto: int) -> None:
-        """All publishes of the producer up to this number were appended; 0: it is forgotten."""
-        before = self._produced.pop(producer, self.producers.get(producer, 0))
-        self._produced[producer] = before  # at the end: copies know by the order who was heard last
+    def produced(self, producer: bytes, upto: int, marks: bool = True) -> None:
+        """All publishes of the producer up to this number were appended; 0: it is forgotten. It goes to the end: copies
+        know by the order who was heard last."""
+        self._produced[producer] = self._produced.pop(producer, self.producers.get(producer, 0))
         self.state.produced(producer, upto)
-        self.mark()
+        if marks:
+            self.mark()
 
     def append_records(self, data: Bytes, now_ms: int) -> tuple[int, int]:
         """Appends the messages of ENQ records from another node; returns `next_seq` after them and how many they are.

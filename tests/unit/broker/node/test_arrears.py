@@ -49,7 +49,7 @@ def declared(cluster: Cluster, count: int) -> list[str]:
 def settled(cluster: Cluster) -> None:
     """Each node's roles, faces and epochs are those of the map."""
     for site in cluster.running:
-        assert not part(site).arrears
+        assert not part(site).arrears.owing
         assert part(site).hub.before is None
         for entity in site.map.queues("/"):
             queue = site.node.queues.get(entity.queue_id)
@@ -97,7 +97,7 @@ def test_queues_with_clients_come_first_then_those_with_another_owner_then_the_r
     assert all(owed.owes(site.map.queue("/", name).queue_id) for name in names)  # type: ignore[union-attr]
     assert owed.slices == 0, "the command itself carries out nothing of them"
     left: list[list[str]] = []
-    while owed:
+    while owed.owing:
         site._turn()
         left.append([name for name in names if owed.owes(site.map.queue("/", name).queue_id)])  # type: ignore[union-attr]
     gone = [next(iter(set(before) - set(after))) for before, after in zip([names, *left], left, strict=False)]
@@ -122,7 +122,7 @@ def test_others_queues_are_served_between_two_slices() -> None:
     served = 0
     for other in ("a", "c"):
         cluster[other].catch_up()
-    while part(site).arrears and served < 10:
+    while part(site).arrears.owing and served < 10:
         before = part(site).arrears.slices
         publisher.raw(publisher.content("", own, b"%d" % served))
         for _ in range(20):  # rounds of all nodes, in each of which a slice is carried out
@@ -177,7 +177,7 @@ def test_a_frame_settles_its_queue_and_no_other() -> None:
     part(site).hub.before(Attach(1, 1, (), partial=True, silent=tuple(ids)))
     assert owed.owes(ids[0]), "it stays behind"
     part(site).hub.before(Attach(1, 1, ()))
-    assert not owed, "it speaks for all queues"
+    assert not owed.owing, "it speaks for all queues"
     cluster.turn()
     settled(cluster)
 
@@ -231,11 +231,11 @@ def test_a_take_over_that_is_late_begins_at_the_index_of_its_command() -> None:
     owing(cluster)
     fail(cluster, "b")
     cluster["c"].catch_up()
-    while part(cluster["c"]).arrears:
+    while part(cluster["c"]).arrears.owing:
         cluster["c"]._turn()  # its frames name this index
     cluster.order(c.PutParameter(vhost="/", component="x", name="y", value=1))
     cluster["a"].catch_up()
-    assert part(cluster["a"]).arrears
+    assert part(cluster["a"]).arrears.owing
     cluster.turn()
     settled(cluster)
     for serving in part(cluster["a"]).servings.queues.values():
@@ -253,7 +253,7 @@ def test_a_new_link_hears_of_all_queues_when_nothing_is_owed() -> None:
     cluster.unlink("a", "c")
     cluster.relink()
     site._turn()
-    assert part(site).arrears
+    assert part(site).arrears.owing
     frames = part(site).hub.take().get("c", [])
     heads = [HEADS.decode(head) for frame in frames for _, head, _ in FrameReader().feed(frame)]
     assert not any(isinstance(head, Attach) and not head.partial for head in heads)
@@ -334,11 +334,11 @@ def test_a_policy_between_slices_settles_all() -> None:
     fail(cluster, "b")
     site = cluster["a"]
     site.catch_up()
-    assert part(site).arrears
+    assert part(site).arrears.owing
     owing(cluster, 256)
     cluster.order(c.PutPolicy(vhost="/", name="p", pattern=".*", apply_to="queues", definition={"min-in-sync": 1}))
     site.catch_up()
-    assert not part(site).arrears
+    assert not part(site).arrears.owing
     cluster.turn()
     settled(cluster)
 
@@ -448,7 +448,7 @@ def test_a_command_of_few_queues_is_carried_out_at_once() -> None:
     declared(cluster, 10)
     fail(cluster, "b")
     cluster["a"].catch_up()
-    assert not part(cluster["a"]).arrears
+    assert not part(cluster["a"]).arrears.owing
     cluster.turn()
     settled(cluster)
     assert all(part(site).arrears.slices == 0 for site in cluster.running)
@@ -470,7 +470,7 @@ def test_what_an_owner_asked_for_itself_is_carried_out_at_once() -> None:
     )
     cluster.order(c.ChangeInSync(node=NodeId("a"), incarnation=Incarnation(1), changes=changes))
     site.catch_up()
-    assert not part(site).arrears
+    assert not part(site).arrears.owing
     assert all(site.node.queues[one.queue_id].entity.in_sync == ("a", "c") for one in own)
 
 

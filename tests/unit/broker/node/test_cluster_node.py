@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.amqp import methods as m
+from broker.queues.queue import Queue
 from cluster import commands as c
 from cluster.ids import NodeId
 from tests.unit.broker.node.node_cluster import Cluster
@@ -211,3 +214,20 @@ def test_what_a_copy_means_does_not_change_with_a_policy() -> None:
     assert bodies(reader.consume("disk", "one")) == [b"1", b"2"]
     assert bodies(reader.consume("d-memory", "two")) == []
     assert (cluster.queue("disk").volatile, cluster.queue("d-memory").volatile) == (False, True)
+
+
+def test_a_group_gives_no_turn_to_the_queues_that_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One when it is published to, one when that is committed, one when it was settled. More would cost all of them."""
+    turns: list[str] = []
+    turn = Queue.turn
+    monkeypatch.setattr(Queue, "turn", lambda queue, now_ms: (turns.append(queue.name), turn(queue, now_ms))[1])
+    cluster = Cluster("a", "b", "c")
+    writer, reader = cluster["a"].client(), cluster["a"].client()
+    writer.declare("q", x_queue_leader_locator="client-local")
+    writer.ask(m.ConfirmSelect())
+    reader.consume("q", no_ack=True)
+    cluster.wait(500)
+    for _ in range(3):
+        turns.clear()
+        assert isinstance(writer.publish("", "q", b"1")[0], m.BasicAck)
+        assert len(turns) <= 3

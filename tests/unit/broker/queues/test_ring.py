@@ -731,13 +731,13 @@ def test_memory_stays_flat(half: Any) -> None:
             half.commit(ring)
             ring.dirty_runs()
 
-    live()
-    gc.collect()
-    before = resident()
-    for _ in range(5):
+    sizes = []
+    for _ in range(10):
         live()
         gc.collect()
-    assert resident() - before < 4 << 20
+        sizes.append(resident())
+    # the allocator takes some rounds to settle; what leaks grows with each
+    assert min(sizes[8:]) - max(sizes[:4]) < 4 << 20
 
 
 def test_one_old_message_costs_no_more_than_itself(half: Any) -> None:

@@ -226,6 +226,9 @@ def test_what_a_producer_was_told_stands_in_the_group_of_its_messages(half: Any)
     ring.produced(b"node/1", 0)
     assert ring.urgent
     assert (ring.producers, ring.emitted_producers()) == ({}, {b"node/1": 5})
+    ring.marked = False
+    ring.produced(b"node/1", 0, False)
+    assert not ring.marked, "who writes it at once needs no turn of the queue"
     group = flush(half, ring)
     assert [(record.producer, record.value) for record in group.records] == [(b"node/1", 0)]
 
