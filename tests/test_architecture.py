@@ -333,3 +333,15 @@ def test_a_rule_that_is_broken_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
     finally:
         modules.cache_clear()
         imports_of.cache_clear()
+
+
+def test_a_change_of_any_compiled_source_compiles_again() -> None:
+    """Else who takes a change of a `.pxi` from others runs what was compiled before it."""
+    line = next(x for x in (ROOT / "scripts/environment").read_text().splitlines() if x.startswith("compiled_sources="))
+    patterns = re.findall(r"[\w*/]+\.\w+", line.partition("ls ")[2])
+    watched = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    kinds = {".pyx", ".pxi", ".pxd", ".h"}
+    packages = ("broker", "cluster", "journal", "replication", "pipeline")
+    sources = {path for name in packages for path in (ROOT / name).rglob("*") if path.suffix in kinds}
+    assert sources, "there are some"
+    assert not sources - watched
