@@ -424,7 +424,10 @@ class RealJournal(SimJournal):
                 f"journal: {self.directory.name} tells {told.calls[place : place + 1]} in the place of "
                 f"{expected.calls[place : place + 1]}, {len(told.calls)} things and not {len(expected.calls)}"
             )
-        if tail.position != self.end:
+        segment, _, lsn = self.end
+        if tail.position == (segment + 1, 0, lsn):  # of the group that began the next segment only the header is left
+            self.end = type(self.end)(*tail.position)
+        elif tail.position != self.end:
             raise Violation(f"journal: {self.directory.name} ends at {tail.position}, and was written to {self.end}")
         if inner.index.stamp != self._stamp:
             raise Violation(f"journal: {self.directory.name} is stamped {inner.index.stamp}, not {self._stamp}")
