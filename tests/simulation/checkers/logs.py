@@ -162,6 +162,8 @@ class I5EnoughCopies(Checker):
         if site.node is not None and site.part.arrears.owes(queue_id):  # or has not carried it out (decision 027)
             known = site.node.queues[queue_id].entity
         least = min(self.world.newest_map.min_in_sync(entity), site.wiring.map.min_in_sync(known or entity))
+        if site.node is not None and site.node.postponed.renewals:  # nor looked at a policy yet (decision 044)
+            least = min(least, site.part.copying.primary._owned[queue_id].min_in_sync)
         least = min(least, len(entity.replicas))  # a member that is added stops nobody before it has a copy
         members = [member.name for member in site.wiring.map.members()]
         left = [other for other in self.world.left if other.name in members]  # it counts on these, and has not heard
