@@ -115,8 +115,9 @@ class ProducersNotLowered(Backup):
 class StaleOwnerObeyed(Backup):
     """Records of an owner whose epoch is over are taken."""
 
-    def _current(self, link: Link, following: Following) -> bool:
-        return True
+    def _current(self, link: Link, following: Following) -> ReplicaStore | None:
+        replica = self._host.queue(following.queue_id)
+        return None if replica is None else replica.store
 
 
 @backup_bug
