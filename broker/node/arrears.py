@@ -94,8 +94,8 @@ class Arrears:
 
     @property
     def due(self) -> bool:
-        """Something is to be done at once."""
-        return self.owing and self.rests_until_ms is None
+        """What is owed is to be done at once."""
+        return self.rests_until_ms is None
 
     def owes(self, queue_id: int) -> bool:
         """Whether something of the queue is not carried out yet."""

@@ -465,7 +465,7 @@ class Node:
     @property
     def busy(self) -> bool:
         """Something is marked: `turn` must be called again."""
-        late = self.part is not None and self.part.arrears.due
+        late = self.part is not None and self.part.arrears.owing and self.part.arrears.due
         return bool(self.agenda or self.postponed.soon or self.postponed.later or late)
 
     @property
