@@ -166,6 +166,7 @@ def test_the_in_sync_sets_of_many_queues_change_in_commands_that_the_wiring_log_
     assert max(len(commands.encode(command)) for command in host.commands) < COMMAND_BYTES_MAX
 
 
+@pytest.mark.long
 def test_offers_with_very_many_producers_do_not_fill_the_link(host: Host) -> None:
     """256 queues with 10,000 named publishers each were hundreds of megabytes in one link, and at the backup."""
     primary = Primary(host, "a")  # type: ignore[arg-type]

@@ -552,11 +552,18 @@ IN_TURNS: list[Shape] = [
 ]  # fmt: skip
 
 
+COSTLY = (
+    an_exchange_with_long_bindings_is_deleted, very_many_acknowledgements_in_a_transaction,
+    a_policy_for_very_many_queues, who_consumes_very_often_goes,
+)  # fmt: skip
+LONG = pytest.mark.long
+
+
 @pytest.mark.skipif(not COMPILED, reason="the halves in plain Python are the specification, and many times slower")
 @pytest.mark.parametrize(
     "shape",
     [
-        *(pytest.param(shape, id=shape.__name__) for shape in SHAPES),
+        *(pytest.param(shape, id=shape.__name__, marks=LONG if shape in COSTLY else ()) for shape in SHAPES),
         *(pytest.param(shape, id=shape.__name__, marks=pytest.mark.matrix) for shape in IN_TURNS),
     ],
 )
