@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 class Intake:
     """Of one queue and epoch."""
 
-    __slots__ = ("_serving",)
+    __slots__ = ("_noted", "_serving")
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
+        self._noted: int | None = None  # as `Queue.durable` has it: when a refusal was last noted that is not committed
 
     # -- publishes ------------------------------------------------------------------------------------------------
 
@@ -179,6 +180,10 @@ class Intake:
         queue = self._serving.queue
         news = [queue.producers.refuse(*name) for name in refused]
         if any(news) and queue.ring.needs_write:
+            self._noted = queue.commits
+        if self._noted is not None and queue.durable(self._noted):
+            self._noted = None
+        if refused and self._noted is not None:  # also what is no news: it may have been refused a moment ago
             attachment.remember()
 
     def _came(self, records: memoryview) -> list[Message]:

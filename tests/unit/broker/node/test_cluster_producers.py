@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.amqp import methods as m
@@ -77,3 +79,30 @@ def test_who_was_refused_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     again.note(b"x", 1)
     assert again.knows(b"v", 1)
     assert not again.knows(b"w", 1)
+
+
+def test_what_is_refused_again_before_its_number_is_committed_is_told_no_sooner() -> None:
+    """Its client went on to later numbers, the owner died, and the next one took the number for one that it had: what
+    was sent again was confirmed and nowhere."""
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].client().declare(
+        "q", x_queue_leader_locator="client-local", x_max_length=1, x_overflow="reject-publish"
+    )
+    carol = cluster["c"].client()
+    carol.ask(m.ConfirmSelect())
+
+    def said(client: Any, number: int) -> list[type]:
+        headers = {"x-producer": "v", "x-seq": number}
+        return [type(one) for one in client.publish("", "q", b"%d" % number, headers=headers)]
+
+    assert said(carol, 1) == [m.BasicAck]
+    for name in "bc":
+        cluster[name].disk_waits = True
+    assert said(carol, 2) == [], "that it is not here has to be known to the copies first"
+    dora = cluster["a"].client()
+    dora.ask(m.ConfirmSelect())
+    assert said(dora, 2) == [], "nor is it told who asks once more at another node"
+    for name in "bc":
+        cluster[name].disk_waits = False
+    cluster.wait(1000)
+    assert [type(one) for one in (*carol.hear(1), *dora.hear(1))] == [m.BasicNack, m.BasicNack]

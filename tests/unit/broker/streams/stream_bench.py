@@ -6,6 +6,7 @@ as it stands, as after a kill; `model` is what the stream must have.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,25 @@ class Copy:
         """The node is killed, and starts with what the disk has."""
         self.lives += 1
         copied = self.base / str(self.lives)
-        shutil.copytree(self.directory, copied)
+        while True:  # a checkpoint may be under way: what was copied in the midst of its changes was never on the disk
+            before = self._files()
+            with contextlib.suppress(shutil.Error, FileNotFoundError):
+                shutil.copytree(self.directory, copied)
+                if self._files() == before:
+                    break
+            shutil.rmtree(copied, ignore_errors=True)
         self.journal.close()
         shutil.rmtree(self.directory)
         self.directory = copied
         self.open()
+
+    def _files(self) -> dict[str, tuple[int, int]]:
+        found = {}
+        for path in self.directory.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                found[str(path)] = status.st_size, status.st_mtime_ns
+        return found
 
     # -- what its owner says
 
