@@ -1007,6 +1007,22 @@ def enqueued(data) -> tuple:
     return ranges, count
 
 
+def producers_named(data) -> set:
+    """Of whom the PRD records of a proved span speak; see record_pure.producers_named."""
+    cdef Py_buffer view
+    cdef record_view record
+    cdef set named = set()
+    record.next = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        while next_record(<const uint8_t *>view.buf, view.len, &record, False):
+            if record.kind == PRD:
+                named.add(PyBytes_FromStringAndSize(<const char *>record.body, record.body_length))
+    finally:
+        PyBuffer_Release(&view)
+    return named
+
+
 def read_records(data) -> list:
     """(seq, message, delivery count, redelivered) of each ENQ record of a span; see record_pure.read_records."""
     cdef Py_buffer view

@@ -318,6 +318,11 @@ def enqueued(data: Bytes) -> tuple[list[tuple[int, int]], int]:
     return ranges, count
 
 
+def producers_named(data: Bytes) -> set[bytes]:
+    """Of whom the PRD records of a span speak that `verify_records` has passed."""
+    return {bytes(record.producer) for _, record in _proved(data) if record.kind == PRD}
+
+
 class RecordBuffer:
     """ENQ records on their way to another node. `size_max` is what its filler should stop at, in bytes."""
 

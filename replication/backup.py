@@ -12,7 +12,8 @@ parts for a queue that does not follow are refused, and once refused it does not
     offer     1. cut what is foreign, take foreign seqs out, lower producers' numbers to the owner's; take its epochs
               2. compare bucket digests, ask for those that differ, newest first (a stream's: oldest first)
     bucket    add what is missing, set counts and dead; what must go is remembered
-    end       3. take out what must go, raise producers' numbers; when that is durable: SyncDone
+    end       3. take out what must go, raise producers' numbers, but for those that Appends have named since the offer;
+                 when that is durable: SyncDone
 
 A copy that may be elected (in the in-sync or eligible set) lacks at most the records of one group. Its sync is
 *atomic*: all that the three steps write is kept and written at the end, whole, and Appends wait behind it.
@@ -178,6 +179,8 @@ class Backup:
         else:
             if self._knows_all(following.queue_id):  # the owner writes a group when the one before is committed
                 self.ends[following.queue_id] = store.emitted_end()
+            if following.syncing:
+                following.named |= self._host.producers_named(part)
             answer.mark = max(answer.mark, self._write(following.queue_id, part))
 
     def _refuse(self, link: Link, answer: Answer, queue_id: int, epoch: int) -> None:
@@ -494,7 +497,7 @@ class Backup:
                 del known[producer]
                 if upto:
                     known[producer] = upto
-        for producer, upto in told_again(known, following.producers):
+        for producer, upto in told_again(known, following.producers, following.named):
             out.append(self._records.produced(queue_id, epoch, producer, upto))
         if out or following.kept_epochs is not None:
             self._write(queue_id, b"".join(out), following.kept_epochs)

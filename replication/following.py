@@ -70,6 +70,9 @@ class Following:
     remove: dict[int, list[Range]] = field(default_factory=dict)
     """Per bucket what must go at the end."""
     producers: dict[bytes, int] = field(default_factory=dict)
+    """Of the offer."""
+    named: set[bytes] = field(default_factory=set)
+    """Of whom Appends have spoken since."""
 
     @property
     def holds(self) -> bool:
@@ -91,6 +94,7 @@ class Following:
         self.syncing = False
         self.remove.clear()
         self.producers.clear()
+        self.named.clear()
         self.alien.clear()
         self.kept.clear()
         self.kept_epochs = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple, Protocol
 
 from .messages import Range, ReplicationMessage
@@ -39,6 +39,9 @@ class Host(Protocol):
 
     def sound(self, queue_id: int, records: memoryview) -> bool:
         """Whether these are whole, sound records of that queue, of whatever kind."""
+
+    def producers_named(self, records: memoryview) -> Set[bytes]:
+        """Of whom these sound records say a number, or that they are forgotten (PRD)."""
 
     def verify(self, queue_id: int, records: memoryview) -> Sequence[Range] | None:
         """The seqs of the ENQ records; None when these are not whole, sound ENQ records of that queue."""

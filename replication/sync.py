@@ -11,7 +11,7 @@ Ranges are (first, last), inclusive, ascending, and do not touch once they are `
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Final
 
@@ -155,12 +155,16 @@ def lowered(known: Mapping[bytes, int], offered: Mapping[bytes, int]) -> list[tu
     return [(name, offered.get(name, 0)) for name, upto in known.items() if offered.get(name, 0) < upto]
 
 
-def told_again(known: Mapping[bytes, int], offered: Mapping[bytes, int]) -> list[tuple[bytes, int]]:
+def told_again(
+    known: Mapping[bytes, int], offered: Mapping[bytes, int], named: Set[bytes] = frozenset()
+) -> list[tuple[bytes, int]]:
     """What is to be said of producers at the end of a sync, so that their copy has the numbers and the order of the
-    owner: the longest silent first. Both mappings are in such an order; `offered` is of the sync's beginning, and
-    whoever is known with a higher number, or not in it, was heard since. Whoever is told stands at the end."""
-    since = {name: upto for name, upto in known.items() if offered.get(name, 0) < upto}
-    order = [(name, upto) for name, upto in offered.items() if upto and name not in since] + list(since.items())
+    owner: the longest silent first. Both mappings are in such an order; `offered` is of the sync's beginning, and of
+    those in `named` the owner has spoken since: what is known of them is right, also that they were forgotten. So it is
+    of whoever is known with a higher number (a DEAD record raises one). Whoever is told stands at the end."""
+    since = {name: upto for name, upto in known.items() if name in named or offered.get(name, 0) < upto}
+    order = [(name, upto) for name, upto in offered.items() if upto and name not in named and name not in since]
+    order += since.items()
     right = 0
     for have, want in zip(known.items(), order, strict=False):
         if have != want:

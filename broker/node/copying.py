@@ -21,7 +21,7 @@ from cluster.commands import ChangeInSync, GiveUpCopy, InSyncProposal, TransferO
 from cluster.errors import Unavailable
 from cluster.ids import Epoch, Incarnation, NodeId, QueueId
 from cluster.state import Applied
-from journal.record import DamagedRecord, GroupWriter, Message, RecordBuffer, enqueued, verify_records
+from journal.record import DamagedRecord, GroupWriter, Message, RecordBuffer, enqueued, producers_named, verify_records
 from replication.backup import Backup
 from replication.copies import State
 from replication.messages import Range, SyncDone
@@ -416,6 +416,9 @@ class Copying:
         except DamagedRecord:
             return False
         return True
+
+    def producers_named(self, records: memoryview) -> set[bytes]:
+        return producers_named(records)
 
     def verify(self, queue_id: int, records: memoryview) -> Sequence[Range] | None:
         try:

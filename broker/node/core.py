@@ -286,7 +286,7 @@ class Node:
                 reactions.exchange_declared(self, changes.ExchangeDeclared(exchange))
             for queue in (*self.map.queues(vhost.name), *self.map.staging_queues(vhost.name)):
                 if self.part is not None:
-                    self.part.declared(queue, rings.get(queue.queue_id))
+                    self.part.declared(queue, rings.get(queue.queue_id), found=True)
                 else:
                     self.add_queue(queue, rings.get(queue.queue_id))
             for binding in self.map.bindings(vhost.name):

@@ -156,8 +156,9 @@ class Part:
 
     # -- the map ----------------------------------------------------------------------------------------------
 
-    def declared(self, entity: QueueEntity, ring: Ring | None = None) -> None:
-        """A queue exists: by command, or found at the start with what the journal knows of it."""
+    def declared(self, entity: QueueEntity, ring: Ring | None = None, found: bool = False) -> None:
+        """A queue exists: by command, or found at the start with what the journal knows of it. If that is nothing, the
+        log may still have a copy that was forgotten, and the new one begins behind it."""
         node = self.node
         if entity.transient and self.owns(entity):
             node.add_queue(entity)
@@ -172,7 +173,7 @@ class Part:
             self.copying.from_disk[entity.queue_id] = None
         elif ring is not None:  # it ceased to be a replica while this node was down, or never was on the disk
             node.forget_ring(ring)
-        self._assume(entity, declared=True)
+        self._assume(entity, declared=not found or ring is not None or entity.owner == self.name)
 
     def deleted(self, entity: QueueEntity) -> None:
         """A queue ended."""

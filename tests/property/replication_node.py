@@ -360,6 +360,9 @@ class Node:
     def sound(self, queue_id: int, records: memoryview) -> bool:
         return self.verify(queue_id, records) is not None
 
+    def producers_named(self, records: memoryview) -> set[bytes]:
+        return {record[1].encode() for record in unpack(records) if record[0] == "PRD"}
+
     def verify(self, queue_id: int, records: memoryview) -> list[Range] | None:
         if self.world.faulty and self.world.random.random() < 0.002:
             return None  # as if a bit had fallen over

@@ -128,7 +128,10 @@ class Ring:
                     self.producers.clear()
                 self.epochs = [(epoch, first) for epoch, first in self.epochs if first < rest[0]]
             elif kind == "PRD":
-                self.producers[rest[0].encode()] = rest[1]
+                producer, upto = rest[0].encode(), rest[1]
+                self.producers.pop(producer, None)
+                if upto:
+                    self.producers[producer] = upto
             elif kind == "RSV":
                 self.reserved = max(self.reserved, rest[0])
         if epochs:  # as rings have it: no epoch begins behind the end of what is here

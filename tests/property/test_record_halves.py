@@ -148,6 +148,9 @@ def test_spans_are_the_same_and_refused_alike(group: list[tuple[Any, ...]], data
     pure, fast = (proof(half, spans[0]) for half in HALVES)
     assert pure == fast
     assert pure == len(group) or "is beyond any queue" in str(pure), "seqs are the only numbers with a limit"
+    if pure == len(group):
+        producers = {call[3] for call in group if call[0] == "produced"}
+        assert [half.producers_named(spans[0]) for half in HALVES] == [producers, producers]
     noisy = bytearray(spans[0])
     if noisy:
         at = data.draw(st.integers(0, len(noisy) - 1))

@@ -61,6 +61,9 @@ class Host:
     def sound(self, queue_id: int, records: memoryview) -> bool:
         return unpack(records)[0] != DAMAGED
 
+    def producers_named(self, records: memoryview) -> set[bytes]:
+        return {record[1].encode() for record in unpack(records) if record[0] == "PRD"}
+
     def verify(self, queue_id: int, records: memoryview) -> list[Range] | None:
         return sync.ranges_of(record[1] for record in unpack(records))
 
@@ -136,6 +139,30 @@ def test_a_copy_that_begins_anew_knows_of_producers_what_its_owner_does(
         host.group()
     assert isinstance(host.sent[-1], SyncDone)
     assert {name: upto for name, upto in host.ring.producers.items() if upto} == {b"p": 5}
+
+
+@pytest.mark.parametrize("electable", [False, True])
+@pytest.mark.parametrize("before", [{}, {b"run": 4, b"other": 1}, {b"run": 9}])
+@pytest.mark.parametrize("since", [0, 1, 7])
+def test_what_an_owner_says_of_a_producer_during_a_sync_is_not_undone_by_its_end(
+    electable: bool, before: dict[bytes, int], since: int
+) -> None:
+    """Seed 3001418 of the simulation: a lease ended while a copy was brought up to date, and the end of the sync wrote
+    its runs again. The next owner refused the run that had taken the lease since."""
+    host = Host(electable)
+    host.ring.producers = dict(before)
+    producers = ((b"run", 5), (b"other", 2))
+    host.hear(SyncOffer(1, 3, 7, sync.BUCKET_SEQS, 0, ((3, 1),), producers, ((0, 1),)))
+    host.group()
+    want = next(head for head in host.sent if isinstance(head, SyncWant))
+    host.append(1, ("PRD", "run", since))
+    host.group()
+    host.hear(SyncBucket(1, 3, 7, want.bucket, (), (), ()))
+    for _ in range(3):
+        host.group()
+    assert SyncDone(1, 3, 7) in host.sent
+    expected = {b"other": 2, b"run": since} if since else {b"other": 2}
+    assert list(host.ring.producers.items()) == list(expected.items()), "the owner's numbers, in the owner's order"
 
 
 def test_a_sync_that_ended_at_its_owner_leaves_the_turn_to_others() -> None:

@@ -12,6 +12,8 @@ from broker.node.hub import ROUNDS_MAX, Hub
 from broker.proxy.messages import Answer, Ask
 from cluster import commands as c
 from cluster.ids import Incarnation, NodeId
+from journal.layout import CUT, ENQ
+from journal.record import scan_group
 from replication.places import PLACE
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import bodies
@@ -69,6 +71,35 @@ def test_a_copy_that_went_away_and_came_back_brings_nothing_back(away: bool, che
     cluster.wait(3000)
     assert cluster.queue("q").owner == "c"
     assert bodies(cluster["b"].client().consume("q")) == []
+
+
+def test_the_log_of_a_copy_that_went_and_came_back_while_its_node_was_down_says_so_itself() -> None:
+    """Seed 3001433 of the simulation: a page of the index was lost, the log was read from its beginning, and the copy
+    that had been forgotten stood in it before the new one."""
+    cluster = Cluster("a", "b", "c")
+    alice = cluster["a"].client()
+    alice.declare("q", x_queue_leader_locator="client-local")
+    queue_id = cluster.queue("q").queue_id
+    alice.publish("", "q", b"1", b"2")
+    cluster.order(c.MoveReplica(queue_id=queue_id, remove=(NodeId("c"),)))
+    cluster.turn()
+    cluster["c"].checkpoint()
+    cluster.kill("c")
+    assert len(bodies(alice.consume("q"))) == 2
+    alice.say(m.BasicAck(0, True))
+    cluster.order(c.MoveReplica(queue_id=queue_id, add=(NodeId("c"),)))
+    cluster.restart("c")
+    cluster.wait(1000)
+    assert cluster.queue("q").in_sync == ("a", "b", "c")
+    log = b"".join(bytes(data) for _, data in sorted(cluster["c"].journal.segments.items()))
+    live, at = set[int](), 0
+    while at < len(log):
+        _, length, records = scan_group(log, at)
+        at += length
+        for record in (record for record in records if record.queue_id == queue_id):
+            live |= {record.seq} if record.kind == ENQ else set()
+            live -= {seq for seq in live if record.kind == CUT and seq >= record.seq}
+    assert live == set()
 
 
 @pytest.mark.parametrize("checkpoint", [True, False], ids=["in-the-index", "in-the-log"])
