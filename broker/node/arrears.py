@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from broker.node.core import Node
 
 AT_ONCE: Final = 256
-"""So many changes are carried out with their command."""
+"""So many changes are carried out with their command, and so many queues look at changed policies (`renewals`)."""
 SLICE: Final = 128
 SLICE_NS: Final = 5_000_000
-"""A slice ends with the first of these: so many queues, so much time."""
+"""A slice, there as well, ends with the first of these: so many queues, so much time."""
 REST: Final = 3
 
 OF_ONE_QUEUE: Final = (told.OwnerChanged, told.InSyncChanged, told.ReplicasChanged, told.CopyLost)

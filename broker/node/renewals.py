@@ -3,28 +3,28 @@
 Theory. The map has the new policies at once. What holds for a queue is a function of the map, so a queue may take it up
 later, and once for several changes: nothing is owed but a look. A node that is late with that is to others one that has
 applied the command late. Of a queue for which something else is owed (`arrears`) that is carried out first. Few
-queues look at once; of many, some in each turn, so what comes from sockets goes in between.
+queues look at once; of many, some in each turn, so what comes from sockets goes in between: so many, and for as long,
+as of what is owed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from broker.node.arrears import AT_ONCE, SLICE, SLICE_NS
 from broker.session.dividing import STEPS_AT_ONCE
 
 if TYPE_CHECKING:
     from broker.node.core import Node
     from broker.node.vhost import VirtualHost
 
-AT_ONCE: Final = 256
-"""So many queues and exchanges of a vhost look with the command that changed its policies."""
-SLICE: Final = 128
-SLICE_NS: Final = 5_000_000
-"""A slice ends with the first of these: so many looks, so much time."""
-
 
 class Renewals:
-    """Of one node. True: somebody has not looked yet."""
+    """Of one node. True: somebody has not looked yet.
+
+    at_once   so many queues and exchanges of a vhost look with the command that changed its policies
+    slice     looks in one slice, at most
+    """
 
     __slots__ = ("_exchanges", "_node", "_queues", "at_once", "slice")
 
