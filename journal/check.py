@@ -28,7 +28,7 @@ from journal.layout import ENQ, GROUP_HEADER_BYTES, KIND_NAMES, RUN_ENTRY, RUN_L
 from journal.record import DamagedRecord, Record, read_message
 from journal.recovery import start_of_tail
 from journal.replay import group_at, replay
-from journal.salvage import HurtRecord, group_beside
+from journal.salvage import HurtRecord, believed_beside, group_beside
 from journal.segments import START, Position, SegmentFile, Segments
 from journal.stream_catalogue import StreamFile
 from journal.stream_files import StreamFiles
@@ -206,8 +206,8 @@ class _Check:
         seen: list[Record] = []
 
         def beside(segment: int, file: SegmentFile, at: int) -> int:
-            found = group_beside(file, at, self.knows)
-            if found is None or any(isinstance(r, HurtRecord) and not self.knows(r.record.queue_id) for r in found[1]):
+            found = believed_beside(file, at, self.knows)
+            if found is None:
                 return 0
             seen.extend(self._sound(segment, found[1], Costs.QUEUE))
             return found[0].length

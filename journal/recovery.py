@@ -23,7 +23,7 @@ from journal.index import META_KEY, RUN_KEY, Index
 from journal.layout import CUT, DEAD, ENQ, EPO, PRD, REQ, RSV, RUN_ENTRY, SET
 from journal.record import Record, checksum
 from journal.replay import Tail, first_head, replay
-from journal.salvage import Care, HurtRecord, fold_again, group_beside
+from journal.salvage import Care, HurtRecord, believed_beside, fold_again
 from journal.segments import START, Position, SegmentFile, Segments, sync_directory
 from journal.stream_catalogue import StreamFile
 from journal.stream_files import StreamFiles
@@ -152,12 +152,10 @@ def replay_tail(segments: Segments, start: Position, sink: RecoverySink, care: C
 
 def _beside(segments: Segments, sink: RecoverySink, care: Care, segment: int, file: SegmentFile, at: int) -> int:
     """Tells what can be read of a group that has a damaged record; how long it is, 0: it is another kind of damage."""
-    found = group_beside(file, at, care.knows)
+    found = believed_beside(file, at, care.knows)
     if found is None:
         return 0
     head, records = found
-    if any(isinstance(one, HurtRecord) and not care.knows(one.record.queue_id) for one in records):
-        return 0
     for one in records:
         record = one.record if isinstance(one, HurtRecord) else one
         is_message = record.kind == ENQ

@@ -171,6 +171,15 @@ def group_beside(file: SegmentFile, at: int, knows: Knows) -> tuple[GroupHead, l
     return None if records is None else (head, records)
 
 
+def believed_beside(file: SegmentFile, at: int, knows: Knows) -> tuple[GroupHead, list[Record | HurtRecord]] | None:
+    """The same of the tail, where what is read is acted upon: a damaged record of a queue that nobody knows is not
+    believed, and its group is another kind of damage (None)."""
+    found = group_beside(file, at, knows)
+    if found is None or any(isinstance(one, HurtRecord) and not knows(one.record.queue_id) for one in found[1]):
+        return None
+    return found
+
+
 class _Queue:
     """One queue, folded from the log alone."""
 
