@@ -8,6 +8,7 @@ name, forgotten disks by disk_id; producers and segments by (vhost, name).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -187,6 +188,17 @@ class VhostLimits(msgspec.Struct, frozen=True, array_like=True):
     parameters_max: int | None = None
     """None: PARAMETERS_MAX, for each is in the memory of all members."""
 
+
+VhostLimit = Literal[
+    "max-queues", "max-connections", "max-bindings", "max-bindings-per-exchange", "max-policies", "max-parameters"
+]
+"""A limit of a vhost under the name that users know."""
+VHOST_LIMITS: Final[Mapping[str, str]] = {
+    "max-connections": "connections_max", "max-queues": "queues_max", "max-bindings": "bindings_max",
+    "max-bindings-per-exchange": "exchange_bindings_max", "max-policies": "policies_max",
+    "max-parameters": "parameters_max",
+}  # fmt: skip
+"""The field of each, in the order in which documents have them."""
 
 BINDINGS_MAX: Final = 100_000
 POLICIES_MAX: Final = 500

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -10,6 +10,7 @@ from broker.cli.commands import deed, listing, showing
 from broker.cli.given import OfVhost, VhostName, Yes, sure
 from broker.cli.reach import Reach
 from broker.cli.tables import Column, Document, Table, number, rate
+from cluster.entities import VhostLimit
 
 app = typer.Typer(no_args_is_help=True, help="Virtual hosts.")
 limits = typer.Typer(no_args_is_help=True, help="How many queues and connections a virtual host may have.")
@@ -28,12 +29,7 @@ VHOSTS = Table(
     )
 )
 LIMITS = Table((Column("vhost"), Column("limits", "value")), name="vhost")
-Limit = Annotated[
-    Literal[
-        "max-queues", "max-connections", "max-bindings", "max-bindings-per-exchange", "max-policies", "max-parameters"
-    ],
-    typer.Argument(),
-]
+Limit = Annotated[VhostLimit, typer.Argument()]
 
 
 @listing(app, "list", VHOSTS)

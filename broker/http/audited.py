@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from broker.management.accounts import limits_of
 from broker.server.audit import Audit
 from cluster.commands import AnyCommand
-from cluster.entities import UserLimits
+from cluster.entities import UserLimits, VhostLimits
 
 SEER: Final = "clusterbroker.seer"
 """Name of who signed in."""
@@ -37,8 +37,7 @@ _EXPORTS: Final = ("/api/definitions", "/api/definitions/{vhost}")
 _SINGLE_MAX: Final = 20
 _TOLD: Final = (
     "name", "user", "vhost", "exchange", "component", "tags", "limits", "configure", "write", "read", "pattern",
-    "definition", "apply_to", "priority", "queues_max", "connections_max", "bindings_max",
-    "exchange_bindings_max", "policies_max", "parameters_max", "tracing", "only",
+    "definition", "apply_to", "priority", *VhostLimits.__struct_fields__[1:], "tracing", "only",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from cluster import commands as c
-from cluster.entities import ApplyTo, UserLimits
+from cluster.entities import VHOST_LIMITS, ApplyTo, UserLimits
 from cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
 
 from .errors import bad_request
@@ -229,11 +229,6 @@ def user_command(name: str, body: Body, there: bool = False) -> tuple[c.PutUser,
 
 
 _USER_LIMITS: Final = {"max-connections": "connections_max", "max-channels": "channels_max"}
-_VHOST_LIMITS: Final = {
-    "max-connections": "connections_max", "max-queues": "queues_max", "max-bindings": "bindings_max",
-    "max-bindings-per-exchange": "exchange_bindings_max", "max-policies": "policies_max",
-    "max-parameters": "parameters_max",
-}  # fmt: skip
 
 
 def _limit(names: Mapping[str, str], of: str, name: str, value: Any) -> str:
@@ -260,7 +255,7 @@ def limits_command(vhost: str, limits: Mapping[str, Any], at_ms: int) -> c.SetVh
     """All limits of a vhost."""
     chosen: dict[str, Any] = {}
     for name, value in limits.items():
-        field = _limit(_VHOST_LIMITS, "limits", name, value)
+        field = _limit(VHOST_LIMITS, "limits", name, value)
         if value is None:
             raise bad_request(f"Validation failed\n\n{name} should be a number, actually was {_shown(value)}\n")
         chosen[field] = value
@@ -269,7 +264,7 @@ def limits_command(vhost: str, limits: Mapping[str, Any], at_ms: int) -> c.SetVh
 
 def limit_command(vhost: str, name: str, value: int | None, at_ms: int) -> c.SetVhostLimits:
     """One limit of a vhost; None takes it off."""
-    field = _limit(_VHOST_LIMITS, "limits", name, value)
+    field = _limit(VHOST_LIMITS, "limits", name, value)
     fields: dict[str, Any] = {field: value}
     return c.SetVhostLimits(at_ms=at_ms, vhost=vhost, only=(field,), **fields)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from broker.census.inspection import SHOWN_MAX, TREATED_MAX, TRUNCATE_DEFAULT, TRUNCATE_MAX
 from broker.census.message_filter import LENGTH_MAX
+from cluster.entities import VHOST_LIMITS
 from cluster.exchange_rules import TYPES
 from cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
 from cluster.policies import ALTERNATE_EXCHANGE
@@ -126,13 +127,7 @@ _TAGS: Final = {
 _PATTERN: Final = text("A regular expression (RE2)", format="regex")
 _LIMIT: Final = integer(-INTEGER_MAX, INTEGER_MAX)
 _USER_LIMITS: Final = table({"max-connections": _LIMIT, "max-channels": _LIMIT}, additionalProperties=False)
-_VHOST_LIMITS: Final = table(
-    {
-        "max-connections": _LIMIT, "max-queues": _LIMIT, "max-bindings": _LIMIT, "max-bindings-per-exchange": _LIMIT,
-        "max-policies": _LIMIT, "max-parameters": _LIMIT,
-    },
-    additionalProperties=False,
-)  # fmt: skip
+_VHOST_LIMITS: Final = table(dict.fromkeys(VHOST_LIMITS, _LIMIT), additionalProperties=False)
 
 VHOST: Final = table(
     {
@@ -357,12 +352,7 @@ _QUERIES: Final[dict[Place, dict[str, Schema]]] = {
     ("DELETE", "/api/nodes/{name}"): {"accept-loss": _TRUE},
 }
 _PATHS: Final[dict[str, dict[str, Schema]]] = {
-    "/api/vhost-limits/{vhost}/{name}": {
-        "name": one_of(
-            "max-connections", "max-queues", "max-bindings", "max-bindings-per-exchange", "max-policies",
-            "max-parameters",
-        ),
-    },
+    "/api/vhost-limits/{vhost}/{name}": {"name": one_of(*VHOST_LIMITS)},
     "/api/user-limits/{user}/{name}": {"name": one_of("max-connections", "max-channels")},
     "/api/health/checks/port-listener/{port}": {"port": integer(0, 65535)},
     "/api/health/checks/certificate-expiration/{within}/{unit}": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cluster.entities import OperatorPolicy, Parameter, Policy, Vhost, VhostLimits
+from cluster.entities import VHOST_LIMITS, OperatorPolicy, Parameter, Policy, Vhost, VhostLimits
 
 from .errors import object_not_found
 from .history import Get
@@ -170,12 +170,8 @@ def _global(parameter: Parameter) -> Document:
 
 def limits_of(limits: VhostLimits) -> Document:
     """Limits under their names in RabbitMQ."""
-    named = {
-        "max-connections": limits.connections_max, "max-queues": limits.queues_max, "max-bindings": limits.bindings_max,
-        "max-bindings-per-exchange": limits.exchange_bindings_max, "max-policies": limits.policies_max,
-        "max-parameters": limits.parameters_max,
-    }  # fmt: skip
-    return {name: value for name, value in named.items() if value is not None}
+    named = ((name, getattr(limits, field)) for name, field in VHOST_LIMITS.items())
+    return {name: value for name, value in named if value is not None}
 
 
 def vhost_limits(reading: Reading, vhost: str | None = None) -> list[Document]:

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from cluster import commands as c
+from cluster.entities import VHOST_LIMITS, VhostLimit
 from cluster.passwords import SCRYPT, hashed
 from cluster.state import Applied
 from cluster.view import ClusterView
@@ -201,14 +202,9 @@ async def _permission_topic(operator: Operator, asked: Facts) -> Facts:
 
 async def _vhost_limit(operator: Operator, asked: Facts) -> Facts:
     name, value = _text(asked, "vhost"), asked.get("value")
-    fields = {
-        "max-queues": "queues_max", "max-connections": "connections_max", "max-bindings": "bindings_max",
-        "max-bindings-per-exchange": "exchange_bindings_max", "max-policies": "policies_max",
-        "max-parameters": "parameters_max",
-    }  # fmt: skip
-    field = fields.get(_text(asked, "limit"))
+    field = VHOST_LIMITS.get(_text(asked, "limit"))
     if field is None or not isinstance(value, int):
-        raise Refused(f"'limit' is one of {', '.join(fields)}, and 'value' a number (negative: no limit)")
+        raise Refused(f"'limit' is one of {', '.join(get_args(VhostLimit))}, and 'value' a number (negative: no limit)")
     unlimited = (
         -1 if field in {"bindings_max", "policies_max", "parameters_max"} else None
     )  # where None is a limit, too
