@@ -6,7 +6,7 @@ acted upon.
 
     leader -> all        Append Snapshot Probe Barrier         candidate -> voters   PreVote AskVote
     all -> leader        Ack Probed AppliedUpTo Forward        voters -> candidate   PreVoted Vote
-    anybody -> deposed   TermHint
+    anybody -> deposed   TermHint                              anybody -> who went back   Lapsed
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ class Introduce(Message, frozen=True, tag=60):
     """Names and addresses of the cluster it wants to found or has founded; empty: it joined."""
     voters: tuple[str, ...]
     """Raft ids it was founded with; empty as long as it was not."""
+    term: Word = 0
+    """Of its log; 0: it has none yet."""
+    end: Whole = 0
+    """The last entry of its log."""
 
 
 class Append(Message, frozen=True, tag=61):
@@ -139,6 +143,13 @@ class Probed(Message, frozen=True, tag=73):
     round: Whole
 
 
+class Lapsed(Message, frozen=True, tag=74):
+    """Your log has said more than it knows (promises.py): this term, and that it reaches to this entry in it."""
+
+    term: Word
+    end: Whole
+
+
 AnyMessage = (
     Introduce
     | Append
@@ -154,6 +165,7 @@ AnyMessage = (
     | Barrier
     | Probe
     | Probed
+    | Lapsed
 )
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

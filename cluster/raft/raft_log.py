@@ -46,7 +46,7 @@ from typing import Final
 import msgspec
 
 from cluster import commands as c
-from cluster.errors import DamagedLog, LogFailure, PreconditionFailed, Unavailable, WiringError
+from cluster.errors import DamagedLog, LogFailure, LogWentBack, PreconditionFailed, Unavailable, WiringError
 from cluster.ids import LogIndex, NodeId
 from cluster.state import Applied
 from cluster.view import ClusterView
@@ -61,7 +61,8 @@ from .founding import Founding
 from .identity import Identity, name_of, raft_id
 from .journal import Journal
 from .messages import Entry
-from .proposals import Proposal, Proposals
+from .promises import Promises
+from .proposals import WENT_BACK, Proposal, Proposals
 from .quorum import AppliedCount, QuorumRounds, Then
 from .reading import standing_on
 from .snapshots import Snapshots, StoredSnapshot
@@ -94,14 +95,13 @@ class RaftLog:
         on_leader: Callable[[NodeId | None, int], object] | None = None,
         on_leading: Callable[[int], object] | None = None,
         on_diverged: Callable[[NodeId, int, bool], object] = lambda *_: None,
-        say: Callable[[str], object] | None = None,
+        say: Callable[[str], object] = lambda _: None,
         snapshot_every: int = SNAPSHOT_EVERY,
         start: tuple[str, int] = ("", 0),
         life: int = 0,
     ) -> None:
-        """Open a formatted directory; `start` is its data directory's disk id and number of starts, `life` a number
-        that no other start has, or 0 for who trusts its disk. A snapshot is taken
-        when what follows the last one is longer than it, and than the map."""
+        """Open a formatted directory; `start`: its data directory's disk id and number of starts, `life`: a number that
+        no other start has, or 0. A snapshot is taken when what follows the last one is longer than it, and the map."""
         self._disk = disk
         self._now_s = now_s
         self._chance = chance
@@ -121,6 +121,7 @@ class RaftLog:
         self._applied_by = AppliedCount()
         self._rounds = QuorumRounds()
         self._forwarded: list[bytes] = []
+        self._promises = Promises()
         self._barrier = LogIndex(0)
         self._links_made = 0
         self._reported: tuple[object, ...] = ()
@@ -364,14 +365,19 @@ class RaftLog:
             self._introduce(peer)
 
     def _introduce(self, peer: NodeId) -> None:
-        me = self._identity
-        self._send(peer, m.Introduce(me.name, me.disk_id, me.creed, me.voters))
+        me, core = self._identity, self._core
+        log = (0, 0) if core is None else (core.term, core.journal[-1][1])
+        self._send(peer, m.Introduce(me.name, me.disk_id, me.creed, me.voters, *log))
 
     def _introduced(self, peer: NodeId, other: m.Introduce) -> None:
         if other.name != peer:
-            self._tell_operator(f"{peer} calls itself {other.name}: it is not listened to")
+            self._say(f"{peer} calls itself {other.name}: it is not listened to")
             return
         known = raft_id(other.name, other.disk_id)
+        if (promise := self._promises.contradicts(known, other.term, other.end)) is not None:
+            self._say(f"the wiring log of {peer} went back: it is not listened to before it is made anew")
+            self._send(peer, m.Lapsed(*promise))
+            return
         if self._links[peer] is None:
             self._links[peer] = known
             self._links_made += 1
@@ -379,12 +385,8 @@ class RaftLog:
                 self._core.linked(known)
         self._founding.hear(other)
         if self._founding.conflict:
-            self._tell_operator(self._founding.conflict)
+            self._say(self._founding.conflict)
         self._guarded(self._found)
-
-    def _tell_operator(self, text: str) -> None:
-        if self._say is not None:
-            self._say(text)
 
     # ---- hearing and saying ----
 
@@ -414,7 +416,10 @@ class RaftLog:
                     core.say(known, m.TermHint(core.term))
             case m.Probed():
                 self._rounds.answered(known, message.term, message.round)
+            case m.Lapsed():
+                raise LogWentBack(f"{WENT_BACK}: {peer} heard of term {message.term} and entry {message.end} of it")
             case _:
+                self._promises.heard(known, message)
                 core.received(known, message)
 
     # ---- the turn ----

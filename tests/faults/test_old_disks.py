@@ -5,9 +5,12 @@ Its queue had been confirmed to 300 messages, its disk holds 100, and it owns fe
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import signal
 from pathlib import Path
+
+import pytest
 
 from broker.amqp import methods
 from tests.faults.fleet import Fleet, until
@@ -51,19 +54,26 @@ async def test_a_disk_that_went_back_destroys_no_good_copy(tmp_path: Path) -> No
         await fleet.kill_all()
 
 
-async def test_a_copy_of_a_members_directory_that_is_put_back_is_rebuilt_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", ["stopped", "running"])
+async def test_a_copy_of_a_members_directory_that_is_put_back_is_rebuilt_at_once(tmp_path: Path, made: str) -> None:
     """Its parts agree, and its start has the number of one that was (operator a4). It waited 43 s for a leader to take
-    note of it, for what it proposed had been applied long ago."""
+    note of it, for what it proposed had been applied long ago. A copy of the start that was the last one voted on."""
     fleet = Fleet(tmp_path)
     try:
         fleet.found("a", "b", "c")
         await fleet.ready("a", "b", "c")
         await fleet.publish("a", "z", [b"%d" % number for number in range(OLD)])
         node = fleet.node("c")
-        assert await fleet.stop("c") == 0
-        shutil.copytree(node.data_dir, tmp_path / "copy")
-        fleet.launch("c", "--cluster", fleet.at("c"))
-        await fleet.ready("c")
+        if made == "stopped":
+            assert await fleet.stop("c") == 0
+            shutil.copytree(node.data_dir, tmp_path / "copy")
+            fleet.launch("c", "--cluster", fleet.at("c"))
+            await fleet.ready("c")
+        else:
+            node.send(signal.SIGSTOP)
+            shutil.copytree(node.data_dir, tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
+            node.send(signal.SIGCONT)
+            await fleet.publish("b", "later", [b"0"])
         await fleet.publish("a", "z", [b"%d" % number for number in range(OLD, ALL)])
         assert await fleet.stop("c") == 0
         fleet.wipe("c")
@@ -71,6 +81,7 @@ async def test_a_copy_of_a_members_directory_that_is_put_back_is_rebuilt_at_once
         fleet.launch("c", "--cluster", fleet.at("c"))
         await asyncio.wait_for(fleet.ready("c"), 60)
         assert "is a copy of an earlier time: the cluster knows of a later life of this node" in node.log.read_text()
+        assert re.search(r"later life of this node: [ab] heard of term \d+ and entry \d+ of it", node.log.read_text())
         assert list(node.data_dir.glob("raft.damaged-*")), "its old log is set aside"
         assert not (node.data_dir / "raft.lost").exists()
 

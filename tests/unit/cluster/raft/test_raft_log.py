@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from cluster import commands as c
-from cluster.errors import DamagedLog, DiskFailed, PreconditionFailed, Unavailable
+from cluster.errors import DamagedLog, DiskFailed, LogWentBack, PreconditionFailed, Unavailable
 from cluster.ids import Incarnation, LogIndex, NodeId
 from cluster.raft import identity, proposals
 from cluster.raft import messages as m
@@ -581,6 +582,41 @@ def test_a_peer_that_calls_itself_another_is_not_heard() -> None:
     log.linked(NodeId("x"))
     log.received(NodeId("x"), m.encode(m.Introduce(NodeId("b"), "disk-b", (), ())))
     assert cluster.said == ["x calls itself b: it is not listened to"]
+
+
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize("goes_back", [True, False])
+def test_a_log_that_goes_back_while_others_go_on_is_told_so(tmp_path: Path, goes_back: bool, leads: bool) -> None:
+    """A copy of a directory that was made while its node ran has the number of the last start, and names no later life.
+    It would have voted, without what it had acknowledged."""
+    cluster = founded(tmp_path)
+    register(cluster, "a", "b", "c")
+    cluster.pass_time(0.2)
+    went = next(name for name, log in cluster.logs.items() if log.is_leader is leads)
+    shutil.copytree(tmp_path / went, tmp_path / "copy")
+    assert cluster.do(cluster.leader.name, c.AddVhost(name="v")).ok
+    cluster.pass_time(0.2)
+    cluster.take_down(went)
+    cluster.logs.pop(went).close()
+    if goes_back:
+        shutil.rmtree(tmp_path / went)
+        (tmp_path / "copy").rename(tmp_path / went)
+    del cluster.disks[went]
+    cluster.down.clear()
+    cluster.until(lambda: any(log.is_leader for log in cluster.logs.values()))
+    leader = cluster.leader
+    log = cluster.open(went)
+    for other in sorted({"a", "b", "c"} - {went}):
+        cluster.link(went, other)
+    cluster.pass_time(0.5)
+    if not goes_back:
+        assert cluster.failures == []
+        assert log.applied == leader.applied
+    else:
+        assert [type(failure) for failure in cluster.failures] == [LogWentBack]
+        assert "copy of an earlier time" in str(cluster.failures[0])
+        assert f"the wiring log of {went} went back: it is not listened to before it is made anew" in cluster.said
+        assert leader.is_leader
 
 
 def test_close_answers_what_waits() -> None:

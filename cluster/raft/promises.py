@@ -1,0 +1,56 @@
+"""What other members' logs hold durably, as far as this node has heard: who goes on knows a log that went back.
+
+Theory. An acknowledgement of term t up to entry i, and a vote of term t, leave when they are durable (G2). From then on
+that log is of term t or a later one; and as long as it is of term t it reaches to i, for the one leader of t never cuts
+what it was told of. So does the log of that leader, up to what it says is committed: it counts itself. A log that
+introduces itself with less is a copy of an earlier time, or its disk lost what it had flushed. What it has promised
+since it does not know, so it may not vote.
+
+Only who heard it can say so, and only as long as its process lives. What goes back in all members at once is told by
+nobody here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import messages as m
+
+
+class Promise(NamedTuple):
+    """Of one log: its term is that or a later one, and while it is that, the log reaches to entry `end`."""
+
+    term: int
+    end: int
+
+
+NOTHING = Promise(0, 0)
+
+
+class Promises:
+    """By Raft id. Pure: messages in, and what an introduction contradicts."""
+
+    __slots__ = ("_heard",)
+
+    def __init__(self) -> None:
+        self._heard: dict[str, Promise] = {}
+
+    def heard(self, raft_id: str, message: m.AnyMessage) -> None:
+        """A message of its present link."""
+        match message:
+            case m.Ack():
+                said = Promise(message.term, message.next_index - 1 if message.success and not message.reset else 0)
+            case m.Append():
+                said = Promise(message.term, message.commit)
+            case m.Vote() | m.AskVote():
+                said = Promise(message.term, 0)
+            case _:
+                return
+        if said > self._heard.get(raft_id, NOTHING):
+            self._heard[raft_id] = said
+
+    def contradicts(self, raft_id: str, term: int, end: int) -> Promise | None:
+        """What was heard of a log that now is of this term and ends with this entry, if that cannot be; term 0: it
+        does not say (a release before, or a cluster that is being founded)."""
+        heard = self._heard.get(raft_id, NOTHING)
+        return heard if term and Promise(term, end) < heard else None
