@@ -140,7 +140,7 @@ class ClusterShell:
         identity = self._shell.storage.parts.belong_to(self.name, cluster_id)
         log = partial(LocalLog, call_soon=self._loop.call_soon, on_failure=self._shell.fail)
         directory = RaftDirectory(self._shell.storage.parts, NodeId(self.name), founders, own, log)
-        disk = directory.prepare()
+        disk, loaded = directory.prepare()
         if directory.rebuilt:
             self.say("rebuilds", f"its wiring log comes from the others. {directory.rebuilt}", "error")
         codec = BeatCodec(secret.key("beats"), identity.cluster_id, self.name)
@@ -159,7 +159,9 @@ class ClusterShell:
             say=partial(self.say, "raft"),
             start=(identity.disk_id, self._shell.storage.parts.number),
             life=uuid.uuid4().int >> 65,
+            loaded=loaded,
         )
+        del loaded  # a snapshot is long, and a start may wait
         directory.list(self.raft.log_id)
         view = self.raft.map
         names = {*before, *(member.name for member in view.members()), *view.forgotten_members()}

@@ -32,7 +32,7 @@ from cluster.local_log import LocalLog
 from cluster.raft import identity as raft_identity
 from cluster.raft.disk import FileDisk
 from cluster.raft.identity import Founder
-from cluster.raft.reading import prove
+from cluster.raft.reading import Loaded, prove
 from cluster.state import ClusterMap
 from journal.stamp import Stamp
 
@@ -67,7 +67,7 @@ def must_know(directory: Path, peers: Sequence[NodeId], known: Collection[str]) 
 
 @dataclass(slots=True)
 class RaftDirectory:
-    """DIR/raft of one node at one start. `prepare`, then open the log, then `list`."""
+    """DIR/raft of one node at one start. `prepare`, then open the log with what that gives, then `list`."""
 
     parts: Parts
     name: NodeId
@@ -91,8 +91,9 @@ class RaftDirectory:
         """The log is to be made anew at the next start. Raises OSError."""
         write_durably(self._lost, why + "\n")
 
-    def prepare(self) -> FileDisk:
-        """It is formatted, and what it has been. Raises DamagedDirectory, Unstarted, LogFailure, OSError."""
+    def prepare(self) -> tuple[FileDisk, Loaded | None]:
+        """It is formatted, and what it has been; and what was read of its log, unless that was just made. Raises
+        DamagedDirectory, Unstarted, LogFailure, OSError."""
         parts, found = self.parts, self._found()
         wiring = parts.is_there(WIRING)
         others = len(self.founders) > 1 or len(remembered(parts.directory)) > 1
@@ -100,8 +101,11 @@ class RaftDirectory:
         lived = parts.identity.starts > 0 and not alone and parts.journal_was_used
         verdict = parts.verdict(RAFT, found, lived)
         why = f"{self.path}: {parts.trouble(RAFT, found, lived)}"
-        if verdict is not Verdict.AHEAD and (lost := self._went_back() or self._unreadable()):
-            verdict, why = Verdict.OLDER, lost  # what it has promised is not in it
+        loaded = None
+        if verdict is not Verdict.AHEAD:
+            loaded, lost = self._proved()
+            if lost:
+                verdict, why = Verdict.OLDER, lost  # what it has promised is not in it
         match remedy(RAFT, verdict, True, others):
             case Remedy.REFUSE:
                 raise DamagedDirectory(f"{why}. {WHAT_A_MEMBER_DOES}")
@@ -113,23 +117,24 @@ class RaftDirectory:
                 # no number of a start may come twice: others may know of this disk's last one
                 raft_identity.join(disk, self.name, _log_id(), parts.identity.disk_id, parts.identity.starts)
                 self._lost.unlink(missing_ok=True)
+                loaded = None
             case Remedy.USE:
                 disk = FileDisk(self.path)
                 if not found.there:
                     self._format(disk, wiring)
-        return disk
+        return disk, loaded
 
-    def _went_back(self) -> str:
-        return f"{self.path}: {self._lost.read_text().strip()}" if self._lost.exists() else ""
-
-    def _unreadable(self) -> str:
-        """Why the log cannot be opened: a file of it is damaged, or missing."""
+    def _proved(self) -> tuple[Loaded | None, str]:
+        """What was read of the log; or why it is not to be opened: it went back, or a file of it is damaged or
+        missing."""
+        if self._lost.exists():
+            return None, f"{self.path}: {self._lost.read_text().strip()}"
         if self.parts.is_there(RAFT):
             try:
-                prove(FileDisk(self.path))
+                return prove(FileDisk(self.path)), ""
             except DamagedLog as damage:
-                return damage.what
-        return ""
+                return None, damage.what
+        return None, ""
 
     def _found(self) -> Found:
         if not self.parts.is_there(RAFT):
@@ -137,7 +142,7 @@ class RaftDirectory:
         try:
             known = raft_identity.read(FileDisk(self.path))
         except DamagedLog:
-            return Found(True, None)  # `_unreadable` says why
+            return Found(True, None)  # `_proved` says why
         if known is None or not known.home:
             return Found(known is not None, None)
         return Found(True, Stamp(known.home, known.disk_id, known.starts))

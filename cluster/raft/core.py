@@ -59,7 +59,7 @@ class Core(SyncObj):  # type: ignore[misc]
     def __init__(
         self,
         me: str,
-        voters: Iterable[str],
+        stored: StoredSnapshot | None,
         journal: Journal,
         snapshots: Snapshots,
         machine: Machine,
@@ -68,10 +68,10 @@ class Core(SyncObj):  # type: ignore[misc]
         chance: Callable[[], float],
         now_s: float,
     ) -> None:
-        """`chance()` gives a number in [0, 1). The journal stands on the snapshot, if there is one."""
+        """`chance()` gives a number in [0, 1). The journal stands on the snapshot that is stored, if there is one."""
         self.journal = journal
         self.me = me
-        self.voters: tuple[str, ...] = tuple(sorted(voters))
+        self.voters: tuple[str, ...] = stored.voters if stored is not None else ()
         self.now_s = now_s
         self._machine = machine
         self._snapshots = snapshots
@@ -106,8 +106,8 @@ class Core(SyncObj):  # type: ignore[misc]
         self._poller = NoPoller()
         self._SyncObj__serializer = snapshots
         self._SyncObj__needLoadDumpFile = False
-        if snapshots.index:
-            self._SyncObj__loadDumpFile(clearJournal=False)
+        if stored is not None:
+            self._take_over(stored)
         self._rest()
 
     # ---- what is known ----
@@ -500,9 +500,13 @@ class Core(SyncObj):  # type: ignore[misc]
         return bool(SyncObj._SyncObj__doChangeCluster(self, request, reverse))
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: ARG002, N802, N803
-        """Take over the snapshot on the disk; the entries that follow it stay, and the voters that they made."""
+        """Take over the snapshot on the disk, which a leader has sent."""
         stored = self._snapshots.load()
         assert stored is not None, "a snapshot was written"
+        self._take_over(stored)
+
+    def _take_over(self, stored: StoredSnapshot) -> None:
+        """Its state, and its voters; the entries that follow it stay, and the voters that they made."""
         self.journal.align(stored.previous, stored.last)
         self._machine.restore(stored)
         self._SyncObj__raftLastApplied = stored.last[1]

@@ -63,13 +63,12 @@ class Journal:
     """Entries in memory, and in a file what is needed to have them again."""
 
     def __init__(self, disk: Disk, kept: int = 0, only_read: bool = False) -> None:
-        """Read the file, if there is one, and write it anew, without a torn end. `kept`: so many entries from before
-        the snapshot are not forgotten, if they are not too large. `only_read`: for a look from outside, beside a
-        running node as well; nothing is written, and nothing may be.
+        """Read the file, if there is one, and open it. `only_read`: for a look from outside, beside a running node as
+        well; nothing is written, and nothing may be before `open`.
 
         Raises DamagedLog, FormatTooNew, DiskFull, DiskFailed."""
         self._disk = disk
-        self._kept = kept
+        self._kept = 0
         self._entries: list[Entry] = []
         self._term = 0
         self._vote: str | None = None
@@ -85,11 +84,20 @@ class Journal:
         self.syncs = 0
         """How many times something was made durable."""
         data = disk.read(FILE)
-        if data is not None:
+        self._was_there = bool(data)
+        if data:
             self._replay(data)
-            if data and not only_read:
-                self.rewrite()
         self._commit_stored = self._commit
+        if not only_read:
+            self.open(disk, kept)
+
+    def open(self, disk: Disk, kept: int) -> None:
+        """Write what was read anew, without a torn end, to this disk, as all that follows. `kept`: so many entries from
+        before the snapshot are not forgotten, if they are not too large. Raises DiskFull, DiskFailed."""
+        self._disk = disk
+        self._kept = kept
+        if self._was_there:
+            self.rewrite()
 
     # ---- making durable ----
 

@@ -59,12 +59,11 @@ from .disk import Disk
 from .fold import REGULAR, Fold, is_proposal, unseal
 from .founding import Founding
 from .identity import Identity, name_of, raft_id
-from .journal import Journal
 from .messages import Entry
 from .promises import Promises
 from .proposals import WENT_BACK, Proposal, Proposals
 from .quorum import AppliedCount, QuorumRounds, Then
-from .reading import standing_on
+from .reading import Loaded, load
 from .snapshots import Snapshots, StoredSnapshot
 from .voters import Candidate, next_change, raft_id_of, wanted_voters
 
@@ -99,9 +98,11 @@ class RaftLog:
         snapshot_every: int = SNAPSHOT_EVERY,
         start: tuple[str, int] = ("", 0),
         life: int = 0,
+        loaded: Loaded | None = None,
     ) -> None:
         """Open a formatted directory; `start`: its data directory's disk id and number of starts, `life`: a number that
-        no other start has, or 0. A snapshot is taken when what follows the last one is longer than it, and the map."""
+        no other start has, or 0, `loaded`: what was just read of it (`reading.prove`), if it was. A snapshot is taken
+        when what follows the last one is longer than it, and the map."""
         self._disk = disk
         self._now_s = now_s
         self._chance = chance
@@ -134,7 +135,7 @@ class RaftLog:
         self._core: Core | None = None
         self._founding = Founding(self._started(*start))
         self._proposals = Proposals(self.me_id, self.session, life)
-        self._found()
+        self._found(loaded)
 
     # ---- what is known ----
 
@@ -331,29 +332,23 @@ class RaftLog:
         identities.write(self._disk, self._identity)
         return self._identity
 
-    def _found(self) -> None:
+    def _found(self, loaded: Loaded | None = None) -> None:
         """Found the cluster if everything for it is known, and open the log."""
         over = self._founding.over
         if over is None or self._core is not None:
             return
         if over != self._identity:
+            assert loaded is None, "nothing is read of what founding is to make"
             self._identity = over
             if over.voters:
                 identities.establish(self._disk, over, identities.founders_map(over.founders))
             else:
                 identities.write(self._disk, over)
-        journal = Journal(self._disk, self._snapshot_every // KEPT_SHARE)
-        snapshots = Snapshots(self._disk, self._dump)
-        stored = standing_on(self._disk, over, journal, snapshots)
+        journal, stored = loaded or load(self._disk, over)
+        journal.open(self._disk, self._snapshot_every // KEPT_SHARE)
+        snapshots = Snapshots(self._disk, self._dump, stored)
         self._core = Core(
-            self.me_id,
-            stored.voters if stored is not None else (),
-            journal,
-            snapshots,
-            self,
-            send=self._send_raft,
-            chance=self._chance,
-            now_s=self._now_s,
+            self.me_id, stored, journal, snapshots, self, send=self._send_raft, chance=self._chance, now_s=self._now_s
         )
         if not len(journal):
             # the file comes into being whole, so that its beginning is never torn

@@ -1,7 +1,7 @@
 """A member's wiring from outside: snapshot and log folded, offline or beside the running node; nothing is written.
 
     read     the map, and what it was made of
-    prove    whether a log can be opened here
+    prove    whether a log can be opened here, and what of it was read for that
 
 What stands in the log is applied to its end, also what this node had not heard to be committed: a node that leads after
 the others are gone commits all that it has, and nobody was told that any of it is not. `unsure` names that part.
@@ -71,25 +71,33 @@ def read(disk: Disk) -> Wiring | None:
     return Wiring(identity, fold.map, index, commands, tuple(unsure))
 
 
-def prove(disk: Disk) -> None:
-    """A log can be opened here; nothing is written. Raises DamagedLog, FormatTooNew, DiskFailed."""
+class Loaded(NamedTuple):
+    """A log that can be opened."""
+
+    journal: Journal
+    """Only read."""
+    stored: StoredSnapshot | None
+    """The snapshot behind which it goes on; None: nothing was ever applied here."""
+
+
+def prove(disk: Disk) -> Loaded | None:
+    """The log that can be opened here; None: founding makes it, over what is there. Raises DamagedLog, FormatTooNew,
+    DiskFailed."""
     identity = identities.read(disk)
-    if identity is not None and (
-        identity.voters or not identity.founders
-    ):  # else founding makes it, over what is there
-        standing_on(disk, identity, Journal(disk, only_read=True), Snapshots(disk, _never))
+    if identity is None or (identity.founders and not identity.voters):
+        return None
+    return load(disk, identity)
 
 
-def standing_on(disk: Disk, identity: Identity, journal: Journal, snapshots: Snapshots) -> StoredSnapshot | None:
-    """The snapshot behind which the journal goes on; None: nothing was ever applied here. Raises DamagedLog,
-    FormatTooNew."""
-    stored = snapshots.load()
+def load(disk: Disk, identity: Identity) -> Loaded:
+    """Read it. Raises DamagedLog, FormatTooNew, DiskFailed."""
+    journal, stored = Journal(disk, only_read=True), Snapshots(disk, _never).load()
     begins = journal[0][1] if len(journal) else 0
     if (stored is None and (identity.voters or begins > 1)) or (stored is not None and not begins):
         raise DamagedLog(
             f"{disk.path}: journal and snapshot do not belong together, one of them is missing or empty", REMEDY
         )
-    return stored
+    return Loaded(journal, stored)
 
 
 def _never(previous: Entry, last: Entry) -> StoredSnapshot:  # noqa: ARG001

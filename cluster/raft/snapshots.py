@@ -75,14 +75,16 @@ def decode(data: bytes) -> StoredSnapshot:
 class Snapshots:
     """The snapshot on the disk: written by this node, sent to others in pieces, put together from a leader's."""
 
-    def __init__(self, disk: Disk, dump: Callable[[Entry, Entry], StoredSnapshot]) -> None:
-        """`dump(previous, last)` makes a snapshot of what is applied now."""
+    def __init__(
+        self, disk: Disk, dump: Callable[[Entry, Entry], StoredSnapshot], stored: StoredSnapshot | None = None
+    ) -> None:
+        """`dump(previous, last)` makes a snapshot of what is applied now; `stored` is what was read of the file."""
         self._disk = disk
         self._dump = dump
         self._written: int | None = None
         self._sending: dict[Any, tuple[bytes, int]] = {}
         self._arriving: bytearray | None = None
-        self.index = 0
+        self.index = 0 if stored is None else stored.last[1]
         """The last entry that the file contains; 0: there is no file."""
 
     @property

@@ -13,6 +13,7 @@ from cluster.errors import FormatTooNew
 from cluster.raft import identity as raft_identity
 from cluster.raft.disk import FileDisk
 from cluster.raft.identity import founders_map, raft_id
+from cluster.raft.journal import Journal
 from cluster.raft.raft_log import RaftLog
 from journal.stamp import Stamp
 
@@ -41,7 +42,7 @@ def test_a_log_that_cannot_be_read_is_set_aside_and_made_anew_without_a_vote(
     damage(tmp_path / "raft" / name, how)
     left = {file.name: file.read_bytes() for file in (tmp_path / "raft").iterdir()}
     directory = prepared(tmp_path, FOUNDERS)
-    disk = directory.prepare()
+    disk, _ = directory.prepare()
     (aside,) = tmp_path.glob("raft.damaged-*")
     assert directory.rebuilt.startswith(str(tmp_path / "raft"))
     assert directory.rebuilt.endswith(f"It was set aside as {aside}")
@@ -76,6 +77,30 @@ def test_who_is_the_only_member_refuses_and_changes_nothing(tmp_path: Path, name
     assert it.value.exit_code == 70
     assert "\n" not in str(it.value)
     assert {file.name: file.read_bytes() for file in (tmp_path / "raft").iterdir()} == left
+
+
+def test_a_start_reads_journal_and_snapshot_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read to judge it is what is opened."""
+    member(tmp_path, FOUNDERS)
+    read: list[str] = []
+
+    class Counting(FileDisk):
+        def read(self, name: str) -> bytes | None:
+            read.append(name)
+            return super().read(name)
+
+    monkeypatch.setattr("broker.server.raft_directory.FileDisk", Counting)
+    directory = prepared(tmp_path, FOUNDERS)
+    disk, loaded = directory.prepare()
+    stamped = (directory.parts.identity.disk_id, directory.parts.number)
+    log = RaftLog(disk, loaded=loaded, **quiet(stamped))
+    assert sorted(name for name in read if name != "identity") == ["journal", "snapshot"]
+    assert (log.term, log.voters, len(log.map.members())) == (7, ("a", "b", "c"), 3)
+    assert log._core is not None
+    log._core.journal.setCurrentTerm(8, "a/old")
+    log.close()
+    again = Journal(disk)
+    assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (8, "a/old"), "what is written goes to its file"
 
 
 def test_a_write_that_a_crash_tore_is_no_damage(tmp_path: Path) -> None:
@@ -134,7 +159,7 @@ def test_the_others_take_the_new_log_for_the_old_ones_successor(tmp_path: Path) 
     before = Parts(tmp_path).identity.disk_id
     damage(tmp_path / "raft" / "snapshot", "flipped")
     directory = prepared(tmp_path, FOUNDERS)
-    fresh = raft_identity.read(directory.prepare())
+    fresh = raft_identity.read(directory.prepare()[0])
     assert fresh is not None
     map_ = founders_map(FOUNDERS)
     for number, log_id in enumerate(("old", fresh.disk_id), start=1):

@@ -23,13 +23,15 @@ class Member:
         self.sent: list[tuple[str, m.AnyMessage]] = []
         snapshots = Snapshots(self.disk, self.dump)
         journal = Journal(self.disk)
+        stored = None
         if founded:
             first: tuple[Entry, Entry] = ((NO_OP, 2, 0), (NO_OP, 3, 0))
-            snapshots.write(StoredSnapshot(*first, voters, (), 3, ()))
+            stored = StoredSnapshot(*first, voters, (), 3, ())
+            snapshots.write(stored)
             journal.align(*first)
         self.core = Core(
             name,
-            voters if founded else (),
+            stored,
             journal,
             snapshots,
             self,
