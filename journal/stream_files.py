@@ -42,6 +42,8 @@ MARK_BYTES: Final = 256 << 10
 """About so far apart places in a file are remembered."""
 MARKED_FILES_MAX: Final = 4096
 OPEN_FILES_MAX: Final = 64
+_QUEUE_ID_AT: Final = 16
+"""In a record's head; the seq follows it."""
 NO_SPACE: Final = frozenset((28, 122))  # ENOSPC, EDQUOT
 
 
@@ -175,14 +177,19 @@ class StreamFiles:
         self._made.clear()
 
     def _counted(self, queue_id: int, part: StreamFile) -> StreamFile:
-        """A file whose end was cut off: how many of its bytes count."""
+        """A file whose end was cut off: how many of its bytes count. Damage before that is told by who reads it."""
         offset, seq = HEADER_BYTES, 0
         with open(self.path(queue_id, part.name), "rb") as source:
-            while True:
-                taken, after = _take(source.fileno(), offset, part.size, queue_id, _all(seq, part.end))
+            while seq < part.end:
+                try:
+                    taken, after = _take(source.fileno(), offset, part.size, queue_id, _all(seq, part.end))
+                except DamagedRecord:
+                    data = os.pread(source.fileno(), part.size - offset, offset)
+                    return part._replace(size=offset + end_beside(data, queue_id, part.end))
                 if not taken.records:
-                    return part._replace(size=offset)
+                    break
                 seq, offset = taken.next_seq, after
+        return part._replace(size=offset)
 
     def prove(self, queue_id: int, part: StreamFile) -> int:
         """How many messages count of a file, each of them proved. Raises DamagedRecord, OSError."""
@@ -350,6 +357,29 @@ def _take(fd: int, offset: int, stop: int, queue_id: int, wish: Wish) -> tuple[T
             break
         offset += start
     return NOTHING, offset
+
+
+def end_beside(data: bytes, queue_id: int, end: int) -> int:
+    """How many bytes of a run with damaged records stand before message `end`: up to the first sound record of it or a
+    later one, or right behind the message before it; where nothing sound follows, behind the last sound one. Damage of
+    which nobody can say on which side it stands is kept: who reads it is told, and skips nothing without a word."""
+    known, at = (0, 0), 0
+    head = queue_id.to_bytes(8, "little")
+    while (found := data.find(head, at + _QUEUE_ID_AT)) >= 0:
+        at = found - _QUEUE_ID_AT
+        seq = int.from_bytes(data[found + 8 : found + 16], "little")
+        after = at + (int.from_bytes(data[at : at + 4], "little") + 7 & ~7)
+        try:
+            sound = at % 8 == 0 and at < after <= len(data) and prove_run(data[at:after], queue_id, seq)
+        except DamagedRecord:
+            sound = False
+        if sound:
+            if seq >= end:
+                return known[0] if known[1] == end - 1 else at
+            known, at = (after, seq), after
+        else:
+            at += 1
+    return known[0]
 
 
 def _mark(marks: list[tuple[int, int]], seq: int, offset: int) -> None:

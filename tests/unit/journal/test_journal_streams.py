@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from journal_bench import Node
 
 from journal.compact import compact, disk_bytes
@@ -22,7 +23,8 @@ def filing(node: Node, files: tuple[StreamFile, ...] = (), **more: Any) -> Filin
     moved = Moved(places[0][0], places[-1][0] + 1, spots)
     meta = {"next_seq": moved.end, "reserved": 0, "epoch": 1, "first": 1}
     given = {"gone": (), "segment_bytes": 1 << 20, "meta": meta, "done": lambda _: None, **more}
-    return Filing(QUEUE, files, (moved,), frozenset(), frozenset(), **given)
+    cut, closed = given.pop("cut", frozenset()), given.pop("closed", frozenset())
+    return Filing(QUEUE, files, (moved,), cut, closed, **given)
 
 
 def checkpoint(node: Node, wanted: Filing, forgotten: tuple[int, ...] = ()) -> None:
@@ -69,6 +71,34 @@ def test_what_was_cut_off_and_what_retention_took_is_not_read_again(tmp_path: Pa
     checkpoint(node, filing(node, (part,)))
     node.journal.close()
     assert told(tmp_path)[-5:] == left
+
+
+@pytest.mark.parametrize("damaged", [(1,), (3,), (1, 2, 3), (4, 5), (5,), (6,), (5, 6), (5, 6, 7), (2, 6, 7, 8, 9, 10)])
+def test_a_file_of_which_something_is_damaged_is_cut_all_the_same(tmp_path: Path, damaged: tuple[int, ...]) -> None:
+    """Seed 4000625 of the simulation: the checkpoint that cut it failed, and with it the node, at each start. What
+    comes in the place of what was cut off stands behind it in the same file."""
+    node = Node(tmp_path)
+    node.write(*[b"old %d " % number * number for number in range(1, 11)])
+    first = filing(node)
+    checkpoint(node, first)
+    (path,) = tmp_path.glob("streams/1/*.seg")
+    data = bytearray(path.read_bytes())
+    places = [data.index(b"old %d " % seq * seq) for seq in range(1, 11)]
+    for seq in damaged:
+        data[places[seq - 1]] ^= 4
+    path.write_bytes(data)
+    (part,) = [StreamFile.of_entry(entry) for entry in first.meta["files"]]
+    cut(node, 6)
+    node.write(b"new", b"new")
+    second = filing(node, (part._replace(end=6),), cut=frozenset((part.name,)))
+    checkpoint(node, second)
+    node.journal.close()
+    (part,) = [StreamFile.of_entry(entry) for entry in second.meta["files"]]
+    data = path.read_bytes()[: part.size]
+    assert (part.first, part.end, data.count(b"new")) == (1, 8, 2)
+    for seq in range(1, 11):
+        counts = b"old %d " % seq * seq in data
+        assert counts is (seq < 6 and seq not in damaged), "nothing sound is lost, and nothing that was cut off counts"
 
 
 def test_a_copy_that_begins_anew_leaves_the_files_of_the_one_before_alone_until_it_counts(tmp_path: Path) -> None:
