@@ -339,7 +339,10 @@ class RaftWiring:
                 self._judged(peer, message[:-1])
             return
         self.site.world.schedule.traced(message)
-        self.log.received(NodeId(peer), message)
+        try:
+            self.log.received(NodeId(peer), message)
+        except ValueError as error:
+            raise Violation(f"raft: {self.site.name} hears of {peer}, who is right: {error}") from error
         self._advanced()
 
     def _beaten(self, peer: str, incarnation: int, seq: int, applied: int, rely_s: float) -> None:

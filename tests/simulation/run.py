@@ -65,7 +65,7 @@ def run(
     except Mistake as mistake:
         error = mistake.error
         raise Failure(seed, world.schedule.now_s, f"{type(error).__name__} {error}") from error
-    except Exception as error:
+    except (Exception, Violation) as error:
         name = "" if isinstance(error, Violation) else f"{type(error).__name__} "
         raise Failure(seed, world.schedule.now_s, f"{name}{error}") from error
     finally:
