@@ -196,6 +196,7 @@ def believed(directory: Path) -> tuple[int, int, int] | None:
         return None
 
 
+@pytest.mark.long
 def test_lost_writes_are_never_believed(tmp_path: Path) -> None:
     """A page that the disk acknowledged and lost. On an index without sums a quarter of these cost messages or brought
     settled ones back, silently, and a fifth ended each start with SIGABRT."""

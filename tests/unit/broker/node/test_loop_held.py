@@ -552,21 +552,26 @@ IN_TURNS: list[Shape] = [
 ]  # fmt: skip
 
 
-COSTLY = (
+COSTLY = {
     an_exchange_with_long_bindings_is_deleted, very_many_acknowledgements_in_a_transaction,
-    a_policy_for_very_many_queues, who_consumes_very_often_goes,
-)  # fmt: skip
-LONG = pytest.mark.long
+    a_policy_for_very_many_queues, who_consumes_very_often_goes, who_reads_a_stream_very_often_goes,
+    one_message_to_very_many_queues, very_many_consumers_hold_messages_for_too_long,
+    an_exclusive_queue_with_long_bindings_goes, the_last_binding_of_an_exchange_takes_many,
+    what_many_channels_hold_returns, a_queue_with_very_many_consumers_is_deleted,
+    a_vhost_with_very_much_in_it_is_deleted, a_queue_with_very_many_bindings_is_deleted,
+}  # fmt: skip
+"""Most of a second to build, or more."""
+
+
+def shapes(some: list[Shape], *marks: pytest.MarkDecorator) -> list[Any]:
+    return [
+        pytest.param(shape, id=shape.__name__, marks=(*marks, pytest.mark.long) if shape in COSTLY else marks)
+        for shape in some
+    ]
 
 
 @pytest.mark.skipif(not COMPILED, reason="the halves in plain Python are the specification, and many times slower")
-@pytest.mark.parametrize(
-    "shape",
-    [
-        *(pytest.param(shape, id=shape.__name__, marks=LONG if shape in COSTLY else ()) for shape in SHAPES),
-        *(pytest.param(shape, id=shape.__name__, marks=pytest.mark.matrix) for shape in IN_TURNS),
-    ],
-)
+@pytest.mark.parametrize("shape", [*shapes(SHAPES), *shapes(IN_TURNS, pytest.mark.matrix)])
 def test_no_event_holds_the_loop(shape: Shape, watch: Watch) -> None:
     for _ in range(3):
         world = World()

@@ -92,7 +92,7 @@ def options(**changes: Any) -> ServerOptions:
         journal=JournalOptions(segment_bytes=MIB, reserve_bytes=0, map_bytes=1 << 32),
         alarms=AlarmOptions(memory_fraction=0, disk_free_bytes=0),
         password_cost=4,
-        stop_grace_s=1.0,
+        stop_grace_s=0.1,
     )
     return replace(base, **changes)
 
