@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from broker.http.auth import basic, is_loopback
@@ -301,6 +301,10 @@ def test_nothing_that_is_sent_ends_in_a_mistake_of_ours() -> None:
 
         @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
         @given(st.sampled_from(("GET", "GET", "PUT", "DELETE", "POST", "HEAD")), PATHS, QUERIES, BODIES)
+        @example("GET", "/api/overview", {}, None)
+        @example("GET", "/api/queues", {"page": "-1"}, None)
+        @example("GET", "/api/queues/%2F/nobody", {}, None)
+        @example("DELETE", "/api/overview", {}, None)
         def check(method: str, path: str, query: Any, body: Any) -> None:
             runner.run(ask(method, path, query, body))
 
