@@ -105,9 +105,13 @@ class Backup:
         self._links.pop(peer, None)
 
     def stop(self, queue_id: int) -> None:
-        """This node owns the queue now, or it is gone. The host drops what it was given and has not folded."""
+        """This node owns the queue now, or it is gone. The host drops what it was given and has not folded: so nothing
+        of that is acknowledged."""
         for link in self._links.values():
             self._leave(link, queue_id)
+            groups = [answer.to.group for answer in link.answers if isinstance(answer.to, Append)]
+            if groups:
+                link.dropped[queue_id] = groups[-1]
             self._answer(link)
         for known in (self._marks, self._done, self._behind, self.ends):
             known.pop(queue_id, None)
@@ -311,6 +315,7 @@ class Backup:
             following.remove[bucket] = subtract(list(store.emitted_live(bucket)), following.alien)
         following.producers = producers
         following.next_seq = offer.next_seq
+        following.known_end = store.next_seq if cut is None else cut
         following.offer = None
         following.syncing = True
         if not following.atomic:
@@ -434,6 +439,7 @@ class Backup:
         self._pacing.took(len(payload))
         self.rate.took(len(payload))
         asked.have = merged((*asked.have, *got))
+        following.known_end = max([following.known_end, *(last + 1 for _, last in got)])
         if subtract(live, asked.have):  # it did not fit
             following.partial[message.bucket] = asked
             following.wanted.append(message.bucket)
@@ -491,7 +497,11 @@ class Backup:
         gone = merged(part for ranges in following.remove.values() for part in ranges)
         if gone:
             out.append(self._records.settle(queue_id, epoch, gone))
-        known = {} if following.emptied else dict(self._store(queue_id).emitted_producers())
+        store = self._store(queue_id)
+        end = following.known_end if following.atomic else max(following.known_end, store.next_seq)
+        if end < following.next_seq:  # the last ones are gone at the owner: nobody gives their seqs again
+            out.append(self._records.reserve(queue_id, epoch, following.next_seq - 1))
+        known = {} if following.emptied else dict(store.emitted_producers())
         if following.atomic:  # what lowers them is written with this
             for producer, upto in lowered(known, following.producers):
                 del known[producer]
@@ -564,10 +574,18 @@ class Backup:
             if isinstance(answer.to, Append):
                 group = answer.to.group
                 refused.update(answer.refused)
+                if link.dropped:
+                    parts = answer.to.parts
+                    refused.update((queue_id, epoch) for queue_id, epoch, _ in parts if link.drops(queue_id, group))
+                continue
+            following = link.following.get(answer.to.queue_id)
+            if following is None or following.sync != answer.to.sync:
                 continue
             if group:
                 self._host.send(link.peer, AppendAck(group, tuple(refused.items())))
                 group, refused = 0, {}
             self._host.send(link.peer, answer.to)
+        if not link.answers:
+            link.dropped.clear()
         if group:
             self._host.send(link.peer, AppendAck(group, tuple(refused.items())))

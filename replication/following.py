@@ -60,6 +60,9 @@ class Following:
     emptied: bool = False
     """It begins with a cut at the first seq, which no producer's number outlives."""
     next_seq: int = 0
+    """The owner's, at the offer."""
+    known_end: int = 0
+    """Before this seq end what this copy had at the offer, and what came of the owner's since."""
     alien: list[Range] = field(default_factory=list)
     """What was cut or taken out at the beginning."""
     wanted: list[int] = field(default_factory=list)
@@ -113,6 +116,8 @@ class Link:
     refused: dict[int, int] = field(default_factory=dict)
     """Queue to epoch of what was refused since its last offer."""
     answers: deque[Answer] = field(default_factory=deque)
+    dropped: dict[int, int] = field(default_factory=dict)
+    """Queue to the newest of `answers` when its records were dropped here, as a group of the owner's."""
     wants: int = 0
     sync_bytes: int = 0
     """Out of buckets, and not durable yet."""
@@ -120,6 +125,10 @@ class Link:
     """Of the newest answer: the next one may be as long."""
     notes: deque[tuple[int, int]] = field(default_factory=deque)
     """Of buckets that are not durable yet: with which mark they will be, and their bytes."""
+
+    def drops(self, queue_id: int, group: int) -> bool:
+        """Whether what that group had of the queue was dropped since."""
+        return group <= self.dropped.get(queue_id, 0)
 
     def note(self, mark: int, size: int) -> None:
         """So many bytes of a bucket are durable with that mark."""

@@ -67,6 +67,7 @@ class Residence:
         waiting = frozenset(node for node in in_sync if node != name)
         if waiting != queue.subscriptions.waiting:
             queue.subscriptions.wait(waiting)
+            queue.ring.mark()  # who does not wait any more may take what is ready
 
     def _interest(self, members: list[RemoteSubscription]) -> dict[str, Interest]:
         found: dict[str, Interest] = {}

@@ -164,7 +164,8 @@ class I5EnoughCopies(Checker):
         least = min(self.world.newest_map.min_in_sync(entity), site.wiring.map.min_in_sync(known or entity))
         if site.node is not None and site.node.postponed.renewals:  # nor looked at a policy yet (decision 044)
             least = min(least, site.part.copying.primary._owned[queue_id].min_in_sync)
-        least = min(least, len(entity.replicas))  # a member that is added stops nobody before it has a copy
+        # a member that is added stops nobody before it has a copy, or the owner has heard of it
+        least = min(least, len(entity.replicas), len((known or entity).replicas))
         members = [member.name for member in site.wiring.map.members()]
         left = [other for other in self.world.left if other.name in members]  # it counts on these, and has not heard
         for record in records:

@@ -165,6 +165,31 @@ def test_what_an_owner_says_of_a_producer_during_a_sync_is_not_undone_by_its_end
     assert list(host.ring.producers.items()) == list(expected.items()), "the owner's numbers, in the owner's order"
 
 
+@pytest.mark.parametrize("electable", [False, True])
+@pytest.mark.parametrize("lives", [0, 11, 12])
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_copy_knows_after_a_sync_which_seqs_were_given(electable: bool, lives: int, foreign: bool) -> None:
+    """Seed 5000177 of the simulation: message 12 had expired at its owner, and a copy heard nothing of it. As the next
+    owner it began with 12 again, and another copy, which had that message, took it for one that has lost what was
+    committed: it was kept apart for ever."""
+    host = Host(electable)
+    host.ring.epochs = [(1, 1)]
+    host.ring.next_seq = 12
+    if foreign:  # what this one has from 11 on never was the queue's
+        host.ring.fold(pack(("ENQ", 11, 2, "x", 0)))
+    buckets = ((0, 1),) if lives else ()
+    host.hear(SyncOffer(1, 3, 7, 13, 0, ((1, 1),), (), buckets))
+    host.group()
+    for want in [head for head in host.sent if isinstance(head, SyncWant)]:
+        message = ("ENQ", lives, 1, "y", 0)
+        host.hear(SyncBucket(1, 3, 7, want.bucket, ((lives, lives),), (), ()), message)
+    for _ in range(3):
+        host.group()
+    assert SyncDone(1, 3, 7) in host.sent
+    assert max(host.ring.reserved, *host.ring.live, 0) == 12
+    assert (host.ring.reserved == 12) is (lives != 12), "nobody was handed out what lives"
+
+
 def test_a_sync_that_ended_at_its_owner_leaves_the_turn_to_others() -> None:
     """Seed 6073 of the replication world: an owner had begun a copy anew, and offered it another large queue first; the
     copy waited for four buckets of the sync that was over, and asked for none of the other."""
@@ -203,6 +228,34 @@ def test_a_queue_that_the_map_has_ended_and_its_node_has_not_is_asked_for_by_nob
     assert not [head for head in host.sent if isinstance(head, SyncWant) and head.queue_id == 2]
 
 
+def test_what_is_dropped_before_it_is_durable_is_not_acknowledged() -> None:
+    """Seed 5000146 of the simulation: a slow disk, this node became the owner, what it had been given was dropped,
+    and the owner before heard that it was durable here. Another queue of the same group is."""
+    host = Host(electable=False)
+    host.hear(offer(()))
+    host.hear(SyncOffer(2, 3, 8, 1, 0, ((3, 1),), (), ()))
+    for _ in range(2):
+        host.group()
+    host.sent.clear()
+    records = ("ENQ", 1, 3, "p:1", 0)
+    size = len(pack(records))
+    host.hear(Append(1, ((1, 3, size), (2, 3, size))), records, records)
+    host.cut()
+    host.backup.stop(1)
+    host.group()
+    assert host.sent == [AppendAck(1, ((1, 3),))]
+
+
+def test_a_copy_that_is_dropped_before_it_is_durable_does_not_count() -> None:
+    host = Host(electable=False)
+    host.hear(SyncOffer(1, 3, 7, 1, 0, ((3, 1),), ((b"p", 1),), ()))
+    host.cut()
+    host.cut()
+    host.backup.stop(1)
+    host.group()
+    assert host.sent == []
+
+
 @pytest.mark.parametrize("electable", [False, True])
 def test_damage_behind_an_offer_is_refused_and_ends_the_sync(electable: bool) -> None:
     host = Host(electable)
@@ -235,7 +288,7 @@ class Owner:
     def __init__(self, host: Host, text: str = LONG, live: bool = True, group_ms: int = 1) -> None:
         self.host, self.live, self.group_ms = host, live, group_ms
         self.messages = backlog(text)
-        self.next_seq = BUCKETS * sync.BUCKET_SEQS
+        self.next_seq = (BUCKETS - 1) * sync.BUCKET_SEQS + 2  # the last one lives
         self.groups, self._heard = 0, len(host.sent)
         self.asked_ms: list[int] = []
         self.in_sync_ms: int | None = None

@@ -76,6 +76,21 @@ def test_a_rotating_owner_serves_its_own_node_and_hands_over() -> None:
     assert stage.transfers == ["c"]
 
 
+def test_a_node_that_waits_for_the_token_no_more_is_handed_what_is_ready() -> None:
+    """Seed 5000667 of the simulation: it drained, and what had come before that was handed to nobody until the next
+    message came."""
+    stage = Stage(ownership="rotating", ownership_hold_ms=500)
+    stage.attach("c", consumers=[head()])
+    stage.publish("c", 1, b"1", b"2")
+    stage.commit()
+    assert (stage.bodies_at("c"), set(stage.transfers)) == ([], {"c"}), "it cannot be handed over now"
+    stage.in_sync_names = ("a", "b")
+    stage.queue.ring.mark()
+    stage.turn()
+    stage.commit()
+    assert stage.bodies_at("c") == [b"1", b"2"]
+
+
 def test_a_shared_queue_moves_to_its_consumers() -> None:
     stage = Stage()
     stage.attach("b", consumers=[head()])
