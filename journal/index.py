@@ -5,6 +5,7 @@
     database "sums"     key  queue id u64                      what "queues" has of it, see sums.py
     database "journal"  key  "format"                          msgpack {"version": 3}
                         key  "ckpt"                            msgpack [segment, offset, lsn]
+                        key  "sum"                             of all sums, beside "ckpt": a lost page may hide them all
                         key  "stamp"                           see stamp.py
 
 Keys are big endian, so that a queue is one range that starts with its meta. Every value begins with the crc32c of
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import lmdb
 import msgspec
@@ -41,7 +42,7 @@ from journal.packed_run import pack_run, unpack_run
 from journal.record import checksum
 from journal.segments import Position
 from journal.stamp import Stamp, packed, unpacked
-from journal.sums import MASK, NONE, Sum, Sums
+from journal.sums import NONE, Sum, Sums
 from journal.sums import STORED_BYTES as SUM_BYTES
 from journal.sums import packed as packed_sum
 from journal.sums import unpacked as unpacked_sum
@@ -82,6 +83,7 @@ class Index:
         self._options: dict[str, Any] = {"map_size": map_bytes, "max_dbs": 8, "readonly": readonly, "lock": lock}
         self.walk: IndexWalk | None = None
         """The look at all of it that is under way."""
+        self._recount = False  # the sum of all sums is not believed any more
         self._changed: list[Change] = []  # by the transaction under way, for the walk
         self._open()
         self._check_format(readonly)
@@ -210,15 +212,19 @@ class Index:
         forgotten = tuple(forgotten)
         self._changed.clear()
         with self._written() as txn:
+            total = self._total(txn)
             for queue_id in forgotten:
-                self._forget(txn, queue_id)
+                total = total.plus(self._forget(txn, queue_id))
             for queue_id, first_seq, entries in runs:
                 self._change(txn, changes, RUN_KEY.pack(queue_id, first_seq), pack_run(entries) if entries else None)
             for queue_id, meta in metas:
                 self._change(txn, changes, META_KEY.pack(queue_id), msgspec.msgpack.encode(meta))
             if self.summed:
                 self._sum_up(txn, changes)
+                total = self._counted(txn) if self._recount else total.plus(changes.total)
+                self._put(txn, self._journal, b"sum", packed_sum(total))
             self._put(txn, self._journal, b"ckpt", msgspec.msgpack.encode(tuple(position)))
+        self._recount = False
         if self.walk is not None:
             self.walk.changed(forgotten, self._changed)
             self._changed.clear()
@@ -241,7 +247,7 @@ class Index:
             key = META_KEY.pack(queue_id)
             stored = txn.get(key, db=self._sums)
             before = NONE if stored is None else unpacked_sum(self.verified(key, stored))
-            after = Sum(before.values + change.values, (before.digest + change.digest) & MASK)
+            after = before.plus(change)
             if after == NONE:
                 txn.delete(key, db=self._sums)
             elif after.values <= 0:
@@ -251,22 +257,44 @@ class Index:
             else:
                 self._put(txn, self._sums, key, packed_sum(after))
 
+    def _total(self, txn: Any) -> Sum:
+        """The sum of all sums; an index of an earlier release has not noted it."""
+        noted = txn.get(b"sum", db=self._journal)
+        if noted is not None:
+            return unpacked_sum(self.verified(b"sum", noted))
+        return self._counted(txn) if self.summed else NONE
+
+    def _counted(self, txn: Any) -> Sum:
+        total = NONE
+        with txn.cursor(self._sums) as cursor:
+            for key, value in cursor:
+                total = total.plus(self._sum_of(key, value))
+        return total
+
     def keep_sums(self, sums: Sums) -> None:
         """Of an index that had none, all of which was just read; durable. Raises JournalFull, JournalFailed."""
         with self._written() as txn:
             txn.drop(self._sums, delete=False)
             for queue_id in sums.by_queue:
                 self._put(txn, self._sums, META_KEY.pack(queue_id), packed_sum(sums.of(queue_id)))
+            self._put(txn, self._journal, b"sum", packed_sum(sums.total))
             self._put_format(txn)
         self.summed = True
 
     def prove(self, sums: Sums, hurt: OnHurt = None) -> None:
-        """`sums` are those of all that was read. Raises DamagedJournal; with `hurt`, what is a queue's goes there."""
+        """`sums` are those of all that was read. Raises DamagedJournal; with `hurt`, what is a queue's goes there, but
+        not that sums are missing: whose they are is not known."""
         if not self.summed:
             return
-        told = self._raised if hurt is None else hurt
+
+        def told(damage: DamagedJournal) -> None:
+            if hurt is None:
+                raise damage
+            self._recount = True  # what is wrong with a queue goes with it, by a number that nobody knows
+            hurt(damage)
+
         assert self._sums is not None, "an index with sums has a place for them"
-        left = set(sums.by_queue)
+        left, total = set(sums.by_queue), NONE
         with self._read(self._sums) as txn, txn.cursor() as cursor:
             for key, value in cursor:
                 if len(key) != META_KEY.size:
@@ -278,10 +306,13 @@ class Index:
                 except DamagedJournal as damage:
                     told(damage)
                     continue
+                total = total.plus(stored)
                 if stored != found:
                     told(self.damaged(self._difference(stored, found), queue_id))
-        for queue_id in sorted(left):
-            told(self.damaged(self._difference(NONE, sums.of(queue_id)), queue_id))
+            for queue_id in sorted(left):
+                told(self.damaged(self._difference(NONE, sums.of(queue_id)), queue_id))
+            if not self._recount and total != (noted := self._total(txn)):
+                raise self.damaged(f"{total.values} values are summed up, {noted.values} were written: pages were lost")
 
     def prove_one(self, txn: Any, queue_id: int, sums: Sums) -> None:
         """`sums` has that of all values of the queue. Raises DamagedJournal."""
@@ -304,10 +335,6 @@ class Index:
             found = cursor.set_range(first) if first else cursor.first()
             return list(islice(cursor.iternext(values=False), count_max)) if found else []
 
-    @staticmethod
-    def _raised(damage: DamagedJournal) -> NoReturn:
-        raise damage
-
     def _sum_of(self, key: bytes, value: bytes) -> Sum:
         payload = self.verified(key, value)
         if len(payload) != SUM_BYTES:
@@ -320,14 +347,19 @@ class Index:
             return f"{found.values} values of the queue are there, {stored.values} were written: pages were lost"
         return f"of the {found.values} values of the queue some are not the last that were written: pages were lost"
 
-    def _forget(self, txn: Any, queue_id: int) -> None:
+    def _forget(self, txn: Any, queue_id: int) -> Sum:
+        """What the sum of all sums loses by it."""
         first = META_KEY.pack(queue_id)
         with txn.cursor(self._queues) as cursor:
             found = cursor.set_range(first)
             while found and cursor.key().startswith(first):
                 found = cursor.delete()
-        if self.summed:
-            txn.delete(first, db=self._sums)
+        before = txn.pop(first, db=self._sums) if self.summed else None
+        try:
+            return NONE if before is None else NONE.less(self._sum_of(first, before))
+        except DamagedJournal:
+            self._recount = True
+            return NONE
 
     def scan(
         self,

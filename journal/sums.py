@@ -25,6 +25,12 @@ class Sum(NamedTuple):
     digest: int
     """The sum of their checksums, which cover the keys, modulo 2**64."""
 
+    def plus(self, other: Sum) -> Sum:
+        return Sum(self.values + other.values, (self.digest + other.digest) & MASK)
+
+    def less(self, other: Sum) -> Sum:
+        return Sum(self.values - other.values, (self.digest - other.digest) & MASK)
+
 
 NONE: Final = Sum(0, 0)
 
@@ -36,6 +42,14 @@ class Sums:
 
     def __init__(self) -> None:
         self.by_queue: dict[int, Sum] = {}
+
+    @property
+    def total(self) -> Sum:
+        """Of all queues."""
+        total = NONE
+        for one in self.by_queue.values():
+            total = total.plus(one)
+        return total
 
     def add(self, key: bytes, value: bytes) -> None:
         """A value as it is stored, with its checksum in front."""

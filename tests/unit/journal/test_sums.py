@@ -121,6 +121,42 @@ def test_a_queue_that_is_gone_and_one_that_is_back(tmp_path: Path) -> None:
     assert damage.value.queue_id == 7
 
 
+@pytest.mark.parametrize("lost", [(8,), (7, 8)])
+def test_what_is_gone_with_its_sums_is_told_as_the_journals(tmp_path: Path, lost: tuple[int, ...]) -> None:
+    """Simulated seed 5001520: a lost page of the root hid both databases, and beside it stood the newest checkpoint."""
+    index = filled(tmp_path)
+    with index._env.begin(write=True) as txn:
+        for queue in lost:
+            txn.delete(META_KEY.pack(queue), db=index._sums)
+            for key in list(txn.cursor(index._queues).iternext(values=False)):
+                if key.startswith(META_KEY.pack(queue)):
+                    txn.delete(key, db=index._queues)
+    told: list[DamagedJournal] = []
+    with pytest.raises(DamagedJournal, match="values are summed up, 10 were written: pages were lost") as damage:
+        index.prove(read(index), told.append)
+    assert (damage.value.queue_id, told) == (None, [])
+
+
+@pytest.mark.parametrize("sum_is", ["gone", "wrong", "damaged"])
+def test_the_sum_of_all_sums_holds_again_when_a_queue_was_folded_anew(tmp_path: Path, sum_is: str) -> None:
+    index = filled(tmp_path)
+    key = META_KEY.pack(8)
+    with index._env.begin(write=True) as txn:
+        if sum_is == "gone":
+            txn.delete(key, db=index._sums)
+        elif sum_is == "wrong":
+            index._put(txn, index._sums, key, packed(Sum(5, 1)))
+        else:
+            txn.put(key, bytes(20), db=index._sums)
+    told: list[DamagedJournal] = []
+    index.prove(read(index), told.append)
+    assert [damage.queue_id for damage in told] == [8]
+    index.commit([], [(8, {"next_seq": 1025})], [8], Position(1, 0, 2))
+    index.close()
+    index = Index(tmp_path, map_bytes=1 << 28)
+    index.prove(read(index))
+
+
 def test_an_index_without_sums_gets_them(tmp_path: Path) -> None:
     index = filled(tmp_path)
     with index._env.begin(write=True) as txn:
