@@ -4,8 +4,8 @@
                         key  queue id u64 | first seq u64      run of layout.RUN_ENTRY entries, see packed_run.py
     database "sums"     key  queue id u64                      what "queues" has of it, see sums.py
     database "journal"  key  "format"                          msgpack {"version": 3}
-                        key  "ckpt"                            msgpack [segment, offset, lsn]
-                        key  "sum"                             of all sums, beside "ckpt": a lost page may hide them all
+                        key  "ckpt"                            msgpack [segment, offset, lsn], and the sum of all sums
+                                                               (a lost page may hide them all) if it is known
                         key  "stamp"                           see stamp.py
 
 Keys are big endian, so that a queue is one range that starts with its meta. Every value begins with the crc32c of
@@ -163,7 +163,7 @@ class Index:
     def checkpoint(self) -> Position | None:
         """Where the log goes on from what the index knows; None before the first checkpoint."""
         found = self._get_journal(b"ckpt")
-        return None if found is None else Position(*found)
+        return None if found is None else Position(*found[: len(Position._fields)])
 
     @property
     def stamp(self) -> Stamp | None:
@@ -212,18 +212,19 @@ class Index:
         forgotten = tuple(forgotten)
         self._changed.clear()
         with self._written() as txn:
-            total = self._total(txn)
+            total = self._noted(txn) if self.summed and not self._recount else None
             for queue_id in forgotten:
-                total = total.plus(self._forget(txn, queue_id))
+                lost = self._forget(txn, queue_id)
+                total = None if total is None or lost is None else total.less(lost)
             for queue_id, first_seq, entries in runs:
                 self._change(txn, changes, RUN_KEY.pack(queue_id, first_seq), pack_run(entries) if entries else None)
             for queue_id, meta in metas:
                 self._change(txn, changes, META_KEY.pack(queue_id), msgspec.msgpack.encode(meta))
             if self.summed:
                 self._sum_up(txn, changes)
-                total = self._counted(txn) if self._recount else total.plus(changes.total)
-                self._put(txn, self._journal, b"sum", packed_sum(total))
-            self._put(txn, self._journal, b"ckpt", msgspec.msgpack.encode(tuple(position)))
+                total = self._counted(txn) if total is None else total.plus(changes.total)
+            noted = () if total is None else total
+            self._put(txn, self._journal, b"ckpt", msgspec.msgpack.encode((*position, *noted)))
         self._recount = False
         if self.walk is not None:
             self.walk.changed(forgotten, self._changed)
@@ -257,18 +258,21 @@ class Index:
             else:
                 self._put(txn, self._sums, key, packed_sum(after))
 
-    def _total(self, txn: Any) -> Sum:
-        """The sum of all sums; an index of an earlier release has not noted it."""
-        noted = txn.get(b"sum", db=self._journal)
-        if noted is not None:
-            return unpacked_sum(self.verified(b"sum", noted))
-        return self._counted(txn) if self.summed else NONE
+    def _noted(self, txn: Any) -> Sum | None:
+        """The sum of all sums, as the checkpoint has it; None: it was not known, or an earlier release wrote that."""
+        value = txn.get(b"ckpt", db=self._journal)
+        noted = () if value is None else msgspec.msgpack.decode(self.verified(b"ckpt", value))[len(Position._fields) :]
+        return Sum(*noted) if noted else None
 
-    def _counted(self, txn: Any) -> Sum:
+    def _counted(self, txn: Any) -> Sum | None:
+        """The same, added up; None: one of them is damaged, whose queue will be forgotten some day."""
         total = NONE
-        with txn.cursor(self._sums) as cursor:
-            for key, value in cursor:
-                total = total.plus(self._sum_of(key, value))
+        try:
+            with txn.cursor(self._sums) as cursor:
+                for key, value in cursor:
+                    total = total.plus(self._sum_of(key, value))
+        except DamagedJournal:
+            return None
         return total
 
     def keep_sums(self, sums: Sums) -> None:
@@ -277,7 +281,6 @@ class Index:
             txn.drop(self._sums, delete=False)
             for queue_id in sums.by_queue:
                 self._put(txn, self._sums, META_KEY.pack(queue_id), packed_sum(sums.of(queue_id)))
-            self._put(txn, self._journal, b"sum", packed_sum(sums.total))
             self._put_format(txn)
         self.summed = True
 
@@ -311,7 +314,8 @@ class Index:
                     told(self.damaged(self._difference(stored, found), queue_id))
             for queue_id in sorted(left):
                 told(self.damaged(self._difference(NONE, sums.of(queue_id)), queue_id))
-            if not self._recount and total != (noted := self._total(txn)):
+            noted = self._noted(txn)
+            if not self._recount and noted is not None and total != noted:
                 raise self.damaged(f"{total.values} values are summed up, {noted.values} were written: pages were lost")
 
     def prove_one(self, txn: Any, queue_id: int, sums: Sums) -> None:
@@ -347,8 +351,8 @@ class Index:
             return f"{found.values} values of the queue are there, {stored.values} were written: pages were lost"
         return f"of the {found.values} values of the queue some are not the last that were written: pages were lost"
 
-    def _forget(self, txn: Any, queue_id: int) -> Sum:
-        """What the sum of all sums loses by it."""
+    def _forget(self, txn: Any, queue_id: int) -> Sum | None:
+        """What the sum of all sums loses by it; None: that cannot be read."""
         first = META_KEY.pack(queue_id)
         with txn.cursor(self._queues) as cursor:
             found = cursor.set_range(first)
@@ -356,10 +360,9 @@ class Index:
                 found = cursor.delete()
         before = txn.pop(first, db=self._sums) if self.summed else None
         try:
-            return NONE if before is None else NONE.less(self._sum_of(first, before))
+            return NONE if before is None else self._sum_of(first, before)
         except DamagedJournal:
-            self._recount = True
-            return NONE
+            return None
 
     def scan(
         self,

@@ -244,7 +244,9 @@ class Faults:
             )
             if queue.transient or not counts:
                 continue
-            if alone or not {*queue.in_sync, *queue.eligible} - {site.name}:
+            others = {*queue.in_sync, *queue.eligible} - {site.name}
+            # who is away may leave the set before it is known here that this disk is gone (seed 6001238)
+            if alone or not others or not all(self.world.sites[name].up for name in others):
                 return False
         return True
 

@@ -128,7 +128,7 @@ def repair(world: World) -> None:
     """A message that cannot be read at the one node that has it is held back, and said to be: its disk is mended. (The
     last owner had written that it left, and that was never committed.)"""
     for site in tuple(world.sites.values()):
-        lone = [one for one in site.journal.rotten.values() if _lives_at(world, *one) == [site.name]]
+        lone = [one for one in site.journal.rotten.values() if _counts_at(world, *one) == [site.name]]
         if lone and site.node is not None:
             for queue_id, seq in lone:
                 if seq not in site.node.damages.held_back(queue_id):
@@ -154,8 +154,12 @@ def _mend(site: Site) -> None:
     site.start()
 
 
-def _lives_at(world: World, queue_id: int, seq: int) -> list[str]:
-    return [site.name for site in world.sites.values() if seq in site.journal.live.get(queue_id, ())]
+def _counts_at(world: World, queue_id: int, seq: int) -> list[str]:
+    """Who has the message. A copy that is not in sync, and has it still, mends nobody's."""
+    queue = world.newest_map.queue_by_id(QueueId(queue_id))
+    counted = {*queue.in_sync, *queue.eligible} if queue is not None else set()
+    names = [site.name for site in world.sites.values() if seq in site.journal.live.get(queue_id, ())]
+    return [name for name in names if name in counted] or names
 
 
 def heal(world: World) -> None:

@@ -24,7 +24,7 @@ from cluster import commands as c
 from cluster.errors import Unavailable
 from cluster.ids import Incarnation, NodeId
 from cluster.link.frames import FrameReader
-from cluster.liveness.lease import LeaseKeeper, LeaseState
+from cluster.liveness.lease import LeaseKeeper, LeaseOptions, LeaseState
 from cluster.state import Applied
 from journal.errors import DamagedJournal
 from journal.record import DamagedRecord
@@ -196,9 +196,14 @@ class Site:
 
     def owes(self) -> bool:
         """It may speak, and its word is checked: not while its machine is paused, nor as long after that as a member
-        relies on the last word of others, for no clock has shown how old that is (decision 023)."""
-        doubtful = self._paused_s is not None or self.boot_s() < self.woke_s + self.pulse.contact.rely_s
-        return self.may_speak() and not doubtful
+        relies on the last word of others, for no clock has shown how old that is (decision 023); and its lease is over
+        before it believes so: once it is failed, only the last words of others end what it says (seed 6000845)."""
+        member = self.world.newest_map.member(NodeId(self.name))
+        failed = member is None or not member.alive or member.incarnation != self.incarnation
+        awake_s = self.boot_s() - self.woke_s
+        doubtful = self._paused_s is not None or awake_s < self.pulse.contact.rely_s
+        relies = failed and awake_s < LeaseOptions().lease_s and self.boot_s() < self.pulse.contact.until
+        return self.may_speak() and not doubtful and not relies
 
     def knows(self, queue: str) -> bool:
         """Whether its wiring has a queue of this name."""

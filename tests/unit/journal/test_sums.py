@@ -157,6 +157,42 @@ def test_the_sum_of_all_sums_holds_again_when_a_queue_was_folded_anew(tmp_path: 
     index.prove(read(index))
 
 
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_damaged_sum_stops_no_checkpoint(tmp_path: Path, noted: bool) -> None:
+    """Its queue is forgotten some checkpoints later, or at the first one of this release."""
+    index = filled(tmp_path)
+    with index._env.begin(write=True) as txn:
+        txn.put(META_KEY.pack(8), bytes(20), db=index._sums)
+        if not noted:
+            index._put(txn, index._journal, b"ckpt", msgspec.msgpack.encode((1, 0, 1)))
+    told: list[DamagedJournal] = []
+    for start in (1, 2):
+        index.prove(read(index), told.append)
+        assert [damage.queue_id for damage in told] == [8] * start
+        index.commit([], [(7, {"next_seq": start})], [], Position(1, 0, start + 1))
+        index.close()
+        index = Index(tmp_path, map_bytes=1 << 28)
+    index.prove(read(index), told.append)
+    index.commit([], [], [8], Position(1, 0, 4))
+    index.prove(read(index))
+    with index._env.begin(write=True) as txn:
+        assert index._noted(txn) == index._counted(txn) == read(index).of(7)
+
+
+def test_what_a_release_wrote_that_knows_no_sum_of_all_is_believed(tmp_path: Path) -> None:
+    index = filled(tmp_path)
+    with index._env.begin(write=True) as txn:
+        index._put(txn, index._journal, b"ckpt", msgspec.msgpack.encode((1, 0, 2)))
+        txn.delete(META_KEY.pack(8), db=index._sums)
+        for key in list(txn.cursor(index._queues).iternext(values=False)):
+            if key.startswith(META_KEY.pack(8)):
+                txn.delete(key, db=index._queues)
+    index.prove(read(index))
+    assert index.checkpoint == Position(1, 0, 2)
+    index.commit([], [(7, {"next_seq": 3})], [], Position(1, 0, 3))
+    index.prove(read(index))
+
+
 def test_an_index_without_sums_gets_them(tmp_path: Path) -> None:
     index = filled(tmp_path)
     with index._env.begin(write=True) as txn:
