@@ -151,7 +151,11 @@ def leaves_early() -> None:
 # -- clocks
 
 
-@mutation("the log's age is a wall clock's", pipeline=BATCHES + CLOCKS)
+@mutation(
+    "the log's age is a wall clock's",
+    only=("clock_at_start", "kill_all", "kill", "clock", "heal"),
+    pipeline=BATCHES + CLOCKS,
+)
 def wall_clock_age() -> None:
     from cluster.passing import Passing
 
