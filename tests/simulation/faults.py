@@ -216,7 +216,7 @@ class Faults:
 
     def lose_disk(self) -> bool:
         site = self._one()
-        if site is None or not self.may_lose(site):
+        if site is None or not self.may_lose(site) or not self._others_are_there(site):
             return False
         site.kill()
         site.lose_disk()
@@ -244,9 +244,15 @@ class Faults:
             )
             if queue.transient or not counts:
                 continue
-            others = {*queue.in_sync, *queue.eligible} - {site.name}
-            # who is away may leave the set before it is known here that this disk is gone (seed 6001238)
-            if alone or not others or not all(self.world.sites[name].up for name in others):
+            if alone or not {*queue.in_sync, *queue.eligible} - {site.name}:
+                return False
+        return True
+
+    def _others_are_there(self, site: Site) -> bool:
+        """Who is away may leave the set before it is known there that this disk is gone (seed 6001238)."""
+        for queue in self.world.queues:
+            counted = {*queue.in_sync, *queue.eligible}
+            if site.name in counted and not all(self.world.sites[name].up for name in counted - {site.name}):
                 return False
         return True
 
