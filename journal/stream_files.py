@@ -17,11 +17,12 @@ import os
 import shutil
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from journal.errors import DamagedJournal, JournalFull
+from journal.layout import ENQ, ENQ_OVERHEAD_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
 from journal.record import DamagedRecord
 from journal.segments import Segments, sync_directory
 from journal.stream_catalogue import (
@@ -43,7 +44,7 @@ MARK_BYTES: Final = 256 << 10
 MARKED_FILES_MAX: Final = 4096
 OPEN_FILES_MAX: Final = 64
 _QUEUE_ID_AT: Final = 16
-"""In a record's head; the seq follows it."""
+"""In a record's head (journal/layout.py)."""
 NO_SPACE: Final = frozenset((28, 122))  # ENOSPC, EDQUOT
 
 
@@ -184,8 +185,8 @@ class StreamFiles:
                 try:
                     taken, after = _take(source.fileno(), offset, part.size, queue_id, _all(seq, part.end))
                 except DamagedRecord:
-                    data = os.pread(source.fileno(), part.size - offset, offset)
-                    return part._replace(size=offset + end_beside(data, queue_id, part.end))
+                    size = end_beside(source.fileno(), offset, part.size, queue_id, part.end)
+                    return part._replace(size=size)
                 if not taken.records:
                     break
                 seq, offset = taken.next_seq, after
@@ -359,27 +360,49 @@ def _take(fd: int, offset: int, stop: int, queue_id: int, wish: Wish) -> tuple[T
     return NOTHING, offset
 
 
-def end_beside(data: bytes, queue_id: int, end: int) -> int:
-    """How many bytes of a run with damaged records stand before message `end`: up to the first sound record of it or a
-    later one, or right behind the message before it; where nothing sound follows, behind the last sound one. Damage of
-    which nobody can say on which side it stands is kept: who reads it is told, and skips nothing without a word."""
-    known, at = (0, 0), 0
-    head = queue_id.to_bytes(8, "little")
-    while (found := data.find(head, at + _QUEUE_ID_AT)) >= 0:
-        at = found - _QUEUE_ID_AT
-        seq = int.from_bytes(data[found + 8 : found + 16], "little")
-        after = at + (int.from_bytes(data[at : at + 4], "little") + 7 & ~7)
+def end_beside(fd: int, offset: int, stop: int, queue_id: int, end: int) -> int:
+    """Where what stands before message `end` ends, in a run with damaged records from `offset` to `stop`: at the first
+    sound record of it or a later one, or right behind the message before it; where nothing sound follows, behind the
+    last sound one. Damage of which nobody can say on which side it stands is kept: who reads it is told, and skips
+    nothing without a word.
+
+    What a client wrote may look like heads of records. So none is proved any more once as many bytes were summed in
+    vain as the run has, and as stand before it: at most three times the run is summed. If such a one was passed over
+    that may be of the end, nothing counts behind the last sound one before it: nothing that was cut off counts."""
+    last, known, vain, passed_over = 0, offset, 0, False
+    for at, after, seq in _heads(fd, offset, stop, queue_id):
+        if at < known:
+            continue
+        if after - at > (stop - offset) + (at - offset) - vain:
+            passed_over = passed_over or seq >= end
+            continue
         try:
-            sound = at % 8 == 0 and at < after <= len(data) and prove_run(data[at:after], queue_id, seq)
+            prove_run(os.pread(fd, after - at, at), queue_id, seq)
         except DamagedRecord:
-            sound = False
-        if sound:
-            if seq >= end:
-                return known[0] if known[1] == end - 1 else at
-            known, at = (after, seq), after
-        else:
-            at += 1
-    return known[0]
+            vain += after - at
+            continue
+        if seq >= end:
+            return known if last == end - 1 or passed_over else at
+        last, known, passed_over = seq, after, False
+    return known
+
+
+def _heads(fd: int, offset: int, stop: int, queue_id: int) -> Iterator[tuple[int, int, int]]:
+    """(offset, end, seq) of all between two bytes of a file that a message of the queue might begin with, ascending."""
+    wanted = queue_id.to_bytes(8, "little")
+    more = True
+    while more:
+        piece = os.pread(fd, min(PIECE_BYTES, stop - offset), offset)
+        place = piece.find(wanted, _QUEUE_ID_AT)
+        while 0 <= place <= len(piece) - (RECORD_HEADER_BYTES - _QUEUE_ID_AT):
+            at = place - _QUEUE_ID_AT
+            length, _, kind, _, _, _, _, _, seq = RECORD_HEADER.unpack_from(piece, at)
+            after = offset + at + (length + 7 & ~7)
+            if at % 8 == 0 and kind == ENQ and length >= ENQ_OVERHEAD_BYTES and after <= stop:
+                yield offset + at, after, seq
+            place = piece.find(wanted, place + 1)
+        more = len(piece) == PIECE_BYTES
+        offset += len(piece) - (RECORD_HEADER_BYTES - 8)  # one that is cut off here is whole there
 
 
 def _mark(marks: list[tuple[int, int]], seq: int, offset: int) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_bench import Node
+from journal_bench import Node, message_of
 
+from journal import stream_files
 from journal.compact import compact, disk_bytes
 from journal.inspect import JournalView
-from journal.record import read_records
+from journal.layout import ENQ, GROUP_HEADER_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
+from journal.record import GroupWriter, read_records, seal
 from journal.stream_catalogue import Filing, Moved, StreamFile
 
 QUEUE = 1
@@ -99,6 +102,74 @@ def test_a_file_of_which_something_is_damaged_is_cut_all_the_same(tmp_path: Path
     for seq in range(1, 11):
         counts = b"old %d " % seq * seq in data
         assert counts is (seq < 6 and seq not in damaged), "nothing sound is lost, and nothing that was cut off counts"
+
+
+class Run:
+    """Messages 1, 2 ... of the stream in a file of nothing else; and all that is read and summed of it, counted."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, *bodies: bytes) -> None:
+        writer = GroupWriter(1, 0)
+        self.places: list[int] = []
+        for seq, body in enumerate(bodies, 1):
+            self.places.append(writer.enqueue(QUEUE, 1, seq, message_of(body), 0) - GROUP_HEADER_BYTES)
+        group = writer.finish(1, 1)
+        seal(group)
+        self.data = bytearray(group)[GROUP_HEADER_BYTES:]
+        self.path = path
+        self.reads: list[int] = []
+        self.summed = 0
+        pread, prove = os.pread, stream_files.prove_run
+
+        def counted_read(fd: int, size: int, offset: int) -> bytes:
+            self.reads.append(size)
+            return pread(fd, size, offset)
+
+        def counted_sum(data: bytes, queue_id: int, first: int) -> tuple[int, int, int]:
+            self.summed += len(data)
+            return prove(data, queue_id, first)
+
+        monkeypatch.setattr(os, "pread", counted_read)
+        monkeypatch.setattr(stream_files, "prove_run", counted_sum)
+
+    def end_beside(self, end: int) -> int:
+        self.path.write_bytes(self.data)
+        with open(self.path, "rb") as source:
+            return stream_files.end_beside(source.fileno(), 0, len(self.data), QUEUE, end)
+
+
+@pytest.mark.parametrize("part", [1, 2, 20, 100, 500])
+def test_heads_that_a_client_wrote_beside_damage_are_proved_within_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    """Each of them was summed to where it says that it ends: 5.6 GB of a file of 0.7 MB."""
+    count, after = 10_000, 400_000
+    heads = bytearray()
+    for number in range(count):
+        left = (count - number) * RECORD_HEADER_BYTES + after
+        heads += RECORD_HEADER.pack(left // part, 0, ENQ, 0, 0, 0, 1, QUEUE, 3)
+    run = Run(tmp_path / "run", monkeypatch, b"first", heads, *[b"x" * 1000] * (after // 1000), b"last")
+    run.data[run.places[1]] ^= 0x40  # its length
+    last = len(run.places)
+    assert run.data.find(heads) % 8 == 0, "a head begins where a record might"
+    for end, wanted in ((last, run.places[last - 1 :]), (3, run.places[1:3])):
+        run.reads.clear()
+        run.summed = 0
+        assert run.end_beside(end) in wanted, "nothing that was cut off counts"
+        assert run.summed <= 3 * len(run.data)
+        assert sum(run.reads) <= 5 * len(run.data)
+
+
+def test_a_long_file_beside_damage_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path / "run", monkeypatch, *[b"body %d" % number * (number * 7 % 40) for number in range(1, 60)])
+    run.data[run.places[4] + 50] ^= 1
+    run.data[run.places[40] + 50] ^= 1
+    wanted = [run.end_beside(end) for end in range(1, 62)]
+    assert wanted[:4] + wanted[5:40] + wanted[41:59] == run.places[:4] + run.places[5:40] + run.places[41:]
+    for piece in (RECORD_HEADER_BYTES, 40, 256, 4096):
+        monkeypatch.setattr(stream_files, "PIECE_BYTES", piece)
+        run.reads.clear()
+        assert [run.end_beside(end) for end in range(1, 62)] == wanted
+        assert max(run.reads) <= max(piece, 400), "a piece, or one record"
 
 
 def test_a_copy_that_begins_anew_leaves_the_files_of_the_one_before_alone_until_it_counts(tmp_path: Path) -> None:
