@@ -181,14 +181,14 @@ class StreamFiles:
         """A file whose end was cut off: how many of its bytes count. Damage before that is told by who reads it."""
         offset, seq = HEADER_BYTES, 0
         with open(self.path(queue_id, part.name), "rb") as source:
+            fd = source.fileno()
             while seq < part.end:
                 try:
-                    taken, after = _take(source.fileno(), offset, part.size, queue_id, _all(seq, part.end))
+                    taken, after = _take(fd, offset, part.size, queue_id, _all(seq, part.end))
                 except DamagedRecord:
-                    size = end_beside(source.fileno(), offset, part.size, queue_id, part.end)
-                    return part._replace(size=size)
-                if not taken.records:
-                    break
+                    taken = NOTHING
+                if not taken.records:  # or a head that is damaged says that it is of the end, or longer than the file
+                    return part._replace(size=end_beside(fd, offset, part.size, queue_id, part.end))
                 seq, offset = taken.next_seq, after
         return part._replace(size=offset)
 

@@ -12,11 +12,13 @@ from journal_bench import Node, message_of
 from journal import stream_files
 from journal.compact import compact, disk_bytes
 from journal.inspect import JournalView
-from journal.layout import ENQ, GROUP_HEADER_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
+from journal.layout import ENQ, ENQ_OVERHEAD_BYTES, GROUP_HEADER_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
 from journal.record import GroupWriter, read_records, seal
 from journal.stream_catalogue import Filing, Moved, StreamFile
 
 QUEUE = 1
+HEAD_BYTES = ENQ_OVERHEAD_BYTES + len(b"\x00\x03key") + len(b"\x10\x00\x02")
+"""Of a record, before the body."""
 
 
 def filing(node: Node, files: tuple[StreamFile, ...] = (), **more: Any) -> Filing:
@@ -76,10 +78,14 @@ def test_what_was_cut_off_and_what_retention_took_is_not_read_again(tmp_path: Pa
     assert told(tmp_path)[-5:] == left
 
 
+@pytest.mark.parametrize("too", [None, 3, 30], ids=["body", "length", "seq"])
 @pytest.mark.parametrize("damaged", [(1,), (3,), (1, 2, 3), (4, 5), (5,), (6,), (5, 6), (5, 6, 7), (2, 6, 7, 8, 9, 10)])
-def test_a_file_of_which_something_is_damaged_is_cut_all_the_same(tmp_path: Path, damaged: tuple[int, ...]) -> None:
+def test_a_file_of_which_something_is_damaged_is_cut_all_the_same(
+    tmp_path: Path, damaged: tuple[int, ...], too: int | None
+) -> None:
     """Seed 4000625 of the simulation: the checkpoint that cut it failed, and with it the node, at each start. What
-    comes in the place of what was cut off stands behind it in the same file."""
+    comes in the place of what was cut off stands behind it in the same file. A head that says a higher seq, or is
+    longer than the file, was taken for the end: sound messages behind it were gone."""
     node = Node(tmp_path)
     node.write(*[b"old %d " % number * number for number in range(1, 11)])
     first = filing(node)
@@ -89,6 +95,8 @@ def test_a_file_of_which_something_is_damaged_is_cut_all_the_same(tmp_path: Path
     places = [data.index(b"old %d " % seq * seq) for seq in range(1, 11)]
     for seq in damaged:
         data[places[seq - 1]] ^= 4
+        if too is not None:
+            data[places[seq - 1] - HEAD_BYTES + too] ^= 0x3F
     path.write_bytes(data)
     (part,) = [StreamFile.of_entry(entry) for entry in first.meta["files"]]
     cut(node, 6)
