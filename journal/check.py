@@ -44,8 +44,6 @@ class Costs(enum.StrEnum):
     """The message is held back, or comes from another copy."""
     QUEUE = "queue"
     """What can be read of the queue is served, or comes from another copy."""
-    STREAM = "stream"
-    """Nothing can be told of the stream: it comes from another copy, else the start ends."""
     JOURNAL = "journal"
     """The start ends, or all copies come from others."""
 
@@ -278,12 +276,7 @@ class _Check:
                     self._hurt(broken) if broken.offset is not None else self.report.broken.append(broken)
         if not self.report.running:  # a checkpoint came between, perhaps
             self.index.prove(sums, told)
-        files = StreamFiles(self.report.directory, self.segments)
-        streams = {*files.queues(), *(queue_id for queue_id, meta in self.metas.items() if meta.get("files"))}
-        files.close()
-        self.report.broken += [
-            _broken(damage, Costs.STREAM if damage.queue_id in streams else Costs.QUEUE) for damage in lost.values()
-        ]
+        self.report.broken += [_broken(damage, Costs.QUEUE) for damage in lost.values()]
 
     def _streams(self) -> None:
         """Every record that a stream's catalogue counts."""

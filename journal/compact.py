@@ -20,10 +20,9 @@ from journal.fold import Fold
 from journal.index import Index
 from journal.inspect import JournalView
 from journal.journal import Journal, lock_directory
-from journal.layout import ENQ, ENQ_OVERHEAD_BYTES, RUN_ENTRY
+from journal.layout import ENQ, RUN_ENTRY
 from journal.options import JournalOptions
 from journal.record import DamagedRecord, GroupWriter, Record
-from journal.salvage import meta_of
 from journal.segments import Segments, sync_directory
 from journal.stream_catalogue import Filing, StreamFile
 from journal.survivors import Hurt, Survivor
@@ -63,37 +62,6 @@ def forget(directory: Path | str, queue_id: int, options: JournalOptions | None 
         count = view.count(queue_id)
     _Compaction(directory, replace(options or JournalOptions(), reserve_bytes=0)).drop(queue_id)
     return count
-
-
-def give_up_stream(directory: Path | str, queue_id: int) -> Path | None:
-    """Lets a stream of which the index is wrong begin anew, empty, with seqs that it never had; where its files are
-    now. They are moved first: what a crash in between leaves is the same damage. Raises LockedJournal, DamagedJournal,
-    JournalFull, JournalFailed, OSError."""
-    directory = Path(directory)
-    lock = lock_directory(directory)
-    try:
-        index, segments = Index(directory), Segments(directory)
-        try:
-            position, meta = index.checkpoint, meta_of(index, queue_id)
-            if position is None:
-                raise index.damaged("it has no checkpoint", queue_id)
-            files = sorted(directory.glob(f"streams*/{queue_id}*/*.seg"))
-            log_bytes = sum(segments.path(number).stat().st_size for number in segments.numbers())
-            # who is behind the last file is in the log, and takes its place there
-            behind = [int(file.stem) + (file.stat().st_size + log_bytes) // ENQ_OVERHEAD_BYTES for file in files]
-            next_seq = max([0, meta.get("next_seq", 1) - 1, *behind]) + 1
-            folder, aside = directory / "streams" / str(queue_id), None
-            if folder.exists():
-                aside = directory / "streams" / f"{queue_id}.given-up-{next_seq}"
-                folder.rename(aside)
-                sync_directory(folder.parent)
-            fresh = {"next_seq": next_seq, "reserved": next_seq - 1, "epoch": meta.get("epoch", 1)}
-            index.commit((), [(queue_id, {**fresh, "first": next_seq, "files": []})], (queue_id,), position)
-            return aside
-        finally:
-            index.close()
-    finally:
-        os.close(lock)
 
 
 class _Compaction:

@@ -68,7 +68,7 @@ def load_index(
 ) -> Sums:
     """The sums of what was read. Raises DamagedJournal also for values that are missing or not the last, for a run that
     points into a segment that is not there, and for a stream's file; with `care`, only for what is no queue's. Then
-    queues of which the index is wrong are folded anew from the log up to `start`."""
+    queues of which the index is wrong are folded anew from the log up to `start`, and from the files of streams."""
     sums = Sums()
     catalogues: dict[int, list[StreamFile]] = {}
     missing = _Missing(segments)
@@ -97,18 +97,13 @@ def load_index(
             sink.meta(queue_id, meta)
     index.prove(sums, hurt)
     index.reopen()
-    unreadable: set[int] = set()
     if care is not None:
         missing.told(care)
-        unreadable = lost.keys() & {*catalogues, *(() if streams is None else streams.queues())}
-        for queue_id in sorted(unreadable):
-            care.unreadable(lost.pop(queue_id))
-            catalogues.pop(queue_id, None)
         if lost:
             whats = {queue_id: f"{damage.file}: {damage.what}" for queue_id, damage in lost.items()}
-            fold_again(whats, index, segments, start, sink, care)
+            catalogues |= fold_again(whats, index, segments, start, sink, care, streams)
     if streams is not None:
-        streams.sweep(catalogues, None if care is None else care.hurt, unreadable)
+        streams.sweep(catalogues, None if care is None else care.hurt)
     return sums
 
 

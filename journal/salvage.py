@@ -3,7 +3,8 @@
     in the index       a value with a wrong checksum, or values that are missing or not the last: nothing that the index
                        says of the queue is believed. The log has every message that lives, for a segment goes only
                        when a durable checkpoint needs nothing of it; so the queue is folded once more from all segments
-                       there are. What was acknowledged in a segment that went since comes back: marked as redelivered
+                       there are. What was acknowledged in a segment that went since comes back: marked as redelivered.
+                       A stream's messages stand in its files, up to the last checkpoint (stream_salvage.py)
     a segment is gone  the messages in it cannot be read, and nothing else is wrong with their queues
     a record of the    its head says whose it was. A message keeps its place, and cannot be read; of any other record
     tail               no more is known than that it was there
@@ -12,7 +13,7 @@ A head that has one or two wrong bits is proved by its record's checksum, which 
 whose the record was, and not what stands there (`_head_meant`). Any other head is believed when the queue is known.
 
 A value that says of no queue, a log that cannot be walked, a group whose records do not fill it, or all segments gone
-are damage of the whole journal, and so is a stream's value: of what stands in its files the log knows nothing.
+are damage of the whole journal.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from journal.errors import DamagedJournal
 from journal.index import META_KEY, Index
 from journal.layout import (
     CUT,
@@ -47,6 +47,9 @@ from journal.queue_state import QueueState
 from journal.record import DamagedRecord, Record, checksum, scan_group
 from journal.replay import GroupHead, group_at, group_head, later_heads
 from journal.segments import Position, SegmentFile, Segments
+from journal.stream_catalogue import StreamFile
+from journal.stream_files import StreamFiles
+from journal.stream_salvage import NOTHING_FILED, Told, files_anew
 
 SET_RANGE_MAX: Final = 1 << 20
 """A longer range is looked up by what lives, not number by number."""
@@ -68,9 +71,6 @@ class Care(Protocol):
 
     def hurt(self, queue_id: int, what: str, seqs: Sequence[int] = ()) -> object:
         """Of this queue something is lost: the messages `seqs` where that is known."""
-
-    def unreadable(self, damage: DamagedJournal) -> object:
-        """Of this queue nothing can be told: it is a stream of which the index is wrong."""
 
     def begins_again(self, queue_id: int, what: str) -> object:
         """Nothing that was told of the queue counts. What the log has of it follows; the index shall forget it."""
@@ -227,12 +227,16 @@ class _Queue:
             self.messages.pop(seq, None)
             self.counts.pop(seq, None)
 
-    def meta(self, known: dict[str, Any]) -> dict[str, Any]:
-        """`known`: what the index says of the queue, as far as it can be read."""
+    def meta(self, known: dict[str, Any], filed: Told) -> dict[str, Any]:
+        """`known`: what the index says of the queue, as far as it can be read; `filed`: what its files say."""
         state = QueueState.of_meta(known) if known else self.state
         state.dead = {seq: mark for seq, mark in {**self.state.dead, **state.dead}.items() if seq in self.messages}
-        newest = max(self.newest, known.get("next_seq", 1) - 1)
+        newest = max(self.newest, known.get("next_seq", 1) - 1, filed.next_seq - 1)
         meta = {**known, "next_seq": newest + 1, "reserved": newest, "epoch": known.get("epoch", self.epoch)}
+        meta.pop("first", None)
+        meta.pop("files", None)
+        if filed.files:
+            meta.update(first=filed.files[0].first, files=[part.entry() for part in filed.files])
         state.into(meta)
         return meta
 
@@ -247,8 +251,18 @@ class Teller(Protocol):
     def counted(self, queue_id: int, seq: int, delivery_count: int) -> object: ...
 
 
-def fold_again(lost: dict[int, str], index: Index, segments: Segments, end: Position, sink: Teller, care: Care) -> None:
-    """Tells of these queues what all segments up to `end` have of them, in the order of their seqs."""
+def fold_again(
+    lost: dict[int, str],
+    index: Index,
+    segments: Segments,
+    end: Position,
+    sink: Teller,
+    care: Care,
+    streams: StreamFiles | None = None,
+) -> dict[int, list[StreamFile]]:
+    """Tells of these queues what all segments up to `end` have of them, in the order of their seqs, and of streams
+    what is in their files; these files."""
+    catalogues: dict[int, list[StreamFile]] = {}
     for queue_id, what in lost.items():
         care.begins_again(queue_id, what)
     queues = {queue_id: _Queue() for queue_id in lost}
@@ -258,18 +272,26 @@ def fold_again(lost: dict[int, str], index: Index, segments: Segments, end: Posi
                 if record.queue_id in queues:
                     queues[record.queue_id].tell(segment, record)
     for queue_id, queue in queues.items():
-        if not queue.messages and not queue.newest and not care.knows(queue_id):
+        known = meta_of(index, queue_id)
+        names = [StreamFile.of_entry(entry).name for entry in known.get("files", ())]
+        filed = NOTHING_FILED if streams is None else files_anew(streams, queue_id, names)
+        if not queue.messages and not queue.newest and not filed.files and not care.knows(queue_id):
             continue  # a damaged key: nobody has such an id
-        sink.meta(queue_id, queue.meta(meta_of(index, queue_id)))
-        for seq in sorted(queue.messages):
+        catalogues[queue_id] = filed.files
+        sink.meta(queue_id, queue.meta(known, filed))
+        behind = filed.files[-1].end if filed.files else 0
+        in_log = dict.fromkeys(seq for seq in sorted(queue.messages) if seq >= behind)
+        for seq in in_log:
             sink.enqueued(queue_id, *queue.messages[seq])
             if seq in queue.counts:
                 sink.counted(queue_id, seq, queue.counts[seq])
-        if queue.gap:
-            care.hurt(queue_id, queue.gap)
+        for what in (queue.gap, *filed.whats):
+            if what:
+                care.hurt(queue_id, what)
         for seq, what in queue.hurt.items():
-            if not seq or seq in queue.messages:
+            if not seq or seq in in_log:
                 care.hurt(queue_id, what, (seq,) if seq else ())
+    return catalogues
 
 
 def meta_of(index: Index, queue_id: int) -> dict[str, Any]:

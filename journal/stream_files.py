@@ -17,7 +17,7 @@ import os
 import shutil
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -100,7 +100,7 @@ class StreamFiles:
 
         Raises JournalFull: nothing counts yet, and it may be tried again. Raises DamagedRecord, OSError.
         """
-        files = [self._counted(filing.queue_id, part) if part.name in filing.cut else part for part in filing.files]
+        files = [self.counted_upto(filing.queue_id, part) if part.name in filing.cut else part for part in filing.files]
         fds: dict[int, int] = {}
         try:
             folder = self.folder / str(filing.queue_id)
@@ -131,7 +131,7 @@ class StreamFiles:
             with open(self._segments.path(segment), "rb") as source:
                 stop = offset + size
                 while offset < stop:
-                    taken, offset = _take(source.fileno(), offset, stop, filing.queue_id, _all(seq, moved.end))
+                    taken, offset = take_run(source.fileno(), offset, stop, filing.queue_id, _all(seq, moved.end))
                     if not taken.records:
                         break  # none of these is wanted
                     if taken.first != seq:
@@ -177,14 +177,14 @@ class StreamFiles:
         """The catalogues of all that was filed are durable."""
         self._made.clear()
 
-    def _counted(self, queue_id: int, part: StreamFile) -> StreamFile:
+    def counted_upto(self, queue_id: int, part: StreamFile) -> StreamFile:
         """A file whose end was cut off: how many of its bytes count. Damage before that is told by who reads it."""
         offset, seq = HEADER_BYTES, 0
         with open(self.path(queue_id, part.name), "rb") as source:
             fd = source.fileno()
             while seq < part.end:
                 try:
-                    taken, after = _take(fd, offset, part.size, queue_id, _all(seq, part.end))
+                    taken, after = take_run(fd, offset, part.size, queue_id, _all(seq, part.end))
                 except DamagedRecord:
                     taken = NOTHING
                 if not taken.records:  # or a head that is damaged says that it is of the end, or longer than the file
@@ -199,7 +199,7 @@ class StreamFiles:
             check_header(os.pread(fd, HEADER_BYTES, 0), queue_id)
             while seq < part.end:
                 try:
-                    taken, after = _take(fd, offset, part.size, queue_id, _all(seq, part.end))
+                    taken, after = take_run(fd, offset, part.size, queue_id, _all(seq, part.end))
                 except DamagedRecord as damage:
                     raise DamagedRecord(offset + damage.offset, damage.args[1]) from damage
                 if taken.first != seq:
@@ -217,7 +217,7 @@ class StreamFiles:
                 if not at[0]:
                     check_header(os.pread(fd, HEADER_BYTES, 0), queue_id)
                 while seq < part.end and offset < stop:
-                    taken, after = _take(fd, offset, part.size, queue_id, _all(seq, part.end))
+                    taken, after = take_run(fd, offset, part.size, queue_id, _all(seq, part.end))
                     if taken.first != seq:
                         return Proved((offset, seq), f"message {seq} is not in it")
                     seq, offset = taken.next_seq, after
@@ -260,11 +260,9 @@ class StreamFiles:
         self,
         catalogues: Mapping[int, Sequence[StreamFile]],
         hurt: Callable[[int, str], object] | None = None,
-        untouched: Collection[int] = (),
     ) -> None:
-        """At the start: files that no catalogue names are what a crash left, but for those of streams that shall stay
-        `untouched`. Raises DamagedJournal when a file that one names is gone, or shorter than it counts; with
-        `hurt(queue id, what)` it is told there instead."""
+        """At the start: files that no catalogue names are what a crash left. Raises DamagedJournal when a file that one
+        names is gone, or shorter than it counts; with `hurt(queue id, what)` it is told there instead."""
         for queue_id, files in catalogues.items():
             for part in files:
                 path = self.path(queue_id, part.name)
@@ -276,8 +274,7 @@ class StreamFiles:
                         raise DamagedJournal(self.folder.parent, file, None, what, queue_id)
                     hurt(queue_id, f"{file}: {what}")
         for queue_id in self.queues():
-            if queue_id not in untouched:
-                self.forget(queue_id, catalogues.get(queue_id, ()))
+            self.forget(queue_id, catalogues.get(queue_id, ()))
 
     # -- the reader's part
 
@@ -299,7 +296,7 @@ class StreamFiles:
         fd = self._fd(queue_id, part.name)
         marks = self._known(queue_id, part.name, fd)
         offset = marks[bisect_right(marks, wish.seq, key=lambda mark: mark[0]) - 1][1]
-        taken, after = _take(fd, offset, part.size, queue_id, wish._replace(end=min(wish.end, part.end)))
+        taken, after = take_run(fd, offset, part.size, queue_id, wish._replace(end=min(wish.end, part.end)))
         if taken.records:
             _mark(marks, taken.next_seq, after)
         return taken
@@ -309,7 +306,7 @@ class StreamFiles:
         wish = wish._replace(end=min(wish.end, moved.end))
         for segment, offset, size in moved.places:
             with open(self._segments.path(segment), "rb") as source:
-                taken, _ = _take(source.fileno(), offset, offset + size, queue_id, wish)
+                taken, _ = take_run(source.fileno(), offset, offset + size, queue_id, wish)
             if taken.records:
                 return taken
         return NOTHING
@@ -344,7 +341,7 @@ def _all(seq: int, end: int) -> Wish:
     return Wish(seq, end, 2**62, PIECE_BYTES)
 
 
-def _take(fd: int, offset: int, stop: int, queue_id: int, wish: Wish) -> tuple[Taken, int]:
+def take_run(fd: int, offset: int, stop: int, queue_id: int, wish: Wish) -> tuple[Taken, int]:
     """Out of the run of records between two bytes of a file; and where the next record begins."""
     room = wish.bytes_max
     while offset < stop:
@@ -370,7 +367,7 @@ def end_beside(fd: int, offset: int, stop: int, queue_id: int, end: int) -> int:
     vain as the run has, and as stand before it: at most three times the run is summed. If such a one was passed over
     that may be of the end, nothing counts behind the last sound one before it: nothing that was cut off counts."""
     last, known, vain, passed_over = 0, offset, 0, False
-    for at, after, seq in _heads(fd, offset, stop, queue_id):
+    for at, after, seq in heads(fd, offset, stop, queue_id):
         if at < known:
             continue
         if after - at > (stop - offset) + (at - offset) - vain:
@@ -387,7 +384,7 @@ def end_beside(fd: int, offset: int, stop: int, queue_id: int, end: int) -> int:
     return known
 
 
-def _heads(fd: int, offset: int, stop: int, queue_id: int) -> Iterator[tuple[int, int, int]]:
+def heads(fd: int, offset: int, stop: int, queue_id: int) -> Iterator[tuple[int, int, int]]:
     """(offset, end, seq) of all between two bytes of a file that a message of the queue might begin with, ascending."""
     wanted = queue_id.to_bytes(8, "little")
     more = True

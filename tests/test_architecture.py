@@ -105,6 +105,7 @@ SHELLS = {
     "journal/recovery.py": "puts an end to the log's files",
     "journal/segments.py": "the segment files",
     "journal/stream_files.py": "the files of streams",
+    "journal/stream_salvage.py": "the files of streams, without the index",
     "journal/worker.py": "a thread and its jobs",
     "journal/writer.py": "the group commit's thread",
 }

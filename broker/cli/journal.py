@@ -33,7 +33,6 @@ from journal.check import Broken, CheckReport, Costs
 from journal.check import check as check_journal
 from journal.compact import compact as compact_journal
 from journal.compact import forget as forget_queue
-from journal.compact import give_up_stream
 from journal.errors import DamagedJournal, JournalError, LockedJournal
 from journal.inspect import JournalView, StoredMessage
 
@@ -418,7 +417,7 @@ def _verdict(place: DataDirectory, report: CheckReport, broken: list[dict[str, A
     return (
         f"{places} {stop}Copy {place.directory} "
         f"before anything else; save what can be read with `clusterbroker journal export {place.directory} QUEUE --to "
-        f"FILE.jsonl`; then {_what_then(place, broken)}."
+        f"FILE.jsonl`; then {_what_then(place)}."
     )
 
 
@@ -428,15 +427,13 @@ def _how_it_goes_on(place: DataDirectory, broken: list[dict[str, Any]]) -> str:
     by_cost: dict[str, list[str]] = {}
     for one in broken:
         by_cost.setdefault(one["costs"], []).append("" if one["queue_id"] is None else _whose(one))
-    if Costs.JOURNAL in by_cost or (Costs.STREAM in by_cost and not member):
+    if Costs.JOURNAL in by_cost:
         return ""
     does = []
     if held := by_cost.get(Costs.MESSAGE):
         does.append(f"holds back {_few(held)} (`clusterbroker queues delete-messages` drops what is held back)")
     if hurt := by_cost.get(Costs.QUEUE):
         does.append(f"serves what can be read of {_few(hurt)}")
-    if lost := by_cost.get(Costs.STREAM):
-        does.append(f"ends, for nothing can be told of {_few(lost)}")
     if not does:
         return "A start does not read what is broken, unless it has to read a queue from the log anew"
     if member:
@@ -453,11 +450,7 @@ def _few(names: list[str]) -> str:
     return ", ".join(once[:NAMES_MAX]) + (f" and {len(once) - NAMES_MAX} more" if len(once) > NAMES_MAX else "")
 
 
-def _what_then(place: DataDirectory, broken: list[dict[str, Any]]) -> str:
-    lost = list(dict.fromkeys(one["queue_id"] for one in broken if one["costs"] == Costs.STREAM))
-    if lost and all(one["costs"] != Costs.JOURNAL for one in broken) and place.wiring_file != RAFT:
-        commands = ", ".join(f"`clusterbroker journal forget {place.directory} {one} --confirm-loss`" for one in lost)
-        return f"restore the directory from a backup, or give up the streams of which nothing can be told: {commands}"
+def _what_then(place: DataDirectory) -> str:
     if place.wiring_file == RAFT:
         return "start the node: it is a cluster's member, and what others have a copy of is made anew from them"
     return "restore the directory from a backup, or start the node with an empty one"
@@ -532,12 +525,6 @@ def compact(directory: Directory) -> None:
     print(f"compacted {visible(str(directory))}: {before} before, {after} after; {moved}")
 
 
-def _is_lost_stream(place: DataDirectory, queue_id: int) -> bool:
-    """Whether a node that is alone cannot start for it. A member would count an empty copy as whole."""
-    broken = [] if place.wiring_file == RAFT else check_journal(place.journal).broken
-    return any(one.costs is Costs.STREAM and one.queue_id == queue_id for one in broken)
-
-
 @app.command("forget")
 def forget(
     directory: Directory,
@@ -548,7 +535,7 @@ def forget(
         bool, typer.Option("--confirm-loss", help="Needed: its messages are gone then. `export` saves them.")
     ] = False,
 ) -> None:
-    """Drop a queue that is set aside, or a stream of which the index is wrong, from a stopped node's journal."""
+    """Drop a queue that is set aside from a stopped node's journal."""
     with _one_line():
         place = DataDirectory(directory)
         if place.wiring is None:
@@ -556,16 +543,7 @@ def forget(
         queue_id = place.queue_id("", queue)
         known = place.queue_by_id(queue_id)
         if known is not None:
-            if not _is_lost_stream(place, queue_id):
-                raise NotThere(f"{queue} is queue {known.name!r} of vhost {known.vhost!r}: delete that one")
-            if not confirm_loss:
-                raise NotThere(
-                    f"all messages of the stream {known.name!r} would be gone (its files are kept, and no tool reads "
-                    "them): restore a backup of the directory, or say --confirm-loss"
-                )
-            aside = give_up_stream(place.journal, queue_id)
-            print(f"gave up the stream {known.name!r}: it begins anew; its files are in {aside or 'no folder'}")
-            return
+            raise NotThere(f"{queue} is queue {known.name!r} of vhost {known.vhost!r}: delete that one")
         if queue_id not in place.look(lambda view: view.queue_ids()):
             raise NotThere(f"no queue has the id {queue}: {place.listing}")
         if not confirm_loss:

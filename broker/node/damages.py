@@ -79,8 +79,9 @@ class Damages:
                 self._node.alerts.set(
                     FOLDED,
                     self._subject(queue_id),
-                    f"the index of its messages was damaged ({what}), so they were read from the log: what was "
-                    "acknowledged may come once more, marked as redelivered; look at the disk",
+                    f"the index of its messages was damaged ({what}), so they were read from the log, and a "
+                    "stream's from its files: what was acknowledged may come once more, marked as redelivered; look at "
+                    "the disk",
                 )
         for queue_id, seqs in hurt.damaged.items():
             if self._holds(queue_id):

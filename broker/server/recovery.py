@@ -19,7 +19,6 @@ from broker.queues.ring import Ring
 from broker.streams.past import Past
 from cluster.entities import Queue
 from cluster.ids import QueueId
-from journal.errors import DamagedJournal
 from journal.queue_state import QueueState
 from journal.record import Record, SegmentUse
 from journal.recovery import RUN_WORDS, RecoverySink
@@ -41,7 +40,6 @@ class Recovery:
 
     damaged     what is wrong with a queue, and of which messages (0: of no single one)
     begun_again queues that were folded anew, for the index is wrong about them: it shall forget what it has
-    unread      streams of which nothing can be told
     """
 
     def __init__(self, find: Find, make: Make, was_deleted: Deleted, use: SegmentUse | None) -> None:
@@ -58,7 +56,6 @@ class Recovery:
         self.changed: set[int] = set()
         self.damaged: dict[int, dict[int, str]] = {}
         self.begun_again: dict[int, str] = {}
-        self.unread: dict[int, DamagedJournal] = {}
 
     # -- what a start makes of damage (journal.salvage.Care)
 
@@ -68,12 +65,6 @@ class Recovery:
     def hurt(self, queue_id: int, what: str, seqs: Sequence[int] = ()) -> None:
         if not self._was_deleted(QueueId(queue_id)):
             self.damaged.setdefault(queue_id, {}).update(dict.fromkeys(seqs or (0,), what))
-
-    def unreadable(self, damage: DamagedJournal) -> None:
-        assert damage.queue_id is not None, "it is some queue's"
-        if not self._was_deleted(QueueId(damage.queue_id)):
-            self.unread[damage.queue_id] = damage
-            self.hurt(damage.queue_id, f"{damage.file}: {damage.what}")
 
     def begins_again(self, queue_id: int, what: str) -> None:
         self.begun_again[queue_id] = what
@@ -128,6 +119,8 @@ class Recovery:
     def enqueued(self, queue_id: int, segment: int, record: Record) -> None:
         ring = self._tail_ring(queue_id)
         if ring is not None:
+            if queue_id in self.begun_again and ring.past is not None:
+                self._is_in_log(ring.past, record.seq)
             ring.restore(
                 record.seq,
                 segment,
@@ -139,6 +132,13 @@ class Recovery:
             )
             if queue_id in self.unknown:
                 self.pinned.add(segment)
+
+    @staticmethod
+    def _is_in_log(past: Past, seq: int) -> None:
+        """A stream's catalogue was made anew, from all that is in its files: also what a checkpoint had copied there
+        when a crash cut it off. That stands in the log, from its first message on."""
+        if past.files and seq < past.files[-1].end:
+            past.cut(seq)
 
     def settled(self, queue_id: int, ranges: tuple[tuple[int, int], ...]) -> None:
         ring = self._tail_ring(queue_id)
@@ -190,7 +190,7 @@ class Recovery:
         if node.part is not None:
             node.part.copying.backup.ends.update(self._committed)
         node.forgotten.extend(sorted(self.deleted | self.begun_again.keys()))
-        for queue_id in sorted(self.changed):
+        for queue_id in sorted(self.changed | self.begun_again.keys() & self.rings.keys()):
             if not self.rings[queue_id].destroyed:  # of a queue that this node holds no more
                 node.touched[self.rings[queue_id]] = None
 

@@ -33,7 +33,7 @@ from broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts
 from broker.server.raft_directory import must_not_found
 from broker.server.recovery import Recovery, recovered
 from cluster.errors import DiskFull, LogFailure
-from cluster.ids import NodeId, QueueId, index_of
+from cluster.ids import index_of
 from cluster.local_log import LocalLog
 from cluster.wiring_log import MemoryWiringLog
 from journal.errors import DamagedJournal, JournalFull
@@ -216,14 +216,7 @@ class Storage:
         return node
 
     def _settled_by(self, journal: Journal, recovery: Recovery) -> None:
-        """All is read, but for these damages. Raises DamagedJournal where a queue cannot be served without them, nor
-        rebuilt, and what `_bind` raises."""
-        map_, member = self.wiring.map, self._options.cluster is not None
-        name = NodeId(self._options.node.name)
-        for queue_id, damage in recovery.unread.items():
-            entity = map_.queue_by_id(QueueId(queue_id))
-            if not member or entity is None or map_.is_only_copy(entity, name):
-                raise damage
+        """All is read, but for these damages. Raises DamagedJournal when they are too many, and what `_bind` raises."""
         hurt = {**recovery.damaged, **recovery.begun_again}
         if len(hurt) > HURT_MAX:
             what = f"{len(hurt)} queues are damaged, the first is {min(hurt):#x}"
