@@ -109,9 +109,9 @@ class Backup:
         of that is acknowledged."""
         for link in self._links.values():
             self._leave(link, queue_id)
-            groups = [answer.to.group for answer in link.answers if isinstance(answer.to, Append)]
-            if groups:
-                link.dropped[queue_id] = groups[-1]
+            newest = next((answer.to.group for answer in reversed(link.answers) if isinstance(answer.to, Append)), 0)
+            if newest:
+                link.dropped[queue_id] = newest
             self._answer(link)
         for known in (self._marks, self._done, self._behind, self.ends):
             known.pop(queue_id, None)
