@@ -567,16 +567,19 @@ class Backup:
             self._answer(link)
 
     def _answer(self, link: Link) -> None:
-        """Sends what may be said now, in order; neighbouring acknowledgements become one."""
+        """Sends what may be said now, in order; neighbouring acknowledgements become one. One that refuses ends with
+        the last group of which that is true: the owner compares that with the offers that it has made since."""
         group, refused = 0, dict[int, int]()
         while link.answers and not link.answers[0].holds and link.answers[0].mark <= self._durable:
             answer = link.answers.popleft()
             if isinstance(answer.to, Append):
-                group = answer.to.group
-                refused.update(answer.refused)
+                refuses = answer.refused
                 if link.dropped:
-                    parts = answer.to.parts
-                    refused.update((queue_id, epoch) for queue_id, epoch, _ in parts if link.drops(queue_id, group))
+                    this, parts = answer.to.group, answer.to.parts
+                    refuses |= {queue_id: epoch for queue_id, epoch, _ in parts if link.drops(queue_id, this)}
+                if refused.keys() - refuses.keys():
+                    self._host.send(link.peer, AppendAck(group, tuple(refused.items())))
+                group, refused = answer.to.group, refuses
                 continue
             following = link.following.get(answer.to.queue_id)
             if following is None or following.sync != answer.to.sync:
