@@ -49,6 +49,7 @@ STUCK_S = 1.0
 LIVES_MAX = 1_000_000
 """No member begins so often: who takes the name of one that has left has other lives, and does not get its answers."""
 TURN_S = 0.0002
+LEASE_S = LeaseOptions().lease_s
 EPOCH_MS = 1_700_000_000_000
 
 
@@ -202,7 +203,7 @@ class Site:
         failed = member is None or not member.alive or member.incarnation != self.incarnation
         awake_s = self.boot_s() - self.woke_s
         doubtful = self._paused_s is not None or awake_s < self.pulse.contact.rely_s
-        relies = failed and awake_s < LeaseOptions().lease_s and self.boot_s() < self.pulse.contact.until
+        relies = failed and awake_s < LEASE_S and self.boot_s() < self.pulse.contact.until
         return self.may_speak() and not doubtful and not relies
 
     def knows(self, queue: str) -> bool:
