@@ -216,16 +216,17 @@ class Faults:
 
     def lose_disk(self) -> bool:
         site = self._one()
-        if site is None or not self.may_lose(site) or not self._others_are_there(site):
+        if site is None or not self.may_lose(site, all_up=True):
             return False
         site.kill()
         site.lose_disk()
         self.schedule.after(self.rng.uniform(0.1, 2), site.start)
         return True
 
-    def may_lose(self, site: Site, joins: Collection[int] = ()) -> bool:
-        """No more disks than the minimum in sync allows: nobody else's is lost, and others have everything. `joins`:
-        queues in whose in-sync set it is about to be."""
+    def may_lose(self, site: Site, joins: Collection[int] = (), all_up: bool = False) -> bool:
+        """No more disks than the minimum in sync allows: nobody else's is lost, and others have everything.
+        `joins`: queues in whose in-sync set it is about to be. `all_up`: those others are there; who is away may leave
+        the set before it is known there that this disk is gone (seed 6001238)."""
         if any(other.journal.lost or other.journal.rots or other.voice_lost for other in self.world.sites.values()):
             return False
         if self.world.going:
@@ -244,15 +245,8 @@ class Faults:
             )
             if queue.transient or not counts:
                 continue
-            if alone or not {*queue.in_sync, *queue.eligible} - {site.name}:
-                return False
-        return True
-
-    def _others_are_there(self, site: Site) -> bool:
-        """Who is away may leave the set before it is known there that this disk is gone (seed 6001238)."""
-        for queue in self.world.queues:
-            counted = {*queue.in_sync, *queue.eligible}
-            if site.name in counted and not all(self.world.sites[name].up for name in counted - {site.name}):
+            others = {*queue.in_sync, *queue.eligible} - {site.name}
+            if alone or not others or (all_up and not all(self.world.sites[name].up for name in others)):
                 return False
         return True
 
