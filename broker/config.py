@@ -240,7 +240,7 @@ class NodeConfig(BaseSettings):
             audit=self._audit_options(),
             spans=self.otel if self.otel.endpoint else None,
             tls=None if tls.certificate is None else TlsOptions(**{**dict(tls), "certificate": tls.certificate}),
-            node=NodeOptions(name=self.name, **_plain(self.limits)),
+            node=NodeOptions(name=self.name, group_bytes_max=self.journal.group_bytes_max, **_plain(self.limits)),
             journal=JournalOptions(**_plain(self.journal)),
             alarms=AlarmOptions(**_plain(self.alarms)),
             stop_grace_s=self.stop_grace_s,

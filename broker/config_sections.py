@@ -89,7 +89,7 @@ class JournalSettings(Section):
     segment_bytes: Bytes = Field(default=ByteSize(_JOURNAL.segment_bytes), ge=1 << 20, le=1 << 30)
     """Size of a segment file; two are allocated from the start."""
     group_bytes_max: Bytes = Field(default=ByteSize(_JOURNAL.group_bytes_max), ge=1 << 16, le=1 << 30)
-    """Size at which a group commit is full."""
+    """Size at which a group commit is full: what other queues have to write comes with the next one."""
     flush_interval_s: float = Field(default=_JOURNAL.flush_interval_s, gt=0, le=60)
     """Longest time that a message of durability "disk" waits for its flush."""
     checkpoint_bytes: Bytes = Field(default=ByteSize(_JOURNAL.checkpoint_bytes), ge=1 << 20)

@@ -216,6 +216,11 @@ class Copying:
         return [queue_id for queue_id, _ in parts]
 
     @property
+    def volatile_bytes(self) -> int:
+        """Of own queues that have no journal, in the group that is being made."""
+        return self._volatile.size
+
+    @property
     def waits(self) -> bool:
         """Copies wait for the next group."""
         return bool(self._pending)

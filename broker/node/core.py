@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec.structs import replace
 
 from broker.amqp.errors import AmqpError
-from broker.node import loading, making, piecemeal, reactions
+from broker.node import grouping, loading, making, piecemeal, reactions
 from broker.node.alerts import Alerts
 from broker.node.churn import Churn
 from broker.node.damages import Damages
@@ -525,35 +525,24 @@ class Node:
     @property
     def group_bytes(self) -> int:
         """About so many bytes the next group will take: more than a segment's rest, and a new one begins with it."""
-        own = sum(queue.ring.unwritten_bytes for queue in self.writes)
-        return own if self.part is None else own + self.part.copies_bytes
+        return grouping.expected_bytes(self, self._undivided)
 
     def write_group(self, writer: GroupWriter, now_ms: int) -> Group:
         """Puts the records of all waiting queues into one group, and what this node holds for other owners.
 
-        A group holds everything that the turns before it did, so what belongs together is never cut in two. Only
-        when much is published (`_patient`) and nothing belongs together are messages left out that came just now and
-        have consumers: most are acknowledged before they are PATIENCE_MS old and need no disk at all.
+        A group holds everything that the turns before it did, so what belongs together is never cut in two, but for
+        very much (`grouping`). When much is published (`_patient`) and nothing belongs together, messages are left out
+        that came just now and have consumers: most are acknowledged before they are PATIENCE_MS old and need no disk.
         """
         # what came since the turn may have one half in a queue that writes, the other in one that is only marked
         self._work(now_ms)
-        queues: list[tuple[Queue, int]] = []
-        part, sync = self.part, False
-        patient = self._patient and not self._undivided
-        writes, self.writes, self.urgent = self.writes, {}, False
+        part = self.part
         self._group_count += 1
-        for queue in writes:
-            if part is not None and part.replicates(queue):
-                sync = part.write(queue, writer) or sync
-                continue
-            queues.append((queue, queue.ring.write(writer, queue.ripe(now_ms) if patient else 0)))
-            sync = sync or queue.settings.durability == "fsync"
-            if patient and queue.ring.needs_write:
-                self.write(queue)
-        self._undivided = False
-        self.unwritten_bytes = 0
+        queues, sync, parted = grouping.fill(self, writer, self._undivided, self._patient, now_ms)
+        self._undivided = parted
         self._group_in_flight = True
-        self._group_barriers, self._barriers = self._barriers, []
+        if not parted:
+            self._group_barriers, self._barriers = self._barriers, []
         if part is None:
             return Group(self._group_count, queues, [], sync)
         sync = part.write_copies(writer, self._group_count) or sync

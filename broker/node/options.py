@@ -58,6 +58,9 @@ class NodeOptions:
     unwritten_bytes_max: int = 64 << 20
     """Publishers wait while more than this is on its way to the journal."""
 
+    group_bytes_max: int = 8 << 20
+    """A group commit is full with it; the next one goes on (`journal.group_bytes_max`)."""
+
     copy_rate_bytes: int = 0
     """So much a second is taken in for copies that no publisher waits for; 0: as fast as it goes."""
 

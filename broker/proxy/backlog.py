@@ -149,7 +149,7 @@ class Backlog:
     def send(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
         """Hands over as much as the owner's window allows, which all its queues share. One that has nothing under way
         may send one publish all the same: others may fill the window for as long as they cannot commit."""
-        while self._waiting and (outbox.open or not (self._sent or outbox.shut)):
+        while self._waiting and not outbox.spent and (outbox.open or not (self._sent or outbox.shut)):
             if self._waiting[0].named is not None:
                 self._send_named(outbox, queue_id, epoch, gen)
                 continue

@@ -109,11 +109,12 @@ class Intake:
             self._take_rows(attachment, commit, Moved(*commit.moved), records)
             return
         named = {number: (producer, sequence) for number, producer, sequence in commit.named}
-        numbered = list(enumerate(self._came(records), commit.first))
+        # hundreds of thousands may come at once: they are looked at one by one only if somebody asks for that
+        each = self._came(records) if named else [m for _, m, _, _ in read_records(records)] if queue.rejects else []
         known = {name for name in named.values() if queue.producers.knows(*name)}
-        new = [m for number, m in numbered if named.get(number) not in known]
+        new = [m for number, m in enumerate(each, commit.first) if named.get(number) not in known] if known else each
         if last <= attachment.died or not queue.takes(new, now_ms):
-            for number, _ in numbered:
+            for number in range(commit.first, last + 1):
                 attachment.refuse(number)
             self._remember(attachment, [name for name in named.values() if name not in known])
             self._serving.touch()
@@ -123,13 +124,14 @@ class Intake:
         ticket = attachment.ticket(last)
         seq = queue.ring.next_seq
         if named:
-            for number, message in numbered:
+            for number, message in enumerate(each, commit.first):
                 if number in named:
                     queue.publish_named(*named[number], message, ticket, now_ms)
                 else:
                     queue.publish((message,), ticket, now_ms)
         else:
-            queue.publish_records(records, ticket, now_ms)
+            taken = queue.publish_records(records, ticket, now_ms)
+            assert taken == commit.count, f"a Commit of {commit.count} messages holds {taken}"
         self._came_before(attachment, commit.first, seq)
         changed = sum([self._carry_out(attachment, outcome, ranges, 0) for outcome, ranges in commit.settlements])
         if changed and queue.ring.needs_write:

@@ -6,6 +6,9 @@ and then asks how many messages there are, counts his own.
 
 The window: at most WINDOW_BYTES of messages are under way to one owner, sent and not called committed. The rest waits
 at the proxy, where it slows publishers down (`Proxies.unacknowledged_bytes`), and not in a link that others share.
+
+Nor is more than about TURN_BYTES of messages put into frames in one turn: one large message may go to thousands of
+queues. The others have their turn in the next one (`Proxies.held`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from broker.proxy.host import ProxyHost
 from broker.proxy.messages import Commit, Credit, NamedPublish, ProxyMessage, Publish
 
 WINDOW_BYTES: Final = 16 << 20
+TURN_BYTES: Final = 8 << 20
 FRAME_BYTES_MAX: Final = 1 << 20
 """Of records in one Publish frame, unless a single part is longer."""
 
@@ -27,7 +31,10 @@ class Outbox:
     """The frames for `owner`. `in_flight_bytes`: messages sent and not yet committed. `shut`: the owner runs out of
     memory or disk and takes no messages."""
 
-    __slots__ = ("_data", "_grants", "_others", "_parts", "_publishes", "_size", "in_flight_bytes", "owner", "shut")
+    __slots__ = (
+        "_data", "_grants", "_others", "_parts", "_publishes", "_size", "_turn_bytes", "in_flight_bytes", "owner",
+        "shut",
+    )  # fmt: skip
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
@@ -39,6 +46,12 @@ class Outbox:
         self._parts: list[tuple[int, int, int, int, int, int]] = []  # of the Publish that is being filled
         self._data: list[bytes] = []
         self._size = 0
+        self._turn_bytes = 0
+
+    @property
+    def spent(self) -> bool:
+        """Enough for this turn."""
+        return self._turn_bytes >= TURN_BYTES
 
     @property
     def open(self) -> bool:
@@ -51,11 +64,13 @@ class Outbox:
         self._parts.append((*part, len(data)))
         self._data.append(data)
         self._size += len(data)
+        self._turn_bytes += len(data)
 
     def publish_apart(self, head: NamedPublish | Commit, data: bytes) -> None:
         """A frame of its own."""
         self._close()  # its number comes after those
         self._publishes.append((head, [data]))
+        self._turn_bytes += len(data)
 
     def _close(self) -> None:
         if self._parts:
@@ -71,6 +86,7 @@ class Outbox:
     def flush(self, host: ProxyHost) -> None:
         """Sends everything. Without a link it is lost, which the next attachment makes good."""
         self._close()
+        self._turn_bytes = 0
         publishes, self._publishes = self._publishes, []
         others, self._others = self._others, []
         for head, data in publishes:

@@ -33,7 +33,7 @@ from broker.proxy.messages import (
     Published,
     Settled,
 )
-from broker.proxy.outbox import Outbox
+from broker.proxy.outbox import TURN_BYTES, Outbox
 from broker.proxy.parts import check_parts
 from broker.proxy.proxy_queue import ProxyQueue
 from broker.queues.ring import Ring
@@ -72,6 +72,7 @@ class Proxies:
         self._again: dict[ProxyQueue, int] = {}  # queues that need one of their own, not before this time
         self._asked: dict[ProxyQueue, int] = {}  # deadline of the answer; in the order of deadlines
         self._delayed: dict[ProxyQueue, None] = {}  # publishes wait for their owner's window
+        self._held: dict[ProxyQueue, None] = {}  # publishes wait for the next turn
         self._shared: dict[Line, ProxyQueue] = {}  # consumers under a channel-wide limit
         self._consumers = 0
 
@@ -126,6 +127,7 @@ class Proxies:
         self._again.pop(queue, None)
         self._asked.pop(queue, None)
         self._delayed.pop(queue, None)
+        self._held.pop(queue, None)
         if queue.entity.owner is not None:
             del self._owned[queue.entity.owner][queue.entity.queue_id]
 
@@ -174,6 +176,24 @@ class Proxies:
     def delayed(self, queue: ProxyQueue) -> None:
         """It has publishes for which its owner's window has no room."""
         self._delayed[queue] = None
+
+    def held(self, queue: ProxyQueue) -> None:
+        """It has publishes that were too much for this turn."""
+        if not self._held:
+            self.host.soon(self._let_go)
+        self._held[queue] = None
+
+    def _let_go(self) -> None:
+        """Another turn: as many of them go on as it may be."""
+        sizes: dict[Outbox | None, int] = {}
+        for queue in tuple(self._held):
+            size = sizes.get(queue.outbox, 0)
+            if size < TURN_BYTES:
+                sizes[queue.outbox] = size + queue.backlog_bytes
+                del self._held[queue]
+                queue.ring.mark()
+        if self._held:
+            self.host.soon(self._let_go)
 
     def shares(self, line: Line, queue: ProxyQueue) -> None:
         """The consumer stands under a channel-wide limit, which acknowledgements for other queues raise."""

@@ -404,8 +404,11 @@ class ProxyQueue:
         queue_id, epoch, gen = self.entity.queue_id, self.entity.epoch, self.gen
         if self._questions or not self._backlog.holds_back:  # who asks wants to count what he has published
             self._backlog.send(outbox, queue_id, epoch, gen)
-        if not outbox.open and self._backlog.next_to_send < self._backlog.next_number:
-            self.node.delayed(self)
+        if self._backlog.next_to_send < self._backlog.next_number:
+            if outbox.spent:
+                self.node.held(self)
+            elif not outbox.open:
+                self.node.delayed(self)
         self.gather()
         untold = self._settlements.tell()
         if untold:

@@ -3,13 +3,16 @@ is refused for them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.queues.ring import HEAD_EXPIRED, HEAD_NOT_COMMITTED, HEAD_NOT_LOADED, HOLDER_MAX
 from journal.record import Message
 
 if TYPE_CHECKING:
     from broker.queues.queue import Queue
+
+
+TRIMMED_AT_ONCE: Final = 10_000
 
 
 def exceeds(queue: Queue, more: int, more_bytes: int) -> bool:
@@ -48,13 +51,13 @@ def expire(queue: Queue, now_ms: int) -> bool:
 
 def trim(queue: Queue, now_ms: int, brought: int = 0) -> None:
     """drop-head: consumers with credit come first, then the oldest ready messages go. As many as were `brought` go at
-    once; when it is a new limit that makes very many too many, some wait for the next turn."""
+    once; when a new limit or a transaction makes very many too many, some wait for the next turn."""
     if not exceeds(queue, 0, 0) or queue.rejects or queue.paused:
         return
     queue.make_room(now_ms)
     dropped = 0
     while exceeds(queue, 0, 0):
-        if dropped >= brought and queue.host.effort.spent:
+        if dropped >= min(brought, TRIMMED_AT_ONCE) and queue.host.effort.spent:
             queue.host.later(queue)
             return
         seq, message, _ = queue.ring.pop_head()

@@ -44,6 +44,8 @@ MESSAGE_OVERHEAD_BYTES: Final = 64
 """About what a message takes besides its own bytes."""
 BATCH_STEPS: Final = 15
 """Some messages that go into one queue, besides each of them."""
+BYTES_A_STEP: Final = 128
+"""Each queue writes down what goes into it: at most 122 MiB of a transaction, in all of them together."""
 NAMED_STEPS: Final = 90
 """One that its producer has numbered."""
 SETTLED_STEPS: Final = 5
@@ -67,11 +69,12 @@ class Transaction:
         self, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool, named: publishing.Named | None
     ) -> None:
         """Raises 506 when it is too much."""
-        self.size += sum(message.size + MESSAGE_OVERHEAD_BYTES for message in messages)
+        size = sum(message.size + MESSAGE_OVERHEAD_BYTES for message in messages)
+        self.size += size
         if self.size > TRANSACTION_BYTES_MAX:
             raise resource_error(f"a transaction holds more than {TRANSACTION_BYTES_MAX} bytes of messages")
         each = BATCH_STEPS + DELIVERY_STEPS * len(messages) if named is None else NAMED_STEPS
-        self._works(each * (1 + len(route.targets)))
+        self._works(each * (1 + len(route.targets)) + size * len(route.targets) // BYTES_A_STEP)
         self.publishes.append((route, messages, mandatory, named))
 
     def settle(self, entries: list[Entry], outcome: str) -> None:
@@ -92,7 +95,7 @@ class Transaction:
         if self.steps > TRANSACTION_STEPS_MAX:
             raise resource_error(
                 f"the commit of a transaction takes more than {TRANSACTION_STEPS_MAX:,} steps: too many messages, "
-                "queues that they go to, or acknowledgements"
+                "queues that they go to, bytes in all of those, or acknowledgements"
             )
 
     def abandoned(self) -> list[list[Entry]]:

@@ -41,7 +41,7 @@ def test_every_setting_is_described() -> None:
 
 
 FIXED = {
-    NodeOptions: {"name", "incarnation"},
+    NodeOptions: {"name", "incarnation", "group_bytes_max"},
     JournalOptions: {"read_bytes_max", "read_gap_bytes"},
     AlarmOptions: set(),
     TlsOptions: set(),
@@ -61,6 +61,11 @@ def test_what_the_floors_offer_can_be_set(section: str, options: Any) -> None:
 
 def test_defaults_are_those_of_the_floors() -> None:
     assert load().options() == ServerOptions(data_dir=Path("clusterbroker-data"))
+
+
+def test_the_size_of_a_group_is_the_journals() -> None:
+    options = load(None, {"journal.group_bytes_max": 1 << 20}).options()
+    assert options.node.group_bytes_max == options.journal.group_bytes_max == 1 << 20
 
 
 def test_flag_before_environment_before_file_before_default(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,8 +60,8 @@ class Watch:
                 self.longest, self.what = took, name
 
 
-@pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+@contextmanager
+def watching(monkeypatch: pytest.MonkeyPatch, steps: Iterable[tuple[Any, str]]) -> Iterator[Watch]:
     seen = Watch()
 
     def watched(kind: Any, name: str) -> None:
@@ -73,12 +73,18 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 
         monkeypatch.setattr(kind, name, timed)
 
-    for kind, name in STEPS:
+    for kind, name in steps:
         watched(kind, name)
     gc.collect()
     gc.disable()
     yield seen
     gc.enable()
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    with watching(monkeypatch, STEPS) as seen:
+        yield seen
 
 
 Shape = Callable[[World, Client], Callable[[], object]]
@@ -174,11 +180,15 @@ def a_ring_that_is_bound_and_asked_by_turns(world: World, client: Client) -> Cal
     return by_turns
 
 
-def a_fanout_to_many(world: World, client: Client) -> Callable[[], object]:
+def bound_to_all(world: World, client: Client, count: int) -> None:
     client.say(m.ExchangeDeclare(exchange="f", type="fanout"))
-    for number in range(1000):
+    for number in range(count):
         client.declare(f"q{number}")
-    wired(world, *(bound("f", f"q{number}", "") for number in range(1000)))
+    wired(world, *(bound("f", f"q{number}", "") for number in range(count)))
+
+
+def a_fanout_to_many(world: World, client: Client) -> Callable[[], object]:
+    bound_to_all(world, client, 1000)
     content = client.content("f", "", b"") * 2000
     return lambda: (client.raw(content), world.turn())
 
@@ -400,13 +410,45 @@ def refused(client: Client) -> None:
 
 
 def a_transaction_to_many_queues(world: World, client: Client) -> Callable[[], object]:
-    client.say(m.ExchangeDeclare(exchange="f", type="fanout"))
-    for number in range(1000):
-        client.declare(f"q{number}")
-    wired(world, *(bound("f", f"q{number}", "") for number in range(1000)))
+    bound_to_all(world, client, 1000)
     client.say(m.TxSelect())
     content = client.content("f", "", b"") * 3000
     return lambda: (client.raw(content), client.say(m.TxCommit()), world.turn(), refused(client))
+
+
+def a_transaction_of_large_messages_to_many_queues(world: World, client: Client) -> Callable[[], object]:
+    """Some of the commit's bytes, in each of them."""
+    bound_to_all(world, client, 40)
+    client.say(m.TxSelect())
+    content = client.content("f", "", bytes(1 << 20))
+    return lambda: ([client.raw(content) for _ in range(31)], client.say(m.TxCommit()), world.turn(), refused(client))
+
+
+def as_large_a_transaction_as_is_taken(world: World, client: Client) -> Callable[[], object]:
+    bound_to_all(world, client, 3)
+    client.say(m.TxSelect())
+    for _ in range(31):
+        client.raw(client.content("f", "", bytes(1 << 20)))
+
+    def committed() -> None:
+        assert client.say(m.TxCommit()) == [m.TxCommitOk()]
+        assert world.queue("q2").ring.ready == 31
+
+    return committed
+
+
+def a_large_message_to_many_queues(world: World, client: Client) -> Callable[[], object]:
+    bound_to_all(world, client, 50)
+    client.ask(m.ConfirmSelect())
+    content = client.content("f", "", bytes(8 << 20))
+
+    def published() -> None:
+        client.raw(content)
+        world.turn()
+        assert [said.delivery_tag for said in client.hear(1)] == [1]
+        assert world.queue("q49").ring.ready == 1
+
+    return published
 
 
 def a_transaction_of_numbered_messages(world: World, client: Client) -> Callable[[], object]:
@@ -549,6 +591,7 @@ IN_TURNS: list[Shape] = [
     the_last_binding_of_an_exchange_takes_many, a_transaction_that_buries_very_much,
     very_many_acknowledgements_in_a_transaction, one_message_to_very_many_queues, a_policy_for_very_many_queues,
     a_vhost_with_very_much_in_it_is_deleted, very_many_consumers_hold_messages_for_too_long,
+    a_transaction_of_large_messages_to_many_queues, as_large_a_transaction_as_is_taken, a_large_message_to_many_queues,
 ]  # fmt: skip
 
 
@@ -559,6 +602,7 @@ COSTLY = {
     an_exclusive_queue_with_long_bindings_goes, the_last_binding_of_an_exchange_takes_many,
     what_many_channels_hold_returns, a_queue_with_very_many_consumers_is_deleted,
     a_vhost_with_very_much_in_it_is_deleted, a_queue_with_very_many_bindings_is_deleted,
+    a_large_message_to_many_queues,
 }  # fmt: skip
 """Most of a second to build, or more."""
 

@@ -1,0 +1,64 @@
+"""How much goes into one group commit.
+
+A group is bytes that the loop puts together while nobody else is served, in one piece of memory, and a file has room
+for 4 GiB of it at most. One message may go to thousands of queues, and each of them writes it down. So a group is full
+at `group_bytes_max`, and one queue's records more; queues that are left out come with the next one.
+
+Only what belongs together (a transaction on a node that is alone, letters between queues with one copy) is not divided,
+but for more than TOGETHER_BYTES_MAX: no group would take it. A crash between two groups may then part it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from broker.node.core import Node
+    from broker.queues.queue import Queue
+    from journal.record import GroupWriter
+
+TOGETHER_BYTES_MAX: Final = 1 << 30
+
+
+def expected_bytes(node: Node, undivided: bool) -> int:
+    """About so many bytes the next group will take."""
+    size = 0
+    for queue in node.writes:
+        if not _is_full(node, size, queue, undivided):
+            size += queue.ring.unwritten_bytes
+    return size if node.part is None else size + node.part.copies_bytes
+
+
+def fill(
+    node: Node, writer: GroupWriter, undivided: bool, patient: bool, now_ms: int
+) -> tuple[list[tuple[Queue, int]], bool, bool]:
+    """Puts into the group what queues have to write: queues with one copy and how far they are written with it; whether
+    somebody waits for the disk; whether what belongs together is parted, so that who waits for all of it waits on.
+
+    `patient`: messages may be left out that are about to be acknowledged.
+    """
+    queues: list[tuple[Queue, int]] = []
+    part, sync, parted, left = node.part, False, False, False
+    patient = patient and not undivided
+    writes, node.writes, node.urgent = node.writes, {}, False
+    for queue in writes:
+        replicated = part is not None and part.replicates(queue)
+        size = writer.size if part is None else max(writer.size, part.copying.volatile_bytes)
+        if _is_full(node, size, queue, undivided):
+            node.writes[queue] = None
+            node.urgent = left = True
+            parted = parted or (undivided and not replicated)
+        elif part is not None and replicated:
+            sync = part.write(queue, writer) or sync
+        else:
+            queues.append((queue, queue.ring.write(writer, queue.ripe(now_ms) if patient else 0)))
+            sync = sync or queue.settings.durability == "fsync"
+            if patient and queue.ring.needs_write:
+                node.write(queue)
+    node.unwritten_bytes = max(0, node.unwritten_bytes - writer.size) if left else 0
+    return queues, sync, parted
+
+
+def _is_full(node: Node, size: int, queue: Queue, undivided: bool) -> bool:
+    together = undivided and not (node.part is not None and node.part.replicates(queue))
+    return size > (TOGETHER_BYTES_MAX if together else node.options.group_bytes_max)
