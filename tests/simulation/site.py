@@ -119,6 +119,8 @@ class Site:
         self._turn_due = False
         self._wake_s: float | None = None
         self._beats = 0
+        self._applies = False
+        """A command was applied, and the node is told what it changed."""
         self._asking = self._heard = False
         """A process of a member that was here before waits until the leader answers its datagrams; it has."""
         self._journals = 0
@@ -453,8 +455,15 @@ class Site:
         """A command was applied to this node's map."""
         if self.node is not None:
             self.node.now_ms = self.now_ms()
+            self._applies = True
             self.node.apply(applied.changes)
+            self._applies = False
         self.world.checkers.applied(self, applied)
+
+    @property
+    def late(self) -> bool:
+        """What its map says is not carried out of all queues yet."""
+        return self._applies or self.part.arrears.owing
 
     def advanced(self) -> None:
         if self.node is None:

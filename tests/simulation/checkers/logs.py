@@ -159,7 +159,7 @@ class I5EnoughCopies(Checker):
         if entity is None or any(other.journal.lost for other in self.world.sites.values()):
             return
         known = site.wiring.map.queue_by_id(queue_id)  # the owner may not have heard yet that there are more replicas
-        if site.node is not None and queue_id in site.node.queues:  # or has not carried it out (decision 027)
+        if site.node is not None and site.late and queue_id in site.node.queues:  # nor carried it out (decision 027)
             known = site.node.queues[queue_id].entity
         least = min(self.world.newest_map.min_in_sync(entity), site.wiring.map.min_in_sync(known or entity))
         if site.node is not None and site.node.postponed.renewals:  # nor looked at a policy yet (decision 044)
