@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from broker.node.pending import Pending, Portions
 from broker.queues.queue import Queue
 from broker.queues.ring import BUCKET_SEQS, Ring
 from broker.streams.store import store_of
@@ -52,16 +53,6 @@ class Flight(NamedTuple):
     """The watermark that the ring reaches with it."""
 
 
-class Pending(NamedTuple):
-    """Records for a replica's ring, on their way into the next group."""
-
-    queue_id: int
-    records: Bytes
-    epochs: tuple[tuple[int, int], ...] | None
-    begins: bool = False
-    """It ends what an earlier copy may have left in the journal: it is written whatever becomes of the ring."""
-
-
 class Copying:
     """Host of a node's Primary and Backup.
 
@@ -93,7 +84,7 @@ class Copying:
         self._flights: dict[int, Flight] = {}
         self._spans: list[tuple[int, GroupWriter, int, int]] = []
         self._volatile = GroupWriter(VOLATILE_SEGMENT, 0)
-        self._pending: list[Pending] = []
+        self._pending = Portions()
         self._beginnings: dict[int, None] = {}  # queues with a beginning in `_pending`
         self._unfolded: dict[int, None] = {}  # queues with records of their owners in `_pending`
         self._live: tuple[Ring | None, int, int, Sequence[Range]] = (
@@ -102,7 +93,6 @@ class Copying:
             0,
             (),
         )  # of the last `move`: what lives there
-        self.pending_bytes = 0
         self.sent_bytes = self.received_bytes = 0  # of records, to copies and from owners; totals for operators
         self._durable = 0
 
@@ -112,7 +102,7 @@ class Copying:
         """The queue is this node's from now on; `queue.ring` stands as it was folded."""
         entity = queue.entity
         if entity.queue_id in self._beginnings:
-            after_group = self._node.newest_group + 1
+            after_group = self._last_group
         self.backup.stop(entity.queue_id)
         self._flights.pop(entity.queue_id, None)
         first = queue.ring.committed  # nothing is committed yet: that is the first that lives
@@ -158,10 +148,10 @@ class Copying:
             self.backup.stepped_down(queue_id, self.write(queue_id, self._records.cut(queue_id, epoch, 1), None))
         else:
             self.begin(queue_id, epoch)
-            self.backup.stepped_down(queue_id, self._node.newest_group + 1)
+            self.backup.stepped_down(queue_id, self._last_group)
 
     def begin(self, queue_id: int, epoch: int) -> None:
-        """What an earlier copy may have left in the journal ends with the next group, and nothing is written before."""
+        """What an earlier copy may have left in the journal ends with a next group, and nothing is written before."""
         self._unfolded[queue_id] = None
         self._beginnings[queue_id] = None
         self._put(Pending(queue_id, self._records.cut(queue_id, epoch, 1), None, True))
@@ -169,10 +159,7 @@ class Copying:
     def drop(self, queue_id: int) -> Ring | None:
         """The replica's ring is wanted elsewhere, or nowhere."""
         self.backup.stop(queue_id)
-        dropped = [pending for pending in self._pending if pending.queue_id == queue_id and not pending.begins]
-        if dropped:
-            self._pending = [pending for pending in self._pending if pending.queue_id != queue_id or pending.begins]
-            self.pending_bytes -= sum(len(pending.records) for pending in dropped)
+        self._pending.drop(queue_id)
         aside = self.distrusted.pop(queue_id, None)
         return self.replicas.pop(queue_id, None) or aside
 
@@ -225,12 +212,21 @@ class Copying:
         """Copies wait for the next group."""
         return bool(self._pending)
 
+    @property
+    def pending_bytes(self) -> int:
+        """Of those that go with the next group."""
+        return self._pending.next_bytes
+
+    @property
+    def _last_group(self) -> int:
+        """With which all that waits will be written."""
+        return self._node.newest_group + len(self._pending)
+
     def write_copies(self, writer: GroupWriter, group: int) -> bool:
         """Copies for other owners into the group; whether somebody waits for the disk."""
-        pending, self._pending = self._pending, []
-        self._unfolded.clear()
-        self._beginnings.clear()
-        self.pending_bytes = 0
+        pending = self._pending.take()
+        self._unfolded = {rest.queue_id: None for rest in self._pending.rest()}
+        self._beginnings = {rest.queue_id: None for rest in self._pending.rest() if rest.begins}
         for queue_id, records, epochs, begins in pending:
             offset = writer.append(records)
             ring = self.replicas.get(queue_id)
@@ -445,7 +441,7 @@ class Copying:
             return self._durable
         self._unfolded[queue_id] = None
         self._put(Pending(queue_id, records, epochs))
-        return self._node.newest_group + 1
+        return self._last_group
 
     @staticmethod
     def _replace_epochs(ring: Ring, epochs: Sequence[tuple[int, int]]) -> None:
@@ -455,5 +451,4 @@ class Copying:
             ring.restore_epoch(epoch, first_seq)
 
     def _put(self, pending: Pending) -> None:
-        self._pending.append(pending)
-        self.pending_bytes += len(pending.records)
+        self._pending.put(pending)

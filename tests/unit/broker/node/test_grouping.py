@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.amqp import methods as m
-from broker.node import grouping
+from broker.node import grouping, pending
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Client, World
 
@@ -128,3 +128,35 @@ def test_members_divide_what_is_replicated(transient: bool) -> None:
     assert client.hear(1)[-1] == m.BasicAck(2, True)
     for number in range(QUEUES):
         assert client.ask(m.QueueDeclare(queue=f"q{number}", passive=True)) == m.QueueDeclareOk(f"q{number}", 2, 0)
+
+
+def test_copies_that_waited_for_a_slow_disk_are_written_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is acknowledged when its own group is durable: nobody hears of more than is on the disk."""
+    monkeypatch.setattr(pending, "PORTION_BYTES", FULL)
+    cluster = Cluster("a", "b", "c")
+    client = cluster["a"].client()
+    bound(client)
+    owned = [name for name in (f"q{number}" for number in range(QUEUES)) if cluster.queue(name).owner == "a"]
+    client.ask(m.ConfirmSelect())
+    slow = cluster["b"]
+    slow.disk_waits = True
+    for name in owned:
+        client.raw(client.content("", name, BODY, delivery_mode=2))
+        cluster.turn()
+    assert len(owned) * len(BODY) > 1.5 * FULL
+    acked = []
+    while slow.group is not None:
+        assert 0 <= slow.node.group_bytes <= MOST
+        acked += [said.delivery_tag for said in client.hear(1)]
+        assert (acked or [0])[-1] < len(owned)
+        slow.complete()
+        cluster.turn()
+    acked += [said.delivery_tag for said in client.hear(1)]
+    assert len(acked) >= 3, "several groups"
+    assert acked[-1] == len(owned)
+    slow.disk_waits = False
+    cluster.kill("b")
+    cluster.restart("b")
+    part = slow.node.part
+    assert part is not None
+    assert {part.copying.replicas[cluster.queue(name).queue_id].next_seq for name in owned} == {2}
