@@ -45,7 +45,7 @@ MESSAGE_OVERHEAD_BYTES: Final = 64
 BATCH_STEPS: Final = 15
 """Some messages that go into one queue, besides each of them."""
 BYTES_A_STEP: Final = 128
-"""Each queue writes down what goes into it: at most 122 MiB of a transaction, in all of them together."""
+"""Each queue writes down what goes into it: of each message's queues one is free, all others get at most 122 MiB."""
 NAMED_STEPS: Final = 90
 """One that its producer has numbered."""
 SETTLED_STEPS: Final = 5
@@ -74,7 +74,7 @@ class Transaction:
         if self.size > TRANSACTION_BYTES_MAX:
             raise resource_error(f"a transaction holds more than {TRANSACTION_BYTES_MAX} bytes of messages")
         each = BATCH_STEPS + DELIVERY_STEPS * len(messages) if named is None else NAMED_STEPS
-        self._works(each * (1 + len(route.targets)) + size * len(route.targets) // BYTES_A_STEP)
+        self._works(each * (1 + len(route.targets)) + size * max(0, len(route.targets) - 1) // BYTES_A_STEP)
         self.publishes.append((route, messages, mandatory, named))
 
     def settle(self, entries: list[Entry], outcome: str) -> None:

@@ -228,3 +228,15 @@ def test_a_direct_reply_goes_with_the_commit() -> None:
     server.publish("", key, b"to nobody", mandatory=True)
     heard = server.say(m.TxCommit())
     assert [type(said) for said in heard] == [Content, m.TxCommitOk]
+
+
+def test_who_publishes_one_by_one_to_one_queue_may_bring_as_much_as_a_transaction_holds() -> None:
+    world = World()
+    client = world.client()
+    client.declare("q")
+    client.say(m.TxSelect())
+    content = client.content("", "q", bytes(1000))
+    for _ in range(28_000):
+        client.raw(content)
+    assert client.say(m.TxCommit()) == [m.TxCommitOk()]
+    assert world.queue("q").ring.ready == 28_000
