@@ -65,7 +65,7 @@ def empty_raft_votes() -> None:
     patch(identity, "join", make)
 
 
-@mutation("a machine that was paused wakes with its lease (C7)", only=("pause_machine",))
+@mutation("a machine that was paused wakes with its lease (C7)", only=("pause_machine", "kill", "heal"))
 def wakes_with_its_lease() -> None:
     from tests.simulation.pulse import Pulse
 
@@ -205,7 +205,7 @@ def forced_forgets_handed() -> None:
     patch(Ring, "take_over", lambda take_over: lambda self, epoch, seen=False: take_over(self, epoch))
 
 
-@mutation("a forced owner gives seqs anew that clients hold", only=FORCED)
+@mutation("a forced owner gives seqs anew that clients hold", only=("force_behind", "slow_disk"))
 def gap_is_no_gap() -> None:
     from broker.proxy.serving import Serving
 
