@@ -37,6 +37,12 @@ class WrongIdentity(ValueError):
     """The directory is not what the node was told; one line says what to do."""
 
 
+class DamagedIdentity(WrongIdentity):
+    """The file cannot be read. A start sets it aside: what the node was, its other parts say, or the cluster."""
+
+    exit_code = 70
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What a data directory says of itself."""
@@ -80,8 +86,8 @@ def stored(directory: Path) -> Identity | None:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, WrongIdentity):
             raise
-        raise WrongIdentity(f"{path}: damaged ({error}): restore it, or let the node join anew with an empty "
-                            "data directory") from error  # fmt: skip
+        raise DamagedIdentity(f"{path}: damaged ({error}). Restore it, or start the node, which sets it aside: its "
+                              "other parts say what it was, and a member is rebuilt") from error  # fmt: skip
 
 
 def counted(directory: Path) -> int:

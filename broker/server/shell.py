@@ -127,6 +127,7 @@ class NodeShell:
         self.storage = Storage.open(
             options, self.loop.call_soon_threadsafe, self._journal_state, self.fail, self.loop.add_reader
         )
+        self.storage.tell(self.log)
         try:
             self.logins = Logins(self.loop, self.schedule, self.propose, options, self.log.say)
             self.alarms = Alarms(options.alarms, options.data_dir, self._alarm_changed)

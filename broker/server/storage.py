@@ -28,8 +28,10 @@ from broker.node.damages import Hurt
 from broker.node.log import Log
 from broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
 from broker.server.damage import is_marked, set_aside
+from broker.server.identity import DamagedIdentity
+from broker.server.log import NodeLog
 from broker.server.options import ServerOptions
-from broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts
+from broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts, put_aside
 from broker.server.raft_directory import must_not_found
 from broker.server.recovery import Recovery, recovered
 from cluster.errors import DiskFull, LogFailure
@@ -58,6 +60,7 @@ class Storage:
     __slots__ = (
         "_checkpointing",
         "_damage",
+        "_identity_aside",
         "_lock",
         "_options",
         "_settled",
@@ -77,6 +80,7 @@ class Storage:
         self._settled = False  # the index knows all that was written
         self.aside: Path | None = None
         """Where a damaged journal was put at this start."""
+        self._identity_aside: tuple[str, Path] | None = None  # what was wrong with it, and where it is now
         self.incarnation = 1
         self.hurt = Hurt({}, {})
         """What was wrong with single queues at this start."""
@@ -106,7 +110,7 @@ class Storage:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._lock = lock_directory(directory)
         try:
-            self.parts = Parts(directory)
+            self.parts = self._identified(directory)
             if options.cluster is not None and not (options.cluster.founds or options.cluster.joins):
                 must_not_found(self.parts)
             opened = partial(Journal.open, directory / "journal", options.journal, call_soon, on_journal_state, watch)
@@ -124,6 +128,20 @@ class Storage:
             self.close()
             raise
         return self
+
+    def _identified(self, directory: Path) -> Parts:
+        """Raises WrongIdentity, OSError."""
+        try:
+            return Parts(directory)
+        except DamagedIdentity as damage:
+            self._identity_aside = str(damage), put_aside(directory / "identity")
+            return Parts(directory)
+
+    def tell(self, log: NodeLog) -> None:
+        """What this start has found, and set aside."""
+        if self._identity_aside is not None:
+            why, aside = self._identity_aside
+            log.say("error", "identity.set_aside", why=why, aside=str(aside))
 
     def _open_alone(self, log: Callable[[], LocalLog], opened: Callable[[], Journal]) -> None:
         """Of a node that nobody can rebuild. Nothing is made before it is known that nothing is missing."""

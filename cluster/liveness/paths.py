@@ -40,7 +40,7 @@ class Paths:
     def came(self, name: str, heard_ms: int, by_link: bool, now: float) -> None:
         """It said something: by link or by datagram; a datagram of this node came to it `heard_ms` ago."""
         path = self._paths.get(name)
-        if path is None:
+        if path is None or now - path.said_at > ALIVE_S:  # of before its silence nothing is known any more
             path = self._paths[name] = _Path(now)
         path.said_at = now
         if not by_link:

@@ -148,6 +148,27 @@ def test_a_directory_of_the_first_release_is_adopted(stopped: NodeProcess) -> No
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("alone", [True, pytest.param(False, marks=pytest.mark.matrix)])
+def test_an_identity_that_cannot_be_read_is_set_aside(stopped: NodeProcess, alone: bool) -> None:
+    """The other parts say what the node was, if they agree; else it refuses, and nothing else is changed."""
+    data = stopped.data_dir
+    identity = stored(data)
+    assert identity is not None
+    (data / "identity").write_bytes(b"")
+    if not alone:
+        shutil.rmtree(data / "journal")
+        stopped.launch()
+        assert stopped.wait() == 70
+        return
+    stopped.start()
+    assert count_of(stopped.url, "q") == 10
+    again = stored(data)
+    assert again is not None
+    assert (again.disk_id, again.starts) == (identity.disk_id, identity.starts + 1)
+    assert len(list(data.glob("identity.damaged-*"))) == 1
+    assert "identity.set_aside" in stopped.log
+
+
 def test_a_lost_journal_is_missed_also_by_the_first_start_of_this_release(stopped: NodeProcess) -> None:
     (stopped.data_dir / "identity").rename(stopped.data_dir / "starts")
     (stopped.data_dir / "starts").write_text("1")

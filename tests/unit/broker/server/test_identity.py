@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.identity import Identity, WrongIdentity, identity_of, stored
+from broker.server.identity import DamagedIdentity, Identity, WrongIdentity, identity_of, stored
 
 
 def test_a_directory_is_formatted_once(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_another_nodes_directory_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 1, "name": "a", "nonsense": 2}'])
 def test_a_damaged_identity_is_not_guessed(tmp_path: Path, text: str) -> None:
     (tmp_path / "identity").write_text(text)
-    with pytest.raises(WrongIdentity, match="damaged \\("):
+    with pytest.raises(DamagedIdentity, match="damaged \\("):
         identity_of(tmp_path, "a", "c1")
 
 

@@ -53,3 +53,18 @@ def test_what_another_thread_noted_a_moment_later_was_heard_now() -> None:
     paths = Paths()
     paths.came("b", 0, False, 10.0)
     assert paths.heard_ms("b", 9.99) == 0
+
+
+def test_who_was_silent_and_comes_back_by_link_first_is_no_blocked_direction() -> None:
+    """A restart of a member raised the alert `udp.blocked` in every second case, for a second."""
+    here = Paths()
+    here.came("c", 0, False, 0.0)
+    here.came("c", NEVER_MS, False, 0.1)
+    here.came("c", NEVER_MS, True, 10.0)
+    assert here.blocked("a", 10.0) == []
+    here.came("c", NEVER_MS, True, 10.5)
+    here.came("c", 20, False, 10.6)
+    assert here.blocked("a", 10.7) == []
+    for turn in range(1, 31):
+        here.came("c", NEVER_MS, True, 10.7 + turn * 0.1)
+    assert sorted(here.blocked("a", 13.7)) == [("a", "c"), ("c", "a")]
