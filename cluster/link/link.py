@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,7 @@ from .hello import HELLO_BYTES_MAX, LINK_INDEX, BrokenHandshake, Handshake, Hand
 
 HELLO_TIMEOUT_S: Final = 3.0
 FAREWELL_S: Final = 1.0
+PIECE_BYTES: Final = 1 << 20
 JOINED_BYTES_MAX: Final = 16 << 10
 """As much as one TLS record holds."""
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 10_000))
@@ -73,6 +75,9 @@ class Link(asyncio.Protocol):
         """Of frames since it stands."""
         self.received_bytes = 0
         self.writable = True
+        self._waiting: deque[bytes | memoryview] = deque()
+        self._waiting_bytes = 0
+        self._pumps = False  # the next piece is due
         self.refused = False
         """One side did not want the other."""
         self.settled = asyncio.Event()
@@ -91,26 +96,60 @@ class Link(asyncio.Protocol):
         return self._handshake is not None and self._handshake.state is Handshaking.LINKED and not self._over
 
     @property
+    def ready(self) -> bool:
+        """What is written goes to the transport at once."""
+        return self.writable and not self._waiting
+
+    @property
     def backlog(self) -> int:
         """Bytes that wait here for the peer or the network."""
-        return self.transport.get_write_buffer_size() if self.transport is not None and not self._over else 0
+        if self.transport is None or self._over:
+            return 0
+        return self.transport.get_write_buffer_size() + self._waiting_bytes
 
     def write(self, frames: bytes | Iterable[bytes]) -> None:
-        """Frames in order; the caller watches `backlog`."""
+        """Frames in order; the caller watches `backlog`. To encrypt very much takes long, and what the transport cannot
+        pass on it copies again with each write: so it gets a piece at a time, and none while it is full."""
         assert self.linked, "frames go over a link that stands"
         assert self.transport is not None, "a link that stands has a transport"
-        if isinstance(frames, bytes):
-            self.sent_bytes += len(frames)
-            self.transport.write(frames)
-        else:
-            parts = tuple(frames)
-            size = sum(map(len, parts))
-            self.sent_bytes += size
+        parts = (frames,) if isinstance(frames, bytes) else tuple(frames)
+        size = sum(map(len, parts))
+        self.sent_bytes += size
+        if not self.ready or self._pumps or size > PIECE_BYTES:
+            self._waiting.extend(parts)
+            self._waiting_bytes += size
+            self._pump()
+        elif len(parts) == 1:
+            self.transport.write(parts[0])
+        elif size <= JOINED_BYTES_MAX:
             # each write is a TLS record of its own, and costs more than copying small frames together
-            if size <= JOINED_BYTES_MAX:
-                self.transport.write(b"".join(parts))
-            else:
-                self.transport.writelines(parts)
+            self.transport.write(b"".join(parts))
+        else:
+            self.transport.writelines(parts)
+
+    def _pump(self) -> None:
+        """Hands a piece of what waits to the transport, if that has room, and the next in a later event of the loop."""
+        if self._over or self._pumps or not self._waiting or not self.writable:
+            return
+        assert self.transport is not None, "a link that stands has a transport"
+        pieces: list[memoryview] = []
+        room = PIECE_BYTES
+        while room and self._waiting:
+            whole = memoryview(self._waiting.popleft())
+            pieces.append(whole[:room])
+            if len(whole) > room:
+                self._waiting.appendleft(whole[room:])
+            room -= len(pieces[-1])
+        self._waiting_bytes -= PIECE_BYTES - room
+        self._pumps = True
+        asyncio.get_running_loop().call_soon(self._pump_on)
+        self.transport.write(b"".join(pieces))
+
+    def _pump_on(self) -> None:
+        self._pumps = False
+        self._pump()
+        if self.linked and self.ready:
+            self._owner.drained(self)
 
     def end(self, why: str, farewell: bytes | None = None) -> None:
         """Give it up: at once, or after a farewell (perhaps empty) and what waits to be sent, within 1 s."""
@@ -123,10 +162,11 @@ class Link(asyncio.Protocol):
             if farewell is None:
                 self.transport.abort()
             else:
-                self.transport.write(farewell)
+                self.transport.writelines((*self._waiting, farewell))
                 self.transport.close()
                 # close waits until all is sent and answered; who does not is cut
                 asyncio.get_running_loop().call_later(FAREWELL_S, self.transport.abort)
+        self._waiting.clear()
         self.settled.set()
         self.closed.set()
         self._owner.ended(self, why)
@@ -215,7 +255,8 @@ class Link(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Less than the low-water mark waits."""
         self.writable = True
-        if self.linked:
+        self._pump()
+        if self.linked and self.ready:
             self._owner.drained(self)
 
 

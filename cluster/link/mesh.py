@@ -187,7 +187,7 @@ class Mesh:
     def writable(self, peer: str, channel: str) -> bool:
         """There is a link and not too much waits for it."""
         link = self._links.get((peer, channel))
-        return link is not None and link.writable
+        return link is not None and link.ready
 
     def hello(self, peer: str) -> Hello | None:
         """What a linked peer said of itself."""

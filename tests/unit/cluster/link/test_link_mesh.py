@@ -149,6 +149,31 @@ async def test_a_peer_that_does_not_read_is_told_by_the_backlog_and_recovers() -
         assert a.mesh.backlog("b", "data") == 0
 
 
+async def test_the_transport_gets_a_piece_at_a_time_and_what_comes_behind_it_waits() -> None:
+    """It encrypts at once what it gets, and copies all that it could not pass on with each write."""
+    a, b = Node("a", write_high_bytes=100_000), Node("b")
+    async with nodes(a, b):
+        await linked(a, b)
+        reader, writer = b.mesh._links["a", "data"].transport, a.mesh._links["b", "data"].transport
+        assert reader is not None
+        assert writer is not None
+        reader.pause_reading()
+        for number in range(8):
+            a.mesh.send("b", "data", say(f"large {number}", 0, bytes(8 << 20)))
+            a.mesh.send("b", "data", [say(f"small {number}"), say(f"last {number}")])
+            await asyncio.sleep(0)
+        assert writer.get_write_buffer_size() < 2 << 20
+        assert a.mesh.backlog("b", "data") > 40 << 20
+        assert not a.mesh.writable("b", "data")
+        reader.resume_reading()
+        await b.told.until(lambda: len(b.told.frames) == 24, 30)
+        told = [frame[3] for frame in b.told.frames]
+        assert told == [f"{what} {number}" for number in range(8) for what in ("large", "small", "last")]
+        await a.told.until(lambda: a.told.events[-1] == ("writable", "b", "data"))
+        assert a.mesh.backlog("b", "data") == 0
+        assert a.mesh.writable("b", "data")
+
+
 async def test_a_frame_of_sixty_mebibytes_arrives() -> None:
     a, b = Node("a"), Node("b")
     async with nodes(a, b):
