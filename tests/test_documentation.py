@@ -108,6 +108,12 @@ def test_every_floor_and_every_room_of_the_broker_is_on_the_map() -> None:
     assert {room for room in rooms if f"`{room}/`" not in words} == set()
 
 
+def test_the_number_of_conformance_rules_is_that_of_the_suite() -> None:
+    lines = told(ROOT / "tests" / "conformance" / "rules.txt").splitlines()
+    rules = sum(1 for line in lines if line and not line.startswith("#"))
+    assert re.findall(r"(\d+) rules of AMQP", section(ROOT / "README.md", "How it is tested")) == [str(rules)]
+
+
 def test_every_script_is_named_somewhere() -> None:
     listed = subprocess.run(["git", "ls-files", "scripts"], cwd=ROOT, capture_output=True, text=True, check=True)
     words = "".join(map(told, (ROOT / "README.md", *PAGES)))
