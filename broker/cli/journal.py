@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -25,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from broker.cli.endings import Failed, end
 from broker.cli.export import Export, ExportImpossible
 from broker.cli.readable import body_text, plain, properties_of, visible
 from cluster.data_directory import RAFT, DataDirectory, NotThere
@@ -72,9 +73,8 @@ def _one_line() -> Iterator[None]:
         _fail(f"{error.filename or 'the journal'}: {error.strerror or error}", 1)
 
 
-def _fail(text: str, code: int) -> None:
-    print(f"clusterbroker journal: {visible(text)}", file=sys.stderr)
-    raise typer.Exit(code)
+def _fail(text: str, code: int) -> NoReturn:
+    end(Failed(text, code))
 
 
 def _progress() -> Progress:

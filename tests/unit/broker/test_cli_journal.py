@@ -147,6 +147,7 @@ def bytes_of(directory: Path) -> dict[str, tuple[int, int, str]]:
 def one_line(result: Result, code: int) -> str:
     assert result.exit_code == code, result.output
     assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("clusterbroker: "), result.stderr
     return str(result.stderr)
 
 
