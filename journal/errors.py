@@ -35,13 +35,15 @@ class DamagedJournal(JournalError):
         self.what = what
         self.queue_id = queue_id
 
-    def __str__(self) -> str:
+    @property
+    def found(self) -> str:
+        """What is wrong, for whoever says what becomes of it."""
         place = "" if self.offset is None else f" at byte {self.offset}"
         queue = "" if self.queue_id is None else f" (queue {self.queue_id:#x})"
-        return (
-            f"journal damaged: {self.directory / self.file}{place}{queue}: {self.what}. Nothing was changed. "
-            f"Run: clusterbroker journal check {self.directory}"
-        )
+        return f"journal damaged: {self.directory / self.file}{place}{queue}: {self.what}"
+
+    def __str__(self) -> str:
+        return f"{self.found}. Nothing was changed. Run: clusterbroker journal check {self.directory}"
 
 
 class ForeignJournal(JournalError):

@@ -27,7 +27,7 @@ from broker.server.addresses import dialable, own_address
 from broker.server.awaiting import come, ordered
 from broker.server.catching_up import NOTHING, CatchingUp
 from broker.server.client import cut_off_slow
-from broker.server.damage import given_up, given_up_as, is_marked, unmark
+from broker.server.damage import REBUILDS, given_up, given_up_as, is_marked, unmark
 from broker.server.endings import Restart, Unstarted
 from broker.server.handing_over import hand_over_all
 from broker.server.joining import Admission
@@ -225,8 +225,9 @@ class ClusterShell:
             raise Unstarted(applied.error.text)
         copies = self.raft.map.held(NodeId(self.name))
         if command.all_damaged and copies:
-            aside = self._shell.storage.aside or "set aside"
-            self.say("rebuilds", f"{copies} copies from other members; the damaged journal is {aside}")
+            aside = self._shell.storage.aside
+            where = f"; the damaged journal is {aside}" if aside else ""
+            self.say("rebuilds", f"{copies} copies from other members{where}")
         unmark(self._directory)
         if self.draining:
             node.turns_away = True
@@ -256,7 +257,7 @@ class ClusterShell:
         ending = given_up(self._directory, damage, applied, self.raft.map, self.name)
         if isinstance(ending, Restart):
             copies = self.raft.map.held(NodeId(self.name))
-            self._log.say("error", "cluster.journal_damaged", why=str(damage), copies=copies)
+            self._log.say("error", "cluster.journal_damaged", why=f"{damage.found}. {REBUILDS}", copies=copies)
         return ending
 
     def _say_waits(self) -> None:

@@ -35,6 +35,9 @@ from journal.errors import DamagedJournal
 from journal.segments import sync_directory
 
 NAMES_MAX: Final = 5
+REBUILDS: Final = (
+    "The node begins again by itself: it puts what is left of the journal aside, and fetches its copies from the others"
+)
 LOST: Final = "journal.lost"
 GIVEN_UP_AS: Final = "given up as incarnation "
 REBUILT: Final = "rebuilt"
@@ -59,11 +62,12 @@ def given_up(directory: Path, damage: DamagedJournal, applied: Applied, map_: Cl
     if applied.error is not None:
         only = only_copies(map_, node)
         return DamagedDirectory(
-            f"{damage}. Of {len(only)} queues this may be the only copy, so it is not rebuilt from others: "
-            f"{names_of(only) or applied.error.text}. See docs/operating-a-cluster.md, 'A damaged journal'"
+            f"{damage.found}. Nothing was changed. Of {len(only)} queues this may be the only copy, so it is not "
+            f"rebuilt from others: {names_of(only) or applied.error.text}. See docs/operating-a-cluster.md, 'A damaged "
+            "journal'"
         )
     assert isinstance(applied.command, RegisterNode), "it was asked for by registering"
-    mark(directory, str(damage), applied.command.incarnation)
+    mark(directory, damage.found, applied.command.incarnation)
     return Restart("its journal is damaged: it is set aside, and the copies are rebuilt from the other members'")
 
 
