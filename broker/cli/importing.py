@@ -176,8 +176,8 @@ async def publish(where: Target, queue: str, messages: Iterator[Row], skip: int,
                 await until(WINDOW)
         await until(1)
     except ClientLost as error:
-        at = skip + confirmed
-        raise NotImported(f"{error}. Confirmed: {confirmed}. To go on behind them: --skip {at}") from None
+        go_on = f" To go on behind them: --skip {skip + confirmed}" if confirmed else ""
+        raise NotImported(f"{error}. Confirmed: {confirmed}.{go_on}") from None
     finally:
         if client is not None:
             await client.close()

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from broker.amqp import methods as m
+from broker.amqp.errors import ReplyCode
 from broker.amqp.fields import Table
 from broker.amqp.properties import CLASS_ID, Properties, encode
 
@@ -25,6 +26,7 @@ _CAPABILITIES: Final[Table] = {
     "basic.nack": True,
     "consumer_cancel_notify": True,
     "connection.blocked": True,
+    "authentication_failure_close": True,
 }
 
 
@@ -82,6 +84,7 @@ class Client:
         self.why = ""
         self.blocked = False
         self.server_properties: Table = {}
+        self._refused = 0  # the code with which the broker closed it
         self.on_confirm: Callable[[bool, int, bool], None] = _nothing
         self.on_deliver: Callable[[Delivery], None] = _nothing
         self._reader = reader
@@ -121,7 +124,12 @@ class Client:
             self.server_properties = start.server_properties
         response = b"\0" + where.user.encode() + b"\0" + where.password.encode()
         properties: Table = {"product": "clusterbroker trial", "capabilities": _CAPABILITIES}
-        tune = await self._call(m.ConnectionStartOk(properties, "PLAIN", response), 0)
+        try:
+            tune = await self._call(m.ConnectionStartOk(properties, "PLAIN", response), 0)
+        except ClientLost as error:
+            if self._refused != ReplyCode.ACCESS_REFUSED:
+                raise
+            raise ClientLost(f"{where}: the login as user '{where.user}' was refused ({error})") from None
         if not isinstance(tune, m.ConnectionTune):
             raise ClientLost(f"{where}: tune was expected, {type(tune).__name__} came")
         self._frame_max = min(tune.frame_max or FRAME_MAX, FRAME_MAX)
@@ -261,6 +269,7 @@ class Client:
             self.blocked = isinstance(method, m.ConnectionBlocked)
         elif isinstance(method, m.ConnectionClose | m.ChannelClose):
             self._send(channel, m.ConnectionCloseOk() if channel == 0 else m.ChannelCloseOk())
+            self._refused = method.reply_code
             raise ClientLost(f"closed by the broker: {method.reply_code} {method.reply_text}")
         elif isinstance(method, m.BasicCancel):
             raise ClientLost("the broker cancelled the consumer")

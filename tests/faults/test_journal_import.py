@@ -59,6 +59,11 @@ def test_what_was_exported_is_imported(make_node: Callable[..., NodeProcess], ki
         assert [body for _, body in taken(channel, "again")] == [b"last"]
     code, said = command("journal", "import", str(file), "nowhere", "--amqp", node.url)
     assert (code, "NOT_FOUND" in said, "Confirmed: 0." in said) == (1, True, True), said
+    assert "--skip" not in said, "nothing is to be skipped"
+    for who in ("guest:wrong", "nobody:guest"):
+        code, said = command("journal", "import", str(file), "again", "--amqp", node.url.replace("guest:guest", who))
+        refused = f"the login as user '{who.partition(':')[0]}' was refused (closed by the broker: 403 ACCESS_REFUSED"
+        assert (code, refused in said, "--skip" in said) == (1, True, False), said
     if kind == "jsonl":
         lines = file.read_text().splitlines()
         file.write_text("\n".join([lines[0], json.dumps({"body": "?"})]) + "\n")
