@@ -9,6 +9,9 @@ was handed out to it and not acknowledged is its own for as long as it lives. Ti
     delivered     by basic.deliver or get-ok; `flagged` is its redelivered bit
     acknowledged  the consumer's basic.ack was written to the socket
     began, lost   a session; `lost` also says that its client gave it up
+
+`polled`: of a consumer's session that asks by basic.get. How long it goes without a message says how fast others empty
+the queue, and nothing of the broker.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     publisher: int = -1
     number: int = -1
     flagged: bool = False
+    polled: bool = False
 
 
 class History:
@@ -60,9 +64,10 @@ class History:
         publisher: int = -1,
         number: int = -1,
         flagged: bool = False,
+        polled: bool = False,
     ) -> None:
         """Writes one event down."""
-        self.events.append(Event(at_s, what, client, session, publisher, number, flagged))
+        self.events.append(Event(at_s, what, client, session, publisher, number, flagged, polled))
 
     def dump(self) -> bytes:
         """All events, a JSON array a line: what a failed trial leaves behind."""

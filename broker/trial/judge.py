@@ -14,7 +14,8 @@ is asked of it, unless its publisher is `numbered`. A session that ended for its
 the broker may know it earlier or later. Histories follow one another (`settled_below`): what an earlier one settled
 must not come back.
 
-Gaps are figures, no rule: how long a client went without progress while it was supposed to make some.
+Gaps are figures, no rule: how long a client went without progress while it was supposed to make some. A consumer that
+polls finds the queue emptied by others as often as not: its sessions are left out.
 """
 
 from __future__ import annotations
@@ -191,11 +192,14 @@ def _check_copies(
 
 
 def longest_gaps(events: Iterable[Event], what: What) -> list[float]:
-    """Each client's longest time between two events of a kind, s; clients without two of them have none."""
+    """Each client's longest time between two events of a kind, s; clients without two of them have none,
+    and a session that polls ends what was waited for before it."""
     last: dict[str, float] = {}
     longest: dict[str, float] = {}
     for event in events:
-        if event.what is what:
+        if event.polled:
+            last.pop(event.client, None)
+        elif event.what is what:
             if event.client in last:
                 longest[event.client] = max(longest.get(event.client, 0.0), event.at_s - last[event.client])
             last[event.client] = event.at_s

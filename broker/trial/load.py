@@ -256,6 +256,8 @@ class _Session:
         self.dials = 0
         self.port = 0
         """of the node that it is connected to, or was"""
+        self.polls = False
+        """this session asks for its messages by basic.get"""
 
     async def run(self) -> None:
         while not self.load.ended:
@@ -269,7 +271,8 @@ class _Session:
                 continue
             self.port = where.port
             self.session = self.load.session()
-            self.load.history.add(time.monotonic(), What.BEGAN, self.name, self.session)
+            self.choose()
+            self.load.history.add(time.monotonic(), What.BEGAN, self.name, self.session, polled=self.polls)
             try:
                 await self.serve(client)
             except ClientLost:
@@ -281,6 +284,9 @@ class _Session:
 
     async def serve(self, client: Client) -> None:
         raise NotImplementedError
+
+    def choose(self) -> None:
+        """What kind of session it is going to be."""
 
     def over(self) -> None:
         """The session is gone."""
@@ -357,21 +363,23 @@ class _Consumer(_Session):
         self.held: deque[tuple[float, int, int, int]] = deque()
         """(acknowledge at, tag, publisher, number)"""
 
+    def choose(self) -> None:
+        self.polls = (self.load.random.choice(("push", "get")) if self.kind == "either" else self.kind) == "get"
+
     def over(self) -> None:
         self.held.clear()
 
     async def serve(self, client: Client) -> None:
         load = self.load
         queue = load.plan.queue(self.number)
-        kind = load.random.choice(("push", "get")) if self.kind == "either" else self.kind
         if self.commits:
             await client.call(m.TxSelect())
-        if kind == "push":
+        if not self.polls:
             client.on_deliver = self._take
             await client.call(m.BasicQos(prefetch_count=load.plan.prefetch))
             await client.call(m.BasicConsume(queue=queue))
         while not client.lost.is_set() and not load.ended:
-            if kind == "get" and len(self.held) < load.plan.prefetch:
+            if self.polls and len(self.held) < load.plan.prefetch:
                 got = await client.call(m.BasicGet(queue=queue))
                 if isinstance(got, Delivery):
                     self._take(got)
@@ -384,7 +392,7 @@ class _Consumer(_Session):
         prefix, publisher, number, _ = delivery.body.split(b" ", 3)
         at_s = time.monotonic()
         which = (int(publisher), int(number)) if prefix.decode() == self.load.plan.prefix else (-1, -1)
-        self.load.history.add(at_s, What.DELIVERED, self.name, self.session, *which, delivery.flagged)
+        self.load.history.add(at_s, What.DELIVERED, self.name, self.session, *which, delivery.flagged, self.polls)
         self.load.now_delivered(*which)
         self.load.delivered += 1
         self.load.last_delivery_s = at_s

@@ -178,6 +178,23 @@ def test_gaps_are_each_clients_longest_silence() -> None:
     assert max(judge(events, living=False).consumer_gaps_s) == pytest.approx(2.5)
 
 
+def test_a_consumer_that_polls_has_no_gap_for_others_may_empty_the_queue() -> None:
+    events = clean()
+    at_s = events[-1].at_s
+    longest = max(judge(events, living=False).consumer_gaps_s)
+    for after_s, client, what, polled in (
+        (0.1, "polls", What.BEGAN, True),
+        (0.2, "polls", What.DELIVERED, True),
+        (5.0, "polls", What.DELIVERED, True),
+        (5.1, "either", What.DELIVERED, False),
+        (5.2, "either", What.BEGAN, True),  # and it finds nothing until its session ends
+        (9.9, "either", What.BEGAN, False),
+        (9.9, "either", What.DELIVERED, False),
+    ):
+        events.append(Event(at_s + after_s, what, client, 4, 0, 12, True, polled))
+    assert max(judge(events, living=False).consumer_gaps_s) == pytest.approx(longest)
+
+
 def test_verdicts_add_up() -> None:
     total = judge(clean())
     broken = clean()
