@@ -30,7 +30,8 @@ from .stream_settings import (
 )
 
 MILLISECONDS_MAX: Final = 2**63 - 1
-"""The longest time that AMQP can say; what no clock can hold is never. RabbitMQ 4.3 takes ten years at most."""
+"""The longest time that AMQP can say, and that is kept; what no clock can hold is never. RabbitMQ 4.3 takes ten
+years at most."""
 QUORUM_DELIVERY_LIMIT: Final = 20
 
 Check = Callable[[Any], str | None]
@@ -209,8 +210,20 @@ RULES: Final[tuple[Rule, ...]] = (
 
 _SIZES: Final = {"quorum": "x-quorum-initial-group-size", STREAM: "x-initial-cluster-size"}
 """How many copies, as RabbitMQ's clients say it."""
+_LIVES: Final = ("x-expires", "x-message-ttl", "expires", "message-ttl")
 ARGUMENT_RULES: Final = {rule.argument: rule for rule in RULES if rule.argument is not None}
 POLICY_RULES: Final = {rule.key: rule for rule in RULES if rule.key is not None}
+
+
+def storable_lives(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments, or a policy's definition, as they come: how long queues and messages live may be any number, and one
+    that no clock can hold, and no log, is kept as the longest time that there is. That is never, too."""
+    kept = dict(table)
+    for name in _LIVES:
+        value: Any = kept.get(name)
+        if is_integer(value) and value > MILLISECONDS_MAX:
+            kept[name] = MILLISECONDS_MAX
+    return kept
 
 
 def resolve(

@@ -18,6 +18,7 @@ import msgspec
 from cluster import commands as c
 from cluster.entities import VHOST_LIMITS, ApplyTo, UserLimits
 from cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
+from cluster.queue_settings import storable_lives
 
 from .errors import bad_request
 from .sayable import check_arguments
@@ -122,7 +123,7 @@ class Body:
 
     def arguments(self) -> dict[str, Any]:
         """What a declaration says beyond AMQP's fields; nothing by default."""
-        arguments = self.table("arguments", {})
+        arguments = storable_lives(self.table("arguments", {}))
         check_arguments(arguments)
         return arguments
 
@@ -274,7 +275,8 @@ def policy_command(vhost: str, name: str, body: Body, *, operator: bool = False)
     apply_to = body.text("apply-to", body.text("apply_to", "all"))
     if apply_to not in APPLY_TO:
         raise bad_request(f"Validation failed\n\napply-to '{apply_to[:80]}' unrecognised\n")
-    pattern, definition, priority = body.text("pattern"), body.table("definition"), body.number("priority", 0)
+    pattern, priority = body.text("pattern"), body.number("priority", 0)
+    definition = storable_lives(body.table("definition"))
     if operator:
         return c.PutOperatorPolicy(
             at_ms=body.at_ms,

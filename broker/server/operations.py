@@ -23,6 +23,7 @@ from typing import Any, Protocol, get_args
 from cluster import commands as c
 from cluster.entities import VHOST_LIMITS, VhostLimit
 from cluster.passwords import SCRYPT, hashed
+from cluster.queue_settings import storable_lives
 from cluster.state import Applied
 from cluster.view import ClusterView
 
@@ -154,7 +155,7 @@ async def _policy_set(operator: Operator, asked: Facts) -> Facts:
             vhost=_text(asked, "vhost", "/"),
             name=_text(asked, "name"),
             pattern=_text(asked, "pattern"),
-            definition=definition,
+            definition=storable_lives(definition),
             apply_to=apply_to,
             priority=priority,
         ),
@@ -171,7 +172,7 @@ async def _operator_policy_set(operator: Operator, asked: Facts) -> Facts:
             vhost=_text(asked, "vhost", "/"),
             name=_text(asked, "name"),
             pattern=_text(asked, "pattern"),
-            definition=definition,
+            definition=storable_lives(definition),
             priority=priority,
         ),
     )

@@ -114,6 +114,12 @@ ROWS = (
     Row("vhost-limits list --vhost {v}", "max-queues"),
     Row("vhost-limits clear {v} max-queues", "no max-queues"),
     # rules
+    Row('policies set p ^q {{"message-ttl":1000000000000000000000000000000}} --vhost {v}', "is set"),
+    Row("policies show p --vhost {v}", "9223372036854775807"),
+    Row('operator-policies set o ^q {{"expires":18446744073709551616}} --vhost {v}', "is set"),
+    Row("queues declare q/never --vhost {v} -a x-message-ttl=18446744073709551616", "is declared"),
+    Row("queues declare q/never --vhost {v} -a x-message-ttl=18446744073709551616", "is declared"),
+    Row("queues delete q/never --vhost {v}", "is deleted"),
     Row('policies set p ^q {{"max-length":50}} --vhost {v} --apply-to queues', "is set"),
     Row("policies list", "max-length"),
     Row("policies list --vhost {v}", "max-length"),

@@ -107,6 +107,24 @@ async def test_what_is_wrong_is_said(start: Any, tmp_path: Path, line: bytes, wh
     assert why.encode() in answer
 
 
+@pytest.mark.parametrize("given", [2**63 - 1, 2**63, 2**64, 10**30])
+async def test_a_life_that_no_clock_can_hold_is_never(start: Any, connect: Any, tmp_path: Path, given: int) -> None:
+    """Of 2**64 it was said that it cannot be serialized."""
+    shell = await start(data_dir=tmp_path)
+    definition = {"message-ttl": given, "expires": given}
+    assert (await asked(tmp_path, "policy.set", name="p", pattern="^q", definition=definition))["ok"]
+    assert (await asked(tmp_path, "operator-policy.set", name="o", pattern="^q", definition=definition))["ok"]
+    peer = await (await connect(shell)).open()
+    peer.send(1, methods.QueueDeclare(queue="q"))
+    assert isinstance(await peer.receive(), methods.QueueDeclareOk)
+    peer.publish("q", b"one")
+    await until(lambda: shell.node.vhosts["/"].queues["q"].ready == 1)
+    shell.node.now_ms += 10**15
+    shell.schedule()
+    await asked(tmp_path, "status")
+    assert shell.node.vhosts["/"].queues["q"].ready == 1
+
+
 async def test_who_asks_a_node_that_begins_again_is_told_so(
     start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
