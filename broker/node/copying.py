@@ -84,7 +84,7 @@ class Copying:
         self._flights: dict[int, Flight] = {}
         self._spans: list[tuple[int, GroupWriter, int, int]] = []
         self._volatile = GroupWriter(VOLATILE_SEGMENT, 0)
-        self._pending = Portions()
+        self._pending = Portions(2 * node.options.group_bytes_max)
         self._beginnings: dict[int, None] = {}  # queues with a beginning in `_pending`
         self._unfolded: dict[int, None] = {}  # queues with records of their owners in `_pending`
         self._live: tuple[Ring | None, int, int, Sequence[Range]] = (

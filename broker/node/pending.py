@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 Bytes = bytes | bytearray | memoryview
-PORTION_BYTES: Final = 16 << 20
-"""A portion is full with it, and one frame's records more."""
 
 
 class Pending(NamedTuple):
@@ -27,11 +25,12 @@ class Pending(NamedTuple):
 
 
 class Portions:
-    """The first one goes with the next group."""
+    """The first one goes with the next group. `portion_bytes`: one is full with it, and one frame's records more."""
 
-    __slots__ = ("_portions", "_sizes")
+    __slots__ = ("_portion_bytes", "_portions", "_sizes")
 
-    def __init__(self) -> None:
+    def __init__(self, portion_bytes: int) -> None:
+        self._portion_bytes = portion_bytes
         self._portions: deque[list[Pending]] = deque()
         self._sizes: deque[int] = deque()
 
@@ -45,7 +44,7 @@ class Portions:
         return self._sizes[0] if self._sizes else 0
 
     def put(self, pending: Pending) -> None:
-        if not self._sizes or self._sizes[-1] >= PORTION_BYTES:
+        if not self._sizes or self._sizes[-1] >= self._portion_bytes:
             self._portions.append([])
             self._sizes.append(0)
         self._portions[-1].append(pending)

@@ -505,7 +505,8 @@ class Site:
             return
         self.pulse.hearing.speaks = True
         self.incarnation = max(self.starts, member.incarnation + 1)
-        options = NodeOptions(name=self.name, incarnation=self.incarnation)
+        few = {"group_bytes_max": 600} if self.life % 3 == 1 else {}  # groups that are full with a message or two
+        options = NodeOptions(name=self.name, incarnation=self.incarnation, **few)
         chance = random.Random(f"{self.name}.{self.disks}.{self.incarnation}")  # the schedule's stays as it is
         try:
             node = self.node = Node(options, self.wiring.map, self.journal.use, self.log, entropy=chance.randbytes)

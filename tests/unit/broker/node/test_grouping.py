@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.amqp import methods as m
-from broker.node import grouping, pending
+from broker.node import grouping
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Client, World
 
@@ -130,10 +130,9 @@ def test_members_divide_what_is_replicated(transient: bool) -> None:
         assert client.ask(m.QueueDeclare(queue=f"q{number}", passive=True)) == m.QueueDeclareOk(f"q{number}", 2, 0)
 
 
-def test_copies_that_waited_for_a_slow_disk_are_written_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_that_waited_for_a_slow_disk_are_written_in_portions() -> None:
     """Each is acknowledged when its own group is durable: nobody hears of more than is on the disk."""
-    monkeypatch.setattr(pending, "PORTION_BYTES", FULL)
-    cluster = Cluster("a", "b", "c")
+    cluster = Cluster("a", "b", "c", group_bytes_max=FULL // 2)
     client = cluster["a"].client()
     bound(client)
     owned = [name for name in (f"q{number}" for number in range(QUEUES)) if cluster.queue(name).owner == "a"]
