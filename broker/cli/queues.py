@@ -268,7 +268,10 @@ def queue_replay_messages(
 @deed(app, "pause")
 def queue_pause(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
     """Hand nothing out, to consumers or to a get; messages are taken, and settled, as ever."""
-    reach.api.put("/api/queues/{}/{}/pause", vhost, queue, body={})
+    if reach.here:
+        reach.perform("queues.pause", vhost=vhost, queue=queue)
+    else:
+        reach.api.put("/api/queues/{}/{}/pause", vhost, queue, body={})
     return f"queue '{queue}' is paused"
 
 
@@ -280,7 +283,11 @@ def queue_resume(
     vhost: Vhost = "/",
 ) -> str:
     """Hand out what a paused queue holds."""
-    reach.api.put("/api/queues/{}/{}/resume", vhost, queue, body={"staged": True} if staged else {})
+    more = {"staged": True} if staged else {}
+    if reach.here:
+        reach.perform("queues.resume", vhost=vhost, queue=queue, **more)
+    else:
+        reach.api.put("/api/queues/{}/{}/resume", vhost, queue, body=more)
     return f"{'staged rows of ' if staged else 'queue '}'{queue}' {'go on' if staged else 'hands out again'}"
 
 

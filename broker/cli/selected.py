@@ -14,6 +14,7 @@ from broker.cli.reach import Reach
 from broker.cli.tables import Column, Document, Table, moment, number, quoted
 
 PAGE: Final = 500
+PATIENCE_S: Final = 60.0
 SAID: Final = {"delete": "deleted", "move": "moved", "replay": "replayed"}
 WHY: Final = {
     "not_ready": "gone, or in a consumer's hands",
@@ -97,7 +98,10 @@ def treated(
     done, skipped, at, last = 0, dict[str, int](), first, 0
     while at:
         chosen: dict[str, Any] = {"seqs": seqs} if seqs is not None else {"filter": only, "from": at, "to": last}
-        answer = reach.api.post(f"/api/queues/{{}}/{{}}/messages/{what}", vhost, queue, body={**chosen, **where})
+        if what == "delete" and reach.here:
+            answer = reach.perform("queues.delete-messages", PATIENCE_S, vhost=vhost, queue=queue, **chosen, **where)
+        else:
+            answer = reach.api.post(f"/api/queues/{{}}/{{}}/messages/{what}", vhost, queue, body={**chosen, **where})
         done += answer[SAID[what]]
         for why, left_out in answer["skipped"].items():
             skipped[why] = skipped.get(why, 0) + len(left_out)

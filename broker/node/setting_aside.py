@@ -73,7 +73,8 @@ class SettingAside:
 
     def _alert(self, entity: QueueEntity, why: str) -> None:
         which = "--staged " if entity.staging else ""
-        text = f"{why}; see the log, then: clusterbroker queues resume {which}'{entity.name}'"
+        where = "" if entity.vhost == "/" else f" --vhost '{entity.vhost}'"
+        text = f"{why}; see the log, then: clusterbroker queues resume {which}'{entity.name}'{where}"
         self._node.alerts.set(ALERT, subject(entity), text)
 
     def began(self, queue: Queue) -> None:

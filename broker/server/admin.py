@@ -2,7 +2,7 @@
 
 Each line is a JSON object with `do` and its arguments, each answer a line: {"ok": true, ...} or {"ok": false,
 "error": "..."}. Who may open the socket may read the data directory anyway, so nobody is asked for a password. The
-requests are those of `broker.server.operations`, those of `broker.server.cluster_operations`, and some that only a
+requests are those of `broker.server.operations`, `cluster_operations` and `queue_operations`, and some that only a
 running node can answer. A member of a cluster that still waits for others answers `status`, and says for whom.
 
     status
@@ -36,6 +36,7 @@ from broker.server.copying_control import copying, copying_facts, set_copying
 from broker.server.endings import Restart
 from broker.server.operations import Facts, Refused, carry_out
 from broker.server.private_socket import bound, connected
+from broker.server.queue_operations import QUEUES
 from broker.visible import visible
 from cluster import commands as c
 from cluster.state import Applied
@@ -67,7 +68,7 @@ QUESTIONS = frozenset(
 TOLD = (
     "name", "user", "vhost", "exchange", "queue", "tags", "configure", "write", "read", "pattern", "definition",
     "apply_to", "priority", "limit", "value", "raised", "to", "member", "node", "undo", "accept_loss", "description",
-    "replace", "rate_bytes", "paused",
+    "replace", "rate_bytes", "paused", "staged", "seqs", "filter",
 )  # fmt: skip
 """Arguments that the audit may tell. A password is none of these."""
 
@@ -167,6 +168,7 @@ RUNNING: dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]] = {
     "copying": copying,
     "copying.set": set_copying,
     **CLUSTER,
+    **QUEUES,
 }
 
 

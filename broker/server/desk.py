@@ -26,7 +26,7 @@ from broker.census.inspection import encode as encode_result
 from broker.census.rows import Batch, encode
 from broker.server.admin import RUNNING
 from broker.server.inspecting import Inspector, Unanswered
-from broker.server.operations import Refused
+from broker.server.operations import NO_LEASE, Refused
 from broker.server.sampling import Sampling
 from cluster import commands as c
 from cluster.errors import Unavailable, WiringError
@@ -41,7 +41,6 @@ ORDER_S: Final = 10.0
 QUESTIONS_MAX: Final = 256
 LOOKS_MAX: Final = 64
 """Of these so many may be about single messages: who may look into a queue must not keep operators from their deeds."""
-NO_LEASE: Final = "this node is cut off from the majority of its cluster: ask another one, or wait"
 OPERATORS: Final = (
     c.AddVhost, c.DeleteVhost, c.DeclareExchange, c.DeclareQueue, c.Bind, c.PutUser, c.SetUserLimits, c.DeleteUser,
     c.SetPermission, c.ClearPermission, c.SetTopicPermission, c.ClearTopicPermission, c.PutPolicy, c.DeletePolicy,

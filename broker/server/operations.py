@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, get_args
+from typing import Any, Final, Protocol, get_args
 
 from cluster import commands as c
 from cluster.entities import VHOST_LIMITS, VhostLimit
@@ -28,6 +28,7 @@ from cluster.state import Applied
 from cluster.view import ClusterView
 
 Facts = dict[str, Any]
+NO_LEASE: Final = "this node is cut off from the majority of its cluster: ask another one, or wait"
 
 
 class Refused(Exception):
