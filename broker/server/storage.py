@@ -107,11 +107,15 @@ class Storage:
         if directory is None:
             self.wiring = MemoryWiringLog()
             return self
+        may_begin = options.cluster is None or options.cluster.founds or bool(options.cluster.joins)
+        if not may_begin:
+            with contextlib.suppress(DamagedIdentity):
+                must_not_found(Parts(directory))  # before anything is made, the directory included
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._lock = lock_directory(directory)
         try:
             self.parts = self._identified(directory)
-            if options.cluster is not None and not (options.cluster.founds or options.cluster.joins):
+            if not may_begin:
                 must_not_found(self.parts)
             opened = partial(Journal.open, directory / "journal", options.journal, call_soon, on_journal_state, watch)
             if options.cluster is None:
