@@ -49,6 +49,10 @@ from cluster.link.hello import valid_name
 from journal.options import JournalOptions
 
 ENVIRONMENT_PREFIX = "CLUSTERBROKER_"
+COMMANDS_READ = frozenset(("AMQP_URL", "PASSWORD", "PURE", "TOKEN", "URL", "USER"))
+"""Variables that are no settings of a node: commands, pipelines and the choice of the compiled halves read them."""
+_SERVICE_LINK = re.compile(r"\w+_(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=.*|PORT_\d+_\w+=.*|PORT=[a-z]+://.*)")
+"""What Kubernetes tells each pod of a service that is called clusterbroker, or clusterbroker-something."""
 
 
 class ConfigError(Exception):
@@ -350,6 +354,21 @@ def _reject_unknown_environment() -> None:
         upper = name.upper().replace("__", ".")
         if upper.startswith(ENVIRONMENT_PREFIX) and upper not in known and "." in upper:
             raise ConfigError(f"environment {name}: there is no such setting: see `clusterbroker settings`")
+
+
+def unread_variables() -> list[str]:
+    """Variables with our prefix that nothing reads, each with what may have been meant. They end no start, for what
+    makes a process's environment adds such."""
+    known = {name.upper().replace(".", "__") for name in settings()} | COMMANDS_READ
+    unread = []
+    for name, value in sorted(os.environ.items()):
+        upper = name.upper()
+        last = upper.removeprefix(ENVIRONMENT_PREFIX)
+        if last == upper or last in known or _SERVICE_LINK.fullmatch(f"{upper}={value}"):
+            continue
+        near = get_close_matches(last, known, 1)
+        unread.append(f"{name} is no setting" + (f"; is it {ENVIRONMENT_PREFIX}{near[0]}?" if near else ""))
+    return unread
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:

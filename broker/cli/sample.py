@@ -28,7 +28,8 @@ HEAD: Final = (
     "    clusterbroker start --config /etc/clusterbroker/clusterbroker.toml",
     "What the command line says comes first, then the environment (the CLUSTERBROKER_ variable beside each setting), "
     "then this file. Take the # away from what you change. A word that is no setting, and a value that cannot be, keep "
-    "the node from starting, with a line that says where it stands. Secrets need not stand here: settings whose names "
+    "the node from starting, with a line that says where it stands (of a variable that is no setting, and has no "
+    "section's __ in it, the log has a warning). Secrets need not stand here: settings whose names "
     "end with _file name files, which nobody but the node's user and group may read.",
     "Made by `clusterbroker settings --toml`.",
 )

@@ -56,18 +56,22 @@ def quick_options(flags: dict[str, Any]) -> tuple[ServerOptions, str, str] | Non
 def run(flags: dict[str, Any], config: Path | None) -> int:
     """The exit code."""
     quick = quick_options(flags) if config is None else None
+    unread: list[str] = []
     if quick is None:
-        from broker.config import ConfigError, load
+        from broker.config import ConfigError, load, unread_variables
 
         try:
             loaded = load(config, flags)
             quick = loaded.options(), loaded.log.level, loaded.log.format
+            unread = unread_variables()
         except ConfigError as error:
             unconfigured(error)
             return 2
     options, level, form = quick
     log = NodeLog(structured(form, options.node.name), level)
     sayer = Sayer(form, options.node.name)
+    for what in unread:
+        log.say("warning", "node.unread_variable", what=what)
     try:
         return _lives(options, log, sayer, form, level)
     except Exception as error:

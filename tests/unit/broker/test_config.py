@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,15 @@ import pytest
 
 from broker.cli.main import app, start
 from broker.cli.start import quick_options
-from broker.config import ENVIRONMENT_PREFIX, ConfigError, NodeConfig, load, settings
+from broker.config import (
+    COMMANDS_READ,
+    ENVIRONMENT_PREFIX,
+    ConfigError,
+    NodeConfig,
+    load,
+    settings,
+    unread_variables,
+)
 from broker.node.options import NodeOptions
 from broker.oauth2.options import OAuth2Options
 from broker.server.alarms import AlarmOptions
@@ -20,6 +29,8 @@ from broker.server.audit import AuditOptions
 from broker.server.listener import Address, TlsOptions
 from broker.server.options import ServerOptions
 from journal.options import JournalOptions
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -263,6 +274,30 @@ def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_variables_that_are_no_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERBROKER_PURE", "1")
     load()
+
+
+def test_a_variable_that_nothing_reads_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CLUSTERBROKER_LOG_FORMAT", "CLUSTERBROKER_XYZZY", "CLUSTERBROKER_HTTP_PORT"):
+        monkeypatch.setenv(name, "json")
+    read = {name for name in settings() if name != "log.format"}
+    for name in ("CLUSTERBROKER_SERVICE_HOST", "CLUSTERBROKER_PORT_5672_TCP_ADDR", "CLUSTERBROKER_HEADLESS_PORT"):
+        monkeypatch.setenv(name, "tcp://10.0.0.1:5672")  # of a service in Kubernetes
+    for name in read:
+        monkeypatch.setenv("CLUSTERBROKER_" + name.upper().replace(".", "__"), "1")
+    assert unread_variables() == [
+        "CLUSTERBROKER_HTTP_PORT is no setting; is it CLUSTERBROKER_HTTP_PROXIES?",
+        "CLUSTERBROKER_LOG_FORMAT is no setting; is it CLUSTERBROKER_LOG__FORMAT?",
+        "CLUSTERBROKER_XYZZY is no setting",
+    ]
+
+
+def test_the_variables_that_commands_read_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = (path for room in ("broker", "cluster", "journal", "pipeline") for path in (ROOT / room).rglob("*.py"))
+    named = {name for path in places for name in re.findall(r'"CLUSTERBROKER_([A-Z_]+)"', path.read_text("utf-8"))}
+    assert named >= COMMANDS_READ
+    for name in named:
+        monkeypatch.setenv(f"CLUSTERBROKER_{name}", "1")
+    assert unread_variables() == []
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
