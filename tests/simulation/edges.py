@@ -120,13 +120,17 @@ class Edges:
         return False
 
     def lose_raft(self) -> bool:
-        """No second voter may be missing, or there is no majority for ever."""
+        """No second voter may be missing, or there is no majority for ever. One that is about to go counts as gone: a
+        log knows its voters before they are decided."""
         site = self._one()
         world = self.world
-        if site is None or not world.raft or any(o.voice_lost or o.journal.lost for o in world.sites.values()):
+        gone = world.going or any(o.voice_lost or o.journal.lost for o in world.sites.values())
+        if site is None or not world.raft or gone:
             return False
-        voters = [member.name for member in world.newest_map.members() if member.voter]
-        if len(voters) < 3:
+        voters = [sum(member.voter for member in world.newest_map.members())]
+        logs = [one.wiring.log for one in world.sites.values() if one.up]
+        voters += [len(log.voters) for log in logs if log is not None]
+        if min(voters) < 3:
             return False
         self._kill(site)
         site.lose_raft()
@@ -293,7 +297,7 @@ class Edges:
         world, name = self.world, NodeId(site.name)
         if world.sites.get(name) is not site or len(world.sites) <= 3:
             return
-        if any(other.journal.lost or other.journal.rots for other in world.sites.values()):
+        if any(other.voice_lost or other.journal.lost or other.journal.rots for other in world.sites.values()):
             self._back(site)
             return
         if site.up:
