@@ -101,10 +101,28 @@ def load_index(
         missing.told(care)
         if lost:
             whats = {queue_id: f"{damage.file}: {damage.what}" for queue_id, damage in lost.items()}
-            catalogues |= fold_again(whats, index, segments, start, sink, care, streams)
+            ahead = _Ahead(lost)
+            replay_tail(segments, start, ahead, care)
+            catalogues |= fold_again(whats, index, segments, start, sink, care, streams, ahead.epochs)
     if streams is not None:
         streams.sweep(catalogues, None if care is None else care.hurt)
     return sums
+
+
+class _Ahead:
+    """Of the log's tail before it is told: which messages of these queues it has, with their epochs."""
+
+    def __init__(self, queue_ids: Iterable[int]) -> None:
+        self.epochs: dict[int, dict[int, int]] = {queue_id: {} for queue_id in queue_ids}
+
+    def enqueued(self, queue_id: int, segment: int, record: Record) -> None:  # noqa: ARG002
+        if queue_id in self.epochs:
+            self.epochs[queue_id][record.seq] = record.epoch
+
+    def _nothing(self, *_: Any) -> None:
+        """All else is told when its time has come."""
+
+    meta = run = settled = reserved = counted = dead = cut = produced = began = _nothing
 
 
 class _Missing:

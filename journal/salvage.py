@@ -49,7 +49,7 @@ from journal.replay import GroupHead, group_at, group_head, later_heads
 from journal.segments import Position, SegmentFile, Segments
 from journal.stream_catalogue import StreamFile
 from journal.stream_files import StreamFiles
-from journal.stream_salvage import NOTHING_FILED, Told, files_anew
+from journal.stream_salvage import NOTHING_FILED, Told, anew
 
 SET_RANGE_MAX: Final = 1 << 20
 """A longer range is looked up by what lives, not number by number."""
@@ -227,9 +227,13 @@ class _Queue:
             self.messages.pop(seq, None)
             self.counts.pop(seq, None)
 
+    def state_with(self, known: dict[str, Any]) -> QueueState:
+        """`known`: what the index says of the queue, as far as it can be read."""
+        return QueueState.of_meta(known) if known else self.state
+
     def meta(self, known: dict[str, Any], filed: Told) -> dict[str, Any]:
-        """`known`: what the index says of the queue, as far as it can be read; `filed`: what its files say."""
-        state = QueueState.of_meta(known) if known else self.state
+        """`filed`: what its files say."""
+        state = self.state_with(known)
         state.dead = {seq: mark for seq, mark in {**self.state.dead, **state.dead}.items() if seq in self.messages}
         newest = max(self.newest, known.get("next_seq", 1) - 1, filed.next_seq - 1)
         meta = {**known, "next_seq": newest + 1, "reserved": newest, "epoch": known.get("epoch", self.epoch)}
@@ -259,9 +263,10 @@ def fold_again(
     sink: Teller,
     care: Care,
     streams: StreamFiles | None = None,
+    tails: Mapping[int, Mapping[int, int]] | None = None,
 ) -> dict[int, list[StreamFile]]:
     """Tells of these queues what all segments up to `end` have of them, in the order of their seqs, and of streams
-    what is in their files; these files."""
+    what is in their files; these files. `tails`: seq to epoch of each queue's messages behind `end`."""
     catalogues: dict[int, list[StreamFile]] = {}
     for queue_id, what in lost.items():
         care.begins_again(queue_id, what)
@@ -274,13 +279,16 @@ def fold_again(
     for queue_id, queue in queues.items():
         known = meta_of(index, queue_id)
         names = [StreamFile.of_entry(entry).name for entry in known.get("files", ())]
-        filed = NOTHING_FILED if streams is None else files_anew(streams, queue_id, names)
+        filed = NOTHING_FILED
+        if streams is not None and (names or streams.names(queue_id)):
+            logged = {seq: record.epoch for seq, (_, record) in queue.messages.items()}
+            tail = (tails or {}).get(queue_id)
+            filed = anew(streams, queue_id, names, logged, tail, queue.state_with(known).epochs)
         if not queue.messages and not queue.newest and not filed.files and not care.knows(queue_id):
             continue  # a damaged key: nobody has such an id
         catalogues[queue_id] = filed.files
         sink.meta(queue_id, queue.meta(known, filed))
-        behind = filed.files[-1].end if filed.files else 0
-        in_log = dict.fromkeys(seq for seq in sorted(queue.messages) if seq >= behind)
+        in_log = dict.fromkeys(_within(sorted(queue.messages), filed.logged))
         for seq in in_log:
             sink.enqueued(queue_id, *queue.messages[seq])
             if seq in queue.counts:
@@ -292,6 +300,16 @@ def fold_again(
             if not seq or seq in in_log:
                 care.hurt(queue_id, what, (seq,) if seq else ())
     return catalogues
+
+
+def _within(seqs: Iterable[int], ranges: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """Those of them, ascending, that are in one of these ranges (first, end), ascending."""
+    at = 0
+    for seq in seqs:
+        while at < len(ranges) and ranges[at][1] <= seq:
+            at += 1
+        if at < len(ranges) and ranges[at][0] <= seq:
+            yield seq
 
 
 def meta_of(index: Index, queue_id: int) -> dict[str, Any]:

@@ -106,6 +106,8 @@ class Recovery:
                 ring.past = Past(queue_id, SEGMENT_BYTES)
             if ring.past is not None:
                 ring.past.restore(meta)
+                if queue_id in self.begun_again:
+                    ring.past.close()  # parts of its files may count that are not their ends
             self._ends[queue_id] = meta["next_seq"], meta["reserved"]
             self._committed[queue_id] = meta.get("committed", 0)
 
@@ -119,8 +121,6 @@ class Recovery:
     def enqueued(self, queue_id: int, segment: int, record: Record) -> None:
         ring = self._tail_ring(queue_id)
         if ring is not None:
-            if queue_id in self.begun_again and ring.past is not None:
-                self._is_in_log(ring.past, record.seq)
             ring.restore(
                 record.seq,
                 segment,
@@ -132,13 +132,6 @@ class Recovery:
             )
             if queue_id in self.unknown:
                 self.pinned.add(segment)
-
-    @staticmethod
-    def _is_in_log(past: Past, seq: int) -> None:
-        """A stream's catalogue was made anew, from all that is in its files: also what a checkpoint had copied there
-        when a crash cut it off. That stands in the log, from its first message on."""
-        if past.files and seq < past.files[-1].end:
-            past.cut(seq)
 
     def settled(self, queue_id: int, ranges: tuple[tuple[int, int], ...]) -> None:
         ring = self._tail_ring(queue_id)

@@ -54,6 +54,10 @@ class Past:
         self.first = meta.get("first", 1)
         self.files = [StreamFile.of_entry(entry) for entry in meta.get("files", ())]
 
+    def close(self) -> None:
+        """Nothing is added to the files that it has."""
+        self._closed = {part.name for part in self.files}
+
     # -- what it has
 
     @property

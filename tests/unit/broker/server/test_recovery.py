@@ -14,15 +14,10 @@ from typer.testing import CliRunner
 
 from broker.amqp import methods
 from broker.cli.journal import app
-from broker.queues.ring import Ring
-from broker.server.recovery import Recovery
 from broker.server.shell import NodeShell
-from broker.streams.past import Past
 from cluster import commands as c
 from cluster.log_store import LogStore
-from journal.layout import ENQ
 from journal.options import MIB, JournalOptions
-from journal.record import Record
 
 SMALL = JournalOptions(
     segment_bytes=MIB, checkpoint_bytes=1 << 40, checkpoint_interval_s=1e9, reserve_bytes=0, map_bytes=1 << 32
@@ -209,19 +204,3 @@ async def test_no_queue_gets_an_id_under_which_messages_are_kept(
     await publish(await (await connect(shell)).open(), "new", 1)
     (new,) = shell.node.map.lasting_queues()
     assert new.queue_id > queue_id
-
-
-def test_the_logs_tail_counts_beside_a_catalogue_that_was_made_from_files() -> None:
-    """What a checkpoint had copied when a crash cut it off, or what was cut off before: from its first message on the
-    log has it, and no message stands in both."""
-    ring: Any = Ring(5, True, 0, None)
-    ring.past = Past(5, MIB)
-    entity: Any = object()
-    recovery = Recovery(lambda _: entity, lambda _: ring, lambda _: False, None)
-    recovery.begins_again(5, "values are missing")
-    recovery.meta(5, {"next_seq": 81, "reserved": 80, "first": 1, "files": [[1, 41, 99, 0, 0], [41, 81, 99, 0, 0]]})
-    for seq in range(51, 61):
-        recovery.enqueued(5, 1, Record(ENQ, 0, 0, 2, 5, seq, 100 * seq, 100, 5, 0, ()))
-    recovery.finish()
-    assert ring.past.ranges == [(1, 50)]
-    assert (ring.ready, ring.next_seq) == (10, 81)
