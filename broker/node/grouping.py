@@ -22,11 +22,14 @@ TOGETHER_BYTES_MAX: Final = 1 << 30
 
 def expected_bytes(node: Node, undivided: bool) -> int:
     """About so many bytes the next group will take."""
-    size = 0
-    for queue in node.writes:
-        if not _is_full(node, size, queue, undivided):
-            size += queue.ring.unwritten_bytes
-    return size if node.part is None else size + node.part.copies_bytes
+    part = node.part
+    size = sum(queue.ring.unwritten_bytes for queue in node.writes)
+    if size > node.options.group_bytes_max:
+        own_max, size = _own_max(node, undivided), 0
+        for queue in node.writes:
+            if size <= (own_max if part is None or not part.replicates(queue) else node.options.group_bytes_max):
+                size += queue.ring.unwritten_bytes
+    return size if part is None else size + part.copies_bytes
 
 
 def fill(
@@ -41,10 +44,11 @@ def fill(
     part, sync, parted, left = node.part, False, False, False
     patient = patient and not undivided
     writes, node.writes, node.urgent = node.writes, {}, False
+    own_max, replicated_max = _own_max(node, undivided), node.options.group_bytes_max
     for queue in writes:
         replicated = part is not None and part.replicates(queue)
         size = writer.size if part is None else max(writer.size, part.copying.volatile_bytes)
-        if _is_full(node, size, queue, undivided):
+        if size > (replicated_max if replicated else own_max):
             node.writes[queue] = None
             node.urgent = left = True
             parted = parted or (undivided and not replicated)
@@ -59,6 +63,6 @@ def fill(
     return queues, sync, parted
 
 
-def _is_full(node: Node, size: int, queue: Queue, undivided: bool) -> bool:
-    together = undivided and not (node.part is not None and node.part.replicates(queue))
-    return size > (TOGETHER_BYTES_MAX if together else node.options.group_bytes_max)
+def _own_max(node: Node, undivided: bool) -> int:
+    """Of queues with one copy."""
+    return TOGETHER_BYTES_MAX if undivided else node.options.group_bytes_max
