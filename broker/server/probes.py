@@ -47,9 +47,9 @@ class Probes:
         try:
             member = cluster.raft.map.member(NodeId(peer))
             for _ in range(LOOKS_MAX):
-                if (found := await cluster.mesh.probe(peer)) != "accepted" or cluster.has_data_link(peer):
+                if (found := await cluster.mesh.probe(peer)) == "refused" or cluster.has_data_link(peer):
                     break
-                await asyncio.sleep(AGAIN_S)  # of a process that dies on a busy machine the port is the last to go
+                await asyncio.sleep(AGAIN_S)  # on a busy machine a dying process accepts or resets for a while
             if found != "refused":
                 return
             cluster.raft.peer_gone(NodeId(peer))
