@@ -95,22 +95,23 @@ def decode(data: bytes, wanted: Collection[str], first: int, end: int) -> Record
         if length < RECORD_BYTES_MIN or length > len(data) - at:
             raise BadRecord(f"at byte {at}: a length of {length}")
         if kind == ENQ and first <= seq < end:
-            found.append(_fields(data, at, length, wanted))
+            found.append(_fields(data, at, length))
             low, high = low or seq, seq
         at += (length + 7) & ~7
     columns: dict[str, Column] = {}
-    for name in wanted:
+    for name in wanted:  # header tables are read now: what is no record is said before a header that is none
         values = [row.get(name) for row in found]
         if name in TEXTS:
             columns[name] = _bytes_column(values, is_text=name != "value")
         elif name in NUMBERS:
             columns[name] = _number_column(values)
         elif name == HEADERS:
-            columns |= _headers_columns(values)
+            columns |= _headers_columns([None if span is None else entries(data, *span) for span in values])
     return Records(len(found), low, high, columns)
 
 
-def _fields(data: bytes, at: int, length: int, wanted: Collection[str]) -> dict[str, Any]:
+def _fields(data: bytes, at: int, length: int) -> dict[str, Any]:
+    """A record's values by the names of their columns; of its headers, where their table stands."""
     if length < ENQ_OVERHEAD_BYTES:
         raise BadRecord(f"at byte {at}: a length of {length}")
     *_, seq = _RECORD.unpack_from(data, at)
@@ -126,11 +127,11 @@ def _fields(data: bytes, at: int, length: int, wanted: Collection[str]) -> dict[
     if _short(data, key, header, fields, "routing_key") != header:
         raise BadRecord(f"at byte {at}: an address that is none")
     if header_length >= 2:
-        _properties(data, header, body, fields, wanted)
+        _properties(data, header, body, fields)
     return fields
 
 
-def _properties(data: bytes, at: int, end: int, fields: dict[str, Any], wanted: Collection[str]) -> None:
+def _properties(data: bytes, at: int, end: int, fields: dict[str, Any]) -> None:
     flags = word = int.from_bytes(data[at : at + 2], "big")
     at += 2
     while word & 1:  # more flags follow, for properties behind those that there are
@@ -145,8 +146,7 @@ def _properties(data: bytes, at: int, end: int, fields: dict[str, Any], wanted: 
         if name == HEADERS:
             if at + 4 > end or (size := 4 + _LONG.unpack_from(data, at)[0]) > end - at:
                 raise BadRecord(f"at byte {at}: headers are longer than their header")
-            if name in wanted:
-                fields[name] = entries(data, at + 4, at + size)
+            fields[name] = (at + 4, at + size)
         elif size == 1:
             fields[name] = data[at]
         elif size == 8:

@@ -159,6 +159,17 @@ def test_bytes_that_are_no_record(half: Any, change: Any, said: str) -> None:
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize("half", HALVES)
+def test_of_two_damages_the_record_comes_before_the_header(half: Any) -> None:
+    data = stored(message(headers={"a": "b"}))
+    data = data.replace(b"\x01aS", b"\x01a?") + bytes(8)
+    with pytest.raises(BadRecord, match="8 bytes are no record"):
+        half.decode(data, ALL, 1, SEQ_END)
+    with pytest.raises(BadRecord, match="a header of kind"):
+        half.decode(data[:-8], ALL, 1, SEQ_END)
+    assert values(half.decode(data[:-8], ("offset",), 1, SEQ_END), "offset") == [0], "a table that nobody asked for"
+
+
 @pytest.mark.skipif(records_fast is None, reason="not compiled")
 @settings(max_examples=examples(300))
 @given(data=st.data())
