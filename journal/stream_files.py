@@ -357,34 +357,56 @@ def take_run(fd: int, offset: int, stop: int, queue_id: int, wish: Wish) -> tupl
     return NOTHING, offset
 
 
+class Beside(NamedTuple):
+    """A sound record of a run with damaged ones, and where it stands."""
+
+    at: int
+    after: int
+    seq: int
+    record: bytes
+    times: tuple[int, int]
+    """(first_ms, last_ms)"""
+    passed_over: int
+    """The highest seq of the heads since the last sound record that were too long to be proved; 0: none."""
+
+
 def end_beside(fd: int, offset: int, stop: int, queue_id: int, end: int) -> int:
     """Where what stands before message `end` ends, in a run with damaged records from `offset` to `stop`: at the first
     sound record of it or a later one, or right behind the message before it; where nothing sound follows, behind the
     last sound one. Damage of which nobody can say on which side it stands is kept: who reads it is told, and skips
-    nothing without a word.
-
-    What a client wrote may look like heads of records. So none is proved any more once as many bytes were summed in
-    vain as the run has, and as stand before it: at most three times the run is summed. If such a one was passed over
-    that may be of the end, nothing counts behind the last sound one before it: nothing that was cut off counts."""
-    last, known, vain, passed_over = 0, offset, 0, False
-    for at, after, seq in heads(fd, offset, stop, queue_id):
-        if at < known:
-            continue
-        if after - at > (stop - offset) + (at - offset) - vain:
-            passed_over = passed_over or seq >= end
-            continue
-        try:
-            prove_run(os.pread(fd, after - at, at), queue_id, seq)
-        except DamagedRecord:
-            vain += after - at
-            continue
-        if seq >= end:
-            return known if last == end - 1 or passed_over else at
-        last, known, passed_over = seq, after, False
+    nothing without a word. If a head was passed over that may be of the end, nothing counts behind the last sound one
+    before it: nothing that was cut off counts."""
+    last, known = 0, offset
+    for one in sound_records(fd, offset, stop, queue_id):
+        if one.seq >= end:
+            return known if last == end - 1 or one.passed_over >= end else one.at
+        last, known = one.seq, one.after
     return known
 
 
-def heads(fd: int, offset: int, stop: int, queue_id: int) -> Iterator[tuple[int, int, int]]:
+def sound_records(fd: int, offset: int, stop: int, queue_id: int) -> Iterator[Beside]:
+    """The sound records of a run with damaged ones from `offset` to `stop`, ascending in the file.
+
+    What a client wrote may look like heads of records. So none is proved any more once as many bytes were summed in
+    vain as the run has, and as stand before it: at most three times the run is summed."""
+    known, left, passed_over = offset, stop - offset, 0
+    for at, after, seq in _heads(fd, offset, stop, queue_id):
+        if at < known:
+            continue
+        if after - at > left + (at - offset):
+            passed_over = max(passed_over, seq)
+            continue
+        record = os.pread(fd, after - at, at)
+        try:
+            _, first_ms, last_ms = prove_run(record, queue_id, seq)
+        except DamagedRecord:
+            left -= after - at
+            continue
+        yield Beside(at, after, seq, record, (first_ms, last_ms), passed_over)
+        known, passed_over = after, 0
+
+
+def _heads(fd: int, offset: int, stop: int, queue_id: int) -> Iterator[tuple[int, int, int]]:
     """(offset, end, seq) of all between two bytes of a file that a message of the queue might begin with, ascending."""
     wanted = queue_id.to_bytes(8, "little")
     more = True

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from journal.layout import ENQ_OVERHEAD_BYTES, RECORD_HEADER, SEQ_MAX
 from journal.record import DamagedRecord
 from journal.stream_catalogue import HEADER_BYTES, StreamFile, Wish, check_header
-from journal.stream_files import PIECE_BYTES, StreamFiles, heads, take_run
+from journal.stream_files import PIECE_BYTES, StreamFiles, sound_records, take_run
 from journal.stream_records import prove_run
 
 COUNT_MAX: Final = 2**62
@@ -167,10 +167,10 @@ def _walk(streams: StreamFiles, queue_id: int, name: int) -> tuple[_Walked | Non
             except DamagedRecord as damage:
                 wrong = str(damage.args[1])
             upto = part.size
-            for first, told, after, epoch in _sound(fd, upto, stop, queue_id):
-                if first >= part.end:
-                    part = _with(part, told, first, after)
-                    _add(runs, first + 1, [(first, epoch)])
+            for one in sound_records(fd, upto, stop, queue_id):
+                if one.seq >= part.end:
+                    part = _with(part, (one.seq + 1, *one.times), one.seq, one.after)
+                    _add(runs, one.seq + 1, _epochs(one.record))
             if wrong or part.size > upto:
                 what = what or f"{wrong or 'no record that is whole'}, at byte {upto} or behind it"
     except OSError as error:
@@ -212,20 +212,3 @@ def _with(part: StreamFile, told: tuple[int, int, int], first: int, size: int) -
         first_ms=part.first_ms or first_ms,
         last_ms=max(part.last_ms, last_ms),
     )
-
-
-def _sound(fd: int, offset: int, stop: int, queue_id: int) -> Iterator[tuple[int, tuple[int, int, int], int, int]]:
-    """(seq, what `prove_run` tells, where it ends, its epoch) of the sound records of a run with damaged ones. As many
-    bytes are summed in vain as the run has, at most, for what a client wrote may look like heads of records."""
-    known, left = offset, stop - offset
-    for at, after, seq in heads(fd, offset, stop, queue_id):
-        if at < known or after - at > left + (at - offset):
-            continue
-        record = os.pread(fd, after - at, at)
-        try:
-            told = prove_run(record, queue_id, seq)
-        except DamagedRecord:
-            left -= after - at
-            continue
-        known = after
-        yield seq, told, after, RECORD_HEADER.unpack_from(record)[6]

@@ -154,7 +154,7 @@ class Copying:
         """What an earlier copy may have left in the journal ends with a next group, and nothing is written before."""
         self._unfolded[queue_id] = None
         self._beginnings[queue_id] = None
-        self._put(Pending(queue_id, self._records.cut(queue_id, epoch, 1), None, True))
+        self._pending.put(Pending(queue_id, self._records.cut(queue_id, epoch, 1), None, True))
 
     def drop(self, queue_id: int) -> Ring | None:
         """The replica's ring is wanted elsewhere, or nowhere."""
@@ -266,7 +266,7 @@ class Copying:
             return
         buffer = RecordBuffer()
         buffer.enqueue(queue_id, ring.epoch_of(seq), seq, message, ring.delivery_count(seq), False)
-        self._put(Pending(queue_id, buffer.take(), None))
+        self._pending.put(Pending(queue_id, buffer.take(), None))
 
     def _stumbled_replica(self, queue_id: int, error: Exception) -> None:
         """What its owner said is in the log and not in the ring: the owner must not hear that it is here."""
@@ -440,7 +440,7 @@ class Copying:
             self._replace_epochs(ring, epochs or ())
             return self._durable
         self._unfolded[queue_id] = None
-        self._put(Pending(queue_id, records, epochs))
+        self._pending.put(Pending(queue_id, records, epochs))
         return self._last_group
 
     @staticmethod
@@ -449,6 +449,3 @@ class Copying:
             ring.epochs.clear()
         for epoch, first_seq in epochs:
             ring.restore_epoch(epoch, first_seq)
-
-    def _put(self, pending: Pending) -> None:
-        self._pending.put(pending)

@@ -39,6 +39,14 @@ def world() -> World:
     return World(group_bytes_max=FULL)
 
 
+def committing(world: World) -> Client:
+    """A client of a bound exchange, of a node with a disk that is asked for each group."""
+    client = world.client()
+    bound(client)
+    world.disk_waits = True
+    return client
+
+
 def lasting(client: Client) -> bytes:
     return client.content("f", "", BODY, delivery_mode=2)
 
@@ -65,9 +73,7 @@ def test_a_message_to_many_queues_is_written_in_several_groups(world: World) -> 
 
 def test_no_group_is_expected_that_no_file_has_room_for(world: World) -> None:
     """It once ended the node: 16 MB to 280 queues."""
-    client = world.client()
-    bound(client)
-    world.disk_waits = True
+    client = committing(world)
     client.publish("", "q0", b"a group is under way")
     client.raw(lasting(client))
     world.turn()
@@ -75,9 +81,7 @@ def test_no_group_is_expected_that_no_file_has_room_for(world: World) -> None:
 
 
 def test_publishers_wait_for_what_is_not_written(world: World) -> None:
-    client = world.client()
-    bound(client)
-    world.disk_waits = True
+    client = committing(world)
     client.raw(lasting(client))
     world.turn()
     assert world.node.unwritten_bytes > (QUEUES - 10) * len(BODY)
