@@ -159,12 +159,11 @@ class Attachment:
         self.published = max(self.published, ticket.last)
         self.serving.touch()
 
-    def refuse(self, number: int) -> None:
+    def refuse(self, first: int, last: int) -> None:
         """The queue is full. What is refused has neighbouring numbers: nothing is accepted behind it."""
-        first = number if self.refused is None else self.refused[0]
-        assert self.refused is None or number == self.refused[1] + 1, "refused numbers are neighbours"
-        self.refused = (first, number)
-        if number <= self.died:
+        assert self.refused is None or first == self.refused[1] + 1, "refused numbers are neighbours"
+        self.refused = (first if self.refused is None else self.refused[0], last)
+        for number in range(first, min(last, self.died) + 1):
             self.unlogged += 1
             ticket = Ticket(number, number, self._logged)
             self.serving.queue.promise(ticket)

@@ -53,8 +53,7 @@ class Intake:
         last = first + count - 1
         self._serving.host.published(len(records))
         if queue.entity.staging and not queue.has_room(self._serving.host.now_ms, count, len(records)):
-            for number in range(first, last + 1):
-                attachment.refuse(number)
+            attachment.refuse(first, last)
             self._serving.touch()
             return
         if (queue.rejects and not queue.entity.staging) or first <= attachment.died:
@@ -110,12 +109,16 @@ class Intake:
             return
         named = {number: (producer, sequence) for number, producer, sequence in commit.named}
         # hundreds of thousands may come at once: they are looked at one by one only if somebody asks for that
-        each = self._came(records) if named else [m for _, m, _, _ in read_records(records)] if queue.rejects else []
+        each = self._came(records) if named else []
         known = {name for name in named.values() if queue.producers.knows(*name)}
-        new = [m for number, m in enumerate(each, commit.first) if named.get(number) not in known] if known else each
-        if last <= attachment.died or not queue.takes(new, now_ms):
-            for number in range(commit.first, last + 1):
-                attachment.refuse(number)
+        if known:
+            fits = queue.takes(
+                [m for number, m in enumerate(each, commit.first) if named.get(number) not in known], now_ms
+            )
+        else:
+            fits = not queue.rejects or queue.has_room_for(commit.count, len(records), now_ms)
+        if last <= attachment.died or not fits:
+            attachment.refuse(commit.first, last)
             self._remember(attachment, [name for name in named.values() if name not in known])
             self._serving.touch()
             return
@@ -156,11 +159,9 @@ class Intake:
             part.publishes = [((m,), named.get(number)) for number, m in enumerate(self._came(records), commit.first)]
             rows = new_rows(queue, part)
         count = commit.count if whole else len(rows)
-        size = len(records) if count > 1 else 1  # a single row may be longer than all of the queue, as any publish
-        fits = not count or not queue.rejects or queue.has_room(now_ms, count, size)
+        fits = not queue.rejects or queue.has_room_for(count, len(records), now_ms)
         if last <= attachment.died or not fits:
-            for number in range(commit.first, last + 1):
-                attachment.refuse(number)
+            attachment.refuse(commit.first, last)
             self._serving.touch()
             return
         if attachment.refused is not None:
@@ -245,7 +246,7 @@ class Intake:
                 return True
             if kills(queue):
                 attachment.kill(number, message)
-        attachment.refuse(number)
+        attachment.refuse(number, number)
         self._serving.touch()
         return False
 
