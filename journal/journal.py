@@ -208,6 +208,11 @@ class Journal:
         """The end of everything submitted; what queues hold besides what they have not submitted yet."""
         return self._end
 
+    @property
+    def room(self) -> int:
+        """Bytes of records that a group may have without a new segment."""
+        return self.options.segment_bytes - self._end.offset - GROUP_HEADER_BYTES
+
     def begin_group(self, pending_bytes: int = 0) -> GroupWriter:
         """For about `pending_bytes` of records; starts a new segment when they would not fit this one."""
         assert self._writer is not None, "recover comes first"

@@ -480,8 +480,11 @@ class Node:
     @property
     def next_wake_ms(self) -> int | None:
         others = self.part.next_wake_ms if self.part is not None else None
-        wishes = (self._wakes.next_ms, others, self.moving.next_wake_ms)
-        return min((at_ms for at_ms in wishes if at_ms is not None), default=None)
+        earliest = self._wakes.next_ms
+        for at_ms in (others, self.moving.next_wake_ms):
+            if at_ms is not None and (earliest is None or at_ms < earliest):
+                earliest = at_ms
+        return earliest
 
     @property
     def newest_group(self) -> int:
@@ -522,10 +525,10 @@ class Node:
         """Somebody waits for it."""
         return self.urgent or (self.part is not None and self.part.copies_wait)
 
-    @property
-    def group_bytes(self) -> int:
-        """About so many bytes the next group will take: more than a segment's rest, and a new one begins with it."""
-        return grouping.expected_bytes(self, self._undivided)
+    def group_bytes(self, room: int = 0) -> int:
+        """About so many bytes the next group will take: more than `room`, what a segment has left, and a new segment
+        begins with it."""
+        return grouping.expected_bytes(self, self._undivided, room)
 
     def write_group(self, writer: GroupWriter, now_ms: int) -> Group:
         """Puts the records of all waiting queues into one group, and what this node holds for other owners.

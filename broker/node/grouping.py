@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 TOGETHER_BYTES_MAX: Final = 1 << 30
 
 
-def expected_bytes(node: Node, undivided: bool) -> int:
-    """About so many bytes the next group will take."""
+def expected_bytes(node: Node, undivided: bool, room: int) -> int:
+    """About so many bytes the next group will take; of one that fits `room` and is not full, at most so many: messages
+    are not looked at."""
     part = node.part
-    size = sum(queue.ring.unwritten_bytes for queue in node.writes)
+    most = sum([queue.ring.unwritten_most for queue in node.writes])
+    if part is not None:
+        most += part.copies_bytes
+    if most <= room and most <= node.options.group_bytes_max:
+        return most
+    size = sum([queue.ring.unwritten_bytes for queue in node.writes])
     if size > node.options.group_bytes_max:
         own_max, size = _own_max(node, undivided), 0
         for queue in node.writes:

@@ -36,10 +36,11 @@ class Postponed:
         node = self._node
         node.labour.until = until = node.labour.done + STEPS_AT_ONCE
         node.labour.methods = 0
-        for _ in range(len(self.soon)):
-            self.soon.popleft()()
-            if node.labour.done > until or node.labour.methods > METHODS_AT_ONCE:
-                break
+        if self.soon:
+            for _ in range(len(self.soon)):
+                self.soon.popleft()()
+                if node.labour.done > until or node.labour.methods > METHODS_AT_ONCE:
+                    break
         if self.later:
             later, self.later = self.later, {}
             for queue in later:

@@ -480,7 +480,7 @@ class NodeShell:
         else:
             self._grouped_s = now_s
             now_ms = self.clock.now_ms()
-            writer = journal.begin_group(node.group_bytes)
+            writer = journal.begin_group(node.group_bytes(journal.room))
             group = node.write_group(writer, now_ms)
             if writer.records:
                 if self.cluster is not None:

@@ -213,7 +213,7 @@ class Moving:
     @property
     def next_wake_ms(self) -> int | None:
         """When that will be."""
-        if not (self._counting or self._asked or self.pace):
+        if not (self._counting or self._asked or self.pace.line):
             return None  # as a rule, and asked in each turn of the node
         while self._counting and self._counting[0][1].then is None:
             self._counting.popleft()

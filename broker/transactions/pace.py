@@ -46,11 +46,8 @@ class Pace:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._held: dict[Key, deque[_Answer]] = {}
-        self._line: deque[tuple[Key, _Answer]] = deque()  # all that are held; and some that were told
-
-    def __bool__(self) -> bool:
-        """Whether `next_wake_ms` may tell of a time."""
-        return bool(self._line)
+        self.line: deque[tuple[Key, _Answer]] = deque()
+        """All that are held, and some that were told; empty: `next_wake_ms` tells of no time."""
 
     def hold(self, producer: Key, epoch: int, tell: Callable[[], None]) -> None:
         """Calls `tell` when no rows of earlier epochs are on their way, or it is late."""
@@ -59,7 +56,7 @@ class Pace:
             return
         answer = _Answer(self._node.now_ms + HOLD_MS, epoch, tell)
         self._held.setdefault(producer, deque()).append(answer)
-        self._line.append((producer, answer))
+        self.line.append((producer, answer))
 
     def moved(self, producer: Key) -> None:
         """A segment of this producer is gone."""
@@ -76,13 +73,13 @@ class Pace:
     @property
     def next_wake_ms(self) -> int | None:
         """When `turn` has something to do."""
-        while self._line and self._line[0][1].tell is None:
-            self._line.popleft()
-        return self._line[0][1].until_ms if self._line else None
+        while self.line and self.line[0][1].tell is None:
+            self.line.popleft()
+        return self.line[0][1].until_ms if self.line else None
 
     def turn(self, now_ms: int) -> None:
         """Tells those that have waited for long enough."""
         while (wake_ms := self.next_wake_ms) is not None and wake_ms <= now_ms:
-            producer, late = self._line.popleft()
+            producer, late = self.line.popleft()
             assert self._held[producer][0] is late, "who has waited for longest is the first of its producer"
             self._tell_first(producer)

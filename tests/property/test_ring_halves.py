@@ -33,7 +33,8 @@ TOKEN = re.compile(rb"<(\d+)>")
 ATTRIBUTES = (
     "acked", "committed", "destroyed", "disk_reads", "disk_writes", "handed", "handed_no_ack", "head_expiry_ms",
     "marked", "needs_write", "next_seq", "published", "ready", "ready_bytes", "redelivered", "reserved",
-    "reserved_durable", "resident", "fleeting", "resident_bytes", "turn", "unacked", "unwritten_bytes", "wants_load",
+    "reserved_durable", "resident", "fleeting", "resident_bytes", "turn", "unacked", "unwritten_bytes",
+    "unwritten_most", "wants_load",
 )  # fmt: skip
 
 
@@ -371,6 +372,7 @@ class RingHalves(RuleBasedStateMachine):
         offset = len(self.segments[segment])
         groups, uptos = [], []
         bound = self.halves[0].ring.unwritten_bytes
+        assert bound <= self.halves[0].ring.unwritten_most, "what is found without a look is a bound, too"
         upto = max(self.halves[0].ring.next_seq - left_out, 1) if left_out else 0
         for half in self.halves:
             writer = half.record.GroupWriter(segment, offset)

@@ -704,7 +704,7 @@ class Site:
         assert node is not None, "a node persists"
         if not journal.idle or not node.wants_group:
             return
-        writer = journal.begin_group(node.group_bytes)
+        writer = journal.begin_group(node.group_bytes())
         group = node.write_group(writer, node.now_ms)
         if not writer.records:
             node.group_committed(group, node.now_ms)

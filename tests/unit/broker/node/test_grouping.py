@@ -61,7 +61,7 @@ def test_a_message_to_many_queues_is_written_in_several_groups(world: World) -> 
     counts = []
     while world.group is not None:
         assert client.hear(1) == [], "some queues have it on the disk, others not"
-        assert world.node.group_bytes <= MOST
+        assert world.node.group_bytes() <= MOST
         counts.append(len(world.group.queues))
         world.commit()
     assert sum(counts) == QUEUES
@@ -77,7 +77,7 @@ def test_no_group_is_expected_that_no_file_has_room_for(world: World) -> None:
     client.publish("", "q0", b"a group is under way")
     client.raw(lasting(client))
     world.turn()
-    assert 0 < world.node.group_bytes <= MOST
+    assert 0 < world.node.group_bytes() <= MOST
 
 
 def test_publishers_wait_for_what_is_not_written(world: World) -> None:
@@ -149,7 +149,7 @@ def test_copies_that_waited_for_a_slow_disk_are_written_in_portions() -> None:
     assert len(owned) * len(BODY) > 1.5 * FULL
     acked = []
     while slow.group is not None:
-        assert 0 <= slow.node.group_bytes <= MOST
+        assert 0 <= slow.node.group_bytes() <= MOST
         acked += [said.delivery_tag for said in client.hear(1)]
         assert (acked or [0])[-1] < len(owned)
         slow.complete()

@@ -217,7 +217,7 @@ class World:
             self.begin_checkpoint()  # before the group of the same turn, as the shell does it
         if not node.wants_group:
             return
-        writer = journal.begin_group(node.group_bytes)
+        writer = journal.begin_group(node.group_bytes())
         group = node.write_group(writer, self.now_ms)
         if writer.records:
             journal.submit(writer, group.sync, self.now_ms)
