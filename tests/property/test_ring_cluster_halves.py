@@ -507,8 +507,9 @@ class RingCluster(RuleBasedStateMachine):
         for at in range(NODES):
             for name in ("ready", "unacked", "ready_bytes", "resident_bytes", "committed", "next_seq", "reserved",
                          "reserved_durable", "epoch", "epochs", "replica", "paused", "needs_write", "urgent",
-                         "wants_load", "unwritten_bytes", "unwritten_most", "acked", "disk_reads", "disk_writes", "handed",
-                         "handed_no_ack", "published", "redelivered", "resident", "fleeting", "auto_acks"):  # fmt: skip
+                         "wants_load", "unwritten_bytes", "unwritten_most", "acked", "disk_reads", "disk_writes",
+                         "handed", "handed_no_ack", "published", "redelivered", "resident", "fleeting",
+                         "auto_acks"):  # fmt: skip
                 self.both(lambda half, at=at, name=name: getattr(half.nodes[at].ring, name))
             self.both(lambda half, at=at: half.nodes[at].ring.emitted_buckets())
             self.both(lambda half, at=at: half.nodes[at].ring.dead())
