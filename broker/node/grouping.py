@@ -21,13 +21,13 @@ TOGETHER_BYTES_MAX: Final = 1 << 30
 
 
 def expected_bytes(node: Node, undivided: bool, room: int) -> int:
-    """About so many bytes the next group will take; of one that fits `room` and is not full, at most so many: messages
-    are not looked at."""
+    """About so many bytes the next group will take; at most so many if that surely fits `room`: no message is looked at
+    then."""
     part = node.part
     most = sum([queue.ring.unwritten_most for queue in node.writes])
     if part is not None:
         most += part.copies_bytes
-    if most <= room and most <= node.options.group_bytes_max:
+    if most <= room:
         return most
     size = sum([queue.ring.unwritten_bytes for queue in node.writes])
     if size > node.options.group_bytes_max:

@@ -432,7 +432,7 @@ cdef class LocalRing:
     cdef uint64_t reserve_step
     cdef uint64_t cursor
     cdef uint64_t unwritten
-    cdef uint64_t largest  # record of those that no group has passed, or larger
+    cdef uint64_t longest  # address and payload of those that no group has passed, or more
     cdef public bint replicated
     cdef public bint paused
     cdef readonly bint replica
@@ -704,7 +704,8 @@ cdef class LocalRing:
         else:
             self.fleeting += 1
         place.live += 1
-        self.largest = max(0 if self.unwritten == seq else self.largest, record_bytes(message))
+        if size + PyBytes_GET_SIZE(message.address) > self.longest or self.unwritten == seq:
+            self.longest = size + PyBytes_GET_SIZE(message.address)
         self.next_seq = seq + 1
         self.ready += 1
         self.ready_bytes += size - message.header_length
@@ -1095,7 +1096,7 @@ cdef class LocalRing:
         if self.copied or self.unsaid or self.epochs_before is not None:
             return self.unwritten_bytes
         return (
-            192 + min(self.next_seq - self.unwritten, self.resident) * self.largest
+            192 + min(self.next_seq - self.unwritten, self.resident) * (ENQ_OVERHEAD_BYTES + self.longest + 7)
             + 56 * (self.settled.n // 2 + self.counted + len(self.dying))
         )
 

@@ -105,7 +105,7 @@ class LocalRing:
         "_heap",
         "_held",
         "_inflight",
-        "_largest",
+        "_longest",
         "_moves",
         "_produced",
         "_requeued",
@@ -214,7 +214,7 @@ class LocalRing:
         self._heap: list[tuple[int, int]] = []  # (-priority, seq) of ready messages that the cursor will not meet
         self._cursor = 1
         self._unwritten = 1  # first seq that no group has passed
-        self._largest = 0  # record of those, or larger
+        self._longest = 0  # address and payload of those, or more
         self._settled: list[list[int]] = []  # ranges of written seqs whose SET is unlogged
         self._requeued: dict[int, int] = {}  # seq -> delivery count, REQ unlogged
         self._rewrites: dict[int, None] = {}
@@ -251,7 +251,8 @@ class LocalRing:
             self._slots[self.next_seq] = slot
             if self.max_priority:
                 heapq.heappush(self._heap, (-priority, self.next_seq))
-            self._largest = max(0 if self._unwritten == self.next_seq else self._largest, message.size)
+            length = len(message.address) + len(message.payload)
+            self._longest = length if self._unwritten == self.next_seq else max(self._longest, length)
             self.next_seq += 1
             self.ready += 1
             self.ready_bytes += slot.body_length
@@ -573,7 +574,7 @@ class LocalRing:
         messages have gone unwritten."""
         if self._rewrites or self._produced or self._epochs_before is not None:
             return self.unwritten_bytes
-        records = min(self.next_seq - self._unwritten, self.resident) * self._largest
+        records = min(self.next_seq - self._unwritten, self.resident) * (ENQ_OVERHEAD_BYTES + self._longest + 7)
         return 192 + records + 56 * (len(self._settled) + len(self._requeued) + len(self._dying))
 
     def write(self, writer: GroupWriter, upto: int = 0) -> int:
