@@ -1,5 +1,10 @@
 # What the compiled ring and codec see of the compiled record module. record_pure.py explains each name.
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef extern from "Python.h":
+    size_t held_size "PyBytes_GET_SIZE" (PyObject *held) noexcept
+    uint8_t *held_start "(uint8_t *)PyBytes_AS_STRING" (PyObject *held) noexcept
 
 
 cdef class Message:
@@ -10,6 +15,24 @@ cdef class Message:
     cdef readonly uint8_t priority
     cdef readonly int64_t time_ms
     cdef readonly int64_t ttl_ms
+
+
+# A message holds its bytes: a look at them counts no reference. All messages of a publisher share one address, and each
+# count would wait for the one before.
+cdef inline size_t address_size(Message message) noexcept:
+    return held_size(<PyObject *>message.address)
+
+
+cdef inline size_t payload_size(Message message) noexcept:
+    return held_size(<PyObject *>message.payload)
+
+
+cdef inline const uint8_t *address_start(Message message) noexcept:
+    return held_start(<PyObject *>message.address)
+
+
+cdef inline const uint8_t *payload_start(Message message) noexcept:
+    return held_start(<PyObject *>message.payload)
 
 
 # The quick way to make a message: no argument tuple, no __init__.

@@ -298,7 +298,7 @@ cdef class Message:
 
     @property
     def body_length(self) -> int:
-        return PyBytes_GET_SIZE(self.payload) - <Py_ssize_t>self.header_length
+        return <Py_ssize_t>payload_size(self) - <Py_ssize_t>self.header_length
 
     @property
     def persistent(self) -> bool:
@@ -306,7 +306,7 @@ cdef class Message:
 
     @property
     def size(self) -> int:
-        return padded(ENQ_OVERHEAD_BYTES + PyBytes_GET_SIZE(self.address) + PyBytes_GET_SIZE(self.payload))
+        return padded(ENQ_OVERHEAD_BYTES + address_size(self) + payload_size(self))
 
     def __repr__(self) -> str:
         return f"<Message {self.exchange!r} {self.routing_key!r} {self.body_length} bytes>"
@@ -345,7 +345,7 @@ cdef class GroupWriter:
 
     cdef uint64_t put_enqueue(self, uint64_t queue_id, uint32_t epoch, uint64_t seq, Message message,
                               uint16_t delivery_count) except 0:
-        cdef size_t address = PyBytes_GET_SIZE(message.address), payload = PyBytes_GET_SIZE(message.payload)
+        cdef size_t address = address_size(message), payload = payload_size(message)
         cdef uint64_t length = ENQ_OVERHEAD_BYTES + address + payload
         cdef uint64_t offset = self.offset + self.size
         cdef uint8_t *at = room(self, length)
@@ -365,8 +365,8 @@ cdef class GroupWriter:
         fields.address = <uint16_t>address
         fields.delivery_count = delivery_count
         fields.header = message.header_length
-        memcpy(at + ENQ_OVERHEAD_BYTES, PyBytes_AS_STRING(message.address), address)
-        memcpy(at + ENQ_OVERHEAD_BYTES + address, PyBytes_AS_STRING(message.payload), payload)
+        memcpy(at + ENQ_OVERHEAD_BYTES, address_start(message), address)
+        memcpy(at + ENQ_OVERHEAD_BYTES + address, payload_start(message), payload)
         close_record(self, at, length)
         return offset
 
@@ -602,7 +602,7 @@ def size_of(messages) -> int:
     cdef Message message
     for item in messages:
         message = <Message?>item
-        size += padded(ENQ_OVERHEAD_BYTES + PyBytes_GET_SIZE(message.address) + PyBytes_GET_SIZE(message.payload))
+        size += padded(ENQ_OVERHEAD_BYTES + address_size(message) + payload_size(message))
     return size
 
 
@@ -879,8 +879,8 @@ cdef Message message_at(const uint8_t *data, int64_t at, int64_t end, uint64_t q
         raise DamagedRecord(base + at, f"not message {seq} of queue {queue_id}")
     memcpy(&fields, data + at + RECORD_HEADER_BYTES, sizeof(enq_head))
     start = <const char *>data + at + ENQ_OVERHEAD_BYTES
-    if (before is not None and PyBytes_GET_SIZE(before.address) == fields.address
-            and memcmp(PyBytes_AS_STRING(before.address), start, fields.address) == 0):
+    if (before is not None and address_size(before) == fields.address
+            and memcmp(address_start(before), start, fields.address) == 0):
         address = before.address
     else:
         address = PyBytes_FromStringAndSize(start, fields.address)
@@ -952,8 +952,8 @@ cdef int next_record(const uint8_t *data, int64_t end, record_view *view, bint p
 cdef Message view_message(record_view *view, Message before):
     cdef bytes address
     cdef const char *start = <const char *>view.body
-    if (before is not None and PyBytes_GET_SIZE(before.address) == view.address_length
-            and memcmp(PyBytes_AS_STRING(before.address), start, view.address_length) == 0):
+    if (before is not None and address_size(before) == view.address_length
+            and memcmp(address_start(before), start, view.address_length) == 0):
         address = before.address
     else:
         address = PyBytes_FromStringAndSize(start, view.address_length)

@@ -15,7 +15,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from journal.record_fast cimport Message
+from journal.record_fast cimport Message, address_size, address_start, payload_size, payload_start
 from journal.record_fast cimport make_message as new_message
 
 from broker.amqp.errors import (
@@ -842,7 +842,7 @@ cdef class OutBuffer:
     cdef void close_content(self, uint8_t *at, uint16_t channel, Message message) noexcept:
         # `at`: behind the method's last byte; writes the rest and counts all
         cdef uint64_t header = header_length(message), body = body_length(message), step = body_step(self), part
-        cdef const uint8_t *payload = <const uint8_t *>PyBytes_AS_STRING(message.payload)
+        cdef const uint8_t *payload = payload_start(message)
         at = put_head(put_end(at), FRAME_HEADER, channel, HEADER_FIXED + header)
         at = put64(put32(at, <uint32_t>BASIC << 16), body)
         at = put_end(put_all(at, payload, header))
@@ -856,12 +856,12 @@ cdef class OutBuffer:
 
     cdef int put_deliver(self, uint16_t channel, bytes consumer_tag, uint64_t tag, bint redelivered,
                          Message message) except -1:
-        cdef uint64_t address = PyBytes_GET_SIZE(message.address), name = PyBytes_GET_SIZE(consumer_tag)
+        cdef uint64_t address = address_size(message), name = PyBytes_GET_SIZE(consumer_tag)
         cdef uint8_t *at = self.open_content(channel, 13 + name + address, message)
         at = put_all(put32(at, BASIC << 16 | 60), PyBytes_AS_STRING(consumer_tag), name)
         at = put64(at, tag)
         at[0] = redelivered
-        self.close_content(put_all(at + 1, PyBytes_AS_STRING(message.address), address), channel, message)
+        self.close_content(put_all(at + 1, address_start(message), address), channel, message)
         return 0
 
     def deliver(self, uint16_t channel, bytes consumer_tag not None, uint64_t tag, bint redelivered,
@@ -871,21 +871,21 @@ cdef class OutBuffer:
 
     def get_ok(self, uint16_t channel, uint64_t tag, bint redelivered, Message message not None,
                uint32_t message_count) -> None:
-        cdef uint64_t address = PyBytes_GET_SIZE(message.address)
+        cdef uint64_t address = address_size(message)
         cdef uint8_t *at = self.open_content(channel, 17 + address, message)
         at = put64(put32(at, BASIC << 16 | 71), tag)
         at[0] = redelivered
-        at = put32(put_all(at + 1, PyBytes_AS_STRING(message.address), address), message_count)
+        at = put32(put_all(at + 1, address_start(message), address), message_count)
         self.close_content(at, channel, message)
 
     def returned(self, uint16_t channel, uint16_t code, bytes text not None, Message message not None) -> None:
-        cdef uint64_t address = PyBytes_GET_SIZE(message.address), length = PyBytes_GET_SIZE(text)
+        cdef uint64_t address = address_size(message), length = PyBytes_GET_SIZE(text)
         assert length <= 255, "a reply text is a short string"
         cdef uint8_t *at = self.open_content(channel, 7 + length + address, message)
         at = put16(put32(at, BASIC << 16 | 50), code)
         at[0] = <uint8_t>length
         at = put_all(at + 1, PyBytes_AS_STRING(text), length)
-        self.close_content(put_all(at, PyBytes_AS_STRING(message.address), address), channel, message)
+        self.close_content(put_all(at, address_start(message), address), channel, message)
 
     def ack(self, uint16_t channel, uint64_t tag, bint multiple) -> None:
         """basic.ack to a publisher (confirm)."""
@@ -906,11 +906,11 @@ cdef class OutBuffer:
 
 cdef inline uint64_t header_length(Message message) noexcept:
     # a message that Python made may claim more than it has
-    return min(<uint64_t>message.header_length, <uint64_t>PyBytes_GET_SIZE(message.payload))
+    return min(<uint64_t>message.header_length, payload_size(message))
 
 
 cdef inline uint64_t body_length(Message message) noexcept:
-    return PyBytes_GET_SIZE(message.payload) - header_length(message)
+    return payload_size(message) - header_length(message)
 
 
 cdef inline uint64_t body_step(OutBuffer out) noexcept:

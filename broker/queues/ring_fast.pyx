@@ -10,7 +10,7 @@
 # What a cluster needs of the ring is in ring_cluster.pxi, the ledger and the hand-out are in ledger.pxi.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
@@ -23,7 +23,7 @@ from journal.queue_state import PRODUCERS_OWN, QueueState
 from journal.record_pure import DamagedRecord
 from journal.layout import KIND_NAMES
 from journal.record_fast cimport (
-    GroupWriter, Message, RecordBuffer, SegmentUse, next_record, record_view, view_message,
+    GroupWriter, Message, RecordBuffer, SegmentUse, address_size, next_record, payload_size, record_view, view_message,
 )
 
 cdef enum:
@@ -305,7 +305,7 @@ cdef list pairs_of(words *ranges):
 # -- slots -------------------------------------------------------------------------------------------------------
 
 cdef inline uint64_t record_bytes(Message message):
-    return (ENQ_OVERHEAD_BYTES + PyBytes_GET_SIZE(message.address) + PyBytes_GET_SIZE(message.payload) + 7) & ~<uint64_t>7
+    return (ENQ_OVERHEAD_BYTES + address_size(message) + payload_size(message) + 7) & ~<uint64_t>7
 
 
 cdef inline bint in_memory(slot *s) noexcept:
@@ -313,7 +313,7 @@ cdef inline bint in_memory(slot *s) noexcept:
 
 
 cdef inline size_t payload_bytes(slot *s) noexcept:
-    return PyBytes_GET_SIZE((<Message><PyObject *>s.message).payload)
+    return payload_size(<Message><PyObject *>s.message)
 
 
 cdef inline uint64_t body_bytes(slot *s) noexcept:
@@ -686,7 +686,7 @@ cdef class LocalRing:
     @cython.final
     cdef inline int put(self, Message message) except -1:
         cdef uint64_t seq = self.next_seq
-        cdef size_t size = PyBytes_GET_SIZE(message.payload)
+        cdef size_t size = payload_size(message)
         cdef block *place
         cdef slot *s
         if self.max_priority:
@@ -704,8 +704,8 @@ cdef class LocalRing:
         else:
             self.fleeting += 1
         place.live += 1
-        if size + PyBytes_GET_SIZE(message.address) > self.longest or self.unwritten == seq:
-            self.longest = size + PyBytes_GET_SIZE(message.address)
+        if size + address_size(message) > self.longest or self.unwritten == seq:
+            self.longest = size + address_size(message)
         self.next_seq = seq + 1
         self.ready += 1
         self.ready_bytes += size - message.header_length
@@ -1197,7 +1197,7 @@ cdef class LocalRing:
                 message = <Message><PyObject *>s.message
                 s.offset = <uint32_t>writer.put_enqueue(self.queue_id, self.epoch, seq, message, s.delivery_count)
                 s.segment = writer.segment
-                length = ENQ_OVERHEAD_BYTES + PyBytes_GET_SIZE(message.address) + PyBytes_GET_SIZE(message.payload)
+                length = ENQ_OVERHEAD_BYTES + address_size(message) + payload_size(message)
                 s.length = <uint32_t>length
                 s.bits |= WRITTEN
                 count += 1
@@ -1367,7 +1367,7 @@ cdef class LocalRing:
 
     @cython.final
     cdef int page_in(self, slot *s, Message message) except -1:
-        cdef size_t size = PyBytes_GET_SIZE(message.payload)
+        cdef size_t size = payload_size(message)
         if in_memory(s):
             return 0
         if size - message.header_length != body_bytes(s):

@@ -72,7 +72,7 @@ cdef class LeasedRing(LocalRing):
                 if message is None:
                     length = s.length
                 else:
-                    length = ENQ_OVERHEAD_BYTES + PyBytes_GET_SIZE(message.address) + PyBytes_GET_SIZE(message.payload)
+                    length = ENQ_OVERHEAD_BYTES + address_size(message) + payload_size(message)
                 if count >= count_max or (count and size + length > bytes_max):
                     last = end = seq
                     break
