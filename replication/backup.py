@@ -564,7 +564,8 @@ class Backup:
         for link in tuple(self._links.values()):
             if link.syncs:
                 self._pump(link, touched)
-            self._answer(link)
+            if link.answers or link.dropped:
+                self._answer(link)
 
     def _answer(self, link: Link) -> None:
         """Sends what may be said now, in order; neighbouring acknowledgements become one. One that refuses ends with

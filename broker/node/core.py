@@ -434,7 +434,8 @@ class Node:
             self._work(now_ms)  # who waited goes on, perhaps to the next commit
         if self.effort.owed or self.throttled:
             self.review_throttle()
-        self.flush_confirms()
+        if self.confirming:
+            self.flush_confirms()
 
     def soon(self, goes_on: Callable[[], None]) -> None:
         """Calls it in the next turn, or a later one if others there are much work already."""
@@ -479,11 +480,13 @@ class Node:
 
     @property
     def next_wake_ms(self) -> int | None:
-        others = self.part.next_wake_ms if self.part is not None else None
-        earliest = self._wakes.next_ms
-        for at_ms in (others, self.moving.next_wake_ms):
-            if at_ms is not None and (earliest is None or at_ms < earliest):
-                earliest = at_ms
+        earliest, moves_ms = self._wakes.next_ms, self.moving.next_wake_ms
+        if moves_ms is not None and (earliest is None or moves_ms < earliest):
+            earliest = moves_ms
+        if self.part is not None:
+            others_ms = self.part.next_wake_ms
+            if others_ms is not None and (earliest is None or others_ms < earliest):
+                earliest = others_ms
         return earliest
 
     @property
@@ -538,8 +541,9 @@ class Node:
         that came just now and have consumers: most are acknowledged before they are PATIENCE_MS old and need no disk.
         """
         # what came since the turn may have one half in a queue that writes, the other in one that is only marked
-        self._work(now_ms)
         part = self.part
+        if self.agenda or self.moving.due or part is not None:
+            self._work(now_ms)
         self._group_count += 1
         queues, sync, parted = grouping.fill(self, writer, self._undivided, self._patient, now_ms)
         self._undivided = parted

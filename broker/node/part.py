@@ -482,13 +482,11 @@ class Part:
 
     @property
     def next_wake_ms(self) -> int | None:
-        dues = (
-            self.proxies.next_wake_ms,
-            self.copying.primary.due_ms,
-            self.copying.backup.due_ms,
-            self.arrears.rests_until_ms,
-        )
-        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
+        own_ms, copies_ms, proxies_ms = self.copying.primary.due_ms, self.copying.backup.due_ms, self.proxies.next_wake_ms
+        rests_ms = self.arrears.rests_until_ms if self.arrears.owing else None
+        if own_ms is None and copies_ms is None and rests_ms is None:
+            return proxies_ms  # as a rule, and asked several times a turn
+        return min(due_ms for due_ms in (own_ms, copies_ms, proxies_ms, rests_ms) if due_ms is not None)
 
     def may_write(self, queue: Queue) -> bool:
         """Whether the queue's records may go into the next group: else it would be made for nothing."""

@@ -207,6 +207,8 @@ class Moving:
 
     def is_late(self, now_ms: int) -> bool:
         """Whether somebody has waited for long enough."""
+        if not (self._counting or self._asked or self.pace.line):
+            return False  # as a rule, and asked in each turn of the node
         wake_ms = self.next_wake_ms
         return wake_ms is not None and wake_ms <= now_ms
 
@@ -214,7 +216,7 @@ class Moving:
     def next_wake_ms(self) -> int | None:
         """When that will be."""
         if not (self._counting or self._asked or self.pace.line):
-            return None  # as a rule, and asked in each turn of the node
+            return None  # so often as `is_late`
         while self._counting and self._counting[0][1].then is None:
             self._counting.popleft()
         counted_ms = self._counting[0][0] if self._counting else None

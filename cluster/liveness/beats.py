@@ -25,8 +25,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 VERSION: Final = 2
 DATAGRAM_BYTES_MAX: Final = 160
@@ -42,8 +43,7 @@ _STUCK_MS_MAX: Final = 2**32 - 1
 assert _HEAD.size + NAME_BYTES_MAX + TAG_BYTES <= DATAGRAM_BYTES_MAX, "the longest beat fits"
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(Struct, frozen=True):
     """I am here. `answer`: the leader's, that a majority followed it after the beat came. `word`: it was heard."""
 
     name: str

@@ -22,8 +22,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from .beats import Beat, BeatCodec, ReplayGuard
 from .contact import Contact, Hearing
