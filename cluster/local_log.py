@@ -26,10 +26,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from journal.stamp import Stamp
 
@@ -52,8 +53,7 @@ CallSoon = Callable[[Callable[[], object]], object]
 """`loop.call_soon_threadsafe`, or anything that runs a callable soon on the thread that owns the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(Struct, frozen=True):
     index: LogIndex
     stored: bytes
     command: c.AnyCommand

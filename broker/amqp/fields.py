@@ -32,9 +32,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Final, TypeAlias
+
+from msgspec import Struct
 
 from broker.amqp.domains import pull_extent, push_long, push_longstr, push_shortstr
 from broker.amqp.errors import syntax_error
@@ -127,8 +128,7 @@ _DEPTH_LIMIT: Final = 200
 """No deeper nesting is pulled or pushed whatever the options say: Python's stack holds about 1,000 calls."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldLimits:
+class FieldLimits(Struct, frozen=True):
     """How large a field table a peer may send. Anything larger is a syntax error."""
 
     depth_max: int = 64
@@ -152,8 +152,7 @@ for each takes one at least. The broker nests what it tells of a message two lev
 letter's history is four levels deep; so twice the depth of a publish is never reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Scalar:
+class _Scalar(Struct, frozen=True):
     """A tag whose value has a fixed size, the Python type that stands for it, and RabbitMQ's name."""
 
     tag: str

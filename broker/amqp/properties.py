@@ -14,8 +14,9 @@ through the text by ``surrogateescape`` instead of costing the publisher its con
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, get_args
+
+from msgspec import Struct
 
 from broker.amqp.domains import (
     Octet,
@@ -37,8 +38,7 @@ CLASS_ID: Final = 60
 """The class ``basic``, the only one with content."""
 
 
-@dataclass(slots=True)
-class Properties:
+class Properties(Struct):
     """The properties of the class ``basic`` in the order of the wire; ``None`` is absent."""
 
     content_type: ShortStr | None = None

@@ -42,7 +42,7 @@ WORK_UNKNOWN: Final = 16
 """A piece with `?` in it takes so many times as long as one without."""
 STATES: Final = {1: "ready", 2: "unacknowledged", 5: "dead"}
 """Of a message in its queue, by the numbers that rings give them."""
-_TEXTS: Final = tuple(name for name in Properties.__dataclass_fields__ if name != "headers")
+_TEXTS: Final = tuple(name for name in Properties.__struct_fields__ if name != "headers")
 _OF_PLACE: Final = ("seq", "redelivered", "delivery_count", "state")
 _NUMBERS: Final = ("size", "age", "seq", "delivery_count", "priority", "delivery_mode", "timestamp")
 _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.cli.entry import SELDOM
 from broker.cli.saying import Sayer, unconfigured
 from broker.node.options import NodeOptions
 from broker.server.admin import chains, reload_certificates
@@ -257,4 +258,4 @@ def _quiet_collector() -> None:
     import gc
 
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(*SELDOM)

@@ -380,7 +380,7 @@ def payload_document(payload: bytes, as_base64: bool, cut: bool = False) -> Docu
 
 def properties_document(properties: Properties) -> Document:
     """Those that there are."""
-    told = {name: getattr(properties, name) for name in Properties.__dataclass_fields__}
+    told = {name: getattr(properties, name) for name in Properties.__struct_fields__}
     return {name: plain(value) for name, value in told.items() if value is not None}
 
 

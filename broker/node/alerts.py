@@ -13,8 +13,9 @@ is seen from the first thousand.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from broker.node.log import Log
 
@@ -22,8 +23,7 @@ ALERTS_MAX: Final = 1_000
 ALERTS_TOLD_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(Struct, frozen=True):
     """One condition that holds."""
 
     kind: str

@@ -482,7 +482,11 @@ class Part:
 
     @property
     def next_wake_ms(self) -> int | None:
-        own_ms, copies_ms, proxies_ms = self.copying.primary.due_ms, self.copying.backup.due_ms, self.proxies.next_wake_ms
+        own_ms, copies_ms, proxies_ms = (
+            self.copying.primary.due_ms,
+            self.copying.backup.due_ms,
+            self.proxies.next_wake_ms,
+        )
         rests_ms = self.arrears.rests_until_ms if self.arrears.owing else None
         if own_ms is None and copies_ms is None and rests_ms is None:
             return proxies_ms  # as a rule, and asked several times a turn

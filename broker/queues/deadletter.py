@@ -35,9 +35,10 @@ table of the form above is dropped from the history; nothing here raises because
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Final, Literal
+
+from msgspec.structs import replace
 
 from broker.amqp.fields import FieldTable, FieldValue, Timestamp
 from broker.amqp.properties import Properties

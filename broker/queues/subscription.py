@@ -9,7 +9,7 @@ consumer", quorum queues).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.queues.ring import Consumer, Ledger
@@ -69,6 +69,7 @@ ARGUMENTS: Final = frozenset({
 and no alarm stops them: so nothing else that a client says is kept of them."""
 ARGUMENT_LENGTH_MAX: Final = 255
 ENDED_AT_ONCE: Final = 5_000
+NOBODY: Final[frozenset[Member]] = frozenset()
 
 
 def _kept(name: str, value: object) -> bool:
@@ -149,7 +150,7 @@ class Subscriptions:
         self._credits: list[Any] | None = []  # None: to be listed anew
         self._exclusives = 0
         self._members: list[Member] = []  # in order of their ranks, with some that have gone
-        self._gone: set[Member] = set()
+        self._gone: Set[Member] = NOBODY
         self._first = 0  # all before it in the line have gone
         self._active: Member | None = None
         self._full_ms = 0  # so long no consumer had room for what was ready, over all
@@ -197,21 +198,23 @@ class Subscriptions:
 
     def leave(self, members: Collection[Member]) -> None:
         """All of these are gone."""
+        gone = self._gone if isinstance(self._gone, set) else set()
         for member in members:
-            assert member not in self._gone, "nobody goes twice"
-            self._gone.add(member)
+            assert member not in gone, "nobody goes twice"
+            gone.add(member)
             member.credit.active = False
             self._exclusives -= member.exclusive
             if self._active is member:
                 self._active = None
-        if 2 * len(self._gone) > len(self._members):
+        self._gone = gone
+        if 2 * len(gone) > len(self._members):
             self._strike_out()
         self._elect()
 
     def _strike_out(self) -> None:
         if self._gone:
             self._members = [member for member in self._members if member not in self._gone]
-            self._gone.clear()
+            self._gone = NOBODY
             self._first = 0
 
     def _head(self) -> Member | None:

@@ -22,10 +22,12 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from broker.node.alerts import ALERTS_TOLD_MAX
 from broker.server.audit import Audit

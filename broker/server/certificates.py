@@ -24,6 +24,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from msgspec import Struct
+
 from cluster.link.path_of import path_of
 
 if TYPE_CHECKING:
@@ -68,8 +70,7 @@ class BadCertificate(ValueError):
     """The files cannot be used; one line with the file and the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Material:
+class _Material(Struct, frozen=True):
     """What stood in the files, and what was read out of it."""
 
     private: bytes

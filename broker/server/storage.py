@@ -32,7 +32,6 @@ from broker.server.identity import DamagedIdentity
 from broker.server.log import NodeLog
 from broker.server.options import ServerOptions
 from broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts, put_aside
-from broker.server.raft_directory import must_not_found
 from broker.server.recovery import Recovery, recovered
 from cluster.errors import DiskFull, LogFailure
 from cluster.ids import index_of
@@ -109,6 +108,8 @@ class Storage:
             return self
         may_begin = options.cluster is None or options.cluster.founds or bool(options.cluster.joins)
         if not may_begin:
+            from broker.server.raft_directory import must_not_found  # brings Raft along, which only members have
+
             with contextlib.suppress(DamagedIdentity):
                 must_not_found(Parts(directory))  # before anything is made, the directory included
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
