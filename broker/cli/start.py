@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.cli.entry import SELDOM
+from broker.cli.collector import look_seldom
 from broker.cli.saying import Sayer, unconfigured
 from broker.node.options import NodeOptions
 from broker.server.admin import chains, reload_certificates
@@ -253,9 +253,8 @@ def _forget_former_life() -> None:
 
 
 def _quiet_collector() -> None:
-    """What lives now lives on; messages are no containers. The collector need not look so often, and does not look now:
-    with many queues that takes as long as a lease has."""
+    """What lives now lives on, and is not looked at again."""
     import gc
 
     gc.freeze()
-    gc.set_threshold(*SELDOM)
+    look_seldom()

@@ -523,10 +523,8 @@ class Queue:
     def _schedule(self, now_ms: int) -> None:
         """Asks for the turn that is due next. While the queue is paused most of it cannot be done, and to ask for a
         time that is over would keep the node turning for nothing; the end of the pause brings a turn."""
-        expired = self.ring.head_expiry_ms() + 1  # 0: the head does not expire
-        if expired and (self.paused or self.entity.staging or awaits_commit(self)):
-            expired = 0
-        unused, expires = 0, self.settings.expires_ms
+        expired, unused, expires = self.ring.head_expiry_ms() + 1, 0, self.settings.expires_ms
+        expired = 0 if expired and (self.paused or self.entity.staging or awaits_commit(self)) else expired
         if expires is not None and not self.subscriptions and not (self._ended or self.paused or self.leased):
             # amqp-rules 5.6: queue TTL counts disuse (no consumers, no redeclare, no get)
             unused = self.last_used_ms + expires
@@ -536,8 +534,8 @@ class Queue:
         delayed = self._delayed[0][0] if self._delayed else 0
         again = self.burial.wake_ms(now_ms) if self.burial is not None and not self.paused else 0
         leased = self.leasing.due_ms if self.leasing is not None and not self.paused else 0
-        if expired or unused or delayed or again or leased:
-            self.host.wake(self, min(at_ms for at_ms in (expired, unused, delayed, again, leased) if at_ms))
+        if wishes := [at_ms for at_ms in (expired, unused, delayed, again, leased) if at_ms]:
+            self.host.wake(self, min(wishes))
 
     def survived(self) -> None:
         """The deletion that was asked for was refused; whether it is still due is seen in a later turn."""

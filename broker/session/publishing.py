@@ -16,9 +16,10 @@ permission, properties; then returns, before the ack.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from broker.amqp import methods
 from broker.amqp import properties as codec

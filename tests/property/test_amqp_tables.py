@@ -115,7 +115,9 @@ def of_method(method: type[Method]) -> st.SearchStrategy[Method]:
 
 
 any_method = st.sampled_from(list(METHODS.values())).flatmap(of_method)
-any_properties = st.builds(Properties, **{name: st.none() | DOMAINS[domain] for name, domain in PROPERTIES})
+any_properties = st.builds(
+    lambda **given: Properties(**given), **{name: st.none() | DOMAINS[domain] for name, domain in PROPERTIES}
+)
 
 
 @given(tables)

@@ -1,7 +1,7 @@
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.amqp.fields import Int16, Timestamp
 from broker.amqp.properties import Properties, decode, encode
