@@ -244,7 +244,8 @@ class Index:
             self._changed.append((key, before, value))
 
     def _sum_up(self, txn: Any, changes: Sums) -> None:
-        for queue_id, change in changes.by_queue.items():
+        for queue_id in changes.by_queue:
+            change = changes.of(queue_id)
             key = META_KEY.pack(queue_id)
             stored = txn.get(key, db=self._sums)
             before = NONE if stored is None else unpacked_sum(self.verified(key, stored))

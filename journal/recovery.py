@@ -132,13 +132,18 @@ class _Missing:
         self._segments = segments
         self._present = set(segments.numbers())
         self._some_there = False
+        self._sound = b""
+        """The segments of a run that were all there: those of a backlog's runs are the same, run after run."""
         self._found: dict[int, tuple[DamagedJournal, list[int]]] = {}
 
     def of(self, queue_id: int, first_seq: int, entries: bytes) -> DamagedJournal | None:
         """What is wrong with this run."""
         in_segments = memoryview(entries).cast("I")[1::RUN_WORDS]
+        named = in_segments.tobytes()
+        if named == self._sound:
+            return None
         if self._present.issuperset(in_segments):
-            self._some_there = True
+            self._some_there, self._sound = True, named
             return None
         gone = set(in_segments) - self._present
         self._some_there = self._some_there or not gone.issuperset(in_segments)

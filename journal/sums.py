@@ -41,14 +41,15 @@ class Sums:
     __slots__ = ("by_queue",)
 
     def __init__(self) -> None:
-        self.by_queue: dict[int, Sum] = {}
+        self.by_queue: dict[int, list[int]] = {}
+        """To [values, digest], for a start adds millions of values to a few of them."""
 
     @property
     def total(self) -> Sum:
         """Of all queues."""
         total = NONE
         for one in self.by_queue.values():
-            total = total.plus(one)
+            total = total.plus(Sum(*one))
         return total
 
     def add(self, key: bytes, value: bytes) -> None:
@@ -61,12 +62,15 @@ class Sums:
 
     def _change(self, key: bytes, values: int, digest: int) -> None:
         queue_id = _QUEUE.unpack_from(key)[0]
-        known = self.by_queue.get(queue_id, NONE)
-        self.by_queue[queue_id] = Sum(known.values + values, known.digest + digest)
+        known = self.by_queue.get(queue_id)
+        if known is None:
+            known = self.by_queue[queue_id] = [0, 0]
+        known[0] += values
+        known[1] += digest
 
     def of(self, queue_id: int) -> Sum:
-        known = self.by_queue.get(queue_id, NONE)
-        return Sum(known.values, known.digest & MASK)
+        values, digest = self.by_queue.get(queue_id, NONE)
+        return Sum(values, digest & MASK)
 
 
 def packed(total: Sum) -> bytes:
