@@ -1007,6 +1007,23 @@ def enqueued(data) -> tuple:
     return ranges, count
 
 
+def bodies_but_last(data) -> int:
+    """What the bodies of a span take but for the last one; see record_pure.bodies_but_last."""
+    cdef Py_buffer view
+    cdef record_view record
+    cdef uint64_t before = 0, last = 0
+    record.next = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        while next_record(<const uint8_t *>view.buf, view.len, &record, False):
+            if record.kind == ENQ:
+                before += last
+                last = record.body_length
+    finally:
+        PyBuffer_Release(&view)
+    return before
+
+
 def producers_named(data) -> set:
     """Of whom the PRD records of a proved span speak; see record_pure.producers_named."""
     cdef Py_buffer view

@@ -318,6 +318,13 @@ def enqueued(data: Bytes) -> tuple[list[tuple[int, int]], int]:
     return ranges, count
 
 
+def bodies_but_last(data: Bytes) -> int:
+    """Bytes of the bodies of all ENQ records of a span but the last, as the length of a queue counts them. Of a span that
+    `verify_records` has not passed it is some number, or DamagedRecord."""
+    bodies = [len(_message(data, at, record, 0).body) for at, record in _proved(data) if record.kind == ENQ]
+    return sum(bodies[:-1])
+
+
 def producers_named(data: Bytes) -> set[bytes]:
     """Of whom the PRD records of a span speak that `verify_records` has passed."""
     return {bytes(record.producer) for _, record in _proved(data) if record.kind == PRD}

@@ -161,7 +161,7 @@ def _python_imports(tree: ast.AST, path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from _from(node, path)
-        else:
+        elif isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):  # no expression imports anything
             yield from _python_imports(node, path)
 
 

@@ -28,7 +28,7 @@ from broker.queues.limits import kill, kills
 from broker.queues.moved import Row, known_rows, new_rows, note_moved, put_rows
 from broker.queues.producers import is_dead_letter
 from broker.queues.ticket import Ticket
-from journal.record import Message, read_records
+from journal.record import Message, bodies_but_last, read_records
 from replication.errors import BadMessage
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Intake:
                 [m for number, m in enumerate(each, commit.first) if named.get(number) not in known], now_ms
             )
         else:
-            fits = not queue.rejects or queue.has_room_for(commit.count, len(records), now_ms)
+            fits = not queue.rejects or queue.has_room_for(commit.count, bodies_but_last(records), now_ms)
         if last <= attachment.died or not fits:
             attachment.refuse(commit.first, last)
             self._remember(attachment, [name for name in named.values() if name not in known])
@@ -159,7 +159,7 @@ class Intake:
             part.publishes = [((m,), named.get(number)) for number, m in enumerate(self._came(records), commit.first)]
             rows = new_rows(queue, part)
         count = commit.count if whole else len(rows)
-        fits = not queue.rejects or queue.has_room_for(count, len(records), now_ms)
+        fits = not queue.rejects or queue.has_room_for(count, bodies_but_last(records), now_ms)
         if last <= attachment.died or not fits:
             attachment.refuse(commit.first, last)
             self._serving.touch()

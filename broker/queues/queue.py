@@ -40,7 +40,7 @@ from broker.queues.watch import Watch
 from cluster.entities import Queue as QueueEntity
 from cluster.queue_settings import QueueSettings
 from journal.layout import HAS_BCC
-from journal.record import Message, size_of
+from journal.record import Message
 
 LOAD_AHEAD: Final = 2048
 LOAD_AHEAD_MAX: Final = 16384
@@ -205,12 +205,12 @@ class Queue:
 
     def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
         """As `accepts`, for all of these messages or none; what is refused is no dead letter."""
-        return not self.rejects or self.has_room_for(len(messages), size_of(messages), now_ms)
+        bodies = sum([message.body_length for message in messages[:-1]]) if self.rejects else 0
+        return not self.rejects or self.has_room_for(len(messages), bodies, now_ms)
 
-    def has_room_for(self, count: int, size: int, now_ms: int) -> bool:
-        """Whether there is room for all of so many messages: a single one may be longer than all of the queue, as any
-        publish."""
-        return not count or self.has_room(now_ms, count, size if count > 1 else 1)
+    def has_room_for(self, count: int, bodies_but_last: int, now_ms: int) -> bool:
+        """Whether each of so many messages would find room behind those before it: the last may be of any length."""
+        return not count or self.has_room(now_ms, count, bodies_but_last + 1)
 
     def has_room(self, now_ms: int, more: int = 1, more_bytes: int = 1) -> bool:
         """Whether there is room for so much more (amqp-rules 5.6: the length counts ready only)."""

@@ -218,6 +218,7 @@ SURVIVE_MISCHIEF: dict[str, tuple[Mischief, dict[str, int]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SURVIVE_MISCHIEF)
 def test_a_load_that_survives_failovers_sees_the_same(name: str) -> None:
     mischief, seen = SURVIVE_MISCHIEF[name]

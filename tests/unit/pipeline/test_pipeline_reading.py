@@ -110,6 +110,7 @@ def test_where_a_stream_begins_and_ends(broker: Broker, stream: str, life: str) 
     questions.close()
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(300, 300_000), min_size=1, max_size=4))
 def test_a_line_that_is_cut_at_any_byte(broker: Broker, stream: str, life: str, cuts: list[int]) -> None:

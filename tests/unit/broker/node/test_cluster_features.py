@@ -227,6 +227,23 @@ def test_a_full_queue_refuses_publishers_of_every_node(overflow: str) -> None:
     assert drained(cluster, "graves", "c") == ([b"no"] * 4 if overflow == "reject-publish-dlx" else [])
 
 
+@pytest.mark.parametrize("lengths, fits", [((450, 450), True), ((10, 5000), True), ((600, 400, 1), False)])
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_a_transaction_fits_where_each_message_would_behind_those_before_it(
+    node: str, lengths: tuple[int, ...], fits: bool
+) -> None:
+    cluster = three()
+    declared(cluster, "q", "a", x_max_length_bytes=1000, x_overflow="reject-publish")
+    client = cluster[node].client()
+    client.ask(m.TxSelect())
+    for length in lengths:
+        client.publish("", "q", bytes(length))
+    client.say(m.TxCommit())
+    cluster.wait(1000)
+    assert [getattr(said, "reply_code", 0) for said in client.hear(0)] == ([] if fits else [541])
+    assert drained(cluster, "q") == [bytes(length) for length in lengths if fits]
+
+
 def test_what_consumers_wait_for_is_not_dropped_though_its_content_is_on_the_disk() -> None:
     cluster = three()
     declared(cluster, "q", "a", x_max_length=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.amqp import methods as m
 from broker.proxy.proxies import QUEUE_BYTES_MAX
 from tests.unit.broker.node.node_cluster import Cluster
@@ -10,6 +12,7 @@ from tests.unit.broker.session.harness import bodies
 BODY = bytes(1 << 20)
 
 
+@pytest.mark.long
 def test_a_queue_that_cannot_commit_stops_its_own_publishers_only() -> None:
     cluster = Cluster("a", "b", "c", unwritten_bytes_max=16 << 20)
     cluster["a"].client().declare("stuck", x_queue_leader_locator="client-local", x_min_in_sync=3)

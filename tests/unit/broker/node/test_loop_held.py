@@ -602,7 +602,7 @@ COSTLY = {
     an_exclusive_queue_with_long_bindings_goes, the_last_binding_of_an_exchange_takes_many,
     what_many_channels_hold_returns, a_queue_with_very_many_consumers_is_deleted,
     a_vhost_with_very_much_in_it_is_deleted, a_queue_with_very_many_bindings_is_deleted,
-    a_large_message_to_many_queues,
+    a_large_message_to_many_queues, keys_that_cost_nearly_all_that_they_may, behind_a_declaration, letters_of_a_fanout,
 }  # fmt: skip
 """Most of a second to build, or more."""
 

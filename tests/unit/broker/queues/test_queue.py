@@ -285,6 +285,7 @@ def test_what_stands_behind_a_message_that_is_got_expires_in_time() -> None:
     assert ready(world, "dead") == [1]
 
 
+@pytest.mark.long
 def test_a_chain_of_full_queues_does_not_nest() -> None:
     """Each refusal killed the next message within the last: a long chain exhausted the stack."""
     world = World(journaled=False)

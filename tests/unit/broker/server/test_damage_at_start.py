@@ -274,6 +274,7 @@ async def read_stream(peer: Peer, count: int) -> list[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("copied", [False, True], ids=["", "copied"])
 @pytest.mark.parametrize("how", ["value", "gone", "sum"])
 async def test_a_stream_of_which_the_index_is_wrong_is_read_from_its_files(

@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from broker.server.handing_over import HAND_OVERS_AT_ONCE, hand_over_all
 from cluster.balance import MOVES_AT_ONCE
 from tests.unit.cluster.cluster_world import ClusterWorld
@@ -57,6 +59,7 @@ class Part:
         return True
 
 
+@pytest.mark.long
 async def test_thousands_are_handed_over_some_at_a_time() -> None:
     """All 3,916 at once stood in the line of the wiring log for longer than their deadline: 7,103 failed, again and
     again, and their clients waited for nothing."""

@@ -431,6 +431,29 @@ def test_what_a_refused_transaction_numbered_may_come_again_behind_later_ones() 
     assert bodies(client.consume("q")) == [b"1"]
 
 
+@pytest.mark.parametrize(
+    "lengths, fits",
+    [
+        ((450, 450), True),
+        ((10, 5000), True),
+        ((5000,), True),
+        ((999, 1), True),
+        ((600, 400, 1), False),
+        ((1000, 1), False),
+    ],
+)
+def test_a_transaction_fits_where_each_message_would_behind_those_before_it(
+    lengths: tuple[int, ...], fits: bool
+) -> None:
+    client = World().client()
+    client.declare("q", x_max_length_bytes=1000, x_overflow="reject-publish")
+    client.ask(m.TxSelect())
+    for length in lengths:
+        client.publish("", "q", bytes(length))
+    client.say(m.TxCommit())
+    assert [getattr(said, "reply_code", 0) for said in client.hear(0)] == ([] if fits else [541])
+
+
 def test_numbered_messages_in_a_transaction() -> None:
     client = World().client()
     client.declare("q")
