@@ -4,6 +4,7 @@ when it is missing; where no npm is found the node runs without it, and its page
 Everything else about the build is declared in pyproject.toml.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -69,4 +70,8 @@ def build_page() -> None:
         print(f"installed without the web page: scripts/build-web said: {told[-1]}", file=sys.stderr)
 
 
-setup(ext_modules=extensions, cmdclass={"build_py": BuildPy})
+setup(
+    ext_modules=extensions,
+    cmdclass={"build_py": BuildPy},
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},  # a compiler for each core
+)
