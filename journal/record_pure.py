@@ -319,8 +319,8 @@ def enqueued(data: Bytes) -> tuple[list[tuple[int, int]], int]:
 
 
 def bodies_but_last(data: Bytes) -> int:
-    """Bytes of the bodies of all ENQ records of a span but the last, as the length of a queue counts them. Of a span that
-    `verify_records` has not passed it is some number, or DamagedRecord."""
+    """Bytes of the bodies of all ENQ records of a span but the last, as the length of a queue counts them. Of a span
+    that `verify_records` has not passed it is some number, or DamagedRecord."""
     bodies = [len(_message(data, at, record, 0).body) for at, record in _proved(data) if record.kind == ENQ]
     return sum(bodies[:-1])
 
