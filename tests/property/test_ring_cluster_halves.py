@@ -164,6 +164,8 @@ class RingCluster(RuleBasedStateMachine):
         self.held: dict[int, int] = {}
         self.loose: list[int] = []
         self.seen: set[int] = set()  # handed out
+        self.asked: set[int] = set()  # leased, and shown when a group that is still to be written is committed
+        self.written: set[int] = set()  # those of the group on its way
         for half in self.halves:
             half.nodes[0].ring.take_over(1)
             half.nodes[0].ring.paused = False
@@ -283,9 +285,10 @@ class RingCluster(RuleBasedStateMachine):
         upto, got, _ = self.owners(lambda ring: ring.lease(first, ring.committed, count, size, settled % 3))
         mine = [seq for seq, state, *_ in before if first <= seq < upto and state == ring_pure.READY]
         assert got == len(mine) == self.owners(lambda ring: ring.held_by(LEASED))
-        # a word is answered when what it says is committed, so nobody is shown what is not reserved by then
+        # a word is answered when what it says is committed: until then nobody is shown what is not reserved yet
         reserved = self.owners(lambda ring: ring.reserved_durable)
         self.seen.update(seq for seq in mine if seq <= reserved)
+        self.asked.update(seq for seq in mine if seq > reserved)
 
         def read(half: Half) -> Any:
             node = half.nodes[self.owner]
@@ -346,6 +349,7 @@ class RingCluster(RuleBasedStateMachine):
         for at in self.following:
             self.both(lambda half, at=at: half.nodes[at].follow(span, self.epoch))
         self.inflight = upto, span
+        self.written, self.asked = self.asked, set()
         self.same_everywhere()
         if not late:
             self.commit()
@@ -367,6 +371,7 @@ class RingCluster(RuleBasedStateMachine):
         upto, _ = self.inflight
         self.inflight = None
         self.owners(lambda ring: ring.commit(upto))
+        self.seen |= self.written
         assert self.owners(lambda ring: ring.committed) >= upto
 
     # -- ownership --------------------------------------------------------------------------------------------
@@ -384,7 +389,7 @@ class RingCluster(RuleBasedStateMachine):
             followers, self.following = self.following, set()
             self.group(True)
             self.following = followers
-        self.inflight = None
+        self.inflight, self.asked, self.written = None, set(), set()
         old = self.owner
         self.owner = sorted(self.following)[pick % len(self.following)]
         before = self.both(lambda half: told(half.nodes[self.owner].ring))
@@ -628,3 +633,18 @@ def test_what_was_leased_and_not_committed_was_shown_to_nobody() -> None:
     ring.group(late=False)
     ring.dispatch(limit=1)
     ring.same()
+
+
+def test_what_was_leased_and_committed_is_flagged_by_the_next_owner() -> None:
+    ring = RingCluster()
+    ring.start(max_priority=0, resident_bytes_max=0, volatile=False)
+    ring.publish(count=1, priority=0, producer=0)
+    ring.group(late=False)
+    ring.a_reader_leases_some(count=1, pick=0, settled=0, size=20)
+    ring.group(late=False)
+    ring.take_over(adopted=False, lost=False, pick=0, restarted=False)
+    assert ring.seen == {1}
+    ring.seldom(pick=1)
+    ring.group(late=False)
+    ring.dispatch(limit=1)  # which holds it against `seen`
+    assert ring.held
