@@ -15,7 +15,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from journal.record_fast cimport Message, address_size, address_start, payload_size, payload_start
+from journal.record_fast cimport Message, address_size, address_start, held_start, payload_size, payload_start
 from journal.record_fast cimport make_message as new_message
 
 from broker.amqp.errors import (
@@ -33,7 +33,6 @@ cdef extern from "Python.h":
     # the same two calls on bytes objects that are still being written: plain pointers, no counting by the compiler
     PyObject *new_bytes "PyBytes_FromStringAndSize" (const char *text, Py_ssize_t length) except NULL
     int resize_bytes "_PyBytes_Resize" (PyObject **store, Py_ssize_t length) except -1
-    uint8_t *bytes_at "(uint8_t *)PyBytes_AS_STRING" (PyObject *store) noexcept
     void Py_CLEAR(PyObject *store)
 
 cdef enum:
@@ -231,7 +230,7 @@ cdef class Content:
             else:
                 resize_bytes(&self.store, <Py_ssize_t>capacity)
             self.capacity = capacity
-        memcpy(bytes_at(self.store) + self.filled, data, length)
+        memcpy(held_start(self.store) + self.filled, data, length)
         self.filled = needed
         return 0
 
@@ -739,7 +738,7 @@ cdef class FrameDecoder:
         del self.contents[channel]
         self.partial_bytes -= content.held
         if content.refusal is None:
-            content.refusal = self.traits_of(bytes_at(content.store), content.header_length)
+            content.refusal = self.traits_of(held_start(content.store), content.header_length)
         if content.refusal is not None:
             return self.refuse(channel, content.address, content.bits, content.refusal)
         assert content.filled == content.capacity, "a content's bytes object has no byte to spare at the end"
@@ -799,7 +798,7 @@ cdef class OutBuffer:
                     self.data = NULL
                     self.capacity = self.size = 0
                     raise
-            self.data = bytes_at(self.store)
+            self.data = held_start(self.store)
             self.capacity = capacity
         return self.data + self.size
 

@@ -206,7 +206,7 @@ class Subscriptions:
             self._exclusives -= member.exclusive
             if self._active is member:
                 self._active = None
-        self._gone = gone
+        self._gone = gone or NOBODY
         if 2 * len(gone) > len(self._members):
             self._strike_out()
         self._elect()
