@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 TOLD: Final[tuple[AlarmName, ...]] = ("memory", "disk")
 """Others do not publish to a node without a lease as it is."""
+MINORITY: Final = "minority"
+"""The alarm of a node without a lease."""
 
 
 class AlarmsOfNodes:

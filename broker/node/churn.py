@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.census.attempts import Attempts
 from broker.census.totals import MessageTotals
-from broker.session.counts import totals
+from broker.node.counts import totals
 
 if TYPE_CHECKING:
     from broker.session.channel import Channel

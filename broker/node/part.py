@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.node.alarms import AlarmsOfNodes
+from broker.node.alarms import MINORITY, AlarmsOfNodes
 from broker.node.arrears import Arrears
 from broker.node.copy_care import CopyCare
 from broker.node.copying import Copying
@@ -37,7 +37,6 @@ from broker.proxy.replies import Replies, Target
 from broker.proxy.servings import Servings
 from broker.queues.queue import Queue
 from broker.queues.ring import Ring
-from broker.session.connection import MINORITY
 from broker.streams.messages import StreamAsk, StreamTold
 from cluster.changes import CopyLost, InSyncChanged, MemberChanged, MemberForgotten, OwnerChanged, ReplicasChanged
 from cluster.entities import Member

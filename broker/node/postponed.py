@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.node.renewals import Renewals
 from broker.queues.queue import Queue
-from broker.session.dividing import METHODS_AT_ONCE, STEPS_AT_ONCE
+from broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
 
 if TYPE_CHECKING:
     from broker.node.core import Node

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.node.arrears import AT_ONCE, SLICE, SLICE_NS
-from broker.session.dividing import STEPS_AT_ONCE
+from broker.routing.labour import STEPS_AT_ONCE
 
 if TYPE_CHECKING:
     from broker.node.core import Node

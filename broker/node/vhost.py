@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from broker.node.counts import ExchangeCounts
 from broker.queues.face import QueueFace
 from broker.routing.binding import Binding, Destination
 from broker.routing.labour import Labour
 from broker.routing.router import Router
-from broker.session.counts import ExchangeCounts
 from cluster.entities import Binding as BindingEntity
 from cluster.entities import Segment
 

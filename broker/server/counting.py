@@ -39,12 +39,12 @@ from broker.census.rows import (
     TlsFacts,
 )
 from broker.node.alerts import ALERTS_TOLD_MAX
+from broker.node.counts import totals
 from broker.queues.ring import LEASED
 from broker.queues.subscription import Subscription, Subscriptions
 from broker.server.alarms import free_bytes, resident_bytes
 from broker.server.certificates import shown
 from broker.server.copying_control import copying_facts
-from broker.session.counts import totals
 from broker.session.state import State
 from broker.streams.stream import Stream
 from broker.version import VERSION

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from broker.node.core import Group, Load, Node
 from broker.node.elsewhere import moving_text
 from broker.queues.patience import PATIENCE_MS
+from broker.routing.labour import STEPS_AT_ONCE
 from broker.server.admin import AdminSocket
 from broker.server.alarms import Alarms
 from broker.server.apart import Apart
@@ -51,7 +52,6 @@ from broker.server.storage import Storage
 from broker.server.tracing import begin_spans
 from broker.server.upkeep import Upkeep
 from broker.session.connection import Connection, TrustedConnection
-from broker.session.dividing import STEPS_AT_ONCE
 from cluster.state import Applied
 from journal.errors import DamagedJournal, JournalFailed
 from journal.record import DamagedRecord, Message

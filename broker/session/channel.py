@@ -30,6 +30,7 @@ from broker.amqp.errors import (
 )
 from broker.amqp.errors import channel_error as channel_fault
 from broker.amqp.layout import Method
+from broker.node.counts import ChannelCounts
 from broker.queues.face import QueueFace
 from broker.queues.ring import Consumer, Ledger
 from broker.queues.subscription import Subscription
@@ -37,7 +38,6 @@ from broker.queues.watch import Traced
 from broker.routing.router import Route
 from broker.session import consuming, declaring, publishing, transacting
 from broker.session.confirms import Confirms
-from broker.session.counts import ChannelCounts
 from broker.session.dividing import WAITED_STEPS, divided, give_back, let_go
 from broker.session.unanswered import Asked, review
 from cluster.authorization import PermissionKind, TopicPermissionKind

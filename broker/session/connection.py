@@ -31,10 +31,12 @@ from broker.amqp.errors import (
 )
 from broker.amqp.errors import channel_error as channel_fault
 from broker.amqp.layout import Method
+from broker.node.alarms import MINORITY
 from broker.node.elsewhere import DRAINED, moving_text
+from broker.routing.labour import STEPS_AT_ONCE
 from broker.session import handshake
 from broker.session.channel import Channel
-from broker.session.dividing import STEPS_AT_ONCE, look, take
+from broker.session.dividing import look, take
 from broker.session.rights import AccountRights, Rights
 from broker.session.state import State
 from broker.session.virtual_exchanges import only_asks
@@ -51,10 +53,8 @@ FRAME_MIN_BYTES: Final = 8192
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 TICK_MS: Final = 250
 """Half of the time between two ticks: a heartbeat is rather early than late."""
-MINORITY: Final = "minority"
 REQUEST_BYTES: Final = 2 << 20
 """Contents that are not whole yet, of who may be no publisher: a lease is taken and settled by such, alarm or not."""
-"""The alarm of a node without a lease."""
 PARKED_BYTES_MAX: Final = 1 << 20
 """Of events that wait in parked channels; then the socket is not read. An event counts at least 1 KiB."""
 

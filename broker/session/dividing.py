@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.codec import MethodReceived, Published
 from broker.amqp.errors import ConnectionFault
+from broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
 from broker.session.state import State
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from broker.session.channel import Channel
     from broker.session.connection import Connection
 
-STEPS_AT_ONCE: Final = 200_000
 DELIVERY_STEPS: Final = 2
 """A message that goes into a queue."""
 DELIVERIES_AT_ONCE: Final = STEPS_AT_ONCE // DELIVERY_STEPS
@@ -31,8 +31,6 @@ RETURN_STEPS: Final = 6
 """A delivery that returns to its queue; of many channels that end together as many return at once as of one."""
 CONSUMER_STEPS: Final = 20
 """A consumer that goes."""
-METHODS_AT_ONCE: Final = 2_000
-"""Of all connections, from one turn to the next: some 10 us each, and a read may bring 30,000 of them."""
 WAITED_STEPS: Final = 200
 """An event that waited in a parked channel: a get, a passive declare or a commit may be answered within the turn."""
 

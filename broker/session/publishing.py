@@ -27,13 +27,13 @@ from broker.amqp.codec import Published
 from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
 from broker.amqp.fields import FieldTable
 from broker.amqp.layout import Method
+from broker.node.counts import ExchangeCounts
 from broker.queues.face import QueueFace
 from broker.queues.ticket import Ticket
 from broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
 from broker.routing.labour import TooCostly
 from broker.routing.router import Route
 from broker.session.confirms import Confirms
-from broker.session.counts import ExchangeCounts
 from broker.session.declaring import REPLY_TO
 from broker.session.dividing import DELIVERIES_AT_ONCE, DELIVERY_STEPS, divide
 from broker.session.services import requested

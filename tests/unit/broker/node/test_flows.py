@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.amqp import methods as m
 from broker.node import flows
+from broker.node.counts import ChannelCounts
 from broker.server import counting
-from broker.session.counts import ChannelCounts
 from tests.unit.broker.session.harness import World
 
 

@@ -11,8 +11,9 @@ import pytest
 from broker.amqp import methods as m
 from broker.amqp.layout import Method
 from broker.node.core import Node
+from broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
 from broker.session.connection import Connection
-from broker.session.dividing import METHODS_AT_ONCE, STEPS_AT_ONCE, WAITED_STEPS
+from broker.session.dividing import WAITED_STEPS
 from tests.unit.broker.session.harness import World
 
 CLIENTS = 5

@@ -1,0 +1,311 @@
+"""The floors inside broker/, package by package, and circles of imports: what is there may only become less.
+
+All imports count: those that run, those in a function, those for type checkers, `cimport` and `include`. What
+is written upward today stands in UPWARD, and which files are tied into circles in KNOTS; a line that is not needed any
+more is an error, so both lists shrink with each commit that moves something, and are empty when the house is built
+(docs/design/007-house.md).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from tests.test_architecture import MAY_IMPORT, ROOT, module_of, sources
+
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("broker",),
+    ("broker.cli", "broker.pytest_plugin"),
+    ("broker.embedded",),
+    ("broker.config",),
+    ("broker.config_sections", "broker.peer_list"),
+    ("broker.trial",),
+    ("broker.http",),
+    ("broker.management",),
+    ("broker.server",),
+    ("broker.session",),
+    ("broker.node",),
+    ("broker.proxy",),
+    ("broker.transactions", "broker.streams"),
+    ("broker.queues",),
+    ("broker.routing",),
+    ("broker.census", "broker.oauth2"),
+    ("broker.amqp",),
+    ("broker.version", "broker.visible"),
+    ("replication",),
+    ("cluster",),
+    ("journal",),
+)
+"""From the roof down. A package imports packages of lower floors, and none beside it."""
+
+UPWARD: dict[str, tuple[str, ...]] = {
+    "broker/node/churn.py": ("broker.session",),
+    "broker/node/core.py": ("broker.session",),
+    "broker/node/setting_aside.py": ("broker.session",),
+    "broker/server/at_start.py": (
+        "broker.http",
+        "broker.management",
+    ),
+    "broker/streams/consuming.py": ("broker.session",),
+    "broker/streams/offsets.py": ("broker.session",),
+    "broker/streams/reader.py": ("broker.session",),
+    "broker/streams/streams.py": ("broker.node",),
+    "broker/transactions/moving.py": ("broker.node",),
+    "broker/transactions/pace.py": ("broker.node",),
+    "broker/transactions/requests.py": ("broker.session",),
+}
+"""File -> packages above it, or beside it, that it imports."""
+
+KNOTS: tuple[tuple[str, ...], ...] = (
+    (
+        "broker.node.alarms",
+        "broker.node.arrears",
+        "broker.node.churn",
+        "broker.node.copying",
+        "broker.node.core",
+        "broker.node.damages",
+        "broker.node.dead_letters",
+        "broker.node.failover",
+        "broker.node.firehose",
+        "broker.node.grouping",
+        "broker.node.hub",
+        "broker.node.loading",
+        "broker.node.making",
+        "broker.node.mistakes",
+        "broker.node.occupancy",
+        "broker.node.part",
+        "broker.node.piecemeal",
+        "broker.node.postponed",
+        "broker.node.reactions",
+        "broker.node.relaying",
+        "broker.node.renewals",
+        "broker.node.requests",
+        "broker.node.setting_aside",
+        "broker.node.watching",
+        "broker.session.channel",
+        "broker.session.connection",
+        "broker.session.consuming",
+        "broker.session.declaring",
+        "broker.session.dividing",
+        "broker.session.handshake",
+        "broker.session.leases",
+        "broker.session.publishing",
+        "broker.session.services",
+        "broker.session.transacting",
+        "broker.session.unanswered",
+        "broker.session.virtual_exchanges",
+        "broker.streams.consuming",
+        "broker.streams.offsets",
+        "broker.streams.reader",
+        "broker.streams.streams",
+        "broker.transactions.moving",
+        "broker.transactions.pace",
+        "broker.transactions.requests",
+    ),
+    (
+        "broker.server.admin",
+        "broker.server.at_start",
+        "broker.server.catching_up",
+        "broker.server.client",
+        "broker.server.cluster_operations",
+        "broker.server.cluster_shell",
+        "broker.server.copying_control",
+        "broker.server.counting",
+        "broker.server.desk",
+        "broker.server.desk_socket",
+        "broker.server.goodbye",
+        "broker.server.handing_over",
+        "broker.server.imports",
+        "broker.server.inspecting",
+        "broker.server.leaving",
+        "broker.server.liveness",
+        "broker.server.logins",
+        "broker.server.newcomer",
+        "broker.server.options",
+        "broker.server.peer_census",
+        "broker.server.probes",
+        "broker.server.queue_operations",
+        "broker.server.roster",
+        "broker.server.sampling",
+        "broker.server.shell",
+        "broker.server.slow_disk",
+        "broker.server.storage",
+        "broker.server.upkeep",
+    ),
+    (
+        "broker.queues.burial",
+        "broker.queues.committing",
+        "broker.queues.dying",
+        "broker.queues.getting",
+        "broker.queues.host",
+        "broker.queues.leasing",
+        "broker.queues.limits",
+        "broker.queues.moved",
+        "broker.queues.queue",
+    ),
+    (
+        "cluster.importing",
+        "cluster.imports",
+        "cluster.leaving",
+        "cluster.membership",
+        "cluster.state",
+        "cluster.transactions",
+        "cluster.view",
+    ),
+    (
+        "broker.proxy.asking",
+        "broker.proxy.attachment",
+        "broker.proxy.intake",
+        "broker.proxy.residence",
+        "broker.proxy.serving",
+        "broker.proxy.servings",
+    ),
+    (
+        "broker.queues.face",
+        "broker.queues.subscription",
+        "broker.queues.watch",
+    ),
+    (
+        "broker.proxy.proxies",
+        "broker.proxy.proxy_queue",
+    ),
+    (
+        "broker.queues.ledger_pure",
+        "broker.queues.ring_cluster_pure",
+    ),
+    (
+        "cluster.cascade",
+        "cluster.topology",
+    ),
+    (
+        "journal.index",
+        "journal.index_walk",
+    ),
+)
+"""Modules that import each other in circles."""
+
+
+def _place(module: str) -> tuple[int, str] | None:
+    """(floor, package) of a module; None: it is on no floor (pipeline, the world)."""
+    found = None
+    for floor, packages in enumerate(FLOORS):
+        for package in packages:
+            if (module == package or (module.startswith(f"{package}.") and package != "broker")) and (
+                found is None or len(package) > len(found[1])
+            ):
+                found = (floor, package)
+    return found
+
+
+@cache
+def _modules() -> dict[str, Path]:
+    return {module_of(path): path for path in sources() if path.suffix == ".py" or path.suffix == ".pyx"}
+
+
+def _known(name: str) -> str | None:
+    """The module of ours that a dotted name is, or is in."""
+    while name and name not in _modules():
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+@cache
+def every_import(path: Path) -> frozenset[str]:
+    """Our modules that a file names in an import, wherever it stands."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    names = _of_python(ast.parse(text), path) if path.suffix == ".py" else _of_cython(path, text)
+    return frozenset(known for name in names if (known := _known(name)) is not None)
+
+
+def _of_python(tree: ast.AST, path: Path) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = list(path.parent.parts)[: len(path.parent.parts) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def _of_cython(path: Path, text: str) -> Iterator[str]:
+    for match in re.finditer(r"^\s*(?:from\s+([\w.]+)\s+c?import\s|c?import\s+([\w.]+))", text, re.MULTILINE):
+        yield match[1] or match[2]
+    for included in re.findall(r"^include\s+[\"'](.+?)[\"']", text, re.MULTILINE):
+        beside = path.parent / included
+        yield from _of_cython(beside, (ROOT / beside).read_text(encoding="utf-8"))
+    head = (ROOT / path).with_suffix(".pxd")
+    if path.suffix == ".pyx" and head.exists():
+        yield from _of_cython(path.with_suffix(".pxd"), head.read_text(encoding="utf-8"))
+
+
+def upward(path: Path) -> tuple[str, ...]:
+    """The packages that a file imports and should not."""
+    own = _place(module_of(path))
+    assert own is not None, f"{path} is in a package that FLOORS does not name"
+    places = {place for name in every_import(path) if (place := _place(name)) is not None}
+    return tuple(sorted(package for floor, package in places if package != own[1] and floor <= own[0]))
+
+
+def knots() -> list[tuple[str, ...]]:
+    """Sets of modules of which each imports each other one, in some steps (Tarjan's components), the largest first."""
+    edges = {module: sorted(every_import(path) - {module}) for module, path in _modules().items()}
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[tuple[str, ...]] = []
+
+    def visit(module: str) -> None:
+        number[module] = lowest[module] = len(number)
+        stack.append(module)
+        for target in edges[module]:
+            if target not in number:
+                visit(target)
+                lowest[module] = min(lowest[module], lowest[target])
+            elif target in stack:
+                lowest[module] = min(lowest[module], number[target])
+        if lowest[module] == number[module]:
+            at = stack.index(module)
+            if len(stack) - at > 1:
+                found.append(tuple(sorted(stack[at:])))
+            del stack[at:]
+
+    for module in sorted(edges):
+        if module not in number:
+            visit(module)
+    return sorted(found, key=lambda knot: (-len(knot), knot))
+
+
+def test_imports_go_down_but_for_those_listed() -> None:
+    floors = {path for path in _modules().values() if path.parts[0] in MAY_IMPORT and path.parts[0] != "pipeline"}
+    found = {str(path): packages for path in sorted(floors) if (packages := upward(path))}
+    more = [
+        f"{name} imports {package}"
+        for name, up in found.items()
+        for package in up
+        if package not in UPWARD.get(name, ())
+    ]
+    assert not more, "imports go down (FLOORS), but " + "; ".join(more)
+    gone = [f"{name}: {package}" for name, up in UPWARD.items() for package in up if package not in found.get(name, ())]
+    assert not gone, "listed in UPWARD, but not imported (any more): take these lines out: " + "; ".join(gone)
+
+
+def test_no_file_is_tied_into_a_circle_but_for_those_listed() -> None:
+    found = knots()
+    listed = {name: knot for knot in KNOTS for name in knot}
+    more = [
+        f"{a} and {b}" for knot in found for a, b in pairwise(knot) if a not in listed or listed[a] != listed.get(b)
+    ]
+    assert not more, f"these are tied together by imports, and were not: {'; '.join(more)}"
+    free = sorted(listed.keys() - {name for knot in found for name in knot})
+    assert not free, f"listed in KNOTS, but free (any more): take them out: {', '.join(free)}"
+
+
+def test_a_floor_names_each_package_once() -> None:
+    names = [package for packages in FLOORS for package in packages]
+    assert len(names) == len(set(names)), "a package stands on one floor"
+    empty = [name for name in names if name not in _modules()]
+    assert not empty, f"named in FLOORS, but not there: {', '.join(empty)}"
