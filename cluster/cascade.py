@@ -10,16 +10,13 @@ vhost, which loses its bindings first, then its queues, then its exchanges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .changes import Change
 from .entities import Binding, Exchange
 from .queue_rules import RESERVED_PREFIX
-
-if TYPE_CHECKING:
-    from .topology import Topology
+from .topology import Topology
 
 PIECE: Final = 20_000
 """In units of about a microsecond."""
@@ -29,29 +26,6 @@ BINDING: Final = 10
 _VALUE: Final = 2
 _KEY_BYTES: Final = 4
 """Of a key, for one unit."""
-
-
-def cascade(topology: Topology, direct: Iterable[Binding], ended: str = "") -> list[Binding]:
-    """All that end when these do, in the order of the cascade; `ended`: the exchange that goes first, if one does."""
-    ending = {id(binding): binding for binding in direct}
-    order = list(ending.values())
-    gone = {ended}
-    left: dict[str, int] = {}
-    at = 0
-    while at < len(order):
-        name = order[at].source
-        at += 1
-        source = topology.exchanges.get(name)
-        if source is None or not source.auto_delete or name in gone or topology.expected.sources[name] > 0:
-            continue
-        left[name] = left.get(name, topology.bindings.count_from(name)) - 1
-        if not left[name]:
-            gone.add(name)
-            for binding in topology.bindings.to_destination("exchange", name):
-                if id(binding) not in ending:
-                    ending[id(binding)] = binding
-                    order.append(binding)
-    return order
 
 
 def piece(order: list[Binding]) -> list[Binding]:
@@ -77,7 +51,7 @@ def end_piece(topology: Topology, changes: list[Change]) -> None:
         if weight > PIECE:
             return
         if topology.bindings.find(binding) is binding:  # it has not gone with one before
-            some = piece(cascade(topology, (binding,)))
+            some = piece(topology.cascade((binding,)))
             topology.end_some(some, changes)
             weight += sum(map(weigh, some))
     if topology.bindings:

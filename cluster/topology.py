@@ -12,14 +12,13 @@ bindings before their ends; every check comes before the first change, so an err
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgspec.structs import replace
 
 from . import exchange_rules, queue_rules
 from .binding_table import BindingTable
-from .cascade import cascade
 from .changes import (
     Bound,
     Change,
@@ -325,14 +324,36 @@ class Topology:
             if kept or (command.if_unused and self.bindings.leaves(command.name)):
                 return []
             leaving = self.bindings.from_source(command.name)
-            return cascade(self, (*leaving, *self.bindings.to_destination("exchange", command.name)), command.name)
+            return self.cascade((*leaving, *self.bindings.to_destination("exchange", command.name)), command.name)
         try:
             self._source_of(command)
             self._check_access(command)
         except WiringError:
             return []
         binding = self.bindings.find(self._binding(command))
-        return [] if binding is None else cascade(self, (binding,))
+        return [] if binding is None else self.cascade((binding,))
+
+    def cascade(self, direct: Iterable[Binding], ended: str = "") -> list[Binding]:
+        """All that end when these do, in the order of the cascade; `ended`: the exchange that goes first."""
+        ending = {id(binding): binding for binding in direct}
+        order = list(ending.values())
+        gone = {ended}
+        left: dict[str, int] = {}
+        at = 0
+        while at < len(order):
+            name = order[at].source
+            at += 1
+            source = self.exchanges.get(name)
+            if source is None or not source.auto_delete or name in gone or self.expected.sources[name] > 0:
+                continue
+            left[name] = left.get(name, self.bindings.count_from(name)) - 1
+            if not left[name]:
+                gone.add(name)
+                for binding in self.bindings.to_destination("exchange", name):
+                    if id(binding) not in ending:
+                        ending[id(binding)] = binding
+                        order.append(binding)
+        return order
 
     def end_some(self, some: list[Binding], changes: list[Change]) -> None:
         """End bindings that are about to end, the last ones of a cascade first: none takes another one with it."""

@@ -14,7 +14,7 @@ from typing import Final
 from . import commands as c
 from .arguments import CANONICAL
 from .authorization import Accounts, PermissionKind, TopicPermissionKind
-from .cascade import cascade, is_much, piece
+from .cascade import is_much, piece
 from .entities import (
     Binding,
     Deserted,
@@ -239,12 +239,12 @@ class ClusterView:
                 for vhost, queues in self._exclusive_queues_by_vhost(command.connection).items():
                     topology = self._vhosts[vhost]
                     direct = [topology.bindings.to_destination("queue", queue.name) for queue in queues]
-                    yield topology, cascade(topology, chain.from_iterable(direct))
+                    yield topology, topology.cascade(chain.from_iterable(direct))
             case c.DeleteQueue():
                 queue = self._by_id.get(command.queue_id)
                 if queue is not None and not queue.staging and command.epoch in (0, queue.epoch):
                     topology = self._vhosts[queue.vhost]
-                    yield topology, cascade(topology, topology.bindings.to_destination("queue", queue.name))
+                    yield topology, topology.cascade(topology.bindings.to_destination("queue", queue.name))
             case c.DeleteExchange() | c.Unbind():
                 found = self._vhosts.get(command.vhost)
                 if found is not None:

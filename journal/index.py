@@ -30,13 +30,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import lmdb
 import msgspec
 
 from journal.errors import DamagedJournal, ForeignJournal, JournalFailed, JournalFull
-from journal.index_walk import Change, IndexWalk
 from journal.look import fits, look
 from journal.packed_run import pack_run, unpack_run
 from journal.record import checksum
@@ -69,6 +68,17 @@ def _is_meta(payload: bytes) -> bool:
     return isinstance(meta, dict)
 
 
+Change = tuple[bytes, bytes | None, bytes | None]
+"""key, value before, value after"""
+
+
+class Follower(Protocol):
+    """Of an index that changes."""
+
+    def changed(self, forgotten: Iterable[int], changes: Iterable[Change]) -> None:
+        """A checkpoint did this, in this order."""
+
+
 class Index:
     def __init__(self, directory: Path, map_bytes: int = 1 << 40, readonly: bool = False, lock: bool = True):
         """Opens or makes `directory/index`. Raises ForeignJournal, DamagedJournal, FileNotFoundError."""
@@ -81,10 +91,10 @@ class Index:
         elif not lock and not fits(self.path) and (deadly := look((self.path,), only_read=True)):
             raise self.damaged(deadly.what)
         self._options: dict[str, Any] = {"map_size": map_bytes, "max_dbs": 8, "readonly": readonly, "lock": lock}
-        self.walk: IndexWalk | None = None
-        """The look at all of it that is under way."""
+        self.follower: Follower | None = None
+        """Of each change, as long as somebody looks at all of it."""
         self._recount = False  # the sum of all sums is not believed any more
-        self._changed: list[Change] = []  # by the transaction under way, for the walk
+        self._changed: list[Change] = []  # by the transaction under way, for the follower
         self._open()
         self._check_format(readonly)
 
@@ -226,8 +236,8 @@ class Index:
             noted = () if total is None else total
             self._put(txn, self._journal, b"ckpt", msgspec.msgpack.encode((*position, *noted)))
         self._recount = False
-        if self.walk is not None:
-            self.walk.changed(forgotten, self._changed)
+        if self.follower is not None:
+            self.follower.changed(forgotten, self._changed)
             self._changed.clear()
 
     def _change(self, txn: Any, changes: Sums, key: bytes, payload: bytes | None) -> None:
@@ -240,7 +250,7 @@ class Index:
             changes.add(key, value)
         if before is not None:
             changes.remove(key, before)
-        if self.walk is not None:
+        if self.follower is not None:
             self._changed.append((key, before, value))
 
     def _sum_up(self, txn: Any, changes: Sums) -> None:

@@ -11,20 +11,15 @@ Invariant: `_sum` is that of the present values of `_queue` with keys up to `_at
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from journal.errors import DamagedJournal
+from journal.index import Change, Index
 from journal.sums import Sums
-
-if TYPE_CHECKING:
-    from journal.index import Index
 
 STEP_BYTES: Final = 256 << 10
 STEP_KEYS: Final = 1000
 KEY_BYTES: Final = 8
-
-Change = tuple[bytes, bytes | None, bytes | None]
-"""key, value before, value after"""
 
 
 class Looked(NamedTuple):

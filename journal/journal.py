@@ -102,6 +102,7 @@ class Journal:
         self._bytes_since_checkpoint = 0
         self._due_since_s: float | None = None
         self._walked_bytes = 0
+        self._walk: IndexWalk | None = None
         self.written_bytes = 0
         """Of all groups since it was opened."""
         self.flushes = FlushTimes()
@@ -465,13 +466,13 @@ class Journal:
 
         def prove() -> None:
             index = self.index
-            walk = index.walk = index.walk or IndexWalk(index)
+            walk = self._walk = index.follower = self._walk or IndexWalk(index)
             try:
                 looked = walk.step()
             except DamagedJournal as damage:
                 looked = Looked(0, True, (damage,))
             if looked.over:
-                index.walk = None
+                self._walk = index.follower = None
             self._walked_bytes += looked.bytes_read
             if looked.over or self._walked_bytes >= WALKED_MAPPED_MAX:
                 self._walked_bytes = 0

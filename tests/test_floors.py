@@ -177,14 +177,6 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.queues.ledger_pure",
         "broker.queues.ring_cluster_pure",
     ),
-    (
-        "cluster.cascade",
-        "cluster.topology",
-    ),
-    (
-        "journal.index",
-        "journal.index_walk",
-    ),
 )
 """Modules that import each other in circles."""
 

@@ -37,13 +37,13 @@ def commit(index: Index, runs: list[tuple[int, int, bytes]], forgotten: list[int
 
 def walked(index: Index, between: object = None) -> list[int | None]:
     """The queues of which something was told in one pass."""
-    index.walk = IndexWalk(index)
+    walk = index.follower = IndexWalk(index)
     found: list[int | None] = []
     for _ in range(10_000):
-        looked = index.walk.step()
+        looked = walk.step()
         found += [damage.queue_id for damage in looked.hurt]
         if looked.over:
-            index.walk = None
+            index.follower = None
             return found
         if callable(between):
             between()
@@ -93,9 +93,9 @@ def test_damage_names_its_queue(index: Index, how: str) -> None:
 
 
 def test_pages_can_be_given_back_on_the_way(index: Index) -> None:
-    index.walk = IndexWalk(index)
+    walk = index.follower = IndexWalk(index)
     steps = 0
-    while not index.walk.step().over:
+    while not walk.step().over:
         index.reopen()
         steps += 1
     assert steps > 5
