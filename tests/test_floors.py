@@ -53,9 +53,6 @@ UPWARD: dict[str, tuple[str, ...]] = {
     "broker/streams/consuming.py": ("broker.session",),
     "broker/streams/offsets.py": ("broker.session",),
     "broker/streams/reader.py": ("broker.session",),
-    "broker/streams/streams.py": ("broker.node",),
-    "broker/transactions/moving.py": ("broker.node",),
-    "broker/transactions/pace.py": ("broker.node",),
     "broker/transactions/requests.py": ("broker.session",),
 }
 """File -> packages above it, or beside it, that it imports."""
@@ -102,8 +99,6 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.streams.offsets",
         "broker.streams.reader",
         "broker.streams.streams",
-        "broker.transactions.moving",
-        "broker.transactions.pace",
         "broker.transactions.requests",
     ),
     (

@@ -179,7 +179,7 @@ class Node:
         self._rate_bytes = 0
         self._patient = False
         self.agenda: list[Queue] = []
-        self.streams = Streams(self)
+        self.streams = Streams(self, int(self.options.incarnation))
         self._wakes = Wakes()
         self._serial = 0
 

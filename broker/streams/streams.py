@@ -8,23 +8,46 @@ another owner said late is asked again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from broker.queues.face import QueueFace
+from broker.queues.queue import Queue
 from broker.streams.messages import LEAVE, StreamAsk, StreamTold
 from broker.streams.stream import Stream
 from cluster.entities import Queue as QueueEntity
 from replication.errors import BadMessage
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
     from broker.streams.reader import Reader
 
 Then = Callable[[StreamTold, bytes | memoryview], None]
 UNANSWERED_MS: Final = 20_000
+
+
+class Peers(Protocol):
+    """The other members, and this one."""
+
+    def send(self, peer: str, head: StreamAsk | StreamTold, payload: Iterable[bytes] = ()) -> object:
+        """One frame to a member."""
+
+
+class Host(Protocol):
+    """The node."""
+
+    @property
+    def now_ms(self) -> int:
+        """Time of what is being handled, wall clock."""
+
+    @property
+    def queues(self) -> Mapping[int, Queue]:
+        """Those that live here, by id."""
+
+    @property
+    def part(self) -> Peers | None:
+        """None: the node is alone."""
 
 
 class Open(NamedTuple):
@@ -41,12 +64,12 @@ class Open(NamedTuple):
 class Streams:
     """Of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Host, incarnation: int) -> None:
         self._node = node
         self._readers: dict[int, dict[int, Reader]] = {}
         self._open: dict[int, Open] = {}
         self._requests = self._numbers = 0
-        self._incarnation = int(node.options.incarnation)
+        self._incarnation = incarnation
 
     # -- readers
 

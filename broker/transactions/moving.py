@@ -15,19 +15,17 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.queues.moved import forget_moved, moved_segments
 from broker.queues.queue import Queue
+from broker.transactions.host import MovingHost
 from broker.transactions.mover import ROWS_MAX, Mover
 from broker.transactions.pace import Pace
 from cluster.commands import FinishSegments
 from cluster.entities import Segment
 from cluster.ids import Epoch, QueueId
 from cluster.state import Applied
-
-if TYPE_CHECKING:
-    from broker.node.core import Node
 
 AGAIN_MS: Final = 1000
 ACTIVE_MAX: Final = 32
@@ -77,7 +75,7 @@ class Moving:
     pace    of what producers are told
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: MovingHost) -> None:
         self.due: dict[Key, None] = {}
         self.pace = Pace(node)
         self._node = node

@@ -11,13 +11,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from broker.node.core import Node
+from cluster.view import ClusterView
 
 HOLD_MS: Final = 5000
 Key = tuple[str, str]
+
+
+class Host(Protocol):
+    """The node."""
+
+    @property
+    def map(self) -> ClusterView:
+        """The wiring that this node has applied."""
+
+    @property
+    def now_ms(self) -> int:
+        """Time of what is being handled, wall clock."""
 
 
 class _Answer:
@@ -43,7 +54,7 @@ class Pace:
     rise in it, since they are committed so: who may be told stands before who may not.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Host) -> None:
         self._node = node
         self._held: dict[Key, deque[_Answer]] = {}
         self.line: deque[tuple[Key, _Answer]] = deque()

@@ -1,0 +1,68 @@
+"""What the movers of a node ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from broker.queues.face import QueueFace
+from broker.queues.queue import Queue
+from broker.routing.router import Router
+from broker.transactions.mover import Host
+from cluster.commands import AnyCommand
+from cluster.entities import Segment
+from cluster.state import Applied
+from cluster.view import ClusterView
+
+
+class VirtualHost(Protocol):
+    """One, at this node."""
+
+    @property
+    def router(self) -> Router[QueueFace]:
+        """Of its exchanges and queues."""
+
+    @property
+    def staging(self) -> Mapping[str, QueueFace]:
+        """The queues that keep rows, by the names of their segments."""
+
+
+class Log(Protocol):
+    """The node's."""
+
+    def unroutable(self, segment: Segment, rows: int) -> None:
+        """So many rows of a segment found no queue."""
+
+
+class MovingHost(Host, Protocol):
+    """The node."""
+
+    @property
+    def map(self) -> ClusterView:
+        """The wiring that this node has applied."""
+
+    @property
+    def now_ms(self) -> int:
+        """Time of what is being handled, wall clock."""
+
+    @property
+    def queues(self) -> Mapping[int, Queue]:
+        """Those that live here, by id."""
+
+    @property
+    def vhosts(self) -> Mapping[str, VirtualHost]:
+        """By name."""
+
+    @property
+    def alarms(self) -> Mapping[str, None]:
+        """While there is one, nothing is moved."""
+
+    @property
+    def log(self) -> Log:
+        """For the operator."""
+
+    def stumbled(self, queue: Queue, error: Exception) -> None:
+        """Something raised in the queue's work: set it aside."""
+
+    def propose(self, command: AnyCommand, done: Callable[[Applied], None]) -> None:
+        """Orders a change of the wiring; `done` hears what came of it."""
