@@ -157,16 +157,11 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "broker.proxy.intake",
         "broker.proxy.residence",
         "broker.proxy.serving",
-        "broker.proxy.servings",
     ),
     (
         "broker.queues.face",
         "broker.queues.subscription",
         "broker.queues.watch",
-    ),
-    (
-        "broker.proxy.proxies",
-        "broker.proxy.proxy_queue",
     ),
     (
         "broker.queues.ledger_pure",

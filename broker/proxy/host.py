@@ -1,11 +1,12 @@
-"""What a node's proxies ask of their node."""
+"""What the two sides of a queue elsewhere ask of their nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from broker.proxy.messages import ProxyMessage
+from broker.queues.queue import Queue as OwnedQueue
 from cluster.entities import Queue
 
 Payload = bytes | bytearray | memoryview
@@ -39,3 +40,35 @@ class ProxyHost(Protocol):
 
     def relieved(self, queue: object) -> None:
         """A queue is congested no more: whoever waits to publish to it may go on."""
+
+
+class ServingHost(Protocol):
+    """The node, as the queues that it owns see it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def now_ms(self) -> int:
+        """Time of what is being handled, wall clock."""
+
+    def send(self, node: str, head: ProxyMessage, payload: Iterable[Payload] = ()) -> bool:
+        """One frame to a node, or to this one itself. False: there is no link, and `unlinked` was or will be said."""
+
+    def room(self, node: str) -> int:
+        """How many bytes of deliveries the way to a node takes now; when it was 0 and is not, `Servings.drained`."""
+
+    def published(self, size: int) -> None:
+        """So many bytes were taken."""
+
+    def in_sync(self, queue_id: int) -> Sequence[str]:
+        """Who may own the queue: the members of its in-sync set that are alive and do not drain."""
+
+    def transfer(self, queue_id: int, to: str) -> None:
+        """The queue should be handed over. May be said again while it is under way."""
+
+    def hurry(self, queue_id: int) -> None:
+        """Somebody has something to do with the queue: its first sync comes before those of others."""
+
+    def stumbled(self, queue: OwnedQueue, error: Exception) -> None:
+        """Something raised in the queue's work: set it aside."""

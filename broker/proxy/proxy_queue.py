@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.proxy.backlog import Backlog, Committing, Named
+from broker.proxy.host import ProxyHost
 from broker.proxy.line import Line, seq_of, split
 from broker.proxy.messages import (
     ASK_COUNTS,
@@ -65,11 +66,45 @@ from journal.record import Message, read_records, verify_records
 from replication.errors import BadMessage
 
 if TYPE_CHECKING:
-    from broker.proxy.proxies import Proxies
     from broker.queues.subscription import Subscription
 
 
 _OUTCOMES: Final = {"ack": SETTLE_ACK, "reject": SETTLE_REJECT, "requeue": SETTLE_REQUEUE}
+
+
+class Others(Protocol):
+    """All queues elsewhere of a node, as one of them sees them."""
+
+    @property
+    def host(self) -> ProxyHost:
+        """The node."""
+
+    def next_consumer(self) -> int:
+        """A number for a consumer."""
+
+    def want_attach(self, queue: ProxyQueue) -> None:
+        """The queue has something to say, or not, and no attachment in which to say it."""
+
+    def attach_again(self, queue: ProxyQueue) -> None:
+        """What the queue's owner and this node know of each other may differ."""
+
+    def delayed(self, queue: ProxyQueue) -> None:
+        """It has publishes for which its owner's window has no room."""
+
+    def held(self, queue: ProxyQueue) -> None:
+        """It has publishes that were too much for this turn."""
+
+    def shares(self, line: Line, queue: ProxyQueue) -> None:
+        """The consumer stands under a channel-wide limit, which acknowledgements for other queues raise."""
+
+    def relieved(self, line: Line) -> None:
+        """It does no longer."""
+
+    def took(self, queue: ProxyQueue, size: int) -> None:
+        """So many bytes wait for its owner."""
+
+    def gave(self, queue: ProxyQueue, size: int) -> None:
+        """So many bytes wait no longer."""
 
 
 class ProxyQueue:
@@ -80,7 +115,7 @@ class ProxyQueue:
         "attached", "deleted", "entity", "gen", "node", "outbox", "ready", "ring", "settings",
     )  # fmt: skip
 
-    def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: Proxies) -> None:
+    def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: Others) -> None:
         self.entity = entity
         self.settings = settings
         self.ring = ring

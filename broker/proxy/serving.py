@@ -43,7 +43,7 @@ from broker.queues.queue import Queue
 from journal.record import read_records
 
 if TYPE_CHECKING:
-    from broker.proxy.servings import ServingHost
+    from broker.proxy.host import ServingHost
 
 HOLDERS_MAX: Final = 254
 DELETE_MS: Final = 3000

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from broker.proxy.attachment import Attachment
+from broker.proxy.host import ServingHost
 from broker.proxy.messages import (
     Ask,
     Attach,
@@ -27,7 +28,6 @@ from broker.proxy.messages import (
     Credit,
     Deliver,
     NamedPublish,
-    ProxyMessage,
     Publish,
     Settle,
 )
@@ -50,38 +50,6 @@ class Found(NamedTuple):
 
     serving: Serving
     attachment: Attachment
-
-
-class ServingHost(Protocol):
-    """The node, as the queues that it owns see it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def now_ms(self) -> int:
-        """Time of what is being handled, wall clock."""
-
-    def send(self, node: str, head: ProxyMessage, payload: Iterable[Payload] = ()) -> bool:
-        """One frame to a node, or to this one itself. False: there is no link, and `unlinked` was or will be said."""
-
-    def room(self, node: str) -> int:
-        """How many bytes of deliveries the way to a node takes now; when it was 0 and is not, `Servings.drained`."""
-
-    def published(self, size: int) -> None:
-        """So many bytes were taken."""
-
-    def in_sync(self, queue_id: int) -> Sequence[str]:
-        """Who may own the queue: the members of its in-sync set that are alive and do not drain."""
-
-    def transfer(self, queue_id: int, to: str) -> None:
-        """The queue should be handed over. May be said again while it is under way."""
-
-    def hurry(self, queue_id: int) -> None:
-        """Somebody has something to do with the queue: its first sync comes before those of others."""
-
-    def stumbled(self, queue: Queue, error: Exception) -> None:
-        """Something raised in the queue's work: set it aside."""
 
 
 class Servings:
