@@ -145,7 +145,7 @@ def modules() -> dict[str, Path]:
 def imports_of(path: Path) -> frozenset[str]:
     """The modules that a file imports when it runs, wherever the import stands; not those for type checkers only."""
     text = (ROOT / path).read_text(encoding="utf-8")
-    names = set(_cython_imports(text) if path.suffix != ".py" else _python_imports(ast.parse(text), path))
+    names = set(cython_imports(text) if path.suffix != ".py" else _python_imports(ast.parse(text), path))
     return frozenset(names)
 
 
@@ -160,12 +160,12 @@ def _python_imports(tree: ast.AST, path: Path) -> Iterator[str]:
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from _from(node, path)
+            yield from from_import(node, path)
         elif isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):  # no expression imports anything
             yield from _python_imports(node, path)
 
 
-def _from(node: ast.ImportFrom, path: Path) -> Iterator[str]:
+def from_import(node: ast.ImportFrom, path: Path) -> Iterator[str]:
     package = list(path.parent.parts)
     base = package[: len(package) - node.level + 1] if node.level else []
     origin = ".".join([*base, *(node.module or "").split(".")]).strip(".")
@@ -174,7 +174,7 @@ def _from(node: ast.ImportFrom, path: Path) -> Iterator[str]:
         yield name if name in modules() else origin
 
 
-def _cython_imports(text: str) -> Iterator[str]:
+def cython_imports(text: str) -> Iterator[str]:
     for match in re.finditer(r"^\s*(?:from\s+([\w.]+)\s+c?import\s|c?import\s+([\w.]+))", text, re.MULTILINE):
         yield match[1] or match[2]
 

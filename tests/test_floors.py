@@ -15,7 +15,10 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from tests.test_architecture import MAY_IMPORT, ROOT, module_of, sources
+import pytest
+
+from tests import test_architecture as house
+from tests.test_architecture import MAY_IMPORT, cython_imports, from_import, module_of, modules
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker",),
@@ -183,14 +186,9 @@ def _place(module: str) -> tuple[int, str] | None:
     return found
 
 
-@cache
-def _modules() -> dict[str, Path]:
-    return {module_of(path): path for path in sources() if path.suffix == ".py" or path.suffix == ".pyx"}
-
-
 def _known(name: str) -> str | None:
     """The module of ours that a dotted name is, or is in."""
-    while name and name not in _modules():
+    while name and name not in modules():
         name = name.rpartition(".")[0]
     return name or None
 
@@ -198,7 +196,7 @@ def _known(name: str) -> str | None:
 @cache
 def every_import(path: Path) -> frozenset[str]:
     """Our modules that a file names in an import, wherever it stands."""
-    text = (ROOT / path).read_text(encoding="utf-8")
+    text = (house.ROOT / path).read_text(encoding="utf-8")
     names = _of_python(ast.parse(text), path) if path.suffix == ".py" else _of_cython(path, text)
     return frozenset(known for name in names if (known := _known(name)) is not None)
 
@@ -208,18 +206,15 @@ def _of_python(tree: ast.AST, path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = list(path.parent.parts)[: len(path.parent.parts) - node.level + 1] if node.level else []
-            origin = ".".join([*base, *([node.module] if node.module else [])])
-            yield from (f"{origin}.{alias.name}" for alias in node.names)
+            yield from from_import(node, path)
 
 
 def _of_cython(path: Path, text: str) -> Iterator[str]:
-    for match in re.finditer(r"^\s*(?:from\s+([\w.]+)\s+c?import\s|c?import\s+([\w.]+))", text, re.MULTILINE):
-        yield match[1] or match[2]
+    yield from cython_imports(text)
     for included in re.findall(r"^include\s+[\"'](.+?)[\"']", text, re.MULTILINE):
         beside = path.parent / included
-        yield from _of_cython(beside, (ROOT / beside).read_text(encoding="utf-8"))
-    head = (ROOT / path).with_suffix(".pxd")
+        yield from _of_cython(beside, (house.ROOT / beside).read_text(encoding="utf-8"))
+    head = (house.ROOT / path).with_suffix(".pxd")
     if path.suffix == ".pyx" and head.exists():
         yield from _of_cython(path.with_suffix(".pxd"), head.read_text(encoding="utf-8"))
 
@@ -234,7 +229,7 @@ def upward(path: Path) -> tuple[str, ...]:
 
 def knots() -> list[tuple[str, ...]]:
     """Sets of modules of which each imports each other one, in some steps (Tarjan's components), the largest first."""
-    edges = {module: sorted(every_import(path) - {module}) for module, path in _modules().items()}
+    edges = {module: sorted(every_import(path) - {module}) for module, path in modules().items()}
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
@@ -262,7 +257,7 @@ def knots() -> list[tuple[str, ...]]:
 
 
 def test_imports_go_down_but_for_those_listed() -> None:
-    floors = {path for path in _modules().values() if path.parts[0] in MAY_IMPORT and path.parts[0] != "pipeline"}
+    floors = {path for path in modules().values() if path.parts[0] in MAY_IMPORT and path.parts[0] != "pipeline"}
     found = {str(path): packages for path in sorted(floors) if (packages := upward(path))}
     more = [
         f"{name} imports {package}"
@@ -289,5 +284,34 @@ def test_no_file_is_tied_into_a_circle_but_for_those_listed() -> None:
 def test_a_floor_names_each_package_once() -> None:
     names = [package for packages in FLOORS for package in packages]
     assert len(names) == len(set(names)), "a package stands on one floor"
-    empty = [name for name in names if name not in _modules()]
+    empty = [name for name in names if name not in modules()]
     assert not empty, f"named in FLOORS, but not there: {', '.join(empty)}"
+
+
+def test_a_rule_that_is_broken_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules themselves, tried on a small house: imports for type checkers, late ones, and those of an include."""
+    texts = {
+        "journal/__init__.py": "",
+        "journal/a.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from cluster.b import late\n",
+        "cluster/__init__.py": "",
+        "cluster/b.py": "def late():\n    from journal import a\n",
+        "cluster/c.pyx": 'include "c.pxi"\n',
+        "cluster/c.pxi": "from replication.d cimport D\n",
+        "replication/__init__.py": "",
+        "replication/d.pyx": "",
+    }
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(house, "ROOT", tmp_path)
+    for table in (modules, every_import):
+        table.cache_clear()
+    try:
+        with pytest.raises(AssertionError, match=r"cluster/c.pyx imports replication; journal/a.py imports cluster"):
+            test_imports_go_down_but_for_those_listed()
+        with pytest.raises(AssertionError, match=r"cluster.b and journal.a"):
+            test_no_file_is_tied_into_a_circle_but_for_those_listed()
+    finally:
+        for table in (modules, every_import):
+            table.cache_clear()

@@ -9,10 +9,10 @@ from broker.queues.face import QueueFace
 from broker.queues.queue import Queue
 from broker.routing.router import Router
 from broker.transactions.mover import Host
+from broker.transactions.pace import Host as Paced
 from cluster.commands import AnyCommand
 from cluster.entities import Segment
 from cluster.state import Applied
-from cluster.view import ClusterView
 
 
 class VirtualHost(Protocol):
@@ -34,16 +34,8 @@ class Log(Protocol):
         """So many rows of a segment found no queue."""
 
 
-class MovingHost(Host, Protocol):
+class MovingHost(Host, Paced, Protocol):
     """The node."""
-
-    @property
-    def map(self) -> ClusterView:
-        """The wiring that this node has applied."""
-
-    @property
-    def now_ms(self) -> int:
-        """Time of what is being handled, wall clock."""
 
     @property
     def queues(self) -> Mapping[int, Queue]:
