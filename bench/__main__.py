@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import harness, machine, report, spark_scenarios
+from bench import harness, machine, rabbitmq_root, report, spark_scenarios
 from bench.cluster_workloads import CLUSTER_WORKLOADS
 from bench.generator import CACHE, GeneratorError
 from bench.management_workloads import MANAGEMENT_WORKLOADS
@@ -53,7 +53,7 @@ def main(
         console.print(f"unknown: {', '.join(unknown) or f'{node} / {peer}'}; workloads: {', '.join(names)}")
         raise typer.Exit(2)
     peer_kind = None if peer == "none" else SERVERS[peer]
-    if peer_kind is RabbitMqNode and RabbitMqNode.program() is None:
+    if peer_kind is RabbitMqNode and rabbitmq_root.installed() is None:
         console.print("RabbitMQ is not installed: ratios are left out")
         peer_kind = None
     if spark or (only and {*only} <= {workload.name for workload in SPARK_WORKLOADS}):

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.servers import RABBITMQ_PROGRAMS, OurNode, PortMapper, RabbitMqNode, Server, ServerError
+from bench import rabbitmq_root
+from bench.servers import OurNode, PortMapper, RabbitMqNode, Server, ServerError
 from broker.trial.event_log import OWNER_BEGAN, REPLICA_IN_SYNC, Line, read_log
 from broker.trial.nodes import free_port
 
@@ -155,26 +156,26 @@ class OurCluster(Cluster):
 class _RabbitMember(RabbitMqNode):
     """A member; the mapper and the cookie belong to the cluster."""
 
-    def __init__(self, directory: Path, member: str, mapper: PortMapper, config: str) -> None:
+    def __init__(self, directory: Path, member: str, mapper: PortMapper) -> None:
         super().__init__(directory, mapper)
         self.member = f"{member}@localhost"
-        self._config = config
+        self._home = directory.parent
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         argv, environment = super()._command()
-        (self.directory / "rabbitmq.conf").write_text(self._config)
-        environment["HOME"] = str(self.directory.parent)
         environment["RABBITMQ_NODENAME"] = self.member
         return argv, environment
 
     def await_rejoined(self, timeout_s: float = 120) -> None:
         """Waits until the node's queues are up again after a restart."""
+        self.control("await_startup", "--timeout", str(int(timeout_s)), timeout_s=timeout_s + 30)
+
+    def control(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+        """rabbitmqctl's answer of this node."""
         _, environment = self._command()
-        program = str(Path(RABBITMQ_PROGRAMS[0]).with_name("rabbitmqctl"))
-        subprocess.run(
-            [program, "-n", self.member, "await_startup", "--timeout", str(int(timeout_s))],
-            env=environment, capture_output=True, check=False, timeout=timeout_s + 30,
-        )  # fmt: skip
+        program = rabbitmq_root.installed("rabbitmqctl") or "rabbitmqctl"
+        argv = rabbitmq_root.command([program, "-n", self.member, "-q", *words], self._home)
+        return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=timeout_s)
 
 
 class RabbitMqCluster(Cluster):
@@ -184,7 +185,7 @@ class RabbitMqCluster(Cluster):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        if RabbitMqNode.program() is None:
+        if rabbitmq_root.installed() is None:
             raise ServerError("RabbitMQ is not installed")
         cookie = directory / ".erlang.cookie"
         cookie.write_text(secrets.token_hex(16))
@@ -192,18 +193,22 @@ class RabbitMqCluster(Cluster):
         self._mapper = PortMapper()
         tag = self._mapper.port  # nodes of two clusters of one machine must not meet
         members = [f"{name}{tag}" for name in NAMES]
-        lines = ["cluster_formation.peer_discovery_backend = classic_config"]
-        lines += [f"cluster_formation.classic_config.nodes.{i + 1} = {m}@localhost" for i, m in enumerate(members)]
         self.members = [
-            _RabbitMember(directory / name, member, self._mapper, "\n".join(lines) + "\n")
+            _RabbitMember(directory / name, member, self._mapper)
             for name, member in zip(NAMES, members, strict=True)
         ]
         self.nodes = list(self.members)
 
     def start(self) -> None:
-        for member in self.members:  # the others find the first one; at once they might each found a cluster
+        first, *others = self.members
+        for member in self.members:
             member.start()
             member.await_rejoined()
+        for member in others:  # by hand: how members discover each other differs between releases
+            for words in (("stop_app",), ("reset",), ("join_cluster", first.member), ("start_app",)):
+                done = member.control(*words)
+                if done.returncode:
+                    raise ServerError(f"rabbitmqctl {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
         deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
         while (count := self._running()) < len(self.nodes):
             if time.monotonic() > deadline_s:
@@ -214,13 +219,8 @@ class RabbitMqCluster(Cluster):
 
     def _ask(self, *words: str) -> object:
         """rabbitmqctl's answer; whichever node answers."""
-        program = str(Path(RABBITMQ_PROGRAMS[0]).with_name("rabbitmqctl"))
         for member in self.members:
-            _, environment = member._command()
-            done = subprocess.run(
-                [program, "-n", member.member, "-q", *words, "--formatter", "json"],
-                env=environment, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT_S,
-            )  # fmt: skip
+            done = member.control(*words, "--formatter", "json")
             if done.returncode == 0:
                 return json.loads(done.stdout)
         raise ServerError(f"rabbitmqctl {' '.join(words)}: {done.stderr.strip()}")

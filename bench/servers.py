@@ -24,12 +24,12 @@ from typing import IO, Self
 
 import psutil
 
+from bench import rabbitmq_root
 from bench.generator import compiled
 from broker.trial.nodes import free_port
 
 START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 120
-RABBITMQ_PROGRAMS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 
 
 class ServerError(Exception):
@@ -259,10 +259,10 @@ class PortMapper:
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Starts it unless it runs."""
+    def start(self, directory: Path) -> None:
+        """Starts it unless it runs; the directory is one of a node that it maps."""
         if self._process is None:
-            argv = ["epmd", "-address", "127.0.0.1", "-port", str(self.port)]
+            argv = rabbitmq_root.command(["epmd", "-address", "127.0.0.1", "-port", str(self.port)], directory)
             self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def end(self) -> None:
@@ -281,26 +281,24 @@ class RabbitMqNode(Server):
         super().__init__(directory)
         self._distribution_port = free_port()
         self._mapper = mapper or PortMapper()
-
-    @staticmethod
-    def program() -> str | None:
-        """The server script that runs as the calling user, or None where RabbitMQ is not installed."""
-        return next((found for name in RABBITMQ_PROGRAMS if (found := shutil.which(name))), None)
+        self._home = directory
+        """where the cookie is made; the node's directory is this one, or in it"""
 
     def start(self) -> StartTimes:
         """As Server.start; the port mapper is started first so that no daemon is left behind."""
-        self._mapper.start()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._mapper.start(self.directory)
         return super().start()
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
-        program = self.program()
+        program = rabbitmq_root.installed()
         if program is None:
             raise ServerError("RabbitMQ is not installed")
         files = {"enabled_plugins": "[].\n", "rabbitmq.conf": "", "env.conf": ""}
         for name, text in files.items():
             (self.directory / name).write_text(text)
         settings = {
-            "HOME": self.directory,  # the cookie is made here
+            "HOME": self._home,
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": self._mapper.port,
             "RABBITMQ_NODENAME": f"bench{self.port}@localhost",
@@ -316,7 +314,8 @@ class RabbitMqNode(Server):
             "RABBITMQ_CONF_ENV_FILE": self.directory / "env.conf",
         }
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("RABBITMQ_")}
-        return [program], inherited | {key: str(value) for key, value in settings.items()}
+        command = rabbitmq_root.command([program], self._home)
+        return command, inherited | {key: str(value) for key, value in settings.items()}
 
     def _signalled(self, tree: list[psutil.Process]) -> list[psutil.Process]:
         # the script is a shell around the emulator, which alone knows how to end in order
