@@ -194,8 +194,7 @@ class RabbitMqCluster(Cluster):
         tag = self._mapper.port  # nodes of two clusters of one machine must not meet
         members = [f"{name}{tag}" for name in NAMES]
         self.members = [
-            _RabbitMember(directory / name, member, self._mapper)
-            for name, member in zip(NAMES, members, strict=True)
+            _RabbitMember(directory / name, member, self._mapper) for name, member in zip(NAMES, members, strict=True)
         ]
         self.nodes = list(self.members)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.amqp import methods as m
-from broker.server.admin import ask
+from broker.server.admin_client import ask
 from broker.trial.client import Client, ClientLost, Delivery
 from broker.trial.nodes import LocalCluster
 

@@ -63,7 +63,7 @@ class Asked(NamedTuple):
 
 def _looked(directory: Path, timeout_s: float, asked: Asked, blocked: list[str]) -> str:
     """What is wrong; empty: nothing."""
-    from broker.server.admin import ask
+    from broker.server.admin_client import ask
 
     try:
         facts = ask(directory, {"do": "status"}, timeout_s)

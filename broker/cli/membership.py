@@ -83,7 +83,7 @@ def leave(
 @contextmanager
 def _progress(data_dir: Path) -> Iterator[None]:
     """A line on stderr each time that less is left to move, while the command waits."""
-    from broker.server.admin import ask
+    from broker.server.admin_client import ask
 
     over = Event()
 

@@ -1,23 +1,17 @@
 """What is asked of the node of a data directory, running or not (waits).
 
-A node that runs in the data directory is asked through its socket. Where a node that is alone has lived and is stopped,
-its directory is locked and its wiring log changed here: users, vhosts, permissions and policies. In a directory in
-which no node has lived nothing is made: no node would know what was written to a mistyped name.
+A node that runs in the data directory is asked through its socket; of one that is stopped its wiring log answers
+(`broker.cli.stopped_node`).
 """
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import Any
 
 from broker.cli.endings import FAILED, UNREACHABLE, Failed
-
-if TYPE_CHECKING:
-    from broker.server.parts import Parts
+from broker.server.admin_client import ask
 
 
 def performed(
@@ -32,8 +26,6 @@ def performed(
 
     `meanwhile`: what is done until the answer is there.
     """
-    from broker.server.admin import RUNNING, ask
-
     asked = {"do": do, **arguments}
     try:
         with meanwhile or nullcontext():
@@ -44,105 +36,10 @@ def performed(
         ) from None
     except OSError as error:
         raise Failed(f"the node in {directory} cannot be asked: {error.strerror or error}", UNREACHABLE) from None
-    if answer is None and do in RUNNING:
-        raise Failed(f"no node runs in {directory}", UNREACHABLE)
     if answer is None:
-        answer = _offline(directory, asked)
+        from broker.cli.stopped_node import answered
+
+        answer = answered(directory, asked)
     if not answer.pop("ok"):
         raise Failed(str(answer["error"]), FAILED)
     return answer
-
-
-def _offline(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    import os
-
-    from broker.server.endings import Unstarted
-    from broker.server.identity import WrongIdentity
-    from broker.server.operations import Refused
-    from broker.server.parts import Parts
-    from cluster.errors import ClusterError
-    from journal.errors import JournalError
-    from journal.journal import lock_directory
-
-    try:
-        parts = Parts(directory)
-        _expect_a_lone_node(parts)
-        lock = lock_directory(directory)
-        try:
-            _check(parts)
-            answer, changed = asyncio.run(_ordered(parts, asked))
-        finally:
-            os.close(lock)
-    except (Refused, ClusterError, JournalError, OSError, WrongIdentity, Unstarted) as error:
-        return {"ok": False, "error": str(error)}
-    if changed:
-        typer.echo(f"clusterbroker: the node in {directory} is stopped: it knows of this when it starts", err=True)
-    return {"ok": True, **answer}
-
-
-def _expect_a_lone_node(parts: Parts) -> None:
-    """One has lived here, and its wiring log is there. Nothing is made. Failed."""
-    from broker.server.binding import JOURNAL, RAFT, WIRING
-
-    directory = parts.directory
-    if parts.identity.cluster_id or (directory / RAFT).exists():
-        raise Failed(
-            f"no node runs in {directory}, and it is a cluster member's: start it, or ask another member", UNREACHABLE
-        )
-    if not parts.is_there(WIRING):
-        if parts.identity.parts or parts.is_there(JOURNAL):
-            raise Failed(f"no node runs in {directory}, and its wiring log is gone: start it, to hear what to do")
-        raise Failed(
-            f"no node runs in {directory}, and it is no node's directory: say --data-dir as the node was started with, "
-            "or --url for a management API",
-            UNREACHABLE,
-        )
-
-
-def _check(parts: Parts) -> None:
-    """The wiring log is this node's own, of its last start. Raises DamagedDirectory."""
-    from broker.server.binding import WIRING, Found
-    from cluster.log_store import LogStore
-
-    if not parts.identity.parts:
-        return  # of a release that bound nothing, or without its identity: the next start judges
-    store = LogStore(parts.directory / WIRING, read_only=True)
-    try:
-        found = Found(True, store.stamp)
-    finally:
-        store.close()
-    parts.check(WIRING, found)
-
-
-async def _ordered(parts: Parts, asked: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The answer, and whether anything was changed."""
-    from broker.server.binding import WIRING
-    from broker.server.operations import carry_out
-    from cluster import commands as c
-    from cluster.local_log import LocalLog
-    from cluster.passwords import COST_DEFAULT
-    from cluster.state import Applied
-    from cluster.view import ClusterView
-
-    loop = asyncio.get_running_loop()
-    failed: asyncio.Future[Applied] = loop.create_future()
-    directory = parts.directory / WIRING
-    log = LocalLog(directory, call_soon=loop.call_soon_threadsafe, on_failure=failed.set_exception)
-    before = log.map.applied
-
-    class Stopped:
-        """The Operator of a node that does not run."""
-
-        map: ClusterView = log.map
-        password_cost: int = COST_DEFAULT
-
-        async def order(self, command: c.AnyCommand) -> Applied:
-            applied: asyncio.Future[Applied] = loop.create_future()
-            log.propose(command, applied.set_result)
-            await asyncio.wait((applied, failed), return_when=asyncio.FIRST_COMPLETED)
-            return (failed if failed.done() else applied).result()
-
-    try:
-        return await carry_out(Stopped(), asked), log.map.applied > before
-    finally:
-        log.close()

@@ -153,7 +153,7 @@ class Reach:
             pass  # nothing listens there
         except OSError as error:
             raise Failed(f"the node in {directory} cannot be asked: {error.strerror or error}", UNREACHABLE) from None
-        from broker.server.admin import ask
+        from broker.server.admin_client import ask
 
         try:
             runs = ask(directory, {"do": "status"}, KNOCK_S) is not None

@@ -1,9 +1,10 @@
 """The operator's door of a running node: a Unix socket in the data directory, for its owner only (waits).
 
-Each line is a JSON object with `do` and its arguments, each answer a line: {"ok": true, ...} or {"ok": false,
-"error": "..."}. Who may open the socket may read the data directory anyway, so nobody is asked for a password. The
-requests are those of `broker.server.operations`, `cluster_operations` and `queue_operations`, and some that only a
-running node can answer. A member of a cluster that still waits for others answers `status`, and says for whom.
+`broker.server.admin_client` asks. Each line is a JSON object with `do` and its arguments, each answer a line:
+{"ok": true, ...} or {"ok": false, "error": "..."}. Who may open the socket may read the data directory anyway, so
+nobody is asked for a password. The requests are those of `broker.server.operations`, `cluster_operations` and
+`queue_operations`, and some that only a running node can answer. A member of a cluster that still waits for others
+answers `status`, and says for whom.
 
     status
     limit.set name value       consumers-per-channel, queues or exchanges, until the node ends; 0: as configured
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from broker.node.alerts import ALERTS_TOLD_MAX
+from broker.server.admin_client import NAME
 from broker.server.audit import Audit
 from broker.server.certificates import Chain, reload_all
 from broker.server.cluster_operations import CLUSTER
@@ -37,7 +38,7 @@ from broker.server.cluster_operations import facts as cluster_facts
 from broker.server.copying_control import copying, copying_facts, set_copying
 from broker.server.endings import Restart
 from broker.server.operations import Facts, Refused, carry_out
-from broker.server.private_socket import bound, connected
+from broker.server.private_socket import bound
 from broker.server.queue_operations import QUEUES
 from broker.visible import visible
 from cluster import commands as c
@@ -47,7 +48,6 @@ from cluster.view import ClusterView
 if TYPE_CHECKING:
     from broker.server.shell import NodeShell
 
-NAME = "admin.sock"
 LINE_BYTES_MAX = 1 << 20
 ROOT = "uid 0"
 SUDO_MAX = 64
@@ -301,19 +301,3 @@ def _who(writer: asyncio.StreamWriter) -> str:
         return ""
     _, uid, _ = struct.unpack("3i", opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return f"uid {uid}"
-
-
-def ask(directory: Path, asked: Facts, timeout_s: float = 10.0) -> Facts | None:
-    """Puts one request to the node that runs in the directory; None when none runs there. Blocks."""
-    try:
-        line = connected(directory, NAME, timeout_s)
-    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-        return None
-    if sudo := os.environ.get("SUDO_USER"):
-        asked = {**asked, "sudo": sudo}  # for the audit
-    with line:
-        line.sendall(json.dumps(asked).encode() + b"\n")
-        with line.makefile("rb") as answers:
-            answer = json.loads(answers.readline() or b'{"ok": false, "error": "the node went away"}')
-    assert isinstance(answer, dict), "an answer is an object"
-    return answer

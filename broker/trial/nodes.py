@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from broker.server.admin import ask
+from broker.server.admin_client import ask
 from broker.trial.client import Target
 from broker.trial.clocks import Clocks
 from broker.trial.event_log import OWNER_BEGAN, Line, read_log

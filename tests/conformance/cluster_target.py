@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from pathlib import Path
 
-from broker.server.admin import ask
+from broker.server.admin_client import ask
 from broker.trial.nodes import LocalCluster
 from tests.authority import Authority
 

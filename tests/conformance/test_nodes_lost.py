@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.admin import ask
+from broker.server.admin_client import ask
 from broker.trial.nodes import LocalCluster
 
 from .channel import Channel

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.amqp import methods
-from broker.server.admin import ask
+from broker.server.admin_client import ask
 from broker.trial.client import Client, Delivery, Target
 from broker.trial.nodes import LOOPBACK, Node, all_ready, environment, free_port
 from tests.support.processes import popen, run

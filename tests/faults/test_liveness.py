@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.amqp import methods as m
-from broker.server.admin import ask
+from broker.server.admin_client import ask
 from broker.trial.client import Client, ClientLost, Delivery
 from broker.trial.clocks import Clocks
 from broker.trial.nodes import LocalCluster

@@ -15,7 +15,7 @@ import pytest
 
 from bench.many_queues import Defined, Pair
 from broker.node.arrears import SLICE
-from broker.server.admin import ask
+from broker.server.admin_client import ask
 from tests.faults.fleet import until
 
 pytestmark = pytest.mark.timeout(200)

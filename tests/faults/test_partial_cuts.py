@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.amqp import methods as m
-from broker.server.admin import ask
+from broker.server.admin_client import ask
 from broker.trial.client import Client, ClientLost
 from broker.trial.nodes import LocalCluster
 from broker.trial.relay import Wires

@@ -23,7 +23,7 @@ import pytest
 from cryptography import x509
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, ConnectionClosedByBroker
 
-from broker.server.admin import ask
+from broker.server.admin_client import ask
 from broker.server.throttle import FAILURES_MAX
 from broker.trial.nodes import free_port
 from tests.authority import Authority

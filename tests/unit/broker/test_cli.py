@@ -16,7 +16,7 @@ import pytest
 
 from broker.cli import start
 from broker.cli.start import _forget_former_life, _quiet_collector
-from broker.server.admin import ask
+from broker.server.admin_client import ask
 
 
 def test_start_prints_a_line_per_listener_and_ready_last(node: Any) -> None:
@@ -216,6 +216,20 @@ def test_the_start_imports_neither_pydantic_nor_rich_nor_structlog() -> None:
         "print([m for m in ('pydantic', 'pydantic_settings', 'rich', 'structlog', 'pyarrow') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_request_to_a_running_node_imports_no_node(node: Any) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from pathlib import Path; from broker.cli import membership, queues;"
+        "from broker.cli.operator_door import performed; performed(Path(sys.argv[1]), 'status');"
+        "floors = ('broker.node', 'broker.queues', 'broker.session', 'cluster', 'journal');"
+        "print([m for m in sys.modules if m.startswith(floors)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(node.data_dir)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_what_a_node_leaves_behind_when_it_begins_again_is_collected() -> None:

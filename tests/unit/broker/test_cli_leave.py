@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from broker.cli import membership
 from broker.cli.main import app
-from broker.server.admin import NAME
+from broker.server.admin_client import NAME
 
 STEPS = (
     {"leaving": False, "owns": 2, "counting": 3},

@@ -12,7 +12,8 @@ import pytest
 from server_support import Lines, until
 
 from broker.amqp import methods
-from broker.server.admin import NAME, RUNNING, ask
+from broker.server.admin import RUNNING
+from broker.server.admin_client import NAME, ask
 from broker.server.endings import Restart
 
 

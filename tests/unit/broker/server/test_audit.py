@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from server_support import Lines
 
-from broker.server.admin import AdminSocket, ask
+from broker.server.admin import AdminSocket
+from broker.server.admin_client import ask
 from broker.server.audit import Audit, AuditOptions, append
 from broker.server.log import BURST, NodeLog
 
