@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bench import management_scenarios as scenarios
+from bench import rabbitmq_root
 from bench.managed import ManagedNode, ManagedRabbitMq
 from bench.management_workloads import MANAGEMENT_WORKLOADS
 from bench.polling import Answer, Polls, _Poller, faults_of, polling, spread_ms
@@ -88,7 +89,7 @@ def test_both_brokers_listen_on_loopback_only(tmp_path: Path) -> None:
     argv, _ = ours._command()
     assert argv[argv.index("--http") + 1] == f"127.0.0.1:{ours.http_port}"
     assert ours.page_url.startswith(f"http://127.0.0.1:{ours.http_port}/api/queues?")
-    if ManagedRabbitMq.program() is None:
+    if rabbitmq_root.installed() is None:
         pytest.skip("RabbitMQ is not installed")
     peer = ManagedRabbitMq(tmp_path / "peer")
     peer.directory.mkdir()
