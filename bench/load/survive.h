@@ -92,7 +92,8 @@ class Survivors {
 
   bool complete() {
     if (publishing && now_ns() - started_ > (uint64_t)(o_.seconds * 1e9)) publishing = false;
-    if (now_ns() - last_progress_ > (uint64_t)(o_.drain_s * 1e9)) return true;
+    uint64_t last = last_progress_;  // read first: what another thread writes after the clock was read is later than that
+    if (now_ns() - last > (uint64_t)(o_.drain_s * 1e9)) return true;
     if (done_publishers_ < o_.publishers) return false;
     std::lock_guard<std::mutex> held(lock_);
     for (size_t p = 0; o_.consumers && p < published_.size(); p++)
