@@ -16,8 +16,8 @@ else:
     if TYPE_CHECKING:
         from pyspark.sql.types import StructType
 
-        from pipeline.sink import BatchWriter, StreamWriter
-        from pipeline.source import StreamReader
+        from clusterbroker.pipeline.sink import BatchWriter, StreamWriter
+        from clusterbroker.pipeline.source import StreamReader
 
     class DefaultSource(DataSource):
         """`format("clusterbroker")`."""
@@ -27,26 +27,26 @@ else:
             return "clusterbroker"
 
         def schema(self) -> str:
-            from pipeline.source import schema_of
+            from clusterbroker.pipeline.source import schema_of
 
             return schema_of(self.options)
 
         def reader(self, schema: StructType) -> DataSourceReader:
-            from pipeline.source import batch_reader
+            from clusterbroker.pipeline.source import batch_reader
 
             return batch_reader(self.options, schema)
 
         def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-            from pipeline.queue_source import stream_reader
+            from clusterbroker.pipeline.queue_source import stream_reader
 
             return stream_reader(self.options, schema)
 
         def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-            from pipeline.sink import batch_writer
+            from clusterbroker.pipeline.sink import batch_writer
 
             return batch_writer(self.options, schema, overwrite)
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
-            from pipeline.sink import stream_writer
+            from clusterbroker.pipeline.sink import stream_writer
 
             return stream_writer(self.options, schema, overwrite)

@@ -1,5 +1,6 @@
 """Compiles the per-message modules; where no compiler is found the pure-Python twins run instead. Builds the web page
 when it is missing; where no npm is found the node runs without it, and its page says how to build it.
+`CLUSTERBROKER_PURE=1` compiles nothing.
 
 Everything else about the build is declared in pyproject.toml.
 """
@@ -15,24 +16,24 @@ from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 COMPILED = [
-    "journal.record_fast",
-    "journal.walk_fast",
-    "broker.amqp.codec_fast",
-    "broker.queues.ring_fast",
-    "broker.transactions.rows_fast",
-    "pipeline.records_fast",
+    "clusterbroker.journal.record_fast",
+    "clusterbroker.journal.walk_fast",
+    "clusterbroker.broker.amqp.codec_fast",
+    "clusterbroker.broker.queues.ring_fast",
+    "clusterbroker.broker.transactions.rows_fast",
+    "clusterbroker.pipeline.records_fast",
 ]
 
 
 def extension(module: str) -> Extension:
     source = module.replace(".", "/") + ".pyx"
-    depends = ["journal/commit_thread.h"] if module == "journal.record_fast" else []
+    depends = ["clusterbroker/journal/commit_thread.h"] if module == "clusterbroker.journal.record_fast" else []
     flags = ["-O3", "-fno-strict-aliasing"]
     return Extension(module, [source], depends=depends, extra_compile_args=flags)
 
 
 extensions = cythonize(
-    [extension(module) for module in COMPILED],
+    [] if os.environ.get("CLUSTERBROKER_PURE", "") not in ("", "0") else [extension(module) for module in COMPILED],
     compiler_directives={
         "language_level": 3,
         "boundscheck": False,
@@ -59,7 +60,7 @@ class BuildPy(build_py):
 
 def build_page() -> None:
     """A page that is there is taken as it is; what keeps it from being built never stops the installation."""
-    if (ROOT / "broker/http/page/index.html").exists() or not (ROOT / "web").exists():
+    if (ROOT / "clusterbroker/broker/http/page/index.html").exists() or not (ROOT / "web").exists():
         return
     if shutil.which("npm") is None:
         print("npm was not found: installed without the web page (Node.js 18 or newer builds it)", file=sys.stderr)

@@ -20,8 +20,8 @@ from typing import Self
 
 from bench import rabbitmq_root
 from bench.servers import OurNode, PortMapper, RabbitMqNode, Server, ServerError
-from broker.trial.event_log import OWNER_BEGAN, REPLICA_IN_SYNC, Line, read_log
-from broker.trial.nodes import free_port
+from clusterbroker.broker.trial.event_log import OWNER_BEGAN, REPLICA_IN_SYNC, Line, read_log
+from clusterbroker.broker.trial.nodes import free_port
 
 NAMES = ("a", "b", "c")
 ANSWER_TIMEOUT_S = 60
@@ -145,7 +145,7 @@ class OurCluster(Cluster):
 
     def move(self, queue: str, to: int) -> None:
         """Hands a queue over to a node, as an operator does."""
-        script = [sys.executable, "-m", "broker.cli.main"]
+        script = [sys.executable, "-m", "clusterbroker.broker.cli.main"]
         data = self.members[to].directory / "data"
         words = ["queues", "move", queue, NAMES[to], "--data-dir", str(data)]
         done = subprocess.run([*script, *words], capture_output=True, text=True, timeout=60, check=False)

@@ -22,11 +22,11 @@ from typing import Any
 import pika
 import psutil
 
-from broker.trial.nodes import LOOPBACK, LocalCluster
-from pipeline import task
-from pipeline.options import parse
-from pipeline.task import Identity
-from pipeline.transactions import Transaction, commit, status
+from clusterbroker.broker.trial.nodes import LOOPBACK, LocalCluster
+from clusterbroker.pipeline import task
+from clusterbroker.pipeline.options import parse
+from clusterbroker.pipeline.task import Identity
+from clusterbroker.pipeline.transactions import Transaction, commit, status
 
 WRITERS = 2
 BODY = bytes(200)

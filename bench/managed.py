@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.clusters import NAMES, OurCluster, OurMember
 from bench.servers import OurNode, RabbitMqNode, Server, ServerError, StartTimes
-from broker.trial.nodes import free_port
+from clusterbroker.broker.trial.nodes import free_port
 
 READY_S = 120
 PAGE = "/api/queues?page=1&page_size=100"
@@ -82,7 +82,7 @@ class ManagedServer(Server):
         for place, process in enumerate(self._tree()):
             times = process.cpu_times()
             name = self.name if place == 0 else process.name()
-            if any("broker.http" in word for word in process.cmdline()):
+            if any("clusterbroker.broker.http" in word for word in process.cmdline()):
                 name = "management"
             used[name] = used.get(name, 0.0) + times.user + times.system
         return used

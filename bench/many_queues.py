@@ -24,10 +24,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from broker.amqp import methods as m
-from broker.server.admin_client import ask
-from broker.trial.client import Client, ClientLost, Delivery
-from broker.trial.nodes import LocalCluster
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.trial.client import Client, ClientLost, Delivery
+from clusterbroker.broker.trial.nodes import LocalCluster
 
 PACE_S: Final = 0.01
 BEFORE_S: Final = 3.0
@@ -208,7 +208,7 @@ def report(what: str, pairs: list[Pair], victim: str, since_s: float, until_s: f
 
 async def drain(cluster: LocalCluster, name: str) -> None:
     began_s, lines = time.monotonic(), logged(cluster)
-    words = [sys.executable, "-m", "broker.cli.main", "drain", "--data-dir", str(cluster.data_dir(name))]
+    words = [sys.executable, "-m", "clusterbroker.broker.cli.main", "drain", "--data-dir", str(cluster.data_dir(name))]
     done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True)
     failed = cluster.nodes[name].log.read_text().count('"owner.hand_over_failed"')
     print(f"drain {name}: {time.monotonic() - began_s:.1f} s; log: {logged(cluster) - lines} lines more")

@@ -26,7 +26,7 @@ import psutil
 
 from bench import rabbitmq_root
 from bench.generator import compiled
-from broker.trial.nodes import free_port
+from clusterbroker.broker.trial.nodes import free_port
 
 START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 120
@@ -247,7 +247,7 @@ class OurNode(Server):
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         script = Path(sys.executable).parent / "clusterbroker"
-        program = [str(script)] if script.exists() else [sys.executable, "-m", "broker.cli.main"]
+        program = [str(script)] if script.exists() else [sys.executable, "-m", "clusterbroker.broker.cli.main"]
         where = ["--name", "b1", "--data-dir", str(self.directory / "data"), "--amqp", f"127.0.0.1:{self.port}"]
         return [*program, "start", *where], dict(os.environ)
 

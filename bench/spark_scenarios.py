@@ -36,7 +36,7 @@ PATIENCE_S = 300
 @functools.cache
 def session() -> Any:
     """The one of this process."""
-    from pipeline.session import spark_session
+    from clusterbroker.pipeline.session import spark_session
 
     settings = {
         "spark_ui_enabled": "false",

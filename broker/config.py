@@ -24,7 +24,7 @@ from pydantic import BaseModel, ByteSize, Field, ValidationError, model_validato
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from broker.config_sections import (
+from clusterbroker.broker.config_sections import (
     Addresses,
     AlarmSettings,
     AuditSettings,
@@ -36,17 +36,17 @@ from broker.config_sections import (
     Words,
     words,
 )
-from broker.node.options import NodeOptions
-from broker.oauth2.options import ALGORITHMS, OAuth2Options
-from broker.peer_list import members, named
-from broker.server.alarms import AlarmOptions
-from broker.server.at_start import BadDefinitions, BootDefinitions
-from broker.server.audit import AuditOptions
-from broker.server.listener import Address, TlsOptions, address
-from broker.server.options import NAME, ClusterOptions, ServerOptions
-from broker.server.span_options import SpanOptions
-from cluster.link.hello import valid_name
-from journal.options import JournalOptions
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.oauth2.options import ALGORITHMS, OAuth2Options
+from clusterbroker.broker.peer_list import members, named
+from clusterbroker.broker.server.alarms import AlarmOptions
+from clusterbroker.broker.server.at_start import BadDefinitions, BootDefinitions
+from clusterbroker.broker.server.audit import AuditOptions
+from clusterbroker.broker.server.listener import Address, TlsOptions, address
+from clusterbroker.broker.server.options import NAME, ClusterOptions, ServerOptions
+from clusterbroker.broker.server.span_options import SpanOptions
+from clusterbroker.cluster.link.hello import valid_name
+from clusterbroker.journal.options import JournalOptions
 
 ENVIRONMENT_PREFIX = "CLUSTERBROKER_"
 COMMANDS_READ = frozenset(("AMQP_URL", "PASSWORD", "PURE", "TOKEN", "URL", "USER"))
@@ -275,7 +275,7 @@ def _check_tokens(wanted: OAuth2Settings) -> None:
     if find_spec("jwt") is None:
         raise ValueError("oauth2.resource_server_id: tokens need PyJWT: pip install 'clusterbroker[oauth2]'")
     if wanted.keys_url:
-        from broker.oauth2.tokens import check_url
+        from clusterbroker.broker.oauth2.tokens import check_url
 
         try:
             check_url(wanted.keys_url)

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 
-from broker.node.options import NodeOptions
-from broker.oauth2.options import ALGORITHMS
-from broker.server.alarms import AlarmOptions
-from broker.server.audit import AuditOptions
-from broker.server.listener import Address, address
-from journal.options import JournalOptions
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.oauth2.options import ALGORITHMS
+from clusterbroker.broker.server.alarms import AlarmOptions
+from clusterbroker.broker.server.audit import AuditOptions
+from clusterbroker.broker.server.listener import Address, address
+from clusterbroker.journal.options import JournalOptions
 
 _NODE = NodeOptions()
 _JOURNAL = JournalOptions()

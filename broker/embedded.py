@@ -16,21 +16,22 @@ import contextlib
 import threading
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
-from broker.server.alarms import AlarmOptions
-from broker.server.at_start import BootDefinitions
-from broker.server.listener import Address
-from broker.server.log import NodeLog, library
-from broker.server.options import ServerOptions
-from broker.server.shell import NodeShell
-from journal.options import MIB, JournalOptions
+from clusterbroker.broker.server.alarms import AlarmOptions
+from clusterbroker.broker.server.at_start import BootDefinitions
+from clusterbroker.broker.server.listener import Address
+from clusterbroker.broker.server.log import NodeLog, library
+from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.journal.options import MIB, JournalOptions
 
 if TYPE_CHECKING:
-    from broker.server.management import ManagementProcess
+    from clusterbroker.broker.server.management import ManagementProcess
 
 T = TypeVar("T")
 
@@ -64,6 +65,8 @@ class Broker:
         """Where it listens; 0 until the first start."""
         self.http_port = http_port
         """Where the management API is; 0 until the first start."""
+        if http and find_spec("fastapi") is None:
+            raise ModuleNotFoundError("Broker(http=True) needs FastAPI: pip install 'clusterbroker[server]'")
         self._http = http
         self._beside: ManagementProcess | None = None
         self._private: Path | None = None
@@ -175,7 +178,7 @@ class Broker:
     def _with_management(self, options: ServerOptions, log: NodeLog) -> ServerOptions:
         import tempfile
 
-        from broker.server.management import ManagementProcess, settings
+        from clusterbroker.broker.server.management import ManagementProcess, settings
 
         directory = self._data_dir
         if directory is None:

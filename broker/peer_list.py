@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.server.listener import address
-from cluster.link.hello import valid_name
+from clusterbroker.broker.server.listener import address
+from clusterbroker.cluster.link.hello import valid_name
 
 WITNESS = "/witness"
 

@@ -1,61 +1,25 @@
-"""Comparing and describing the values of AMQP argument tables.
-
-A table value arrives as a plain Python value (bool, int, float, str, bytes, None, list, dict, an aware
-datetime) or as a subclass that remembers its width on the wire. Two values are the same argument when their
-*class* and content agree: all integer widths are one class (amqp-rules.md 5.3, `type_class`: short 10 = long
-10), text and bytes compare by content, a bool is never an int, an int is never a float. `frozen` turns a
-value into a hashable that is equal exactly for the same argument, so that it also serves as the key of a
-binding.
-"""
+"""Comparing, describing and storing the argument tables of the wiring; journal.values says when values are the same."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
+
+from clusterbroker.journal.values import Timestamp, canonical, extended
 
 NESTING_MAX: Final = 64
 
 
-def frozen(value: object) -> Hashable:
-    """A hashable that is equal for two values exactly when they are the same argument.
-
-    The commonest value, an empty table, becomes the empty tuple. Floats go by their shortest text so that NaN
-    is the same argument as NaN and 0.0 is not -0.0.
-    """
-    match value:
-        case bool():
-            return ("t", bool(value))
-        case int():
-            return ("i", int(value))
-        case str():
-            return ("s", value.encode("utf-8", "surrogatepass"))
-        case bytes() | bytearray() | memoryview():
-            return ("s", bytes(value))
-        case None:
-            return ("n",)
-        case float():
-            return ("d", repr(float(value)))
-        case datetime():
-            return ("T", value.timestamp())
-        case Mapping():
-            return tuple(sorted((str(name), frozen(item)) for name, item in value.items())) if value else ()
-        case Sequence():
-            return ("l", *[frozen(item) for item in value])
-        case _:
-            return ("?", str(value))
-
-
 def equivalent(a: object, b: object) -> bool:
     """Whether two argument values are the same to the rules of redeclaration (amqp-rules.md 5.3)."""
-    return frozen(a) == frozen(b)
+    return canonical(a) == canonical(b)
 
 
 def is_integer(value: object) -> bool:
-    """Whether the value is an AMQP integer of any width; a bool is not."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether the value is an AMQP integer of any width; a bool is not, nor a timestamp."""
+    return isinstance(value, int) and not isinstance(value, (bool, Timestamp))
 
 
 def type_name(value: object) -> str:
@@ -63,6 +27,8 @@ def type_name(value: object) -> str:
     match value:
         case bool():
             return "bool"
+        case Timestamp():
+            return "timestamp"
         case int():
             return "signedint" if -(2**31) <= value < 2**31 else "long"
         case str() | bytes() | bytearray() | memoryview():
@@ -71,8 +37,6 @@ def type_name(value: object) -> str:
             return "double"
         case None:
             return "void"
-        case datetime():
-            return "timestamp"
         case Mapping():
             return "table"
         case Sequence():
@@ -102,29 +66,10 @@ def _shown(value: object) -> str:
     return shown[:255]
 
 
-def storable(value: Any) -> Any:
-    """The plain value behind a subclass that msgpack does not know; raises TypeError when there is none."""
-    match value:
-        case bool():
-            return bool(value)
-        case int():
-            return int(value)
-        case float():
-            return float(value)
-        case str():
-            return str.__str__(value)
-        case Mapping():
-            return dict(value)
-        case Sequence():
-            return list(value)
-        case _:
-            raise TypeError(f"a value of type {type(value).__name__} cannot be stored in the wiring log")
-
-
-ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=storable)
+ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=extended)
 """The one msgpack encoder of this floor: argument values of any width become plain ones."""
 
-CANONICAL: Final = msgspec.msgpack.Encoder(enc_hook=storable, order="deterministic")
+CANONICAL: Final = msgspec.msgpack.Encoder(enc_hook=extended, order="deterministic")
 """Like ENCODER, but with sorted tables: equal content gives equal bytes."""
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from .arguments import frozen
+from clusterbroker.journal.values import canonical_table
+
 from .entities import Binding, DestinationKind
 
 _K = TypeVar("_K", bound=Hashable)
@@ -28,7 +29,7 @@ def identity(binding: Binding) -> _Identity:
         binding.destination,
         binding.destination_kind,
         binding.routing_key,
-        frozen(binding.arguments) if binding.arguments else (),
+        canonical_table(binding.arguments),
     )
 
 

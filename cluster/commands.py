@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+from clusterbroker.journal.values import restored
+
 from .account_commands import ClearPermission as ClearPermission
 from .account_commands import ClearTopicPermission as ClearTopicPermission
 from .account_commands import DeleteUser as DeleteUser
@@ -516,7 +518,7 @@ FREE_FORM_BYTES_MAX: Final = 8 << 10
 VALUE_BYTES_MAX: Final = 64 << 10
 """Of a parameter. All members keep it in memory, log and snapshot for as long as the thing is there."""
 _VERSION_BYTE: Final = bytes((VERSION,))
-_DECODER: Final = msgspec.msgpack.Decoder(AnyCommand)
+_DECODER: Final = msgspec.msgpack.Decoder(AnyCommand, ext_hook=restored)
 
 
 def encode(command: AnyCommand) -> bytes:

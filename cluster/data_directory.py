@@ -17,17 +17,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from cluster.entities import Queue
-from cluster.errors import ClusterError, DamagedLog
-from cluster.ids import QueueId
-from cluster.log_store import LogStore
-from cluster.raft.disk import FileDisk
-from cluster.raft.identity import FILE as RAFT_IDENTITY
-from cluster.raft.reading import read as read_raft
-from cluster.state import ClusterMap
-from journal.errors import DamagedJournal
-from journal.inspect import JournalView, is_running
-from journal.look import fits, look
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.errors import ClusterError, DamagedLog
+from clusterbroker.cluster.ids import QueueId
+from clusterbroker.cluster.log_store import LogStore
+from clusterbroker.cluster.raft.disk import FileDisk
+from clusterbroker.cluster.raft.identity import FILE as RAFT_IDENTITY
+from clusterbroker.cluster.raft.reading import read as read_raft
+from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.inspect import JournalView, is_running
+from clusterbroker.journal.look import fits, look
 
 LOOKS = 5
 RAFT = "raft"

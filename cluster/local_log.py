@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from journal.stamp import Stamp
+from clusterbroker.journal.stamp import Stamp
 
 from . import commands as c
 from . import snapshot

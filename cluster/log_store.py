@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import lmdb
 
-from journal.stamp import Stamp, packed, unpacked
+from clusterbroker.journal.stamp import Stamp, packed, unpacked
 
 from . import commands, snapshot
 from .errors import DamagedLog, DiskFailed, DiskFull, FormatTooNew, NewerRelease

@@ -13,7 +13,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from .arguments import frozen, same, type_name
+from clusterbroker.journal.values import canonical_table
+
+from .arguments import same, type_name
 from .entities import Exchange, OperatorPolicy, Policy, Queue
 from .errors import PreconditionFailed
 from .ids import QueueId
@@ -235,7 +237,7 @@ class PolicyTable:
 
     def _resolved(self, queue: Queue, policy: Policy | None, operator: OperatorPolicy | None) -> QueueSettings:
         key = (
-            frozen(queue.arguments) if queue.arguments else (),
+            canonical_table(queue.arguments),
             queue.transient,
             policy.name if policy else None,
             operator.name if operator else None,

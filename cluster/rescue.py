@@ -17,11 +17,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from cluster import commands as c
-from cluster.entities import Member, Queue
-from cluster.errors import PreconditionFailed
-from cluster.ids import Incarnation, LogIndex, NodeId
-from cluster.state import ClusterMap
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import Member, Queue
+from clusterbroker.cluster.errors import PreconditionFailed
+from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
+from clusterbroker.cluster.state import ClusterMap
 
 
 class Copy(enum.Enum):

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
+from clusterbroker.journal.values import restored
+
 from .arguments import ENCODER
 from .commands import Defining
 from .entities import (
@@ -77,7 +79,7 @@ _KINDS: Final[tuple[tuple[str, str, Any], ...]] = (
 )
 _FIELDS: Final = {kind: field for kind, field, _ in _KINDS}
 _LISTS: Final[dict[str, Any]] = {
-    kind: msgspec.msgpack.Decoder(list[entity])  # type: ignore[valid-type]
+    kind: msgspec.msgpack.Decoder(list[entity], ext_hook=restored)  # type: ignore[valid-type]
     for kind, _, entity in _KINDS
 }
 _OUTER: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])

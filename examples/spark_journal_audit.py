@@ -7,7 +7,7 @@ Reads the data directory beside the running node, or a copy of it; nothing is ta
 
 import argparse
 
-from pipeline.session import spark_session
+from clusterbroker.pipeline.session import spark_session
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import sys
 import tempfile
 
-from pipeline.session import spark_session
+from clusterbroker.pipeline.session import spark_session
 
 spark = spark_session("ten lines")
 rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10_000).load()

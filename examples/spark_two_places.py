@@ -11,8 +11,8 @@ import argparse
 
 from pyspark.sql import DataFrame
 
-from pipeline.foreach_batch import publish
-from pipeline.session import spark_session
+from clusterbroker.pipeline.foreach_batch import publish
+from clusterbroker.pipeline.session import spark_session
 
 SCHEMA = "id string, customer string, cents bigint"
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 import importlib.util
 import os
 
-COMPILED_MODULES = ("journal.record_fast", "journal.walk_fast", "broker.amqp.codec_fast", "broker.queues.ring_fast")
+COMPILED_MODULES = (
+    "clusterbroker.journal.record_fast",
+    "clusterbroker.journal.walk_fast",
+    "clusterbroker.broker.amqp.codec_fast",
+    "clusterbroker.broker.queues.ring_fast",
+)
 
 
 def _compiled() -> bool:

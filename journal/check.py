@@ -21,18 +21,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from journal.errors import DamagedJournal
-from journal.index import META_KEY, RUN_KEY, Index
-from journal.inspect import LOOKS, PAUSE_S, is_running
-from journal.layout import ENQ, GROUP_HEADER_BYTES, KIND_NAMES, RUN_ENTRY, RUN_LENGTH
-from journal.record import DamagedRecord, Record, read_message
-from journal.recovery import start_of_tail
-from journal.replay import group_at, replay
-from journal.salvage import HurtRecord, believed_beside, group_beside
-from journal.segments import START, Position, SegmentFile, Segments
-from journal.stream_catalogue import StreamFile
-from journal.stream_files import StreamFiles
-from journal.sums import Sums
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.index import META_KEY, RUN_KEY, Index
+from clusterbroker.journal.inspect import LOOKS, PAUSE_S, is_running
+from clusterbroker.journal.layout import ENQ, GROUP_HEADER_BYTES, KIND_NAMES, RUN_ENTRY, RUN_LENGTH
+from clusterbroker.journal.record import DamagedRecord, Record, read_message
+from clusterbroker.journal.recovery import start_of_tail
+from clusterbroker.journal.replay import group_at, replay
+from clusterbroker.journal.salvage import HurtRecord, believed_beside, group_beside
+from clusterbroker.journal.segments import START, Position, SegmentFile, Segments
+from clusterbroker.journal.stream_catalogue import StreamFile
+from clusterbroker.journal.stream_files import StreamFiles
+from clusterbroker.journal.sums import Sums
 
 
 class Costs(enum.StrEnum):

@@ -15,17 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from journal.errors import DamagedJournal, JournalFailed, JournalFull
-from journal.fold import Fold
-from journal.index import Index
-from journal.inspect import JournalView
-from journal.journal import Journal, lock_directory
-from journal.layout import ENQ, RUN_ENTRY
-from journal.options import JournalOptions
-from journal.record import DamagedRecord, GroupWriter, Record
-from journal.segments import Segments, sync_directory
-from journal.stream_catalogue import Filing, StreamFile
-from journal.survivors import Hurt, Survivor
+from clusterbroker.journal.errors import DamagedJournal, JournalFailed, JournalFull
+from clusterbroker.journal.fold import Fold
+from clusterbroker.journal.index import Index
+from clusterbroker.journal.inspect import JournalView
+from clusterbroker.journal.journal import Journal, lock_directory
+from clusterbroker.journal.layout import ENQ, RUN_ENTRY
+from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.record import DamagedRecord, GroupWriter, Record
+from clusterbroker.journal.segments import Segments, sync_directory
+from clusterbroker.journal.stream_catalogue import Filing, StreamFile
+from clusterbroker.journal.survivors import Hurt, Survivor
 
 
 class CompactReport(NamedTuple):

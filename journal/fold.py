@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from journal.index import LAST, Index
-from journal.layout import REDELIVERED, RUN_ENTRY, RUN_LENGTH
-from journal.queue_state import QueueState
-from journal.record import Record
-from journal.recovery import replay_tail, start_of_tail
-from journal.replay import Tail
-from journal.segments import Segments
-from journal.stream_catalogue import StreamFile
+from clusterbroker.journal.index import LAST, Index
+from clusterbroker.journal.layout import REDELIVERED, RUN_ENTRY, RUN_LENGTH
+from clusterbroker.journal.queue_state import QueueState
+from clusterbroker.journal.record import Record
+from clusterbroker.journal.recovery import replay_tail, start_of_tail
+from clusterbroker.journal.replay import Tail
+from clusterbroker.journal.segments import Segments
+from clusterbroker.journal.stream_catalogue import StreamFile
 
 Block = dict[int, bytes]
 """seq -> run entry"""

@@ -35,16 +35,16 @@ from typing import Any, Protocol
 import lmdb
 import msgspec
 
-from journal.errors import DamagedJournal, ForeignJournal, JournalFailed, JournalFull
-from journal.look import fits, look
-from journal.packed_run import pack_run, unpack_run
-from journal.record import checksum
-from journal.segments import Position
-from journal.stamp import Stamp, packed, unpacked
-from journal.sums import NONE, Sum, Sums
-from journal.sums import STORED_BYTES as SUM_BYTES
-from journal.sums import packed as packed_sum
-from journal.sums import unpacked as unpacked_sum
+from clusterbroker.journal.errors import DamagedJournal, ForeignJournal, JournalFailed, JournalFull
+from clusterbroker.journal.look import fits, look
+from clusterbroker.journal.packed_run import pack_run, unpack_run
+from clusterbroker.journal.record import checksum
+from clusterbroker.journal.segments import Position
+from clusterbroker.journal.stamp import Stamp, packed, unpacked
+from clusterbroker.journal.sums import NONE, Sum, Sums
+from clusterbroker.journal.sums import STORED_BYTES as SUM_BYTES
+from clusterbroker.journal.sums import packed as packed_sum
+from clusterbroker.journal.sums import unpacked as unpacked_sum
 
 FORMAT_VERSION = 3
 WITHOUT_SUMS = 2

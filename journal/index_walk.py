@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from journal.errors import DamagedJournal
-from journal.index import Change, Index
-from journal.sums import Sums
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.index import Change, Index
+from clusterbroker.journal.sums import Sums
 
 STEP_BYTES: Final = 256 << 10
 STEP_KEYS: Final = 1000

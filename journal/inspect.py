@@ -16,18 +16,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from journal.errors import DamagedJournal
-from journal.fold import Entry, Fold
-from journal.index import LAST, Index
-from journal.layout import ENQ_OVERHEAD_BYTES
-from journal.options import JournalOptions
-from journal.reader import Reader
-from journal.record import DamagedRecord, Message, read_message, read_records
-from journal.replay import Tail
-from journal.segments import Segments
-from journal.stamp import Stamp
-from journal.stream_catalogue import StreamFile, Wish
-from journal.stream_files import StreamFiles
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.fold import Entry, Fold
+from clusterbroker.journal.index import LAST, Index
+from clusterbroker.journal.layout import ENQ_OVERHEAD_BYTES
+from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.reader import Reader
+from clusterbroker.journal.record import DamagedRecord, Message, read_message, read_records
+from clusterbroker.journal.replay import Tail
+from clusterbroker.journal.segments import Segments
+from clusterbroker.journal.stamp import Stamp
+from clusterbroker.journal.stream_catalogue import StreamFile, Wish
+from clusterbroker.journal.stream_files import StreamFiles
 
 BATCH = 256
 RECORDS = 4096

@@ -25,27 +25,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from journal.disk_state import DiskState, Notify, OnState
-from journal.errors import DamagedJournal, JournalFailed, JournalFull, LockedJournal
-from journal.flushes import FlushTimes
-from journal.index import Index, Run
-from journal.index_walk import IndexWalk, Looked
-from journal.layout import GROUP_HEADER_BYTES, WINDOW_MAX, WINDOW_SHIFT
-from journal.lingering import Lingering
-from journal.options import JournalOptions
-from journal.reader import Reader, Wanted
-from journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
-from journal.recovery import RecoverySink, load_index, replay_tail, settle_end, start_of_tail
-from journal.replay import Tail
-from journal.salvage import Care
-from journal.scrub import PIECE_BYTES as SCRUB_BYTES
-from journal.scrub import Piece, scrub_piece
-from journal.segments import START, Position, Segments
-from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
-from journal.stream_files import Proved, StreamFiles
-from journal.survivors import Hurt, Survivor, survivors_of
-from journal.worker import Worker
-from journal.writer import Group, Soon, Watch, Writer
+from clusterbroker.journal.disk_state import DiskState, Notify, OnState
+from clusterbroker.journal.errors import DamagedJournal, JournalFailed, JournalFull, LockedJournal
+from clusterbroker.journal.flushes import FlushTimes
+from clusterbroker.journal.index import Index, Run
+from clusterbroker.journal.index_walk import IndexWalk, Looked
+from clusterbroker.journal.layout import GROUP_HEADER_BYTES, WINDOW_MAX, WINDOW_SHIFT
+from clusterbroker.journal.lingering import Lingering
+from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.reader import Reader, Wanted
+from clusterbroker.journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
+from clusterbroker.journal.recovery import RecoverySink, load_index, replay_tail, settle_end, start_of_tail
+from clusterbroker.journal.replay import Tail
+from clusterbroker.journal.salvage import Care
+from clusterbroker.journal.scrub import PIECE_BYTES as SCRUB_BYTES
+from clusterbroker.journal.scrub import Piece, scrub_piece
+from clusterbroker.journal.segments import START, Position, Segments
+from clusterbroker.journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
+from clusterbroker.journal.stream_files import Proved, StreamFiles
+from clusterbroker.journal.survivors import Hurt, Survivor, survivors_of
+from clusterbroker.journal.worker import Worker
+from clusterbroker.journal.writer import Group, Soon, Watch, Writer
 
 SEGMENT_END_MAX = 2**32 - 1
 BUSY_BYTES = 1 << 20

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 import zlib
 
-from journal.layout import RUN_ENTRY, RUN_LENGTH
+from clusterbroker.journal.layout import RUN_ENTRY, RUN_LENGTH
 
 HEAD = struct.Struct("<I20s")
 ENTRY_BYTES = RUN_ENTRY.size

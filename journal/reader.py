@@ -10,9 +10,9 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
-from journal.options import JournalOptions
-from journal.record import DamagedRecord, Message, read_messages, read_span, verify_records
-from journal.segments import Segments
+from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.record import DamagedRecord, Message, read_messages, read_span, verify_records
+from clusterbroker.journal.segments import Segments
 
 OPEN_FILES_MAX = 64
 EPOCH_MAX = 2**32 - 1

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from journal.build import COMPILED
+from clusterbroker.journal.build import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
-    from journal.record_pure import (
+    from clusterbroker.journal.record_pure import (
         DamagedRecord,
         GroupWriter,
         Message,
@@ -32,7 +32,7 @@ if TYPE_CHECKING or not COMPILED:
         verify_records,
     )
 else:
-    from journal.record_fast import (
+    from clusterbroker.journal.record_fast import (
         DamagedRecord,
         GroupWriter,
         Message,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import google_crc32c
 
-from journal.layout import (
+from clusterbroker.journal.layout import (
     COUNT,
     CUT,
     DEAD,

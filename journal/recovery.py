@@ -18,16 +18,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-from journal.errors import DamagedJournal
-from journal.index import META_KEY, RUN_KEY, Index
-from journal.layout import CUT, DEAD, ENQ, EPO, PRD, REQ, RSV, RUN_ENTRY, SET
-from journal.record import Record, checksum
-from journal.replay import Tail, first_head, replay
-from journal.salvage import Care, HurtRecord, believed_beside, fold_again
-from journal.segments import START, Position, SegmentFile, Segments, sync_directory
-from journal.stream_catalogue import StreamFile
-from journal.stream_files import StreamFiles
-from journal.sums import Sums
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.index import META_KEY, RUN_KEY, Index
+from clusterbroker.journal.layout import CUT, DEAD, ENQ, EPO, PRD, REQ, RSV, RUN_ENTRY, SET
+from clusterbroker.journal.record import Record, checksum
+from clusterbroker.journal.replay import Tail, first_head, replay
+from clusterbroker.journal.salvage import Care, HurtRecord, believed_beside, fold_again
+from clusterbroker.journal.segments import START, Position, SegmentFile, Segments, sync_directory
+from clusterbroker.journal.stream_catalogue import StreamFile
+from clusterbroker.journal.stream_files import StreamFiles
+from clusterbroker.journal.sums import Sums
 
 RUN_WORDS = RUN_ENTRY.size // 4
 RUNS_MAPPED_MAX = 1024

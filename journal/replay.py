@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from journal.errors import DamagedJournal
-from journal.layout import GROUP_HEADER, GROUP_HEADER_BYTES, MAGIC, WINDOW_SHIFT
-from journal.record import DamagedRecord, Record, checksum, scan_group
-from journal.segments import Position, SegmentFile, Segments
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.layout import GROUP_HEADER, GROUP_HEADER_BYTES, MAGIC, WINDOW_SHIFT
+from clusterbroker.journal.record import DamagedRecord, Record, checksum, scan_group
+from clusterbroker.journal.segments import Position, SegmentFile, Segments
 
 MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 

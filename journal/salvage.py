@@ -23,8 +23,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from journal.index import META_KEY, Index
-from journal.layout import (
+from clusterbroker.journal.index import META_KEY, Index
+from clusterbroker.journal.layout import (
     CUT,
     DEAD,
     ENQ,
@@ -43,13 +43,13 @@ from journal.layout import (
     SEQ_MAX,
     SET,
 )
-from journal.queue_state import QueueState
-from journal.record import DamagedRecord, Record, checksum, scan_group
-from journal.replay import GroupHead, group_at, group_head, later_heads
-from journal.segments import Position, SegmentFile, Segments
-from journal.stream_catalogue import StreamFile
-from journal.stream_files import StreamFiles
-from journal.stream_salvage import NOTHING_FILED, Told, anew
+from clusterbroker.journal.queue_state import QueueState
+from clusterbroker.journal.record import DamagedRecord, Record, checksum, scan_group
+from clusterbroker.journal.replay import GroupHead, group_at, group_head, later_heads
+from clusterbroker.journal.segments import Position, SegmentFile, Segments
+from clusterbroker.journal.stream_catalogue import StreamFile
+from clusterbroker.journal.stream_files import StreamFiles
+from clusterbroker.journal.stream_salvage import NOTHING_FILED, Told, anew
 
 SET_RANGE_MAX: Final = 1 << 20
 """A longer range is looked up by what lives, not number by number."""

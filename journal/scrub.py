@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from journal.index import RUN_KEY, Index
-from journal.layout import GROUP_HEADER_BYTES, RUN_ENTRY, RUN_LENGTH
-from journal.options import JournalOptions
-from journal.reader import Reader, Wanted
-from journal.record import DamagedRecord
-from journal.replay import group_head
-from journal.segments import Segments
-from journal.survivors import Hurt
-from journal.walk import walk_groups
+from clusterbroker.journal.index import RUN_KEY, Index
+from clusterbroker.journal.layout import GROUP_HEADER_BYTES, RUN_ENTRY, RUN_LENGTH
+from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.reader import Reader, Wanted
+from clusterbroker.journal.record import DamagedRecord
+from clusterbroker.journal.replay import group_head
+from clusterbroker.journal.segments import Segments
+from clusterbroker.journal.survivors import Hurt
+from clusterbroker.journal.walk import walk_groups
 
 PIECE_BYTES = 256 << 10
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from journal.errors import DamagedJournal
+from clusterbroker.journal.errors import DamagedJournal
 
 
 class Position(NamedTuple):

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from journal.record import DamagedRecord, checksum
+from clusterbroker.journal.record import DamagedRecord, checksum
 
 MAGIC: Final = 0x31534243
 VERSION: Final = 1

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journal.errors import DamagedJournal, JournalFull
-from journal.layout import ENQ, ENQ_OVERHEAD_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
-from journal.record import DamagedRecord
-from journal.segments import Segments, sync_directory
-from journal.stream_catalogue import (
+from clusterbroker.journal.errors import DamagedJournal, JournalFull
+from clusterbroker.journal.layout import ENQ, ENQ_OVERHEAD_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
+from clusterbroker.journal.record import DamagedRecord
+from clusterbroker.journal.segments import Segments, sync_directory
+from clusterbroker.journal.stream_catalogue import (
     HEADER_BYTES,
     NOTHING,
     Filing,
@@ -36,7 +36,7 @@ from journal.stream_catalogue import (
     check_header,
     header,
 )
-from journal.stream_records import prove_run, take_records
+from clusterbroker.journal.stream_records import prove_run, take_records
 
 PIECE_BYTES: Final = 1 << 20
 MARK_BYTES: Final = 256 << 10

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from journal.build import COMPILED
+from clusterbroker.journal.build import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
-    from journal.stream_records_pure import prove_run, take_records
+    from clusterbroker.journal.stream_records_pure import prove_run, take_records
 else:
-    from journal.walk_fast import prove_run, take_records
+    from clusterbroker.journal.walk_fast import prove_run, take_records
 
 __all__ = ["prove_run", "take_records"]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from journal.layout import ENQ, ENQ_FIELDS, RECORD_HEADER, RECORD_HEADER_BYTES
-from journal.record_pure import DamagedRecord, _proved, _scan_record
+from clusterbroker.journal.layout import ENQ, ENQ_FIELDS, RECORD_HEADER, RECORD_HEADER_BYTES
+from clusterbroker.journal.record_pure import DamagedRecord, _proved, _scan_record
 
 if TYPE_CHECKING:
-    from journal.record_pure import Bytes
+    from clusterbroker.journal.record_pure import Bytes
 
 
 def prove_run(data: Bytes, queue_id: int, first: int) -> tuple[int, int, int]:

@@ -20,11 +20,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from journal.layout import ENQ_OVERHEAD_BYTES, RECORD_HEADER, SEQ_MAX
-from journal.record import DamagedRecord
-from journal.stream_catalogue import HEADER_BYTES, StreamFile, Wish, check_header
-from journal.stream_files import PIECE_BYTES, StreamFiles, sound_records, take_run
-from journal.stream_records import prove_run
+from clusterbroker.journal.layout import ENQ_OVERHEAD_BYTES, RECORD_HEADER, SEQ_MAX
+from clusterbroker.journal.record import DamagedRecord
+from clusterbroker.journal.stream_catalogue import HEADER_BYTES, StreamFile, Wish, check_header
+from clusterbroker.journal.stream_files import PIECE_BYTES, StreamFiles, sound_records, take_run
+from clusterbroker.journal.stream_records import prove_run
 
 COUNT_MAX: Final = 2**62
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from journal.index import Index
-from journal.layout import GROUP_HEADER_BYTES, RUN_ENTRY, RUN_LENGTH
-from journal.options import JournalOptions
-from journal.reader import Reader, Wanted
-from journal.record import DamagedRecord, Message
-from journal.replay import group_head
-from journal.segments import SegmentFile, Segments
-from journal.walk import Seqs, merged, walk_groups
+from clusterbroker.journal.index import Index
+from clusterbroker.journal.layout import GROUP_HEADER_BYTES, RUN_ENTRY, RUN_LENGTH
+from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.reader import Reader, Wanted
+from clusterbroker.journal.record import DamagedRecord, Message
+from clusterbroker.journal.replay import group_head
+from clusterbroker.journal.segments import SegmentFile, Segments
+from clusterbroker.journal.walk import Seqs, merged, walk_groups
 
 
 class Survivor(NamedTuple):

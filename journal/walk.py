@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from journal.build import COMPILED
-from journal.walk_pure import Seqs, merged
+from clusterbroker.journal.build import COMPILED
+from clusterbroker.journal.walk_pure import Seqs, merged
 
 if TYPE_CHECKING or not COMPILED:
-    from journal.walk_pure import walk_groups
+    from clusterbroker.journal.walk_pure import walk_groups
 else:
-    from journal.walk_fast import walk_groups
+    from clusterbroker.journal.walk_fast import walk_groups
 
 __all__ = ["Seqs", "merged", "walk_groups"]

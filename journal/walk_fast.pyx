@@ -5,9 +5,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, qsort, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from journal.record_fast cimport group_view, prove_group, prove_record, record_view
+from clusterbroker.journal.record_fast cimport group_view, prove_group, prove_record, record_view
 
-from journal.record_fast import DamagedRecord, scan_group
+from clusterbroker.journal.record_fast import DamagedRecord, scan_group
 
 cdef enum:
     ENQ = 1

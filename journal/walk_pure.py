@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from journal.layout import ENQ, GROUP_HEADER_BYTES, RUN_LENGTH
-from journal.record_pure import scan_group
-from journal.replay import group_head
+from clusterbroker.journal.layout import ENQ, GROUP_HEADER_BYTES, RUN_LENGTH
+from clusterbroker.journal.record_pure import scan_group
+from clusterbroker.journal.replay import group_head
 
 if TYPE_CHECKING:
-    from journal.record_pure import Bytes
+    from clusterbroker.journal.record_pure import Bytes
 
 Seqs: TypeAlias = tuple[int, int, int]
 """queue id, first seq, last seq: whole blocks of RUN_LENGTH"""

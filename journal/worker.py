@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from journal.disk_state import DiskState
+from clusterbroker.journal.disk_state import DiskState
 
 
 class Worker:

@@ -32,13 +32,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from journal.build import COMPILED
-from journal.disk_state import DiskState
-from journal.errors import JournalFailed
-from journal.layout import WINDOW_MAX
-from journal.options import JournalOptions
-from journal.record import seal
-from journal.segments import Position, Segments
+from clusterbroker.journal.build import COMPILED
+from clusterbroker.journal.disk_state import DiskState
+from clusterbroker.journal.errors import JournalFailed
+from clusterbroker.journal.layout import WINDOW_MAX
+from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.record import seal
+from clusterbroker.journal.segments import Position, Segments
 
 if TYPE_CHECKING or not COMPILED:
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING or not COMPILED:
         return 0
 
 else:
-    from journal.record_fast import write_group
+    from clusterbroker.journal.record_fast import write_group
 
 
 class Commits(Protocol):
@@ -77,7 +77,7 @@ def commit_thread() -> Commits | None:
     """The quick way to write, where the compiled half runs."""
     if not COMPILED:
         return None
-    fast: Any = importlib.import_module("journal.record_fast")
+    fast: Any = importlib.import_module("clusterbroker.journal.record_fast")
     made: Commits = fast.CommitThread()
     return made
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.records import Column, Records
-from pipeline.records_pure import HEADER_NAMES, HEADER_VALUES, HEADERS
+from clusterbroker.pipeline.records import Column, Records
+from clusterbroker.pipeline.records_pure import HEADER_NAMES, HEADER_VALUES, HEADERS
 
 if TYPE_CHECKING:
     import pyarrow as pa

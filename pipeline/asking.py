@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pipeline import wire
-from pipeline.bulk import any_endpoint
-from pipeline.connection import CHANNEL, Connection, ConnectionLost, Refused
-from pipeline.options import Options
+from clusterbroker.pipeline import wire
+from clusterbroker.pipeline.bulk import any_endpoint
+from clusterbroker.pipeline.connection import CHANNEL, Connection, ConnectionLost, Refused
+from clusterbroker.pipeline.options import Options
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 REPLIES: Final = "replies"

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline import advice
-from pipeline.connection import Connection, ConnectionLost, PublisherError, Refused
-from pipeline.encode import Chunk
-from pipeline.options import Options
-from pipeline.wire import Heard
+from clusterbroker.pipeline import advice
+from clusterbroker.pipeline.connection import Connection, ConnectionLost, PublisherError, Refused
+from clusterbroker.pipeline.encode import Chunk
+from clusterbroker.pipeline.options import Options
+from clusterbroker.pipeline.wire import Heard
 
 ROUND_PAUSE_FIRST_S: Final = 0.1
 ROUND_PAUSE_MAX_S: Final = 5.0

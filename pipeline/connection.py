@@ -25,10 +25,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline import advice, wire
-from pipeline.option_values import Endpoint
-from pipeline.options import BadOption, Options
-from pipeline.wire import Heard
+from clusterbroker.pipeline import advice, wire
+from clusterbroker.pipeline.option_values import Endpoint
+from clusterbroker.pipeline.options import BadOption, Options
+from clusterbroker.pipeline.wire import Heard
 
 _log: Final = logging.getLogger(__name__)
 CHANNEL: Final = 1

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.task import Written
+from clusterbroker.pipeline.task import Written
 
 _log: Final = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from pipeline.options import Options
+from clusterbroker.pipeline.options import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa

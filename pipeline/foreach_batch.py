@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline import columns
-from pipeline.counts import Counts, CountsFile
-from pipeline.options import BadOption, Options, parse
+from clusterbroker.pipeline import columns
+from clusterbroker.pipeline.counts import Counts, CountsFile
+from clusterbroker.pipeline.options import BadOption, Options, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

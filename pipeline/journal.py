@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from cluster.data_directory import DataDirectory, NotThere
-from journal.inspect import JournalView
-from pipeline import arrow_rows, filters, offsets
-from pipeline.filters import FilteredReader, Narrowed
-from pipeline.offsets import Position
-from pipeline.options import BadOption, Options
-from pipeline.records import decode
-from pipeline.records_pure import SEQ_END
+from clusterbroker.cluster.data_directory import DataDirectory, NotThere
+from clusterbroker.journal.inspect import JournalView
+from clusterbroker.pipeline import arrow_rows, filters, offsets
+from clusterbroker.pipeline.filters import FilteredReader, Narrowed
+from clusterbroker.pipeline.offsets import Position
+from clusterbroker.pipeline.options import BadOption, Options
+from clusterbroker.pipeline.records import decode
+from clusterbroker.pipeline.records_pure import SEQ_END
 
 if TYPE_CHECKING:
     import pyarrow as pa

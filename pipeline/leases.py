@@ -11,14 +11,14 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
-from pipeline.asking import Line
-from pipeline.bulk import any_endpoint
-from pipeline.connection import CHANNEL, Connection, Refused
-from pipeline.offsets import DataLost, Span
-from pipeline.options import Options
-from pipeline.reading import GONE, ReadTimeout, SpanReader
-from pipeline.records import Records, decode
-from pipeline.wire import Heard, method
+from clusterbroker.pipeline.asking import Line
+from clusterbroker.pipeline.bulk import any_endpoint
+from clusterbroker.pipeline.connection import CHANNEL, Connection, Refused
+from clusterbroker.pipeline.offsets import DataLost, Span
+from clusterbroker.pipeline.options import Options
+from clusterbroker.pipeline.reading import GONE, ReadTimeout, SpanReader
+from clusterbroker.pipeline.records import Records, decode
+from clusterbroker.pipeline.wire import Heard, method
 
 EXCHANGE: Final = "amq.lease"
 ROWS_MAX: Final = 1_000_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pipeline.counts import Counts, CountsFile
+from clusterbroker.pipeline.counts import Counts, CountsFile
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -4,7 +4,7 @@ Spark hands options over as text, with names in lower case, and leaves some of i
 case-sensitive, what Spark is known to add is passed over, and anything else that is not in the table is an error that
 names the nearest option: a misspelt one would otherwise be ignored, and what it was meant to prevent would happen.
 
-`python -m pipeline.options` prints the table as it stands in docs/spark.md.
+`python -m clusterbroker.pipeline.options` prints the table as it stands in docs/spark.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from pipeline.option_values import (
+from clusterbroker.pipeline.option_values import (
     Endpoint,
     Where,
     duration_s,

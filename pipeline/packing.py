@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.encode import BadRow, Encoder
+from clusterbroker.pipeline.encode import BadRow, Encoder
 
 if TYPE_CHECKING:
     import pyarrow as pa

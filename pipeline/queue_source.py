@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from pipeline import offsets
-from pipeline.leases import BYTES_MAX, ROWS_MAX, Lease, Range
-from pipeline.offsets import DataLost, Position
-from pipeline.options import Options
-from pipeline.source import Part, StreamReader, checked_stream
+from clusterbroker.pipeline import offsets
+from clusterbroker.pipeline.leases import BYTES_MAX, ROWS_MAX, Lease, Range
+from clusterbroker.pipeline.offsets import DataLost, Position
+from clusterbroker.pipeline.options import Options
+from clusterbroker.pipeline.source import Part, StreamReader, checked_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,14 +14,14 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from pipeline import asking
-from pipeline.asking import Line
-from pipeline.bulk import any_endpoint
-from pipeline.connection import CHANNEL, Connection, ConnectionLost, PublisherError, Refused
-from pipeline.offsets import Bounds, DataLost, Position, Span, kept
-from pipeline.options import Options
-from pipeline.records import BadRecord, Records, decode
-from pipeline.wire import Heard, method
+from clusterbroker.pipeline import asking
+from clusterbroker.pipeline.asking import Line
+from clusterbroker.pipeline.bulk import any_endpoint
+from clusterbroker.pipeline.connection import CHANNEL, Connection, ConnectionLost, PublisherError, Refused
+from clusterbroker.pipeline.offsets import Bounds, DataLost, Position, Span, kept
+from clusterbroker.pipeline.options import Options
+from clusterbroker.pipeline.records import BadRecord, Records, decode
+from clusterbroker.pipeline.wire import Heard, method
 
 _log: Final = logging.getLogger(__name__)
 

@@ -9,16 +9,16 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Final
 
-from pipeline.records_pure import BadRecord, Column, Records
+from clusterbroker.pipeline.records_pure import BadRecord, Column, Records
 
 COMPILED: Final = (
     os.environ.get("CLUSTERBROKER_PURE", "") in ("", "0")
-    and importlib.util.find_spec("pipeline.records_fast") is not None
+    and importlib.util.find_spec("clusterbroker.pipeline.records_fast") is not None
 )
 
 if TYPE_CHECKING or not COMPILED:
-    from pipeline.records_pure import decode
+    from clusterbroker.pipeline.records_pure import decode
 else:
-    from pipeline.records_fast import decode
+    from clusterbroker.pipeline.records_fast import decode
 
 __all__ = ["BadRecord", "Column", "Records", "decode"]

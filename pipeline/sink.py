@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pipeline import columns, counts, task, transactions
-from pipeline.options import BadOption, Options, parse
-from pipeline.task import Identity, Written
-from pipeline.transactions import Transaction
+from clusterbroker.pipeline import columns, counts, task, transactions
+from clusterbroker.pipeline.options import BadOption, Options, parse
+from clusterbroker.pipeline.task import Identity, Written
+from clusterbroker.pipeline.transactions import Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,7 +103,7 @@ def _transaction(options: Options, context: TaskContext) -> Transaction:
     if not producer or not batch:
         raise NoIdentity(
             f"Spark does not say which query and batch these rows are of ({QUERY_ID}, {BATCH_ID}): "
-            "publish with pipeline.foreach_batch and a txnAppId instead"
+            "publish with clusterbroker.pipeline.foreach_batch and a txnAppId instead"
         )
     return Transaction(producer, int(batch), run or "run")
 

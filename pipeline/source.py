@@ -25,12 +25,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline import arrow_rows, columns, filters, leases, offsets, reading
-from pipeline.asking import Line
-from pipeline.filters import FilteredReader, Narrowed
-from pipeline.offsets import EARLIEST, LATEST, Bounds, Limits, Position, Span
-from pipeline.option_values import Where
-from pipeline.options import BadOption, Options, parse
+from clusterbroker.pipeline import arrow_rows, columns, filters, leases, offsets, reading
+from clusterbroker.pipeline.asking import Line
+from clusterbroker.pipeline.filters import FilteredReader, Narrowed
+from clusterbroker.pipeline.offsets import EARLIEST, LATEST, Bounds, Limits, Position, Span
+from clusterbroker.pipeline.option_values import Where
+from clusterbroker.pipeline.options import BadOption, Options, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -218,7 +218,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
     options, names, arrow = _checked(given, schema, _STREAMING_ONLY, "streams, which have triggers")
     texts = frozenset(field.name for field in schema.fields if field.dataType.simpleString() == "string")
     if options.journal is not None:
-        from pipeline.journal import JournalReader
+        from clusterbroker.pipeline.journal import JournalReader
 
         return JournalReader(options, names, arrow, texts)
     if options.queue is not None:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pipeline import encode, packing
-from pipeline.bulk import Publisher
-from pipeline.connection import PublisherError
-from pipeline.encode import BadRow, Encoder, Template
-from pipeline.options import Options
-from pipeline.packing import Packer
-from pipeline.transactions import Staging, Transaction
+from clusterbroker.pipeline import encode, packing
+from clusterbroker.pipeline.bulk import Publisher
+from clusterbroker.pipeline.connection import PublisherError
+from clusterbroker.pipeline.encode import BadRow, Encoder, Template
+from clusterbroker.pipeline.options import Options
+from clusterbroker.pipeline.packing import Packer
+from clusterbroker.pipeline.transactions import Staging, Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa

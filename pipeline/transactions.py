@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.asking import Line
-from pipeline.bulk import Nacked, Publisher, Unroutable
-from pipeline.connection import ConnectionLost, PublisherError, Refused
-from pipeline.options import Options
+from clusterbroker.pipeline.asking import Line
+from clusterbroker.pipeline.bulk import Nacked, Publisher, Unroutable
+from clusterbroker.pipeline.connection import ConnectionLost, PublisherError, Refused
+from clusterbroker.pipeline.options import Options
 
 EXCHANGE: Final = "amq.txn"
 STAGING: Final = "x-staging"

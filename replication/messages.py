@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from cluster.link.fields import Bucket, Producer, Short, Term, Whole, Word, check_ranges
-from cluster.link.fields import Range as Range
+from clusterbroker.cluster.link.fields import Bucket, Producer, Short, Term, Whole, Word, check_ranges
+from clusterbroker.cluster.link.fields import Range as Range
 
 
 class ReplicationMessage(msgspec.Struct, frozen=True, array_like=True):

@@ -31,9 +31,9 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
-from cluster.commands import InSyncProposal
-from cluster.entities import Queue
-from cluster.ids import Epoch, Incarnation, NodeId, QueueId
+from clusterbroker.cluster.commands import InSyncProposal
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.ids import Epoch, Incarnation, NodeId, QueueId
 
 from .copies import Copy, Owned, Peer, Sent, State
 from .errors import BadMessage

@@ -50,7 +50,7 @@ class StartedNode:
 
     def __init__(self, directory: Path) -> None:
         began = time.perf_counter()
-        command = [sys.executable, "-m", "broker.cli.main", "start", "--name", "demo"]
+        command = [sys.executable, "-m", "clusterbroker.broker.cli.main", "start", "--name", "demo"]
         command += ["--data-dir", str(directory / "data"), "--amqp", "127.0.0.1:0"]
         self.log = directory / "node.log"
         with open(self.log, "ab") as log:

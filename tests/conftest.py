@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from broker.trial import nodes
+from clusterbroker.broker.trial import nodes
 from tests import budget
 from tests.support.processes import popen, run
 
@@ -118,7 +118,7 @@ class RunningNode:
         command = ["start", "--data-dir", str(self.data_dir), "--amqp", f"127.0.0.1:{self.port}", *flags]
         with self._log.open("ab") as log:
             self.process = popen(
-                [sys.executable, "-m", "broker.cli.main", *command],
+                [sys.executable, "-m", "clusterbroker.broker.cli.main", *command],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -156,7 +156,7 @@ class RunningNode:
 def run_command(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """`clusterbroker WORDS`."""
     return run(
-        [sys.executable, "-m", "broker.cli.main", *words],
+        [sys.executable, "-m", "clusterbroker.broker.cli.main", *words],
         capture_output=True,
         text=True,
         timeout=180,

@@ -17,9 +17,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from setuptools import find_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 
+PACKAGE = "clusterbroker"
+"""The one package that is installed. Below, and in the lists, modules go by their names inside it."""
 MAY_IMPORT = {
     "journal": set(),
     "cluster": {"journal"},
@@ -158,7 +161,7 @@ def _python_imports(tree: ast.AST, path: Path) -> Iterator[str]:
             else:
                 yield from (name for inner in node.orelse for name in _python_imports(inner, path))
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (within(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from from_import(node, path)
         elif isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):  # no expression imports anything
@@ -168,7 +171,7 @@ def _python_imports(tree: ast.AST, path: Path) -> Iterator[str]:
 def from_import(node: ast.ImportFrom, path: Path) -> Iterator[str]:
     package = list(path.parent.parts)
     base = package[: len(package) - node.level + 1] if node.level else []
-    origin = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+    origin = within(".".join([*base, *(node.module or "").split(".")]).strip("."))
     for alias in node.names:
         name = f"{origin}.{alias.name}"
         yield name if name in modules() else origin
@@ -176,7 +179,12 @@ def from_import(node: ast.ImportFrom, path: Path) -> Iterator[str]:
 
 def cython_imports(text: str) -> Iterator[str]:
     for match in re.finditer(r"^\s*(?:from\s+([\w.]+)\s+c?import\s|c?import\s+([\w.]+))", text, re.MULTILINE):
-        yield match[1] or match[2]
+        yield within(match[1] or match[2])
+
+
+def within(name: str) -> str:
+    """The name of a module inside the one package that is installed; others are as they are."""
+    return name.removeprefix(f"{PACKAGE}.")
 
 
 def test_the_list_of_allowed_imports_is_true() -> None:
@@ -270,7 +278,10 @@ def _circle(edges: dict[str, set[str]]) -> list[str]:
 
 
 def lines_of(path: Path) -> int:
-    return (ROOT / path).read_text(encoding="utf-8").count("\n")
+    """An import counts as one line, however many the length of its names makes of it."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    wrapped = re.findall(r"^from \S+ import \((.*?)^\)", text, re.MULTILINE | re.DOTALL)
+    return text.count("\n") - sum(names.count("\n") for names in wrapped)
 
 
 def test_files_stay_small() -> None:
@@ -294,15 +305,31 @@ def test_files_of_tests_have_names_of_their_own() -> None:
 def test_every_package_is_installed() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     found = {".".join(path.parent.parts) for path in sources()}
-    listed = {name for name in settings["packages"] if floor_of(name) in MAY_IMPORT}
-    assert found - listed == set(), (
-        "directories with code that pyproject.toml does not install ([tool.setuptools] packages)"
-    )
-    assert listed - found == set(), "packages in pyproject.toml that do not exist"
+    listed = {*find_packages(str(ROOT), include=settings["packages"]["find"]["include"])}
+    assert listed == {PACKAGE, *(f"{PACKAGE}.{name}" for name in found)}, "installed is what has code, and nothing else"
     bare = sorted(name for name in found if not (ROOT / name.replace(".", "/") / "__init__.py").exists())
     assert not bare, f"packages without __init__.py: {', '.join(bare)}"
-    untyped = [floor for floor in MAY_IMPORT if (ROOT / floor).exists() and not (ROOT / floor / "py.typed").exists()]
-    assert not untyped, f"floors without py.typed: {', '.join(untyped)}"
+    links = {path.name: path.resolve() for path in (ROOT / PACKAGE).iterdir() if path.is_symlink()}
+    assert links == {floor: ROOT / floor for floor in MAY_IMPORT}, "each floor is linked into the package"
+
+
+def test_floors_are_imported_as_parts_of_the_package() -> None:
+    """By its bare name a floor is found as well where the repository is the working directory, and is a second one."""
+    bare = re.compile(rf"^\s*(?:from|c?import)\s+(?:{'|'.join(MAY_IMPORT)})\b(?!\s*=)", re.MULTILINE)
+    files = [
+        path
+        for folder in (*MAY_IMPORT, PACKAGE, "tests", "bench", "scripts", "examples")
+        for kind in ("*.py", "*.pyx", "*.pxd", "*.pxi", "*.pyi")
+        for path in (ROOT / folder).rglob(kind)
+        if path not in (Path(__file__), ROOT / "tests/test_floors.py")  # their small houses
+    ]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found[0].strip()}"
+        for path in files
+        if (found := bare.search(path.read_text(encoding="utf-8")))
+    ]
+    assert files
+    assert not wrong, f"say `from {PACKAGE}.`: {'; '.join(wrong)}"
 
 
 def test_a_rule_that_is_broken_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

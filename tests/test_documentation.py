@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from broker.config import fields
+from clusterbroker.broker.config import fields
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md"))

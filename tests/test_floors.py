@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from tests import test_architecture as house
-from tests.test_architecture import MAY_IMPORT, cython_imports, from_import, module_of, modules
+from tests.test_architecture import MAY_IMPORT, cython_imports, from_import, module_of, modules, within
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker",),
-    ("broker.cli", "broker.pytest_plugin"),
+    ("broker.cli",),
     ("broker.embedded",),
     ("broker.config",),
     ("broker.config_sections", "broker.peer_list"),
@@ -204,7 +204,7 @@ def every_import(path: Path) -> frozenset[str]:
 def _of_python(tree: ast.AST, path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (within(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from from_import(node, path)
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from broker.amqp import codec_pure
+from clusterbroker.broker.amqp import codec_pure
 
 try:
-    from broker.amqp import codec_fast  # type: ignore[attr-defined]
+    from clusterbroker.broker.amqp import codec_fast  # type: ignore[attr-defined]
 except ImportError:
     codec_fast = None
 

@@ -8,9 +8,9 @@ import random
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from broker.routing.binding import Binding, Destination
-from broker.routing.router import Router
-from broker.routing.topic import TopicTrie
+from clusterbroker.broker.routing.binding import Binding, Destination
+from clusterbroker.broker.routing.router import Router
+from clusterbroker.broker.routing.topic import TopicTrie
 
 BINDINGS = 10_000
 WORDS = [f"w{number}" for number in range(20)]

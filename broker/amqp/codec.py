@@ -7,11 +7,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from journal.build import COMPILED
+from clusterbroker.journal.build import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
-    from broker.amqp.codec_pure import Acked, FrameDecoder, MethodReceived, OutBuffer, Published, make_message, numbered
+    from clusterbroker.broker.amqp.codec_pure import (
+        Acked,
+        FrameDecoder,
+        MethodReceived,
+        OutBuffer,
+        Published,
+        make_message,
+        numbered,
+    )
 else:
-    from broker.amqp.codec_fast import Acked, FrameDecoder, MethodReceived, OutBuffer, Published, make_message, numbered
+    from clusterbroker.broker.amqp.codec_fast import (
+        Acked,
+        FrameDecoder,
+        MethodReceived,
+        OutBuffer,
+        Published,
+        make_message,
+        numbered,
+    )
 
 __all__ = ["Acked", "FrameDecoder", "MethodReceived", "OutBuffer", "Published", "make_message", "numbered"]

@@ -1,7 +1,7 @@
 # What the compiled ring sees of the compiled codec. codec_pure.py explains each name.
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from journal.record_fast cimport Message
+from clusterbroker.journal.record_fast cimport Message
 
 
 cdef Message with_number(Message message, bytes name, int64_t number)

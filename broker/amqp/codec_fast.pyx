@@ -15,10 +15,10 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from journal.record_fast cimport Message, address_size, address_start, held_start, payload_size, payload_start
-from journal.record_fast cimport make_message as new_message
+from clusterbroker.journal.record_fast cimport Message, address_size, address_start, held_start, payload_size, payload_start
+from clusterbroker.journal.record_fast cimport make_message as new_message
 
-from broker.amqp.errors import (
+from clusterbroker.broker.amqp.errors import (
     AmqpError,
     frame_error,
     precondition_failed,
@@ -26,8 +26,8 @@ from broker.amqp.errors import (
     syntax_error,
     unexpected_frame,
 )
-from broker.amqp.fields import DEFAULT_LIMITS, STORED_LIMITS, pull_table
-from broker.amqp.properties import without_header
+from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, STORED_LIMITS, pull_table
+from clusterbroker.broker.amqp.properties import without_header
 
 cdef extern from "Python.h":
     # the same two calls on bytes objects that are still being written: plain pointers, no counting by the compiler

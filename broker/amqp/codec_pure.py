@@ -19,7 +19,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from broker.amqp.errors import (
+from clusterbroker.broker.amqp.errors import (
     AmqpError,
     frame_error,
     precondition_failed,
@@ -27,10 +27,10 @@ from broker.amqp.errors import (
     syntax_error,
     unexpected_frame,
 )
-from broker.amqp.fields import DEFAULT_LIMITS, STORED_LIMITS, FieldLimits, pull_table
-from broker.amqp.properties import without_header
-from journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT, TTL_MS_MAX
-from journal.record_pure import Message
+from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, STORED_LIMITS, FieldLimits, pull_table
+from clusterbroker.broker.amqp.properties import without_header
+from clusterbroker.journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT, TTL_MS_MAX
+from clusterbroker.journal.record_pure import Message
 
 FRAME_METHOD: Final = 1
 FRAME_HEADER: Final = 2

@@ -37,8 +37,9 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from broker.amqp.domains import pull_extent, push_long, push_longstr, push_shortstr
-from broker.amqp.errors import syntax_error
+from clusterbroker.broker.amqp.domains import pull_extent, push_long, push_longstr, push_shortstr
+from clusterbroker.broker.amqp.errors import syntax_error
+from clusterbroker.journal.values import LongBytes, Timestamp
 
 FieldValue: TypeAlias = "bool | int | float | str | bytes | Decimal | list[FieldValue] | dict[str, FieldValue] | None"
 FieldTable: TypeAlias = dict[str, FieldValue]
@@ -87,12 +88,6 @@ class Int64L(int):
     __slots__ = ()
 
 
-class Timestamp(int):
-    """Tag ``T``: seconds since 1970 in UTC, 0 to 2^64 - 1."""
-
-    __slots__ = ()
-
-
 class Float32(float):
     """Tag ``f``. Keeps its four bytes, because Python's own float would silence a signalling NaN."""
 
@@ -112,12 +107,6 @@ class Float32(float):
 
     def __reduce__(self) -> tuple[Callable[[bytes], Float32], tuple[bytes]]:
         return Float32.unpack, (self.raw,)
-
-
-class LongBytes(bytes):
-    """Tag ``S`` whose bytes are not UTF-8; plain ``bytes`` have tag ``x``."""
-
-    __slots__ = ()
 
 
 _F32: Final = struct.Struct(">f")

@@ -19,9 +19,16 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from broker.amqp.domains import pull_bits, pull_longstr, pull_shortstr, push_bits, push_longstr, push_shortstr
-from broker.amqp.errors import syntax_error
-from broker.amqp.fields import FieldLimits, pull_table, push_table
+from clusterbroker.broker.amqp.domains import (
+    pull_bits,
+    pull_longstr,
+    pull_shortstr,
+    push_bits,
+    push_longstr,
+    push_shortstr,
+)
+from clusterbroker.broker.amqp.errors import syntax_error
+from clusterbroker.broker.amqp.fields import FieldLimits, pull_table, push_table
 
 Pull: TypeAlias = Callable[[bytes, int, FieldLimits, list[Any]], int]
 """Appends the values it reads to the list; returns the offset behind them."""

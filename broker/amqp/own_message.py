@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.amqp.codec import make_message
-from broker.amqp.domains import push_shortstr
-from journal.record import Message
+from clusterbroker.broker.amqp.codec import make_message
+from clusterbroker.broker.amqp.domains import push_shortstr
+from clusterbroker.journal.record import Message
 
 
 def own_message(exchange: str, routing_key: str, header: bytes, body: bytes, now_ms: int) -> Message:

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from broker.census.rows import AnyRow, Batch, Key
+from clusterbroker.broker.census.rows import AnyRow, Batch, Key
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ import re
 from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol
 
-from broker.amqp import properties as codec
-from broker.amqp.properties import Properties
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.properties import Properties
 
 LENGTH_MAX: Final = 4096
 CONDITIONS_MAX: Final = 32

@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import msgspec
 
-from broker.census.stored_offset import StoredOffset
-from broker.census.totals import MessageTotals as MessageTotals
+from clusterbroker.broker.census.stored_offset import StoredOffset
+from clusterbroker.broker.census.totals import MessageTotals as MessageTotals
 
 VERSION: Final = 2
 FLUSH_BOUNDS_MS: Final = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000)

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import httpx
 
-from broker.cli.endings import FAILED, NOT_ALLOWED, UNREACHABLE, USAGE, Failed
-from broker.server.private_socket import short_path
+from clusterbroker.broker.cli.endings import FAILED, NOT_ALLOWED, UNREACHABLE, USAGE, Failed
+from clusterbroker.broker.server.private_socket import short_path
 
 AS_USER: Final = "x-clusterbroker-as"
 CONNECT_S: Final = 5.0

@@ -19,12 +19,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from broker.trial.client import ClientLost
-from broker.trial.clocks import Clocks, build
-from broker.trial.faults import Nemesis, mount_small_disk, unmount
-from broker.trial.load import PUBLISHER_KINDS, QUEUE_KINDS, Load, LoadPlan
-from broker.trial.nodes import LocalCluster, TrialError
-from broker.trial.rounds import Round, Trial, run_rounds
+from clusterbroker.broker.trial.client import ClientLost
+from clusterbroker.broker.trial.clocks import Clocks, build
+from clusterbroker.broker.trial.faults import Nemesis, mount_small_disk, unmount
+from clusterbroker.broker.trial.load import PUBLISHER_KINDS, QUEUE_KINDS, Load, LoadPlan
+from clusterbroker.broker.trial.nodes import LocalCluster, TrialError
+from clusterbroker.broker.trial.rounds import Round, Trial, run_rounds
 
 app = typer.Typer(invoke_without_command=True)
 SMALL_DISK_MIB = 192

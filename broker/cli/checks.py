@@ -9,10 +9,10 @@ from typing import Annotated, Final
 
 import typer
 
-from broker.cli.commands import deed, listing, show
-from broker.cli.endings import FAILED, USAGE, Failed
-from broker.cli.reach import Reach
-from broker.cli.tables import Column, Document, Table, Wish
+from clusterbroker.broker.cli.commands import deed, listing, show
+from clusterbroker.broker.cli.endings import FAILED, USAGE, Failed
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Column, Document, Table, Wish
 
 app = typer.Typer(no_args_is_help=True, help="Health checks: exit code 0 when all pass, 1 when one fails.")
 

@@ -21,10 +21,10 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from broker.cli import complete, tables, watching
-from broker.cli.endings import USAGE, Failed, end
-from broker.cli.reach import Reach
-from broker.cli.tables import Document, Table, Wish
+from clusterbroker.broker.cli import complete, tables, watching
+from clusterbroker.broker.cli.endings import USAGE, Failed, end
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Document, Table, Wish
 
 F = TypeVar("F", bound=Callable[..., Any])
 

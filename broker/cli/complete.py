@@ -37,7 +37,7 @@ def _reaching(context: typer.Context) -> dict[str, Any]:
 def _names(context: typer.Context, incomplete: str, path: str, vhost: bool = False, field: str = "name") -> list[str]:
     from contextlib import closing
 
-    from broker.cli.reach import Reach
+    from clusterbroker.broker.cli.reach import Reach
 
     try:
         with closing(Reach(**_reaching(context), timeout_s=PATIENCE_S, may_ask=False)) as reach:

@@ -6,15 +6,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from broker.cli.commands import deed, listing, showing
-from broker.cli.complete import channels as complete_channels
-from broker.cli.complete import connections as complete_connections
-from broker.cli.complete import users as complete_users
-from broker.cli.endings import USAGE, Failed
-from broker.cli.given import OfVhost
-from broker.cli.reach import Reach
-from broker.cli.readable import visible
-from broker.cli.tables import Column, Document, Table, moment, number, rate
+from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.complete import channels as complete_channels
+from clusterbroker.broker.cli.complete import connections as complete_connections
+from clusterbroker.broker.cli.complete import users as complete_users
+from clusterbroker.broker.cli.endings import USAGE, Failed
+from clusterbroker.broker.cli.given import OfVhost
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.readable import visible
+from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number, rate
 
 app = typer.Typer(no_args_is_help=True, help="Connections of clients.")
 channels = typer.Typer(no_args_is_help=True, help="Channels of connections.")

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.commands import deed
-from broker.cli.endings import FAILED, USAGE, Failed
-from broker.cli.given import OfVhost
-from broker.cli.reach import Reach
+from clusterbroker.broker.cli.commands import deed
+from clusterbroker.broker.cli.endings import FAILED, USAGE, Failed
+from clusterbroker.broker.cli.given import OfVhost
+from clusterbroker.broker.cli.reach import Reach
 
 app = typer.Typer(no_args_is_help=True, help="All that was declared, as a file: out and in, RabbitMQ's too.")
 FILE_BYTES_MAX = 64 << 20

@@ -19,10 +19,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from broker.trial.client import ClientLost
-from broker.trial.judge import Verdict, judge, judge_owners
-from broker.trial.load import Load, LoadPlan
-from broker.trial.nodes import LocalCluster, TrialError
+from clusterbroker.broker.trial.client import ClientLost
+from clusterbroker.broker.trial.judge import Verdict, judge, judge_owners
+from clusterbroker.broker.trial.load import Load, LoadPlan
+from clusterbroker.broker.trial.nodes import LocalCluster, TrialError
 
 app = typer.Typer(invoke_without_command=True)
 REFRESH_S = 0.1

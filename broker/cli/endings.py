@@ -30,7 +30,7 @@ def end(failed: Failed) -> NoReturn:
     """Says why, and leaves."""
     import typer
 
-    from broker.cli.readable import visible
+    from clusterbroker.broker.cli.readable import visible
 
     typer.echo(f"clusterbroker: {visible(failed.text)}", err=True)
     raise typer.Exit(failed.code)

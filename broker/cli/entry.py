@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from broker.cli.collector import look_seldom
+import sys
+from typing import Final
+
+from clusterbroker.broker.cli.collector import look_seldom
+
+COMMAND: Final = "clusterbroker[server]"
+"""What brings what the command needs; a broker inside a test needs less."""
 
 
 def main() -> None:
     """Never returns: the process ends with the command's exit code."""
     look_seldom()
-    from broker.cli.main import main as command
-
+    try:
+        from clusterbroker.broker.cli.main import main as command
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("clusterbroker"):
+            raise
+        sys.exit(f"clusterbroker: the command needs {error.name}: pip install '{COMMAND}'")
     command()

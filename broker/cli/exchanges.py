@@ -6,14 +6,23 @@ from typing import Annotated
 
 import typer
 
-from broker.cli import messages
-from broker.cli.commands import deed, listing, showing
-from broker.cli.complete import exchanges as complete_exchanges
-from broker.cli.complete import queues as complete_queues
-from broker.cli.endings import USAGE, Failed
-from broker.cli.given import Arguments, AutoDelete, Durable, ExchangeName, OfVhost, RoutingKey, Vhost, table
-from broker.cli.reach import Reach
-from broker.cli.tables import Column, Document, Table, quoted, rate
+from clusterbroker.broker.cli import messages
+from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
+from clusterbroker.broker.cli.complete import queues as complete_queues
+from clusterbroker.broker.cli.endings import USAGE, Failed
+from clusterbroker.broker.cli.given import (
+    Arguments,
+    AutoDelete,
+    Durable,
+    ExchangeName,
+    OfVhost,
+    RoutingKey,
+    Vhost,
+    table,
+)
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Column, Document, Table, quoted, rate
 
 app = typer.Typer(no_args_is_help=True, help="Exchanges: where messages go in.")
 bindings = typer.Typer(no_args_is_help=True, help="Which messages of an exchange go where.")

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from broker.cli import message_story, tables
-from broker.cli.commands import deed
-from broker.cli.given import QueueName, Vhost
-from broker.cli.reach import Reach
-from broker.cli.tables import Document, number, size, text
+from clusterbroker.broker.cli import message_story, tables
+from clusterbroker.broker.cli.commands import deed
+from clusterbroker.broker.cli.given import QueueName, Vhost
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Document, number, size, text
 
 MOVES_MAX: Final = 10
 

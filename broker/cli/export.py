@@ -26,10 +26,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeAlias
 
-from broker.amqp.properties import PROPERTIES
-from broker.cli.readable import plain, properties_of
-from journal.errors import DamagedJournal
-from journal.inspect import StoredMessage
+from clusterbroker.broker.amqp.properties import PROPERTIES
+from clusterbroker.broker.cli.readable import plain, properties_of
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.inspect import StoredMessage
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from broker.cli import complete
-from broker.cli.endings import USAGE, Failed
+from clusterbroker.broker.cli import complete
+from clusterbroker.broker.cli.endings import USAGE, Failed
 
 BODY_BYTES_MAX: Final = 48 << 20
 """Of a message; the management API takes bodies of 64 MiB, and base64 is a third longer."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from broker.cli.administration import DATA_DIR, DataDir
+from clusterbroker.broker.cli.administration import DATA_DIR, DataDir
 
 AGAIN_S: Final = 0.5
 
@@ -63,7 +63,7 @@ class Asked(NamedTuple):
 
 def _looked(directory: Path, timeout_s: float, asked: Asked, blocked: list[str]) -> str:
     """What is wrong; empty: nothing."""
-    from broker.server.admin_client import ask
+    from clusterbroker.broker.server.admin_client import ask
 
     try:
         facts = ask(directory, {"do": "status"}, timeout_s)

@@ -20,11 +20,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from broker.amqp import methods as m
-from broker.amqp.fields import Timestamp
-from broker.amqp.properties import PROPERTIES, Properties
-from broker.cli.export import SHEETS, ExportImpossible
-from broker.trial.client import Client, ClientLost, Target
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.properties import PROPERTIES, Properties
+from clusterbroker.broker.cli.export import SHEETS, ExportImpossible
+from clusterbroker.broker.trial.client import Client, ClientLost, Target
+from clusterbroker.journal.values import Timestamp
 
 WINDOW: Final = 1000
 CONFIRM_S: Final = 60.0

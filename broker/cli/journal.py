@@ -25,17 +25,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from broker.cli.endings import Failed, end
-from broker.cli.export import Export, ExportImpossible
-from broker.cli.readable import body_text, plain, properties_of, visible
-from cluster.data_directory import RAFT, DataDirectory, NotThere
-from cluster.errors import ClusterError
-from journal.check import Broken, CheckReport, Costs
-from journal.check import check as check_journal
-from journal.compact import compact as compact_journal
-from journal.compact import forget as forget_queue
-from journal.errors import DamagedJournal, JournalError, LockedJournal
-from journal.inspect import JournalView, StoredMessage
+from clusterbroker.broker.cli.endings import Failed, end
+from clusterbroker.broker.cli.export import Export, ExportImpossible
+from clusterbroker.broker.cli.readable import body_text, plain, properties_of, visible
+from clusterbroker.cluster.data_directory import RAFT, DataDirectory, NotThere
+from clusterbroker.cluster.errors import ClusterError
+from clusterbroker.journal.check import Broken, CheckReport, Costs
+from clusterbroker.journal.check import check as check_journal
+from clusterbroker.journal.compact import compact as compact_journal
+from clusterbroker.journal.compact import forget as forget_queue
+from clusterbroker.journal.errors import DamagedJournal, JournalError, LockedJournal
+from clusterbroker.journal.inspect import JournalView, StoredMessage
 
 BODY_SHOWN_MAX = 2000
 """Characters of a body in a table; --json has all of it."""
@@ -495,8 +495,8 @@ def import_messages(
     """Publish exported messages into a queue of a running node, with their properties and headers, and confirm each."""
     import asyncio
 
-    from broker.cli.importing import NotImported, publish, rows
-    from broker.trial.client import target
+    from clusterbroker.broker.cli.importing import NotImported, publish, rows
+    from clusterbroker.broker.trial.client import target
 
     with _one_line(), _progress() as progress:
         task = progress.add_task("messages", total=None)

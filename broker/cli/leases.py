@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.commands import deed, listing
-from broker.cli.given import OfVhost, QueueName, Vhost
-from broker.cli.reach import Reach
-from broker.cli.tables import Column, Document, Table, number
+from clusterbroker.broker.cli.commands import deed, listing
+from clusterbroker.broker.cli.given import OfVhost, QueueName, Vhost
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Column, Document, Table, number
 
 app = typer.Typer(no_args_is_help=True, help="Leases on queues: who reads one so that others get nothing of it.")
 

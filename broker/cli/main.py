@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.tree import NODE, Tree
+from clusterbroker.broker.cli.tree import NODE, Tree
 
 app = typer.Typer(
     name="clusterbroker",
@@ -46,7 +46,7 @@ def start(
 
     Prints one line per listener when it accepts (`amqp 127.0.0.1:5672`), and `ready` last; with a JSON log one object.
     """
-    from broker.cli.start import run
+    from clusterbroker.broker.cli.start import run
 
     flags = {
         "name": name,
@@ -70,10 +70,10 @@ def settings(
     toml: Annotated[bool, typer.Option("--toml", help="As a file for --config, with all that is allowed.")] = False,
 ) -> None:
     """Every setting with its default: flags come first, then CLUSTERBROKER_... variables, then the file."""
-    from broker.config import settings
+    from clusterbroker.broker.config import settings
 
     if toml:
-        from broker.cli.sample import sample
+        from clusterbroker.broker.cli.sample import sample
 
         typer.echo(sample(), nl=False)
         return
@@ -92,7 +92,7 @@ def _shown(value: Any) -> str:
 @app.command(rich_help_panel=NODE)
 def version() -> None:
     """The version of this program."""
-    from broker.version import VERSION
+    from clusterbroker.broker.version import VERSION
 
     typer.echo(VERSION)
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli import tables
-from broker.cli.administration import DATA_DIR, AsJson, DataDir, perform
-from broker.cli.commands import deed
-from broker.cli.reach import Reach
+from clusterbroker.broker.cli import tables
+from clusterbroker.broker.cli.administration import DATA_DIR, AsJson, DataDir, perform
+from clusterbroker.broker.cli.commands import deed
+from clusterbroker.broker.cli.reach import Reach
 
 PATIENCE_S = 300.0
 """Of those who wait until queues have moved."""
@@ -83,7 +83,7 @@ def leave(
 @contextmanager
 def _progress(data_dir: Path) -> Iterator[None]:
     """A line on stderr each time that less is left to move, while the command waits."""
-    from broker.server.admin_client import ask
+    from clusterbroker.broker.server.admin_client import ask
 
     over = Event()
 
@@ -117,9 +117,9 @@ def join(
     data_dir: DataDir = DATA_DIR,
 ) -> None:
     """Make an empty data directory that of a new member; `clusterbroker start` then starts it."""
-    from broker.server.joining import Unjoined
-    from broker.server.joining import join as ask
-    from journal.errors import JournalError
+    from clusterbroker.broker.server.joining import Unjoined
+    from clusterbroker.broker.server.joining import join as ask
+    from clusterbroker.journal.errors import JournalError
 
     try:
         known = ask(data_dir, name, cluster, to, secret_file, witness)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.cli.endings import NOT_ALLOWED, Failed
-from broker.cli.reach import Reach
-from broker.cli.tables import Document, number, size, text
+from clusterbroker.broker.cli.endings import NOT_ALLOWED, Failed
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Document, number, size, text
 
 EMPTY_MAX: Final = 200
 """So many queues are looked into though they had no message some seconds ago."""

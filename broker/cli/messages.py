@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from broker.cli.endings import FAILED, Failed
-from broker.cli.given import body as body_of
-from broker.cli.given import payload, table
-from broker.cli.reach import Reach
-from broker.cli.tables import Column, Document, Table, number, quoted, text
+from clusterbroker.broker.cli.endings import FAILED, Failed
+from clusterbroker.broker.cli.given import body as body_of
+from clusterbroker.broker.cli.given import payload, table
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Column, Document, Table, number, quoted, text
 
 DEFAULT_EXCHANGE: Final = "amq.default"
 SHOWN_MAX: Final = 200

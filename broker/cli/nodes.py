@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.commands import deed, listing, showing
-from broker.cli.given import NodeName, Yes, sure
-from broker.cli.reach import Reach
-from broker.cli.tables import Column, Document, Table, number, rate, size, span
+from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.given import NodeName, Yes, sure
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Column, Document, Table, number, rate, size, span
 
 app = typer.Typer(no_args_is_help=True, help="Members of the cluster: memory, disk, leases, what they own.")
 cluster = typer.Typer(no_args_is_help=True, help="The cluster as a whole.")

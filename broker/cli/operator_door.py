@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from broker.cli.endings import FAILED, UNREACHABLE, Failed
-from broker.server.admin_client import ask
+from clusterbroker.broker.cli.endings import FAILED, UNREACHABLE, Failed
+from clusterbroker.broker.server.admin_client import ask
 
 
 def performed(
@@ -37,7 +37,7 @@ def performed(
     except OSError as error:
         raise Failed(f"the node in {directory} cannot be asked: {error.strerror or error}", UNREACHABLE) from None
     if answer is None:
-        from broker.cli.stopped_node import answered
+        from clusterbroker.broker.cli.stopped_node import answered
 
         answer = answered(directory, asked)
     if not answer.pop("ok"):

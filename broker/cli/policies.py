@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli import complete
-from broker.cli.commands import deed, listing, showing
-from broker.cli.given import OfVhost, Vhost, json_of, object_of
-from broker.cli.reach import Reach
-from broker.cli.tables import Column, Document, Table, number
-from broker.cli.tables import pattern as pattern_cell
+from clusterbroker.broker.cli import complete
+from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.given import OfVhost, Vhost, json_of, object_of
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Column, Document, Table, number
+from clusterbroker.broker.cli.tables import pattern as pattern_cell
 
 app = typer.Typer(no_args_is_help=True, help="Settings for all queues or exchanges whose name matches.")
 operator_policies = typer.Typer(no_args_is_help=True, help="Policies that are stronger than arguments and policies.")

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.commands import listing, showing
-from broker.cli.given import OfVhost, Vhost
-from broker.cli.reach import Reach
-from broker.cli.tables import Column, Document, Table, moment, number
+from clusterbroker.broker.cli.commands import listing, showing
+from clusterbroker.broker.cli.given import OfVhost, Vhost
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number
 
 app = typer.Typer(no_args_is_help=True, help="Producers of transactions: committed epochs, what is staged and moving.")
 

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli import messages, selected
-from broker.cli.administration import AsJson, DataDir
-from broker.cli.administration import perform as perform_here
-from broker.cli.commands import deed, listing, show, showing
-from broker.cli.complete import exchanges as complete_exchanges
-from broker.cli.complete import queues as complete_queues
-from broker.cli.endings import USAGE, Failed, end
-from broker.cli.given import (
+from clusterbroker.broker.cli import messages, selected
+from clusterbroker.broker.cli.administration import AsJson, DataDir
+from clusterbroker.broker.cli.administration import perform as perform_here
+from clusterbroker.broker.cli.commands import deed, listing, show, showing
+from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
+from clusterbroker.broker.cli.complete import queues as complete_queues
+from clusterbroker.broker.cli.endings import USAGE, Failed, end
+from clusterbroker.broker.cli.given import (
     Arguments,
     AutoDelete,
     Durable,
@@ -25,10 +25,10 @@ from broker.cli.given import (
     Vhost,
     table,
 )
-from broker.cli.membership import PATIENCE_S
-from broker.cli.membership import show as show_facts
-from broker.cli.reach import DATA_DIR, Reach
-from broker.cli.tables import Column, Document, Table, Wish, moment, number, rate, size
+from clusterbroker.broker.cli.membership import PATIENCE_S
+from clusterbroker.broker.cli.membership import show as show_facts
+from clusterbroker.broker.cli.reach import DATA_DIR, Reach
+from clusterbroker.broker.cli.tables import Column, Document, Table, Wish, moment, number, rate, size
 
 app = typer.Typer(invoke_without_command=True, help="Queues: messages, owners, copies.")
 

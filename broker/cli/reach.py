@@ -19,12 +19,12 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import typer
 
-from broker.cli.endings import UNREACHABLE, USAGE, Failed
-from broker.cli.operator_door import performed
-from broker.server.private_socket import connected
+from clusterbroker.broker.cli.endings import UNREACHABLE, USAGE, Failed
+from clusterbroker.broker.cli.operator_door import performed
+from clusterbroker.broker.server.private_socket import connected
 
 if TYPE_CHECKING:
-    from broker.cli.api import Api
+    from clusterbroker.broker.cli.api import Api
 
 DATA_DIR: Final = Path("clusterbroker-data")
 ENV_URL: Final = "CLUSTERBROKER_URL"
@@ -108,7 +108,7 @@ class Reach:
     @cached_property
     def api(self) -> Api:
         """The management API of the node. Failed."""
-        from broker.cli.api import ANSWER_S, Api
+        from clusterbroker.broker.cli.api import ANSWER_S, Api
 
         timeout_s = self._timeout_s or ANSWER_S
         if self._address is None:
@@ -153,7 +153,7 @@ class Reach:
             pass  # nothing listens there
         except OSError as error:
             raise Failed(f"the node in {directory} cannot be asked: {error.strerror or error}", UNREACHABLE) from None
-        from broker.server.admin_client import ask
+        from clusterbroker.broker.server.admin_client import ask
 
         try:
             runs = ask(directory, {"do": "status"}, KNOCK_S) is not None

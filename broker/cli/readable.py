@@ -16,10 +16,11 @@ import math
 from decimal import Decimal
 from typing import Any, Final
 
-from broker.amqp.errors import ConnectionFault
-from broker.amqp.fields import FieldLimits, Timestamp
-from broker.amqp.properties import PROPERTIES, decode
-from broker.visible import visible as visible
+from clusterbroker.broker.amqp.errors import ConnectionFault
+from clusterbroker.broker.amqp.fields import FieldLimits
+from clusterbroker.broker.amqp.properties import PROPERTIES, decode
+from clusterbroker.broker.visible import visible as visible
+from clusterbroker.journal.values import Timestamp
 
 LIMITS: Final = FieldLimits(depth_max=200, entries_max=10_000_000)
 """What lies in a journal was within the node's limits when it came, whatever those were."""

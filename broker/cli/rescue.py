@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.administration import DATA_DIR, DataDir
-from broker.cli.endings import FAILED, Failed, end
-from broker.cli.readable import visible
-from broker.server.rescue import Finding, NoRescue, found, held
-from broker.server.rescue import rescue as make_it_so
-from cluster.errors import ClusterError, WiringError, queue_text
-from cluster.rescue import Copy
-from journal.errors import JournalError
+from clusterbroker.broker.cli.administration import DATA_DIR, DataDir
+from clusterbroker.broker.cli.endings import FAILED, Failed, end
+from clusterbroker.broker.cli.readable import visible
+from clusterbroker.broker.server.rescue import Finding, NoRescue, found, held
+from clusterbroker.broker.server.rescue import rescue as make_it_so
+from clusterbroker.cluster.errors import ClusterError, WiringError, queue_text
+from clusterbroker.cluster.rescue import Copy
+from clusterbroker.journal.errors import JournalError
 
 NAMES_MAX = 50
 

@@ -16,7 +16,7 @@ from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from broker.config import ENVIRONMENT_PREFIX, fields, sections
+from clusterbroker.broker.config import ENVIRONMENT_PREFIX, fields, sections
 
 WIDTH: Final = 118
 UNITS: Final = {

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from broker.server.log import Libraries, structured
+from clusterbroker.broker.server.log import Libraries, structured
 
 JSON: Final = "json"
 

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from broker.cli.complete import exchanges as complete_exchanges
-from broker.cli.complete import queues as complete_queues
-from broker.cli.endings import FAILED, USAGE, Failed
-from broker.cli.messages import _shown
-from broker.cli.reach import Reach
-from broker.cli.tables import Column, Document, Table, moment, number, quoted
+from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
+from clusterbroker.broker.cli.complete import queues as complete_queues
+from clusterbroker.broker.cli.endings import FAILED, USAGE, Failed
+from clusterbroker.broker.cli.messages import _shown
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number, quoted
 
 PAGE: Final = 500
 PATIENCE_S: Final = 60.0

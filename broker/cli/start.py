@@ -15,22 +15,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.cli.collector import look_seldom
-from broker.cli.saying import Sayer, unconfigured
-from broker.node.options import NodeOptions
-from broker.server.admin import chains, reload_certificates
-from broker.server.certificates import BadCertificate, Chain, watch
-from broker.server.endings import Restart
-from broker.server.listener import address, raise_descriptor_limit
-from broker.server.log import LEVELS, NodeLog, structured
-from broker.server.options import NAME, ServerOptions
-from broker.server.scheduling import shorten_slices
-from broker.server.shell import NodeShell
-from broker.server.supervisor import Supervisor
-from journal.build import COMPILED
+from clusterbroker.broker.cli.collector import look_seldom
+from clusterbroker.broker.cli.saying import Sayer, unconfigured
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.server.admin import chains, reload_certificates
+from clusterbroker.broker.server.certificates import BadCertificate, Chain, watch
+from clusterbroker.broker.server.endings import Restart
+from clusterbroker.broker.server.listener import address, raise_descriptor_limit
+from clusterbroker.broker.server.log import LEVELS, NodeLog, structured
+from clusterbroker.broker.server.options import NAME, ServerOptions
+from clusterbroker.broker.server.scheduling import shorten_slices
+from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.broker.server.supervisor import Supervisor
+from clusterbroker.journal.build import COMPILED
 
 if TYPE_CHECKING:
-    from broker.server.management import ManagementProcess
+    from clusterbroker.broker.server.management import ManagementProcess
 
 QUICK = {"name", "data_dir", "amqp", "log.level"}
 
@@ -59,7 +59,7 @@ def run(flags: dict[str, Any], config: Path | None) -> int:
     quick = quick_options(flags) if config is None else None
     unread: list[str] = []
     if quick is None:
-        from broker.config import ConfigError, load, unread_variables
+        from clusterbroker.broker.config import ConfigError, load, unread_variables
 
         try:
             loaded = load(config, flags)
@@ -100,7 +100,10 @@ def _with_management(
     options: ServerOptions, log: NodeLog, form: str, level: str
 ) -> tuple[ServerOptions, ManagementProcess]:
     """Takes the HTTP addresses before anybody else hears of this start. Raises OSError, BadCertificate."""
-    from broker.server.management import ManagementProcess, settings  # a node without it does not pay for it
+    from clusterbroker.broker.server.management import (  # a node without it does not pay for it
+        ManagementProcess,
+        settings,
+    )
 
     assert options.data_dir is not None, "a node that is started has a data directory"
     directory = options.data_dir.absolute()
@@ -226,8 +229,8 @@ async def _started(shell: NodeShell, told: asyncio.Event) -> bool:
 async def _take_queues(shell: NodeShell, log: NodeLog) -> None:
     """Ends the drain that came before the node's last end, if there was one."""
     if shell.cluster is not None and shell.cluster.draining:
-        from broker.server.cluster_operations import CLUSTER
-        from broker.server.operations import Refused
+        from clusterbroker.broker.server.cluster_operations import CLUSTER
+        from clusterbroker.broker.server.operations import Refused
 
         try:
             await CLUSTER["drain"](shell, {"undo": True})
@@ -237,8 +240,8 @@ async def _take_queues(shell: NodeShell, log: NodeLog) -> None:
 
 def _expected() -> tuple[type[Exception], ...]:
     """What keeps a node from starting without being a mistake of ours."""
-    from cluster.errors import ClusterError
-    from journal.errors import JournalError
+    from clusterbroker.cluster.errors import ClusterError
+    from clusterbroker.journal.errors import JournalError
 
     return JournalError, ClusterError, OSError, ValueError
 

@@ -14,22 +14,22 @@ from typing import Any
 
 import typer
 
-from broker.cli.endings import UNREACHABLE, Failed
-from broker.server.admin import RUNNING
-from broker.server.binding import JOURNAL, RAFT, WIRING, Found
-from broker.server.endings import Unstarted
-from broker.server.identity import WrongIdentity
-from broker.server.operations import Refused, carry_out
-from broker.server.parts import Parts
-from cluster import commands as c
-from cluster.errors import ClusterError
-from cluster.local_log import LocalLog
-from cluster.log_store import LogStore
-from cluster.passwords import COST_DEFAULT
-from cluster.state import Applied
-from cluster.view import ClusterView
-from journal.errors import JournalError
-from journal.journal import lock_directory
+from clusterbroker.broker.cli.endings import UNREACHABLE, Failed
+from clusterbroker.broker.server.admin import RUNNING
+from clusterbroker.broker.server.binding import JOURNAL, RAFT, WIRING, Found
+from clusterbroker.broker.server.endings import Unstarted
+from clusterbroker.broker.server.identity import WrongIdentity
+from clusterbroker.broker.server.operations import Refused, carry_out
+from clusterbroker.broker.server.parts import Parts
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import ClusterError
+from clusterbroker.cluster.local_log import LocalLog
+from clusterbroker.cluster.log_store import LogStore
+from clusterbroker.cluster.passwords import COST_DEFAULT
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.view import ClusterView
+from clusterbroker.journal.errors import JournalError
+from clusterbroker.journal.journal import lock_directory
 
 
 def answered(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:

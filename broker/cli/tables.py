@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cli.endings import USAGE, Failed
-from broker.cli.readable import visible
+from clusterbroker.broker.cli.endings import USAGE, Failed
+from clusterbroker.broker.cli.readable import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

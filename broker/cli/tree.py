@@ -96,7 +96,7 @@ class Tree(TyperGroup):
 @cache
 def loaded(name: str, entry: Entry) -> Any:
     """The command of an entry, made once in a process."""
-    found = getattr(importlib.import_module(f"broker.cli.{entry.module}"), entry.name)
+    found = getattr(importlib.import_module(f"clusterbroker.broker.cli.{entry.module}"), entry.name)
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False)
         single.command(name)(found)

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from broker.cli.commands import deed, listing, showing
-from broker.cli.endings import FAILED, Failed
-from broker.cli.given import OfUser, Replace, UserName, VhostName, new_password
-from broker.cli.reach import Reach
-from broker.cli.tables import ABSENT, Column, Document, Table, pattern, text
+from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.endings import FAILED, Failed
+from clusterbroker.broker.cli.given import OfUser, Replace, UserName, VhostName, new_password
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, pattern, text
 
 app = typer.Typer(no_args_is_help=True, help="Users and what they may do.")
 permissions = typer.Typer(no_args_is_help=True, help="What users may configure, write and read in a vhost.")

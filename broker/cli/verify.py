@@ -17,10 +17,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from broker.trial.client import ClientLost, target
-from broker.trial.event_log import read_log
-from broker.trial.judge import Verdict, judge, judge_owners
-from broker.trial.load import Load, LoadPlan
+from clusterbroker.broker.trial.client import ClientLost, target
+from clusterbroker.broker.trial.event_log import read_log
+from clusterbroker.broker.trial.judge import Verdict, judge, judge_owners
+from clusterbroker.broker.trial.load import Load, LoadPlan
 
 app = typer.Typer(invoke_without_command=True)
 SETTLE_TIMEOUT_S = 120.0

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.commands import deed, listing, showing
-from broker.cli.given import OfVhost, VhostName, Yes, sure
-from broker.cli.reach import Reach
-from broker.cli.tables import Column, Document, Table, number, rate
-from cluster.entities import VhostLimit
+from clusterbroker.broker.cli.commands import deed, listing, showing
+from clusterbroker.broker.cli.given import OfVhost, VhostName, Yes, sure
+from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.tables import Column, Document, Table, number, rate
+from clusterbroker.cluster.entities import VhostLimit
 
 app = typer.Typer(no_args_is_help=True, help="Virtual hosts.")
 limits = typer.Typer(no_args_is_help=True, help="How many queues and connections a virtual host may have.")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from broker.cli.endings import UNREACHABLE, Failed
-from broker.cli.readable import visible
+from clusterbroker.broker.cli.endings import UNREACHABLE, Failed
+from clusterbroker.broker.cli.readable import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

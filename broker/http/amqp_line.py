@@ -12,13 +12,13 @@ import struct
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from broker.amqp import methods as m
-from broker.amqp import properties as p
-from broker.amqp.fields import Table
-from broker.management import amqp_deeds as deeds
-from broker.management.errors import Refused, bad_request
-from broker.management.reading import Document
-from broker.server.private_socket import connected
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp import properties as p
+from clusterbroker.broker.amqp.fields import Table
+from clusterbroker.broker.management import amqp_deeds as deeds
+from clusterbroker.broker.management.errors import Refused, bad_request
+from clusterbroker.broker.management.reading import Document
+from clusterbroker.broker.server.private_socket import connected
 
 NAME: Final = "amqp.sock"
 TIMEOUT_S: Final = 30.0

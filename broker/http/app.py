@@ -32,18 +32,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
-from broker.census.inspection import decode_result
-from broker.census.inspection import encode as encode_request
-from broker.management import amqp_deeds, bodies, messages, operations, reads, writes
-from broker.management.errors import Refused, bad_request, of_order
-from broker.management.mirror import Mirror
-from broker.management.reading import Reading
-from broker.management.rights import MANAGEMENT, Seer
-from broker.server.audit import Audit
-from broker.server.log import Bucket
-from broker.version import VERSION
-from cluster import passwords
-from cluster.errors import Unavailable
+from clusterbroker.broker.census.inspection import decode_result
+from clusterbroker.broker.census.inspection import encode as encode_request
+from clusterbroker.broker.management import amqp_deeds, bodies, messages, operations, reads, writes
+from clusterbroker.broker.management.errors import Refused, bad_request, of_order
+from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.management.reading import Reading
+from clusterbroker.broker.management.rights import MANAGEMENT, Seer
+from clusterbroker.broker.server.audit import Audit
+from clusterbroker.broker.server.log import Bucket
+from clusterbroker.broker.version import VERSION
+from clusterbroker.cluster import passwords
+from clusterbroker.cluster.errors import Unavailable
 
 from . import local, metric_pages, routes, web_page
 from .amqp_line import carried_out
@@ -57,7 +57,7 @@ from .reference import page
 from .routes import Endpoint
 
 if TYPE_CHECKING:
-    from broker.oauth2.tokens import Tokens
+    from clusterbroker.broker.oauth2.tokens import Tokens
 
 FOLDED_S: Final = 2.0
 QUICK_MS: Final = 1000

@@ -16,10 +16,10 @@ from urllib.parse import unquote
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from broker.management.accounts import limits_of
-from broker.server.audit import Audit
-from cluster.commands import AnyCommand
-from cluster.entities import UserLimits, VhostLimits
+from clusterbroker.broker.management.accounts import limits_of
+from clusterbroker.broker.server.audit import Audit
+from clusterbroker.cluster.commands import AnyCommand
+from clusterbroker.cluster.entities import UserLimits, VhostLimits
 
 SEER: Final = "clusterbroker.seer"
 """Name of who signed in."""

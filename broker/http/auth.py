@@ -26,21 +26,21 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 
-from broker.management.errors import Refused
-from broker.management.mirror import Mirror
-from broker.management.rights import MANAGEMENT, Seer
-from broker.management.token_seer import TokenSeer
-from broker.server.credentials import Credentials
-from broker.server.rehashing import Order, Rehashing
-from broker.server.throttle import Throttle, network
-from cluster.entities import User
-from cluster.passwords import COST_DEFAULT
+from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.management.rights import MANAGEMENT, Seer
+from clusterbroker.broker.management.token_seer import TokenSeer
+from clusterbroker.broker.server.credentials import Credentials
+from clusterbroker.broker.server.rehashing import Order, Rehashing
+from clusterbroker.broker.server.throttle import Throttle, network
+from clusterbroker.cluster.entities import User
+from clusterbroker.cluster.passwords import COST_DEFAULT
 
 from .audited import PEER, REFUSED, SEER
 from .sessions import LIFE_MS, Sessions
 
 if TYPE_CHECKING:
-    from broker.oauth2.tokens import Tokens
+    from clusterbroker.broker.oauth2.tokens import Tokens
 
 REALM: Final = 'Basic realm="clusterbroker management"'
 HEADER_BYTES_MAX: Final = 8192
@@ -112,7 +112,8 @@ class SignIn:
     async def _seer_of_token(self, request: Request, given: str) -> Seer:
         if self._tokens is None:
             raise LoginFailed
-        from broker.oauth2.verifier import BadToken  # who takes no tokens need not have what verifies them
+        # who takes no tokens need not have what verifies them
+        from clusterbroker.broker.oauth2.verifier import BadToken
 
         octets = given.encode("utf-8", "replace")
         try:

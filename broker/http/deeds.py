@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from cluster.commands import AnyCommand, Defining
+from clusterbroker.cluster.commands import AnyCommand, Defining
 
 
 class OrderError(NamedTuple):

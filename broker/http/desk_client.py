@@ -21,15 +21,15 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from broker.census import desk_messages as m
-from broker.census import rows
-from broker.census.census import joined
-from broker.management.mirror import Mirror
-from broker.server.private_socket import connected
-from cluster import commands as c
-from cluster import snapshot
-from cluster.errors import Unavailable, WiringError
-from cluster.ids import LogIndex
+from clusterbroker.broker.census import desk_messages as m
+from clusterbroker.broker.census import rows
+from clusterbroker.broker.census.census import joined
+from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.server.private_socket import connected
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import snapshot
+from clusterbroker.cluster.errors import Unavailable, WiringError
+from clusterbroker.cluster.ids import LogIndex
 
 from .deeds import OrderError
 from .importing import imported

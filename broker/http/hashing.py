@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from broker.management.errors import Refused, bad_request
-from broker.management.writes import Planned
-from cluster import passwords
-from cluster.commands import PutUser
+from clusterbroker.broker.management.errors import Refused, bad_request
+from clusterbroker.broker.management.writes import Planned
+from clusterbroker.cluster import passwords
+from clusterbroker.cluster.commands import PutUser
 
 AT_ONCE_MAX: Final = 2
 

@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
-from broker.census import desk_messages as m
-from cluster import commands as c
-from cluster.errors import Unavailable, WiringError
-from cluster.imports import next_slice, parted
-from cluster.view import ClusterView
+from clusterbroker.broker.census import desk_messages as m
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import Unavailable, WiringError
+from clusterbroker.cluster.imports import next_slice, parted
+from clusterbroker.cluster.view import ClusterView
 
 from .deeds import OrderError
 

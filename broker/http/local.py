@@ -15,9 +15,9 @@ from urllib.parse import unquote
 import uvicorn
 from starlette.requests import Request
 
-from broker.management.local_operator import seer
-from broker.management.rights import Seer
-from cluster.view import ClusterView
+from clusterbroker.broker.management.local_operator import seer
+from clusterbroker.broker.management.rights import Seer
+from clusterbroker.cluster.view import ClusterView
 
 AS_USER: Final = "x-clusterbroker-as"
 """The user whose rights a request wants to have, percent-encoded."""

@@ -1,4 +1,6 @@
-"""`python -m broker.http.main`: the management process, as its node starts it (`broker.server.management`; waits).
+"""`python -m clusterbroker.broker.http.main`: the management process (waits).
+
+Its node starts it (`broker.server.management`):
 
     --node NAME         whose it is
     --directory DIR     where the node's `management.sock` and `amqp.sock` are
@@ -30,20 +32,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from broker.http.app import create_app
-from broker.http.desk_client import DeskClient
-from broker.http.local import LocalServer
-from broker.http.tcp_server import TcpServer
-from broker.management.mirror import Mirror
-from broker.server import console
-from broker.server.audit import Audit
-from broker.server.certificates import BadCertificate, Chain, reload_all, shown, watch
-from broker.server.log import LEVELS, Libraries, NodeLog, structured
-from broker.server.management_settings import Settings, read
-from cluster import passwords
+from clusterbroker.broker.http.app import create_app
+from clusterbroker.broker.http.desk_client import DeskClient
+from clusterbroker.broker.http.local import LocalServer
+from clusterbroker.broker.http.tcp_server import TcpServer
+from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.server import console
+from clusterbroker.broker.server.audit import Audit
+from clusterbroker.broker.server.certificates import BadCertificate, Chain, reload_all, shown, watch
+from clusterbroker.broker.server.log import LEVELS, Libraries, NodeLog, structured
+from clusterbroker.broker.server.management_settings import Settings, read
+from clusterbroker.cluster import passwords
 
 if TYPE_CHECKING:
-    from broker.oauth2.tokens import Tokens
+    from clusterbroker.broker.oauth2.tokens import Tokens
 
 NICE: Final = 5
 """Less of a busy machine than the node gets: messages come before pages."""
@@ -151,7 +153,7 @@ def _quiet_collector() -> None:
 def _tokens(settings: Settings, log: NodeLog) -> Tokens | None:
     if settings.oauth2 is None:
         return None
-    from broker.oauth2.tokens import Tokens  # who takes no tokens need not have what verifies them
+    from clusterbroker.broker.oauth2.tokens import Tokens  # who takes no tokens need not have what verifies them
 
     return Tokens(settings.oauth2, time.time, log.say)
 
@@ -180,7 +182,9 @@ def speak(form: str, level: str, node: str) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(prog="broker.http.main", description=__doc__.partition(":")[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="clusterbroker.broker.http.main", description=__doc__.partition(":")[0] if __doc__ else ""
+    )
     parser.add_argument("--node", required=True)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--lifeline", type=int, required=True)

@@ -17,10 +17,10 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from broker.management import metrics
-from broker.management.exposition import CONTENT_TYPE
-from broker.management.mirror import Mirror
-from broker.management.rights import MONITORING, Seer
+from clusterbroker.broker.management import metrics
+from clusterbroker.broker.management.exposition import CONTENT_TYPE
+from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.management.rights import MONITORING, Seer
 
 from .auth import from_here
 

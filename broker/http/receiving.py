@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
 
-from broker.management import bodies
-from broker.management.errors import Refused
+from clusterbroker.broker.management import bodies
+from clusterbroker.broker.management.errors import Refused
 
 BODY_S: Final = 120.0
 BODIES_BYTES_MAX: Final = 256 << 20

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.management import schemas
+from clusterbroker.broker.management import schemas
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _TOLD: Final = {200: "Done, and told", 201: "Made", 204: "Done", 503: "The check has failed; or not possible now"}

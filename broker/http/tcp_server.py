@@ -23,10 +23,10 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from broker.http.audited import PEER
-from broker.server.certificates import Chain
-from broker.server.management_settings import PROXIES
-from broker.server.tls_door import TlsDoor
+from clusterbroker.broker.http.audited import PEER
+from clusterbroker.broker.server.certificates import Chain
+from clusterbroker.broker.server.management_settings import PROXIES
+from clusterbroker.broker.server.tls_door import TlsDoor
 
 HANDSHAKE_S: Final = 5.0
 GOODBYE_S: Final = 2.0

@@ -20,10 +20,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from broker.amqp import methods as m
-from broker.amqp.errors import ReplyCode
-from broker.amqp.properties import Properties
-from cluster.view import ClusterView
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.errors import ReplyCode
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.cluster.view import ClusterView
 
 from . import connections, exchanges
 from .bodies import Body

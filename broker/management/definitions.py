@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from broker.version import VERSION
-from cluster import commands as c
-from cluster.entities import Binding, Exchange, Queue, VhostLimits
-from cluster.errors import WiringError
-from cluster.exchange_rules import FAILOVER, PREDECLARED, STAGING
-from cluster.state import ClusterMap
-from cluster.view import ClusterView
+from clusterbroker.broker.version import VERSION
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import Binding, Exchange, Queue, VhostLimits
+from clusterbroker.cluster.errors import WiringError
+from clusterbroker.cluster.exchange_rules import FAILOVER, PREDECLARED, STAGING
+from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.cluster.view import ClusterView
 
 from . import accounts, settings
 from .bodies import Body, limits_command, parameter_command, policy_command, user_command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.errors import AccessRefused, NotFound, Unavailable
+from clusterbroker.cluster.errors import AccessRefused, NotFound, Unavailable
 
 
 class Refused(Exception):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from cluster.authorization import PermissionKind
-from cluster.view import ClusterView
+from clusterbroker.cluster.authorization import PermissionKind
+from clusterbroker.cluster.view import ClusterView
 
 from .errors import Refused, bad_request
 from .rights import ADMINISTRATOR, KINDS, Seer

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.census.rows import QueueRow
-from cluster.ids import QueueId
+from clusterbroker.broker.census.rows import QueueRow
+from clusterbroker.cluster.ids import QueueId
 
 from .errors import object_not_found
 from .reading import Document, Reading

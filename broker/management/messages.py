@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from broker.amqp import properties as codec
-from broker.census.inspection import (
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.census.inspection import (
     SHOWN_MAX,
     TREATED_MAX,
     TRUNCATE_DEFAULT,
@@ -22,8 +22,8 @@ from broker.census.inspection import (
     What,
     life_of,
 )
-from broker.census.message_filter import BadFilter, parse
-from cluster.entities import Queue
+from clusterbroker.broker.census.message_filter import BadFilter, parse
+from clusterbroker.cluster.entities import Queue
 
 from .amqp_deeds import payload_document, properties_document
 from .bodies import Body

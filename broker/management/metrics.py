@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
-from broker.census.rows import (
+from clusterbroker.broker.census.rows import (
     FLUSH_BOUNDS_MS,
     Certificate,
     ChannelRow,
@@ -30,9 +30,9 @@ from broker.census.rows import (
     NodeRow,
     QueueRow,
 )
-from broker.version import VERSION
-from cluster.entities import Queue
-from cluster.ids import NodeId, QueueId
+from clusterbroker.broker.version import VERSION
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.ids import NodeId, QueueId
 
 from .exposition import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Named, labels, written
 from .history import Track

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 import msgspec
 
-from broker.census.attempts import Attempts
-from broker.census.rows import (
+from clusterbroker.broker.census.attempts import Attempts
+from clusterbroker.broker.census.rows import (
     AnyRow,
     Batch,
     Certificate,
@@ -39,12 +39,12 @@ from broker.census.rows import (
     QueueFlowRow,
     QueueRow,
 )
-from cluster import changes as told
-from cluster.commands import AnyCommand, PutUser
-from cluster.entities import Queue
-from cluster.ids import LogIndex, NodeId, QueueId
-from cluster.snapshot import Snapshot
-from cluster.state import Applied, ClusterMap
+from clusterbroker.cluster import changes as told
+from clusterbroker.cluster.commands import AnyCommand, PutUser
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.ids import LogIndex, NodeId, QueueId
+from clusterbroker.cluster.snapshot import Snapshot
+from clusterbroker.cluster.state import Applied, ClusterMap
 
 from .history import DAY, MINUTE, Sampling, Track, grown
 from .timeline import Timeline

@@ -8,10 +8,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from broker.census.rows import Certificate, LoginSourceRow, NodeRow
-from broker.version import VERSION
-from cluster import exchange_rules
-from cluster.ids import NodeId
+from clusterbroker.broker.census.rows import Certificate, LoginSourceRow, NodeRow
+from clusterbroker.broker.version import VERSION
+from clusterbroker.cluster import exchange_rules
+from clusterbroker.cluster.ids import NodeId
 
 from .errors import bad_request, object_not_found
 from .history import Get, Track

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.transactions.status import status_of
-from cluster.entities import Producer
+from clusterbroker.broker.transactions.status import status_of
+from clusterbroker.cluster.entities import Producer
 
 from .errors import object_not_found
 from .exchanges import open_vhosts

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.census.rows import QueueRow
-from cluster.entities import Queue
-from cluster.ids import LOCAL_NODE
+from clusterbroker.broker.census.rows import QueueRow
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.ids import LOCAL_NODE
 
 from .connections import consumer_document, deliveries
 from .errors import object_not_found

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
 
-from broker.census.rows import NodeRow
-from cluster.entities import OperatorPolicy, Policy
-from cluster.view import ClusterView
+from clusterbroker.broker.census.rows import NodeRow
+from clusterbroker.cluster.entities import OperatorPolicy, Policy
+from clusterbroker.cluster.view import ClusterView
 
 from .errors import bad_request
 from .history import SAMPLES_MAX, Get, Track, Window, details, grown
@@ -113,8 +114,8 @@ def plain(value: Any) -> Any:
                 return raw.decode()
             except UnicodeDecodeError:
                 return base64.b64encode(raw).decode()
-        case datetime():
-            return int(value.timestamp())
+        case Decimal():
+            return float(value)
         case Mapping():
             return {plain(str(name)): plain(inner) for name, inner in value.items()}
         case Sequence():

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
-from broker.census.rows import ConnectionRow
-from cluster.authorization import PermissionKind, principal
-from cluster.entities import User
-from cluster.view import ClusterView
+from clusterbroker.broker.census.rows import ConnectionRow
+from clusterbroker.cluster.authorization import PermissionKind, principal
+from clusterbroker.cluster.entities import User
+from clusterbroker.cluster.view import ClusterView
 
 from .errors import not_authorised, object_not_found
 

@@ -24,12 +24,12 @@ from typing import Final
 
 import msgspec
 
-from cluster import changes as told
-from cluster import commands as c
-from cluster.entities import Member, Queue
-from cluster.ids import NodeId
-from cluster.state import Applied
-from cluster.view import ClusterView
+from clusterbroker.cluster import changes as told
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import Member, Queue
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.view import ClusterView
 
 MOVES_MAX: Final = 10_000
 QUEUE_MAX: Final = 100

@@ -5,9 +5,9 @@ What it does by AMQP it does with the token itself: the node verifies it again, 
 
 from __future__ import annotations
 
-from broker.oauth2.scopes import Grants
-from cluster.authorization import PermissionKind
-from cluster.view import ClusterView
+from clusterbroker.broker.oauth2.scopes import Grants
+from clusterbroker.cluster.authorization import PermissionKind
+from clusterbroker.cluster.view import ClusterView
 
 from .rights import KINDS, Seer
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.proxy.messages import Alarmed, AlarmName
+from clusterbroker.broker.proxy.messages import Alarmed, AlarmName
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.node.hub import Hub
-    from broker.proxy.proxies import Proxies
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.hub import Hub
+    from clusterbroker.broker.proxy.proxies import Proxies
 
 TOLD: Final[tuple[AlarmName, ...]] = ("memory", "disk")
 """Others do not publish to a node without a lease as it is."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from broker.node.log import Log
+from clusterbroker.broker.node.log import Log
 
 ALERTS_MAX: Final = 1_000
 ALERTS_TOLD_MAX: Final = 100

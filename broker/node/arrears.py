@@ -24,12 +24,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from broker.node import reactions
-from broker.proxy.messages import Attach
-from cluster import changes as told
+from clusterbroker.broker.node import reactions
+from clusterbroker.broker.proxy.messages import Attach
+from clusterbroker.cluster import changes as told
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
+    from clusterbroker.broker.node.core import Node
 
 AT_ONCE: Final = 256
 """So many changes are carried out with their command, and so many queues look at changed policies (`renewals`)."""

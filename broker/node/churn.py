@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from broker.census.attempts import Attempts
-from broker.census.totals import MessageTotals
-from broker.node.counts import totals
+from clusterbroker.broker.census.attempts import Attempts
+from clusterbroker.broker.census.totals import MessageTotals
+from clusterbroker.broker.node.counts import totals
 
 if TYPE_CHECKING:
-    from broker.session.channel import Channel
+    from clusterbroker.broker.session.channel import Channel
 
 
 class Churn:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cluster.errors import queue_text
+from clusterbroker.cluster.errors import queue_text
 
 if TYPE_CHECKING:
-    from broker.node.alerts import Alerts
-    from cluster.entities import Queue
+    from clusterbroker.broker.node.alerts import Alerts
+    from clusterbroker.cluster.entities import Queue
 
 ROLLED_BACK: Final = "replica.rolled_back"
 DIFFERS: Final = "replica.differs"

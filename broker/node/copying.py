@@ -13,29 +13,37 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.node.pending import Pending, Portions
-from broker.queues.queue import Queue
-from broker.queues.ring import BUCKET_SEQS, Ring
-from broker.streams.store import store_of
-from broker.streams.stream import Stream
-from cluster.commands import ChangeInSync, GiveUpCopy, InSyncProposal, TransferOwner
-from cluster.errors import Unavailable
-from cluster.ids import Epoch, Incarnation, NodeId, QueueId
-from cluster.state import Applied
-from journal.record import DamagedRecord, GroupWriter, Message, RecordBuffer, enqueued, producers_named, verify_records
-from replication.backup import Backup
-from replication.copies import State
-from replication.messages import Range, SyncDone
-from replication.places import PLACE, place_of
-from replication.primary import Primary
-from replication.replica import Replica
-from replication.store import RecordMaker
-from replication.sync import contains, shorten
+from clusterbroker.broker.node.pending import Pending, Portions
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import BUCKET_SEQS, Ring
+from clusterbroker.broker.streams.store import store_of
+from clusterbroker.broker.streams.stream import Stream
+from clusterbroker.cluster.commands import ChangeInSync, GiveUpCopy, InSyncProposal, TransferOwner
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.ids import Epoch, Incarnation, NodeId, QueueId
+from clusterbroker.cluster.state import Applied
+from clusterbroker.journal.record import (
+    DamagedRecord,
+    GroupWriter,
+    Message,
+    RecordBuffer,
+    enqueued,
+    producers_named,
+    verify_records,
+)
+from clusterbroker.replication.backup import Backup
+from clusterbroker.replication.copies import State
+from clusterbroker.replication.messages import Range, SyncDone
+from clusterbroker.replication.places import PLACE, place_of
+from clusterbroker.replication.primary import Primary
+from clusterbroker.replication.replica import Replica
+from clusterbroker.replication.store import RecordMaker
+from clusterbroker.replication.sync import contains, shorten
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.node.hub import Hub
-    from replication.messages import ReplicationMessage
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.hub import Hub
+    from clusterbroker.replication.messages import ReplicationMessage
 
 Bytes = bytes | memoryview
 VOLATILE_SEGMENT: Final = 0

@@ -22,36 +22,36 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from broker.amqp.errors import AmqpError
-from broker.node import grouping, loading, making, piecemeal, reactions
-from broker.node.alerts import Alerts
-from broker.node.churn import Churn
-from broker.node.damages import Damages
-from broker.node.dead_letters import DeadLetters
-from broker.node.flows import Flows
-from broker.node.log import Log, Silence
-from broker.node.log_clock import LogClock
-from broker.node.occupancy import Occupancy
-from broker.node.options import NodeOptions
-from broker.node.postponed import Postponed
-from broker.node.setting_aside import SettingAside
-from broker.node.vhost import VirtualHost
-from broker.node.wakes import Wakes
-from broker.node.wants import Check, StreamLoad
-from broker.node.wants import Group as Group
-from broker.node.wants import Load as Load
-from broker.node.watching import Watching
-from broker.queues.deadletter import Reason
-from broker.queues.effort import TURN, Effort
-from broker.queues.face import QueueFace
-from broker.queues.queue import Queue
-from broker.queues.ring import Location, Ring
-from broker.queues.ticket import Ticket
-from broker.routing.labour import Labour
-from broker.streams.streams import Streams
-from broker.transactions.moving import Moving
-from cluster import changes
-from cluster.commands import (
+from clusterbroker.broker.amqp.errors import AmqpError
+from clusterbroker.broker.node import grouping, loading, making, piecemeal, reactions
+from clusterbroker.broker.node.alerts import Alerts
+from clusterbroker.broker.node.churn import Churn
+from clusterbroker.broker.node.damages import Damages
+from clusterbroker.broker.node.dead_letters import DeadLetters
+from clusterbroker.broker.node.flows import Flows
+from clusterbroker.broker.node.log import Log, Silence
+from clusterbroker.broker.node.log_clock import LogClock
+from clusterbroker.broker.node.occupancy import Occupancy
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.node.postponed import Postponed
+from clusterbroker.broker.node.setting_aside import SettingAside
+from clusterbroker.broker.node.vhost import VirtualHost
+from clusterbroker.broker.node.wakes import Wakes
+from clusterbroker.broker.node.wants import Check, StreamLoad
+from clusterbroker.broker.node.wants import Group as Group
+from clusterbroker.broker.node.wants import Load as Load
+from clusterbroker.broker.node.watching import Watching
+from clusterbroker.broker.queues.deadletter import Reason
+from clusterbroker.broker.queues.effort import TURN, Effort
+from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import Location, Ring
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.routing.labour import Labour
+from clusterbroker.broker.streams.streams import Streams
+from clusterbroker.broker.transactions.moving import Moving
+from clusterbroker.cluster import changes
+from clusterbroker.cluster.commands import (
     AnyCommand,
     CommitTransaction,
     DeclareExchange,
@@ -59,19 +59,19 @@ from cluster.commands import (
     DeleteQueue,
     RemoveConnection,
 )
-from cluster.entities import Queue as QueueEntity
-from cluster.errors import Unavailable
-from cluster.exchange_rules import STAGING
-from cluster.ids import Incarnation, NodeId
-from cluster.state import Applied
-from cluster.view import ClusterView
-from journal.record import GroupWriter, Message, SegmentUse
-from journal.stream_catalogue import Filing, Taken, Wish
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.exchange_rules import STAGING
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.view import ClusterView
+from clusterbroker.journal.record import GroupWriter, Message, SegmentUse
+from clusterbroker.journal.stream_catalogue import Filing, Taken, Wish
 
 if TYPE_CHECKING:
-    from broker.node.part import Part
-    from broker.proxy.replies import Replies
-    from broker.session.connection import Connection
+    from clusterbroker.broker.node.part import Part
+    from clusterbroker.broker.proxy.replies import Replies
+    from clusterbroker.broker.session.connection import Connection
 
 RATE_MS = 8
 REFUSED_MS = 1000

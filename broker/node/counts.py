@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.census.totals import MessageTotals
+from clusterbroker.broker.census.totals import MessageTotals
 
 if TYPE_CHECKING:
-    from broker.queues.ring import Ledger
+    from clusterbroker.broker.queues.ring import Ledger
 
 
 class ChannelCounts:

@@ -19,15 +19,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.streams.stream import Stream
-from cluster.commands import GiveUpCopy
-from cluster.entities import Queue as QueueEntity
-from cluster.errors import queue_text
-from cluster.ids import Incarnation, NodeId, QueueId
-from cluster.state import Applied
+from clusterbroker.broker.streams.stream import Stream
+from clusterbroker.cluster.commands import GiveUpCopy
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.errors import queue_text
+from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
+from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
+    from clusterbroker.broker.node.core import Node
 
 DAMAGED: Final = "message.damaged"
 FOLDED: Final = "queue.read_from_log"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.amqp import properties as codec
-from broker.amqp.codec import make_message
-from broker.queues.deadletter import Reason, dead_letter_keys, death, is_cycle
-from broker.queues.face import QueueFace
-from broker.queues.producers import dead_letter_producer
-from broker.queues.queue import Queue
-from broker.queues.ticket import Ticket
-from broker.routing.carbon_copy import copy_keys
-from journal.record import Message
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.codec import make_message
+from clusterbroker.broker.queues.deadletter import Reason, dead_letter_keys, death, is_cycle
+from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.producers import dead_letter_producer
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.routing.carbon_copy import copy_keys
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
+    from clusterbroker.broker.node.core import Node
 
 
 class DeadLetters:

@@ -16,15 +16,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp import properties as codec
-from broker.amqp.own_message import own_message
-from broker.node.elsewhere import hosts
-from cluster.entities import Member
-from cluster.entities import Queue as QueueEntity
-from cluster.exchange_rules import FAILOVER
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.own_message import own_message
+from clusterbroker.broker.node.elsewhere import hosts
+from clusterbroker.cluster.entities import Member
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.exchange_rules import FAILOVER
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
+    from clusterbroker.broker.node.core import Node
 
 JOINED: Final = "member_joined"
 LEFT: Final = "member_left"

@@ -15,19 +15,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp import properties as codec
-from broker.amqp.codec import make_message
-from broker.amqp.errors import AmqpError
-from broker.amqp.fields import FieldTable
-from broker.node.dead_letters import short
-from broker.queues.ticket import Ticket
-from broker.queues.watch import Delivery
-from broker.routing.carbon_copy import copy_keys
-from journal.record import Message
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.codec import make_message
+from clusterbroker.broker.amqp.errors import AmqpError
+from clusterbroker.broker.amqp.fields import FieldTable
+from clusterbroker.broker.node.dead_letters import short
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.watch import Delivery
+from clusterbroker.broker.routing.carbon_copy import copy_keys
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.node.vhost import VirtualHost
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.vhost import VirtualHost
 
 TRACE: Final = "amq.rabbitmq.trace"
 SPARE_BYTES: Final = 4096

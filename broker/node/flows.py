@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from broker.node.counts import ChannelCounts
-from broker.queues.face import QueueFace
+from clusterbroker.broker.node.counts import ChannelCounts
+from clusterbroker.broker.queues.face import QueueFace
 
 WANTED_MS: Final = 60_000
 FLOWS_MAX: Final = 20_000

@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.queues.queue import Queue
-    from journal.record import GroupWriter
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.queues.queue import Queue
+    from clusterbroker.journal.record import GroupWriter
 
 TOGETHER_BYTES_MAX: Final = 1 << 30
 

@@ -41,16 +41,16 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from broker.census.peer_messages import AnyCensus
-from broker.node.long_frames import PIECE_BYTES, Joining, More, pieces
-from broker.node.relay_messages import AnyRelay, RelayMessage
-from broker.node.requests import AnyRequest
-from broker.proxy.messages import AnyProxy
-from broker.streams.messages import AnyStream
-from cluster.link.frames import decoder, encode
-from journal.record import DamagedRecord
-from replication.errors import BadMessage
-from replication.messages import AnyReplication
+from clusterbroker.broker.census.peer_messages import AnyCensus
+from clusterbroker.broker.node.long_frames import PIECE_BYTES, Joining, More, pieces
+from clusterbroker.broker.node.relay_messages import AnyRelay, RelayMessage
+from clusterbroker.broker.node.requests import AnyRequest
+from clusterbroker.broker.proxy.messages import AnyProxy
+from clusterbroker.broker.streams.messages import AnyStream
+from clusterbroker.cluster.link.frames import decoder, encode
+from clusterbroker.journal.record import DamagedRecord
+from clusterbroker.replication.errors import BadMessage
+from clusterbroker.replication.messages import AnyReplication
 
 Payload = bytes | bytearray | memoryview
 Handler = Callable[[str, Any, memoryview], None]

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from broker.amqp import properties as codec
-from broker.amqp.codec import make_message
-from broker.amqp.properties import Properties
-from broker.census.inspection import (
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.codec import make_message
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.census.inspection import (
     CONFIRM_MS_MAX,
     LOOKED_MAX,
     SHOWN_BYTES_MAX,
@@ -41,7 +41,7 @@ from broker.census.inspection import (
     Skipped,
     life_of,
 )
-from broker.census.message_filter import (
+from clusterbroker.broker.census.message_filter import (
     STATES,
     STEP_BYTES,
     WORK_BYTES,
@@ -51,16 +51,16 @@ from broker.census.message_filter import (
     Subject,
     parse,
 )
-from broker.node.dead_letters import short
-from broker.node.origins import origin_of
-from broker.queues.face import QueueFace
-from broker.queues.queue import Queue
-from broker.queues.ring import READY, UNACKED, Location
-from broker.queues.ticket import Ticket
-from journal.record import Message
+from clusterbroker.broker.node.dead_letters import short
+from clusterbroker.broker.node.origins import origin_of
+from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import READY, UNACKED, Location
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
+    from clusterbroker.broker.node.core import Node
 
 SLICE: Final = 250
 """Messages looked at in one step: 1 to 3 ms, with many conditions less of them."""

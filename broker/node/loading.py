@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.node.wants import Load, StreamLoad
-from broker.queues.queue import Queue
-from broker.queues.ring import Location
-from journal.record import Message
-from journal.stream_catalogue import Taken, Wish
+from clusterbroker.broker.node.wants import Load, StreamLoad
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import Location
+from clusterbroker.journal.record import Message
+from clusterbroker.journal.stream_catalogue import Taken, Wish
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
+    from clusterbroker.broker.node.core import Node
 
 
 def load(node: Node, queue: Queue, locations: list[Location]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.amqp.errors import AmqpError
-from cluster.entities import Queue, Segment
+from clusterbroker.broker.amqp.errors import AmqpError
+from clusterbroker.cluster.entities import Queue, Segment
 
 
 class Log(Protocol):

@@ -6,7 +6,7 @@ that of a wall clock, and may be wrong.
 
 from __future__ import annotations
 
-from cluster.entities import LogTime
+from clusterbroker.cluster.entities import LogTime
 
 
 class LogClock:

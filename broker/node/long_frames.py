@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from replication.errors import BadMessage
+from clusterbroker.replication.errors import BadMessage
 
 PIECE_BYTES: Final = 16 << 20
 """So much goes into one frame; the rest of a frame's 64 MiB is for its head."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.queues.leasing import resumed
-from broker.queues.queue import Queue
-from broker.queues.ring import Ring
-from broker.streams.past import Past
-from broker.streams.stream import Stream
-from cluster.entities import Queue as QueueEntity
-from cluster.queue_settings import QueueSettings
-from cluster.stream_settings import STREAM
+from clusterbroker.broker.queues.leasing import resumed
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.streams.past import Past
+from clusterbroker.broker.streams.stream import Stream
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
+    from clusterbroker.broker.node.core import Node
 
 Written = tuple[list[tuple[int, int, bytes]], list[tuple[int, dict[str, Any]]], list[int]]
 """(queue id, first seq, run bytes) that changed, (queue id, meta) of the same queues, ids to forget."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from cluster.ids import QueueId
+from clusterbroker.cluster.ids import QueueId
 
 if TYPE_CHECKING:
-    from broker.node.part import Part
+    from clusterbroker.broker.node.part import Part
 
 OWN_MAX: Final = 20
 OWN_MS: Final = 10_000

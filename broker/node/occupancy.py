@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from cluster.link.fields import Whole
+from clusterbroker.cluster.link.fields import Whole
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.node.hub import Hub
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.hub import Hub
 
 Named = dict[Annotated[str, msgspec.Meta(max_length=255)], Whole]
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.properties import Properties
-from broker.census.inspection import FIRST_DEATH_QUEUE
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.census.inspection import FIRST_DEATH_QUEUE
 
 if TYPE_CHECKING:
-    from broker.node.vhost import VirtualHost
+    from clusterbroker.broker.node.vhost import VirtualHost
 
 QUEUES_MAX: Final = 64
 """So many queues on the way are asked where their dead letters go."""

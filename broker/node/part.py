@@ -18,32 +18,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.node.alarms import MINORITY, AlarmsOfNodes
-from broker.node.arrears import Arrears
-from broker.node.copy_care import CopyCare
-from broker.node.copying import Copying
-from broker.node.failover import Failover
-from broker.node.hub import Handler, Hub, Payload
-from broker.node.making import new_queue
-from broker.node.mistakes import Mistakes
-from broker.node.occupancy import OccupancyOfNodes, Occupied
-from broker.node.records import Records
-from broker.node.relaying import Relaying
-from broker.node.requests import HandOver
-from broker.proxy import proxies as proxy_side
-from broker.proxy.messages import Alarmed
-from broker.proxy.proxies import Proxies
-from broker.proxy.replies import Replies, Target
-from broker.proxy.servings import Servings
-from broker.queues.queue import Queue
-from broker.queues.ring import Ring
-from broker.streams.messages import StreamAsk, StreamTold
-from cluster.changes import CopyLost, InSyncChanged, MemberChanged, MemberForgotten, OwnerChanged, ReplicasChanged
-from cluster.entities import Member
-from cluster.entities import Queue as QueueEntity
-from cluster.ids import NodeId, QueueId
-from journal.record import GroupWriter
-from replication.messages import (
+from clusterbroker.broker.node.alarms import MINORITY, AlarmsOfNodes
+from clusterbroker.broker.node.arrears import Arrears
+from clusterbroker.broker.node.copy_care import CopyCare
+from clusterbroker.broker.node.copying import Copying
+from clusterbroker.broker.node.failover import Failover
+from clusterbroker.broker.node.hub import Handler, Hub, Payload
+from clusterbroker.broker.node.making import new_queue
+from clusterbroker.broker.node.mistakes import Mistakes
+from clusterbroker.broker.node.occupancy import OccupancyOfNodes, Occupied
+from clusterbroker.broker.node.records import Records
+from clusterbroker.broker.node.relaying import Relaying
+from clusterbroker.broker.node.requests import HandOver
+from clusterbroker.broker.proxy import proxies as proxy_side
+from clusterbroker.broker.proxy.messages import Alarmed
+from clusterbroker.broker.proxy.proxies import Proxies
+from clusterbroker.broker.proxy.replies import Replies, Target
+from clusterbroker.broker.proxy.servings import Servings
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.streams.messages import StreamAsk, StreamTold
+from clusterbroker.cluster.changes import (
+    CopyLost,
+    InSyncChanged,
+    MemberChanged,
+    MemberForgotten,
+    OwnerChanged,
+    ReplicasChanged,
+)
+from clusterbroker.cluster.entities import Member
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.ids import NodeId, QueueId
+from clusterbroker.journal.record import GroupWriter
+from clusterbroker.replication.messages import (
     Append,
     AppendAck,
     Compare,
@@ -58,7 +65,7 @@ from replication.messages import (
 if TYPE_CHECKING:
     import msgspec
 
-    from broker.node.core import Group, Node
+    from clusterbroker.broker.node.core import Group, Node
 
 ROOM_BYTES: Final = 8 << 20
 """So much may wait for a peer's socket before deliveries to it are held back."""

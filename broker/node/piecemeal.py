@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cluster.commands import AnyCommand, Ending, Loosen
-from cluster.state import Applied
+from clusterbroker.cluster.commands import AnyCommand, Ending, Loosen
+from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
+    from clusterbroker.broker.node.core import Node
 
 
 ROUNDS_MAX: Final = 10_000

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.node.renewals import Renewals
-from broker.queues.queue import Queue
-from broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
+from clusterbroker.broker.node.renewals import Renewals
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
+    from clusterbroker.broker.node.core import Node
 
 
 class Postponed:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.node.vhost import VirtualHost
-from cluster import changes
-from cluster.exchange_rules import STAGING
+from clusterbroker.broker.node.vhost import VirtualHost
+from clusterbroker.cluster import changes
+from clusterbroker.cluster.exchange_rules import STAGING
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
+    from clusterbroker.broker.node.core import Node
 
 
 def queue_declared(node: Node, change: changes.QueueDeclared) -> None:

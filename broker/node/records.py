@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from journal.record import GroupWriter
-from replication.messages import Range
+from clusterbroker.journal.record import GroupWriter
+from clusterbroker.replication.messages import Range
 
 
 def _record(write: Callable[[GroupWriter], object]) -> bytes:

@@ -33,7 +33,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from broker.node.relay_messages import (
+from clusterbroker.broker.node.relay_messages import (
     Passing,
     Reach,
     RelayAccept,
@@ -43,8 +43,8 @@ from broker.node.relay_messages import (
     RelayOpen,
     RelayTook,
 )
-from cluster.link.frames import BadFrame, FrameReader
-from replication.errors import BadMessage
+from clusterbroker.cluster.link.frames import BadFrame, FrameReader
+from clusterbroker.replication.errors import BadMessage
 
 APART_MS: Final = 500
 """A pair without a direct link for so long gets a relayed one."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.node.hub import Hub, Payload
-from broker.node.relay import Relay
-from broker.node.relay_messages import (
+from clusterbroker.broker.node.hub import Hub, Payload
+from clusterbroker.broker.node.relay import Relay
+from clusterbroker.broker.node.relay_messages import (
     Reach,
     RelayAccept,
     RelayClose,
@@ -18,7 +18,7 @@ from broker.node.relay_messages import (
 )
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
+    from clusterbroker.broker.node.core import Node
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.node.arrears import AT_ONCE, SLICE, SLICE_NS
-from broker.routing.labour import STEPS_AT_ONCE
+from clusterbroker.broker.node.arrears import AT_ONCE, SLICE, SLICE_NS
+from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.node.vhost import VirtualHost
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.vhost import VirtualHost
 
 
 class Renewals:

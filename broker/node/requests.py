@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from broker.node.occupancy import Occupied
+from clusterbroker.broker.node.occupancy import Occupied
 
 
 class HandOver(msgspec.Struct, frozen=True, array_like=True, tag=50):

@@ -18,15 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.queues.face import QueueFace
-from broker.queues.queue import Queue
-from broker.queues.stumble import Stumble
-from cluster.commands import PauseQueue
-from cluster.entities import Queue as QueueEntity
+from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.stumble import Stumble
+from clusterbroker.cluster.commands import PauseQueue
+from clusterbroker.cluster.entities import Queue as QueueEntity
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.session.connection import Connection
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.session.connection import Connection
 
 ALERT: Final = "queue.paused_by_error"
 WHY_MAX: Final = 250

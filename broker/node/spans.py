@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from broker.amqp import properties as codec
-from broker.amqp.errors import AmqpError
-from broker.amqp.fields import DEFAULT_LIMITS, FieldLimits
-from broker.queues.ticket import Ticket
-from broker.queues.watch import Delivery
-from journal.layout import HAS_BCC, HAS_HEADERS
-from journal.record import Message
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.errors import AmqpError
+from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, FieldLimits
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.watch import Delivery
+from clusterbroker.journal.layout import HAS_BCC, HAS_HEADERS
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.node.options import NodeOptions
+    from clusterbroker.broker.node.options import NodeOptions
 
 HEADER: Final = b"traceparent"
 _HEADER: Final = re.compile(HEADER)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker.node.counts import ExchangeCounts
-from broker.queues.face import QueueFace
-from broker.routing.binding import Binding, Destination
-from broker.routing.labour import Labour
-from broker.routing.router import Router
-from cluster.entities import Binding as BindingEntity
-from cluster.entities import Segment
+from clusterbroker.broker.node.counts import ExchangeCounts
+from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.routing.binding import Binding, Destination
+from clusterbroker.broker.routing.labour import Labour
+from clusterbroker.broker.routing.router import Router
+from clusterbroker.cluster.entities import Binding as BindingEntity
+from clusterbroker.cluster.entities import Segment
 
 
 class VirtualHost:

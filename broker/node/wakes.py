@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from broker.queues.queue import Queue
+from clusterbroker.broker.queues.queue import Queue
 
 
 class Wakes:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.queues.queue import Queue
-from broker.queues.ring import Location
-from cluster.entities import User
-from journal.record import Message
-from journal.stream_catalogue import Moved, StreamFile, Taken, Wish
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import Location
+from clusterbroker.cluster.entities import User
+from clusterbroker.journal.record import Message
+from clusterbroker.journal.stream_catalogue import Moved, StreamFile, Taken, Wish
 
 if TYPE_CHECKING:
-    from broker.oauth2.verifier import Token
+    from clusterbroker.broker.oauth2.verifier import Token
 
 
 class Load(NamedTuple):

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.node.firehose import Firehose
-from broker.queues.ticket import Ticket
-from broker.queues.watch import Delivery, Watch
-from journal.record import Message
+from clusterbroker.broker.node.firehose import Firehose
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.watch import Delivery, Watch
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.queues.face import QueueFace
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.queues.face import QueueFace
 
 
 class Both:

@@ -11,14 +11,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.proxy.attachment import Attachment
-from broker.proxy.messages import ASK_COUNTS, ASK_DELETE, ASK_GET, ASK_LEASE, ASK_PURGE, ASK_TOUCH, Answer, Ask
-from broker.queues.face import IN_USE, NOT_EMPTY
-from broker.queues.lease import LeaseAnswer, Take
-from broker.queues.ring import RemoteConsumer
+from clusterbroker.broker.proxy.attachment import Attachment
+from clusterbroker.broker.proxy.messages import (
+    ASK_COUNTS,
+    ASK_DELETE,
+    ASK_GET,
+    ASK_LEASE,
+    ASK_PURGE,
+    ASK_TOUCH,
+    Answer,
+    Ask,
+)
+from clusterbroker.broker.queues.face import IN_USE, NOT_EMPTY
+from clusterbroker.broker.queues.lease import LeaseAnswer, Take
+from clusterbroker.broker.queues.ring import RemoteConsumer
 
 if TYPE_CHECKING:
-    from broker.proxy.serving import Serving
+    from clusterbroker.broker.proxy.serving import Serving
 
 COUNT_PATIENCE_MS: Final = 1000
 PURGES_MAX: Final = 256

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from broker.proxy.messages import Attach, AttachedQueue
+from clusterbroker.broker.proxy.messages import Attach, AttachedQueue
 
 ATTACH_BYTES: Final = 8 << 20
 """Of queues in one frame; a single queue may be longer. Frames end at 64 MiB."""

@@ -32,15 +32,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from broker.proxy.messages import ConsumerHead
-from broker.queues.limits import kill
-from broker.queues.producers import proxy_producer, refused_producer
-from broker.queues.ring import RemoteConsumer
-from broker.queues.ticket import Ticket
-from journal.record import Message
+from clusterbroker.broker.proxy.messages import ConsumerHead
+from clusterbroker.broker.queues.limits import kill
+from clusterbroker.broker.queues.producers import proxy_producer, refused_producer
+from clusterbroker.broker.queues.ring import RemoteConsumer
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.proxy.serving import Serving
+    from clusterbroker.broker.proxy.serving import Serving
 
 OUT_BYTES_MAX: Final = 256 << 10
 """About so much of one consumer's deliveries waits for its frame."""

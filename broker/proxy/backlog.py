@@ -23,11 +23,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from broker.proxy.messages import Commit, NamedPublish, Range
-from broker.proxy.outbox import Outbox
-from broker.queues.face import Moved
-from broker.queues.ticket import Ticket
-from journal.record import Message, RecordBuffer, size_of
+from clusterbroker.broker.proxy.messages import Commit, NamedPublish, Range
+from clusterbroker.broker.proxy.outbox import Outbox
+from clusterbroker.broker.queues.face import Moved
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.journal.record import Message, RecordBuffer, size_of
 
 PART_BYTES_MAX: Final = 1 << 20
 """An entry that would make a part longer than this begins a new one."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from broker.proxy.messages import ProxyMessage
-from broker.queues.queue import Queue as OwnedQueue
-from cluster.entities import Queue
+from clusterbroker.broker.proxy.messages import ProxyMessage
+from clusterbroker.broker.queues.queue import Queue as OwnedQueue
+from clusterbroker.cluster.entities import Queue
 
 Payload = bytes | bytearray | memoryview
 

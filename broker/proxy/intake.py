@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.proxy.attachment import Attachment
-from broker.proxy.messages import (
+from clusterbroker.broker.proxy.attachment import Attachment
+from clusterbroker.broker.proxy.messages import (
     SETTLE_ACK,
     SETTLE_REJECT,
     SETTLE_REQUEUE_COUNTED,
@@ -23,16 +23,16 @@ from broker.proxy.messages import (
     Range,
     Settlement,
 )
-from broker.queues.face import CommitPart, Moved
-from broker.queues.limits import kill, kills
-from broker.queues.moved import Row, known_rows, new_rows, note_moved, put_rows
-from broker.queues.producers import is_dead_letter
-from broker.queues.ticket import Ticket
-from journal.record import Message, bodies_but_last, read_records
-from replication.errors import BadMessage
+from clusterbroker.broker.queues.face import CommitPart, Moved
+from clusterbroker.broker.queues.limits import kill, kills
+from clusterbroker.broker.queues.moved import Row, known_rows, new_rows, note_moved, put_rows
+from clusterbroker.broker.queues.producers import is_dead_letter
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.journal.record import Message, bodies_but_last, read_records
+from clusterbroker.replication.errors import BadMessage
 
 if TYPE_CHECKING:
-    from broker.proxy.serving import Serving
+    from clusterbroker.broker.proxy.serving import Serving
 
 
 class Intake:

@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from broker.proxy.messages import ConsumerHead
-from broker.queues.face import GONE
-from journal.record import DamagedRecord
-from replication.errors import BadMessage
+from clusterbroker.broker.proxy.messages import ConsumerHead
+from clusterbroker.broker.queues.face import GONE
+from clusterbroker.journal.record import DamagedRecord
+from clusterbroker.replication.errors import BadMessage
 
 if TYPE_CHECKING:
-    from broker.queues.subscription import Subscription
+    from clusterbroker.broker.queues.subscription import Subscription
 
 WINDOW_FIRST: Final = 32
 """Messages, as long as their size is not known."""

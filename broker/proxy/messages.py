@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from broker.queues.lease import LeaseAnswer, Word
-from cluster.link.fields import Producer, Short, Signed, Term, Whole, check_ranges
-from cluster.link.fields import Range as Range
+from clusterbroker.broker.queues.lease import LeaseAnswer, Word
+from clusterbroker.cluster.link.fields import Producer, Short, Signed, Term, Whole, check_ranges
+from clusterbroker.cluster.link.fields import Range as Range
 
 AlarmName = Literal["memory", "disk"]
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.proxy.host import ProxyHost
-from broker.proxy.messages import Commit, Credit, NamedPublish, ProxyMessage, Publish
+from clusterbroker.broker.proxy.host import ProxyHost
+from clusterbroker.broker.proxy.messages import Commit, Credit, NamedPublish, ProxyMessage, Publish
 
 WINDOW_BYTES: Final = 16 << 20
 TURN_BYTES: Final = 8 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from replication.errors import BadMessage
+from clusterbroker.replication.errors import BadMessage
 
 
 def check_parts(parts: Sequence[tuple[int, ...]], payload: memoryview) -> None:

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from broker.proxy.attaching import attaches, silence
-from broker.proxy.host import ProxyHost
-from broker.proxy.line import Line
-from broker.proxy.messages import (
+from clusterbroker.broker.proxy.attaching import attaches, silence
+from clusterbroker.broker.proxy.host import ProxyHost
+from clusterbroker.broker.proxy.line import Line
+from clusterbroker.broker.proxy.messages import (
     Answer,
     Attached,
     AttachedQueue,
@@ -33,13 +33,13 @@ from broker.proxy.messages import (
     Published,
     Settled,
 )
-from broker.proxy.outbox import TURN_BYTES, Outbox
-from broker.proxy.parts import check_parts
-from broker.proxy.proxy_queue import ProxyQueue
-from broker.queues.ring import Ring
-from cluster.entities import Queue as QueueEntity
-from cluster.ids import NodeId
-from cluster.queue_settings import QueueSettings
+from clusterbroker.broker.proxy.outbox import TURN_BYTES, Outbox
+from clusterbroker.broker.proxy.parts import check_parts
+from clusterbroker.broker.proxy.proxy_queue import ProxyQueue
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.queue_settings import QueueSettings
 
 QUEUE_BYTES_MAX: Final = 8 << 20
 """With more than this not committed a queue is congested: whoever publishes to it waits until half of it is."""

@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.proxy.backlog import Backlog, Committing, Named
-from broker.proxy.host import ProxyHost
-from broker.proxy.line import Line, seq_of, split
-from broker.proxy.messages import (
+from clusterbroker.broker.proxy.backlog import Backlog, Committing, Named
+from clusterbroker.broker.proxy.host import ProxyHost
+from clusterbroker.broker.proxy.line import Line, seq_of, split
+from clusterbroker.broker.proxy.messages import (
     ASK_COUNTS,
     ASK_DELETE,
     ASK_GET,
@@ -48,25 +48,25 @@ from broker.proxy.messages import (
     Settle,
     Settled,
 )
-from broker.proxy.outbox import Outbox
-from broker.proxy.questions import Question, Questions, Then
-from broker.proxy.settlements import Settlements, joined
-from broker.queues.face import GONE, CommitPart, Taken
-from broker.queues.lease import GONE as LOST
-from broker.queues.lease import LeaseAnswer, Word
-from broker.queues.ring import Ring
-from broker.queues.subscription import tell_ended
-from broker.queues.ticket import Ticket
-from broker.queues.watch import Watch, show
-from broker.streams.unblinded import unblinded
-from cluster.entities import Queue as QueueEntity
-from cluster.queue_settings import QueueSettings
-from cluster.stream_settings import STREAM
-from journal.record import Message, read_records, verify_records
-from replication.errors import BadMessage
+from clusterbroker.broker.proxy.outbox import Outbox
+from clusterbroker.broker.proxy.questions import Question, Questions, Then
+from clusterbroker.broker.proxy.settlements import Settlements, joined
+from clusterbroker.broker.queues.face import GONE, CommitPart, Taken
+from clusterbroker.broker.queues.lease import GONE as LOST
+from clusterbroker.broker.queues.lease import LeaseAnswer, Word
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.subscription import tell_ended
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.watch import Watch, show
+from clusterbroker.broker.streams.unblinded import unblinded
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.cluster.stream_settings import STREAM
+from clusterbroker.journal.record import Message, read_records, verify_records
+from clusterbroker.replication.errors import BadMessage
 
 if TYPE_CHECKING:
-    from broker.queues.subscription import Subscription
+    from clusterbroker.broker.queues.subscription import Subscription
 
 
 _OUTCOMES: Final = {"ack": SETTLE_ACK, "reject": SETTLE_REJECT, "requeue": SETTLE_REQUEUE}

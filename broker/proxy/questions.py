@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
-from broker.proxy.messages import ASK_DELETE, Answer, Ask
-from broker.queues.face import UNANSWERED_MS
-from broker.queues.lease import Word
+from clusterbroker.broker.proxy.messages import ASK_DELETE, Answer, Ask
+from clusterbroker.broker.queues.face import UNANSWERED_MS
+from clusterbroker.broker.queues.lease import Word
 
 Then = Callable[[Answer, memoryview], None]
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from broker.proxy.host import Payload
-from broker.proxy.messages import ProxyMessage, Reply, Seek, Sought
-from journal.record import Message, RecordBuffer, read_records
+from clusterbroker.broker.proxy.host import Payload
+from clusterbroker.broker.proxy.messages import ProxyMessage, Reply, Seek, Sought
+from clusterbroker.journal.record import Message, RecordBuffer, read_records
 
 
 class Target(Protocol):

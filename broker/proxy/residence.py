@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.proxy.attachment import RemoteSubscription
-from broker.proxy.rotation import Interest, Locality, Rotation
+from clusterbroker.broker.proxy.attachment import RemoteSubscription
+from clusterbroker.broker.proxy.rotation import Interest, Locality, Rotation
 
 if TYPE_CHECKING:
-    from broker.proxy.serving import Serving
+    from clusterbroker.broker.proxy.serving import Serving
 
 LOOK_MS: Final = 250
 """Locality is a matter of seconds: a busy queue's turns need not all look at it."""

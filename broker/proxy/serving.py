@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from broker.proxy.asking import Asking
-from broker.proxy.attachment import Attachment, RemoteSubscription
-from broker.proxy.intake import Intake
-from broker.proxy.messages import (
+from clusterbroker.broker.proxy.asking import Asking
+from clusterbroker.broker.proxy.attachment import Attachment, RemoteSubscription
+from clusterbroker.broker.proxy.intake import Intake
+from clusterbroker.broker.proxy.messages import (
     Attached,
     AttachedQueue,
     Consume,
@@ -37,13 +37,13 @@ from broker.proxy.messages import (
     Range,
     Settled,
 )
-from broker.proxy.residence import Residence
-from broker.queues.face import EXCLUSIVE
-from broker.queues.queue import Queue
-from journal.record import read_records
+from clusterbroker.broker.proxy.residence import Residence
+from clusterbroker.broker.queues.face import EXCLUSIVE
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.journal.record import read_records
 
 if TYPE_CHECKING:
-    from broker.proxy.host import ServingHost
+    from clusterbroker.broker.proxy.host import ServingHost
 
 HOLDERS_MAX: Final = 254
 DELETE_MS: Final = 3000

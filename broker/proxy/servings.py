@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from broker.proxy.attachment import Attachment
-from broker.proxy.host import ServingHost
-from broker.proxy.messages import (
+from clusterbroker.broker.proxy.attachment import Attachment
+from clusterbroker.broker.proxy.host import ServingHost
+from clusterbroker.broker.proxy.messages import (
     Ask,
     Attach,
     AttachedQueue,
@@ -31,12 +31,12 @@ from broker.proxy.messages import (
     Publish,
     Settle,
 )
-from broker.proxy.parts import check_parts
-from broker.proxy.serving import Serving
-from broker.queues.producers import forget_proxies
-from broker.queues.queue import Queue
-from journal.record import DamagedRecord, verify_records
-from replication.errors import BadMessage
+from clusterbroker.broker.proxy.parts import check_parts
+from clusterbroker.broker.proxy.serving import Serving
+from clusterbroker.broker.queues.producers import forget_proxies
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.journal.record import DamagedRecord, verify_records
+from clusterbroker.replication.errors import BadMessage
 
 EPOCH_MAX: Final = 2**32 - 1
 FRAME_BYTES: Final = 1 << 20

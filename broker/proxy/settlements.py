@@ -18,9 +18,16 @@ from typing import Final
 
 import msgspec.structs
 
-from broker.proxy.messages import SETTLE_ACK, SETTLE_REJECT, SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED, Range, Settlement
-from broker.queues.ticket import Ticket
-from replication.sync import ranges_of, subtract
+from clusterbroker.broker.proxy.messages import (
+    SETTLE_ACK,
+    SETTLE_REJECT,
+    SETTLE_REQUEUE,
+    SETTLE_REQUEUE_COUNTED,
+    Range,
+    Settlement,
+)
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.replication.sync import ranges_of, subtract
 
 RANGES_MAX: Final = 4096
 """Ranges in one settlement."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.amqp import properties as codec
-from broker.queues.ring import Consumer, Ring
-from broker.queues.stumble import Stumble
-from broker.queues.watch import Delivery, Watch
-from journal.layout import HAS_BCC
-from journal.record import Message
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.queues.ring import Consumer, Ring
+from clusterbroker.broker.queues.stumble import Stumble
+from clusterbroker.broker.queues.watch import Delivery, Watch
+from clusterbroker.journal.layout import HAS_BCC
+from clusterbroker.journal.record import Message
 
 ACQUIRED_MAX: Final = 4096
 """So many messages of a queue have their x-acquired-count remembered, the latest ones."""

@@ -24,13 +24,13 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from broker.queues.deadletter import Reason
-from broker.queues.producers import DEAD_SPREAD
-from broker.queues.ticket import Ticket
-from journal.record import Message
+from clusterbroker.broker.queues.deadletter import Reason
+from clusterbroker.broker.queues.producers import DEAD_SPREAD
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.queues.queue import Queue
+    from clusterbroker.broker.queues.queue import Queue
 
 WINDOW: Final = 256
 TAKEN_OVER: Final = -2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.queues.face import CommitPart
-from broker.queues.moved import take_rows
-from broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.face import CommitPart
+from clusterbroker.broker.queues.moved import take_rows
+from clusterbroker.broker.queues.ticket import Ticket
 
 if TYPE_CHECKING:
-    from broker.queues.queue import Queue
+    from clusterbroker.broker.queues.queue import Queue
 
 
 def carry_out(queue: Queue, part: CommitPart, ticket: Ticket, now_ms: int) -> None:

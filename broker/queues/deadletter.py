@@ -40,9 +40,10 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from broker.amqp.fields import FieldTable, FieldValue, Timestamp
-from broker.amqp.properties import Properties
-from broker.routing.carbon_copy import COPIES_MAX
+from clusterbroker.broker.amqp.fields import FieldTable, FieldValue
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.routing.carbon_copy import COPIES_MAX
+from clusterbroker.journal.values import Timestamp
 
 Reason = Literal["rejected", "expired", "maxlen", "delivery_limit"]
 

@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from broker.queues.deadletter import Reason
-from journal.record import Message
+from clusterbroker.broker.queues.deadletter import Reason
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.queues.queue import Queue
-    from broker.queues.ring import Location
+    from clusterbroker.broker.queues.queue import Queue
+    from clusterbroker.broker.queues.ring import Location
 
 
 class Dying:

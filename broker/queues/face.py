@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from broker.queues.lease import LeaseAnswer, Word
-from broker.queues.ring import Ring
-from broker.queues.ticket import Ticket
-from cluster.entities import Queue as QueueEntity
-from cluster.queue_settings import QueueSettings
-from journal.record import Message
+from clusterbroker.broker.queues.lease import LeaseAnswer, Word
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.queues.subscription import Subscription
-    from broker.queues.watch import Watch
+    from clusterbroker.broker.queues.subscription import Subscription
+    from clusterbroker.broker.queues.watch import Watch
 
 Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count
 

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.queues.face import Taken
-from broker.queues.ring import HEAD_NONE, HEAD_NOT_COMMITTED, HEAD_NOT_RESERVED, HEAD_OK, dispatch
+from clusterbroker.broker.queues.face import Taken
+from clusterbroker.broker.queues.ring import HEAD_NONE, HEAD_NOT_COMMITTED, HEAD_NOT_RESERVED, HEAD_OK, dispatch
 
 if TYPE_CHECKING:
-    from broker.queues.queue import Queue
+    from clusterbroker.broker.queues.queue import Queue
 
 Getter = tuple[Any, Callable[[Taken | str | None], None]]
 """A RemoteConsumer or None, and who hears of it."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from broker.queues.deadletter import Reason
-from broker.queues.effort import Effort
-from broker.queues.ring import Location
-from broker.queues.ticket import Ticket
-from journal.record import Message
-from journal.stream_catalogue import Taken, Wish
+from clusterbroker.broker.queues.deadletter import Reason
+from clusterbroker.broker.queues.effort import Effort
+from clusterbroker.broker.queues.ring import Location
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.journal.record import Message
+from clusterbroker.journal.stream_catalogue import Taken, Wish
 
 if TYPE_CHECKING:
-    from broker.queues.queue import Queue
+    from clusterbroker.broker.queues.queue import Queue
 
 
 class Host(Protocol):

@@ -18,19 +18,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp import properties as codec
-from broker.amqp.fields import FieldTable
-from broker.amqp.own_message import own_message
-from broker.queues.face import CommitPart, QueueFace
-from broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
-from broker.queues.ring import Ring
-from broker.queues.ticket import Ticket
-from cluster.entities import Queue as QueueEntity
-from cluster.queue_settings import QueueSettings
-from journal.record import verify_records
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.fields import FieldTable
+from clusterbroker.broker.amqp.own_message import own_message
+from clusterbroker.broker.queues.face import CommitPart, QueueFace
+from clusterbroker.broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.journal.record import verify_records
 
 if TYPE_CHECKING:
-    from broker.queues.subscription import Subscription
+    from clusterbroker.broker.queues.subscription import Subscription
 
 Failed = Callable[[LeaseAnswer], None]
 EPOCH_MAX: Final = 2**32 - 1

@@ -38,8 +38,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.census.inspection import life_of
-from broker.queues.lease import (
+from clusterbroker.broker.census.inspection import life_of
+from clusterbroker.broker.queues.lease import (
     GONE,
     READ_BYTES_MAX,
     TTL_MS_DEFAULT,
@@ -51,13 +51,13 @@ from broker.queues.lease import (
     Take,
     Word,
 )
-from broker.queues.ring import LEASED, Ring
-from broker.queues.ticket import Ticket
-from cluster.stream_settings import STREAM
-from journal.record import Message
+from clusterbroker.broker.queues.ring import LEASED, Ring
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster.stream_settings import STREAM
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.queues.queue import Queue
+    from clusterbroker.broker.queues.queue import Queue
 
 LEASE: Final = b"l"
 ACKNOWLEDGED: Final = b"a"

@@ -8,17 +8,17 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from broker.amqp.codec_pure import OutBuffer, numbered
-from broker.queues.ring_cluster_pure import HOLDER_MAX, Ring
-from broker.queues.ring_local_pure import (
+from clusterbroker.broker.amqp.codec_pure import OutBuffer, numbered
+from clusterbroker.broker.queues.ring_cluster_pure import HOLDER_MAX, Ring
+from clusterbroker.broker.queues.ring_local_pure import (
     HEAD_NONE,
     HEAD_NOT_COMMITTED,
     HEAD_OK,
     LIMIT,
     NO_CREDIT,
 )
-from journal.layout import HAS_BCC
-from journal.record_pure import Message, RecordBuffer
+from clusterbroker.journal.layout import HAS_BCC
+from clusterbroker.journal.record_pure import Message, RecordBuffer
 
 
 class Consumer:

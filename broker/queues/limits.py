@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.queues.ring import HEAD_EXPIRED, HEAD_NOT_COMMITTED, HEAD_NOT_LOADED, HOLDER_MAX
-from journal.record import Message
+from clusterbroker.broker.queues.ring import HEAD_EXPIRED, HEAD_NOT_COMMITTED, HEAD_NOT_LOADED, HOLDER_MAX
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.queues.queue import Queue
+    from clusterbroker.broker.queues.queue import Queue
 
 
 TRIMMED_AT_ONCE: Final = 10_000

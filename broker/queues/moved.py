@@ -16,12 +16,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.queues.face import CommitPart, Moved
-from broker.queues.ticket import Ticket
-from journal.record import Message
+from clusterbroker.broker.queues.face import CommitPart, Moved
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.queues.queue import Queue
+    from clusterbroker.broker.queues.queue import Queue
 
 Row = tuple[Message, "tuple[bytes, int] | None"]
 """With its producer's number, if that gave it one."""

@@ -46,8 +46,8 @@ from bisect import insort
 from collections.abc import Mapping
 from typing import Final
 
-from broker.queues.client_numbers import NAMED_MAX, ClientNumbers, MemoryTable
-from broker.queues.ring import Ring
+from clusterbroker.broker.queues.client_numbers import NAMED_MAX, ClientNumbers, MemoryTable
+from clusterbroker.broker.queues.ring import Ring
 
 DYING_MAX: Final = 10_000
 DEAD_BUCKETS: Final = 64

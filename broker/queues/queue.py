@@ -18,29 +18,37 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.queues import getting
-from broker.queues.annotation import Annotation
-from broker.queues.burial import Burial
-from broker.queues.committing import carry_out
-from broker.queues.deadletter import Reason
-from broker.queues.dying import Dying
-from broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
-from broker.queues.host import Host
-from broker.queues.lease import BROKEN, LeaseAnswer, Word
-from broker.queues.leasing import Leasing, resumed
-from broker.queues.limits import awaits_commit, exceeds, expire, refuse, trim
-from broker.queues.patience import Patience
-from broker.queues.producers import HAD_CONSUMERS, Producers
-from broker.queues.retries import retry_delay_ms
-from broker.queues.ring import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, NO_CREDIT, Location, Ring, dispatch
-from broker.queues.stumble import Stumble
-from broker.queues.subscription import Member, Subscription, Subscriptions, tell_ended
-from broker.queues.ticket import Ticket
-from broker.queues.watch import Watch
-from cluster.entities import Queue as QueueEntity
-from cluster.queue_settings import QueueSettings
-from journal.layout import HAS_BCC
-from journal.record import Message
+from clusterbroker.broker.queues import getting
+from clusterbroker.broker.queues.annotation import Annotation
+from clusterbroker.broker.queues.burial import Burial
+from clusterbroker.broker.queues.committing import carry_out
+from clusterbroker.broker.queues.deadletter import Reason
+from clusterbroker.broker.queues.dying import Dying
+from clusterbroker.broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
+from clusterbroker.broker.queues.host import Host
+from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, Word
+from clusterbroker.broker.queues.leasing import Leasing, resumed
+from clusterbroker.broker.queues.limits import awaits_commit, exceeds, expire, refuse, trim
+from clusterbroker.broker.queues.patience import Patience
+from clusterbroker.broker.queues.producers import HAD_CONSUMERS, Producers
+from clusterbroker.broker.queues.retries import retry_delay_ms
+from clusterbroker.broker.queues.ring import (
+    HEAD_EXPIRED,
+    HEAD_NONE,
+    HEAD_NOT_LOADED,
+    NO_CREDIT,
+    Location,
+    Ring,
+    dispatch,
+)
+from clusterbroker.broker.queues.stumble import Stumble
+from clusterbroker.broker.queues.subscription import Member, Subscription, Subscriptions, tell_ended
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.watch import Watch
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.journal.layout import HAS_BCC
+from clusterbroker.journal.record import Message
 
 LOAD_AHEAD: Final = 2048
 LOAD_AHEAD_MAX: Final = 16384

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.queues.ring_pure import (
+from clusterbroker.broker.queues.ring_pure import (
     BUCKET_SEQS,
     DEAD,
     HEAD_EXPIRED,
@@ -25,12 +25,12 @@ from broker.queues.ring_pure import (
     UNACKED,
     Location,
 )
-from journal.build import COMPILED
+from clusterbroker.journal.build import COMPILED
 
 if TYPE_CHECKING or not COMPILED:
-    from broker.queues.ring_pure import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
+    from clusterbroker.broker.queues.ring_pure import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
 else:
-    from broker.queues.ring_fast import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
+    from clusterbroker.broker.queues.ring_fast import Consumer, Ledger, RemoteConsumer, Ring, digest_of, dispatch
 
 __all__ = [
     "BUCKET_SEQS",

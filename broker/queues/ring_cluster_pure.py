@@ -19,8 +19,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from broker.queues.ring_leases_pure import LeasedRing
-from broker.queues.ring_local_pure import (
+from clusterbroker.broker.queues.ring_leases_pure import LeasedRing
+from clusterbroker.broker.queues.ring_local_pure import (
     DEAD,
     LIVE,
     READY,
@@ -31,13 +31,21 @@ from broker.queues.ring_local_pure import (
     _joined,
     _Slot,
 )
-from journal.layout import CUT, ENQ, EPO, PRD, REQ, RSV, RUN_LENGTH, SET
-from journal.layout import DEAD as DEAD_RECORD
-from journal.queue_state import PRODUCERS_OWN, QueueState
-from journal.record_pure import DamagedRecord, Message, Record, RecordBuffer, read_records, scan_span, verify_records
+from clusterbroker.journal.layout import CUT, ENQ, EPO, PRD, REQ, RSV, RUN_LENGTH, SET
+from clusterbroker.journal.layout import DEAD as DEAD_RECORD
+from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
+from clusterbroker.journal.record_pure import (
+    DamagedRecord,
+    Message,
+    Record,
+    RecordBuffer,
+    read_records,
+    scan_span,
+    verify_records,
+)
 
 if TYPE_CHECKING:
-    from broker.queues.ledger_pure import Consumer
+    from clusterbroker.broker.queues.ledger_pure import Consumer
 
     Bytes: TypeAlias = bytes | bytearray | memoryview
 

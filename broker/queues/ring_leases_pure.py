@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from broker.queues.ring_local_pure import READY, UNACKED, LocalRing, Location
-from journal.layout import ENQ_OVERHEAD_BYTES, HAS_BCC
-from journal.record_pure import Message, RecordBuffer
+from clusterbroker.broker.queues.ring_local_pure import READY, UNACKED, LocalRing, Location
+from clusterbroker.journal.layout import ENQ_OVERHEAD_BYTES, HAS_BCC
+from clusterbroker.journal.record_pure import Message, RecordBuffer
 
 LEASED: Final = 255
 """Nodes are 1 to 254."""

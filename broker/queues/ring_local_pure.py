@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from journal.layout import ENQ_OVERHEAD_BYTES, PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH, TTL_MS_MAX
-from journal.queue_state import PRODUCERS_OWN, QueueState
-from journal.record_pure import GroupWriter, Message, SegmentUse
+from clusterbroker.journal.layout import ENQ_OVERHEAD_BYTES, PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH, TTL_MS_MAX
+from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
+from clusterbroker.journal.record_pure import GroupWriter, Message, SegmentUse
 
 EMPTY: Final = 0
 READY: Final = 1

@@ -32,10 +32,10 @@ equals. It is the only place where messages, ledgers and output buffers meet, on
 
 from __future__ import annotations
 
-from broker.queues.ledger_pure import Consumer, Ledger, RemoteConsumer, dispatch
-from broker.queues.ring_cluster_pure import BUCKET_SEQS, HOLDER_MAX, Ring, digest_of
-from broker.queues.ring_leases_pure import LEASED
-from broker.queues.ring_local_pure import (
+from clusterbroker.broker.queues.ledger_pure import Consumer, Ledger, RemoteConsumer, dispatch
+from clusterbroker.broker.queues.ring_cluster_pure import BUCKET_SEQS, HOLDER_MAX, Ring, digest_of
+from clusterbroker.broker.queues.ring_leases_pure import LEASED
+from clusterbroker.broker.queues.ring_local_pure import (
     DEAD,
     HEAD_EXPIRED,
     HEAD_NONE,

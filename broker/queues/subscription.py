@@ -12,10 +12,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.queues.ring import Consumer, Ledger
+from clusterbroker.broker.queues.ring import Consumer, Ledger
 
 if TYPE_CHECKING:
-    from broker.queues.face import QueueFace
+    from clusterbroker.broker.queues.face import QueueFace
 
 
 class Holder(Protocol):

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from journal.record import Message, read_records
+from clusterbroker.journal.record import Message, read_records
 
 if TYPE_CHECKING:
-    from broker.queues.face import QueueFace
-    from broker.queues.subscription import Subscription
-    from broker.queues.ticket import Ticket
+    from clusterbroker.broker.queues.face import QueueFace
+    from clusterbroker.broker.queues.subscription import Subscription
+    from clusterbroker.broker.queues.ticket import Ticket
 
 
 class Delivery(NamedTuple):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from broker.routing.type_class import Canonical, canonical_table
+from clusterbroker.journal.values import Canonical, canonical_table
 
 NO_ARGUMENTS: Mapping[str, object] = MappingProxyType({})
 

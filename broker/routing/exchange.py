@@ -22,13 +22,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from broker.amqp.fields import LongBytes
-from broker.routing.binding import NO_ARGUMENTS, Binding, Destination
-from broker.routing.hashing import HashRing
-from broker.routing.headers import HeadersIndex, HeadersMatch
-from broker.routing.labour import Steps
-from broker.routing.topic import TopicTrie
-from broker.routing.type_class import canonical
+from clusterbroker.broker.routing.binding import NO_ARGUMENTS, Binding, Destination
+from clusterbroker.broker.routing.hashing import HashRing
+from clusterbroker.broker.routing.headers import HeadersIndex, HeadersMatch
+from clusterbroker.broker.routing.labour import Steps
+from clusterbroker.broker.routing.topic import TopicTrie
+from clusterbroker.journal.values import LongBytes, canonical
 
 Headers = Mapping[str, object]
 PropertyOf = Callable[[str], object]

@@ -6,7 +6,7 @@ too. `x-match` itself is never a condition, and without it the rule is `all`. Co
 condition matches every message, and `any` without any condition matches none.
 
 A condition whose value is void (None) only asks for the presence of the header. Otherwise the values must be
-the same by type class (see `type_class`).
+the same by type class (see `journal.values`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Final, Generic, TypeVar
 
-from broker.routing.labour import Steps
-from broker.routing.type_class import VOID, Canonical, canonical
+from clusterbroker.broker.routing.labour import Steps
+from clusterbroker.journal.values import VOID, Canonical, canonical
 
 D = TypeVar("D", bound=Hashable)
 

@@ -35,10 +35,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from broker.routing.binding import NO_ARGUMENTS, Binding, Destination
-from broker.routing.exchange import EXCHANGE_TYPES, Exchange, PropertyOf
-from broker.routing.labour import STEPS_MAX, Labour, Steps, TooCostly
-from broker.routing.route_cache import RouteCache
+from clusterbroker.broker.routing.binding import NO_ARGUMENTS, Binding, Destination
+from clusterbroker.broker.routing.exchange import EXCHANGE_TYPES, Exchange, PropertyOf
+from clusterbroker.broker.routing.labour import STEPS_MAX, Labour, Steps, TooCostly
+from clusterbroker.broker.routing.route_cache import RouteCache
 
 Q = TypeVar("Q")
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from broker.routing.labour import Steps
+from clusterbroker.broker.routing.labour import Steps
 
 D = TypeVar("D", bound=Hashable)
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.server.endings import Unstarted
-from broker.server.identity import WrongIdentity, write_durably
-from broker.server.listener import Address
+from clusterbroker.broker.server.endings import Unstarted
+from clusterbroker.broker.server.identity import WrongIdentity, write_durably
+from clusterbroker.broker.server.listener import Address
 
 FORMAT: Final = 1
 NAME: Final = "members"

@@ -29,24 +29,24 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from broker.node.alerts import ALERTS_TOLD_MAX
-from broker.server.admin_client import NAME
-from broker.server.audit import Audit
-from broker.server.certificates import Chain, reload_all
-from broker.server.cluster_operations import CLUSTER
-from broker.server.cluster_operations import facts as cluster_facts
-from broker.server.copying_control import copying, copying_facts, set_copying
-from broker.server.endings import Restart
-from broker.server.operations import Facts, Refused, carry_out
-from broker.server.private_socket import bound
-from broker.server.queue_operations import QUEUES
-from broker.visible import visible
-from cluster import commands as c
-from cluster.state import Applied
-from cluster.view import ClusterView
+from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
+from clusterbroker.broker.server.admin_client import NAME
+from clusterbroker.broker.server.audit import Audit
+from clusterbroker.broker.server.certificates import Chain, reload_all
+from clusterbroker.broker.server.cluster_operations import CLUSTER
+from clusterbroker.broker.server.cluster_operations import facts as cluster_facts
+from clusterbroker.broker.server.copying_control import copying, copying_facts, set_copying
+from clusterbroker.broker.server.endings import Restart
+from clusterbroker.broker.server.operations import Facts, Refused, carry_out
+from clusterbroker.broker.server.private_socket import bound
+from clusterbroker.broker.server.queue_operations import QUEUES
+from clusterbroker.broker.visible import visible
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.view import ClusterView
 
 if TYPE_CHECKING:
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 LINE_BYTES_MAX = 1 << 20
 ROOT = "uid 0"
@@ -120,7 +120,7 @@ def chains(shell: NodeShell) -> list[Chain]:
 
 
 async def _status(shell: NodeShell, _: Facts) -> Facts:
-    from broker.server.alarms import resident_bytes
+    from clusterbroker.broker.server.alarms import resident_bytes
 
     if not shell.started:
         return {"name": shell.options.node.name, "state": "waits", "waits_for": [shell.waits_for]}

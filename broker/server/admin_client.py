@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from broker.server.private_socket import connected
+from clusterbroker.broker.server.private_socket import connected
 
 NAME = "admin.sock"
 

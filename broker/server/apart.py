@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.node.wants import Load, StreamLoad
-from journal.record import DamagedRecord, Message
+from clusterbroker.broker.node.wants import Load, StreamLoad
+from clusterbroker.journal.record import DamagedRecord, Message
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from journal.journal import Journal
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.journal.journal import Journal
 
 
 class Apart:

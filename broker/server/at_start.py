@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from broker.server.awaiting import come
-from broker.server.clock import Clock
-from cluster import commands as c
-from cluster.errors import Unavailable, WiringError
-from cluster.passwords import SCRYPT, hashed, verified
-from cluster.state import ClusterMap
+from clusterbroker.broker.server.awaiting import come
+from clusterbroker.broker.server.clock import Clock
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import Unavailable, WiringError
+from clusterbroker.cluster.passwords import SCRYPT, hashed, verified
+from clusterbroker.cluster.state import ClusterMap
 
 if TYPE_CHECKING:
-    from broker.census.desk_messages import Ordered
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.census.desk_messages import Ordered
+    from clusterbroker.broker.server.shell import NodeShell
 
 FILE_BYTES_MAX: Final = 64 << 20
 LOOKED_AT: Final = 100
@@ -72,8 +72,9 @@ class BootDefinitions:
     @classmethod
     def of(cls, document: Any, source: str) -> BootDefinitions:
         """What `clusterbroker definitions export` writes, and RabbitMQ. Raises BadDefinitions."""
-        from broker.management.definitions import planned  # a node without definitions does not pay for it
-        from broker.management.errors import Refused
+        # a node without definitions does not pay for it
+        from clusterbroker.broker.management.definitions import planned
+        from clusterbroker.broker.management.errors import Refused
 
         if not isinstance(document, dict):
             raise BadDefinitions(f"{source} is no JSON object: definitions are what 'definitions export' writes")
@@ -107,12 +108,12 @@ class BootDefinitions:
         self.done = True
 
     async def _imported(self, shell: NodeShell) -> None:
-        from broker.http.importing import imported
+        from clusterbroker.broker.http.importing import imported
 
         wiring = shell.storage.wiring
 
         async def order(command: c.AnyCommand) -> Ordered:
-            from broker.census.desk_messages import Ordered
+            from clusterbroker.broker.census.desk_messages import Ordered
 
             outcome = await shell.propose(command)
             error = outcome.error

@@ -30,7 +30,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-from broker.server.log import Bucket, NodeLog
+from clusterbroker.broker.server.log import Bucket, NodeLog
 
 WAITING_MAX: Final = 10_000
 TEXT_MAX: Final = 300

@@ -8,12 +8,12 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from broker.server.endings import Unstarted
-from cluster import commands as c
-from cluster.errors import Unavailable
-from cluster.state import Applied
-from cluster.view import ClusterView
-from cluster.wiring_log import Done
+from clusterbroker.broker.server.endings import Unstarted
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring_log import Done
 
 T = TypeVar("T")
 

@@ -47,7 +47,7 @@ from __future__ import annotations
 import enum
 from typing import Final, NamedTuple
 
-from journal.stamp import Stamp
+from clusterbroker.journal.stamp import Stamp
 
 JOURNAL: Final = "journal"
 WIRING: Final = "wiring"

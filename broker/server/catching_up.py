@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from broker.server.awaiting import come
-from broker.server.endings import Unstarted
-from cluster import commands as c
-from cluster.errors import Unavailable
-from cluster.ids import NodeId
-from cluster.link.hello import CONTROL
-from cluster.state import Applied
+from clusterbroker.broker.server.awaiting import come
+from clusterbroker.broker.server.endings import Unstarted
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.link.hello import CONTROL
+from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
-    from broker.server.cluster_shell import ClusterShell
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.cluster_shell import ClusterShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 LOOK_S: Final = 0.5
 TELL_S: Final = 5.0

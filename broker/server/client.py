@@ -21,10 +21,10 @@ import termios
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from broker.session.connection import Connection
+from clusterbroker.broker.session.connection import Connection
 
 if TYPE_CHECKING:
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 WRITE_HIGH_BYTES = 1 << 20
 LINGER_S = 3.0

@@ -22,19 +22,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.node.requests import HandOver
-from broker.server.goodbye import turn_clients_away
-from broker.server.leaving import LEAVE_MAX_S, LEAVE_S, about_loss, leave, need_somebody_else, progress
-from broker.server.operations import Facts, Refused
-from cluster import commands as c
-from cluster.balance import rebalance, waits_for
-from cluster.entities import Member, Queue
-from cluster.errors import queue_text
-from cluster.ids import NodeId, QueueId
+from clusterbroker.broker.node.requests import HandOver
+from clusterbroker.broker.server.goodbye import turn_clients_away
+from clusterbroker.broker.server.leaving import LEAVE_MAX_S, LEAVE_S, about_loss, leave, need_somebody_else, progress
+from clusterbroker.broker.server.operations import Facts, Refused
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.balance import rebalance, waits_for
+from clusterbroker.cluster.entities import Member, Queue
+from clusterbroker.cluster.errors import queue_text
+from clusterbroker.cluster.ids import NodeId, QueueId
 
 if TYPE_CHECKING:
-    from broker.server.cluster_shell import ClusterShell
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.cluster_shell import ClusterShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 MOVE_S: Final = 10.0
 ASK_AGAIN_S: Final = 0.5

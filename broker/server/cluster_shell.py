@@ -22,51 +22,51 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import broker.node.part  # noqa: F401 - long to import, and once there are links the loop must not stand still
-from broker.server.addresses import dialable, own_address
-from broker.server.awaiting import come, ordered
-from broker.server.catching_up import NOTHING, CatchingUp
-from broker.server.client import cut_off_slow
-from broker.server.damage import REBUILDS, given_up, given_up_as, is_marked, unmark
-from broker.server.endings import Restart, Unstarted
-from broker.server.handing_over import hand_over_all
-from broker.server.joining import Admission
-from broker.server.liveness import LOOK_S, Liveness
-from broker.server.newcomer import join_first
-from broker.server.peer_census import PeerCensus
-from broker.server.raft_directory import RaftDirectory, must_know
-from broker.server.roster import Roster
-from broker.server.telling import Telling
-from broker.version import VERSION
-from cluster import commands as c
-from cluster.balance import reconfigurations, waits_for
-from cluster.changes import MemberChanged, MemberForgotten
-from cluster.entities import Member
-from cluster.errors import LogFailure, LogWentBack, Unavailable
-from cluster.ids import Incarnation, NodeId
-from cluster.link.certificates import node_credentials
-from cluster.link.frames import encode
-from cluster.link.hello import CONTROL, DATA, Hello
-from cluster.link.hello import Identity as LinkIdentity
-from cluster.link.mesh import Mesh
-from cluster.link.secret import find_secret
-from cluster.liveness.beats import BeatCodec
-from cluster.liveness.frames import read
-from cluster.liveness.heart import Heart
-from cluster.liveness.lease import LeaseState
-from cluster.liveness.steady import steady
-from cluster.local_log import LocalLog
-from cluster.raft.identity import Founder
-from cluster.raft.raft_log import RaftLog
-from cluster.state import Applied
+import clusterbroker.broker.node.part  # noqa: F401 - long to import, and once there are links the loop must not stand still
+from clusterbroker.broker.server.addresses import dialable, own_address
+from clusterbroker.broker.server.awaiting import come, ordered
+from clusterbroker.broker.server.catching_up import NOTHING, CatchingUp
+from clusterbroker.broker.server.client import cut_off_slow
+from clusterbroker.broker.server.damage import REBUILDS, given_up, given_up_as, is_marked, unmark
+from clusterbroker.broker.server.endings import Restart, Unstarted
+from clusterbroker.broker.server.handing_over import hand_over_all
+from clusterbroker.broker.server.joining import Admission
+from clusterbroker.broker.server.liveness import LOOK_S, Liveness
+from clusterbroker.broker.server.newcomer import join_first
+from clusterbroker.broker.server.peer_census import PeerCensus
+from clusterbroker.broker.server.raft_directory import RaftDirectory, must_know
+from clusterbroker.broker.server.roster import Roster
+from clusterbroker.broker.server.telling import Telling
+from clusterbroker.broker.version import VERSION
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.balance import reconfigurations, waits_for
+from clusterbroker.cluster.changes import MemberChanged, MemberForgotten
+from clusterbroker.cluster.entities import Member
+from clusterbroker.cluster.errors import LogFailure, LogWentBack, Unavailable
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.link.certificates import node_credentials
+from clusterbroker.cluster.link.frames import encode
+from clusterbroker.cluster.link.hello import CONTROL, DATA, Hello
+from clusterbroker.cluster.link.hello import Identity as LinkIdentity
+from clusterbroker.cluster.link.mesh import Mesh
+from clusterbroker.cluster.link.secret import find_secret
+from clusterbroker.cluster.liveness.beats import BeatCodec
+from clusterbroker.cluster.liveness.frames import read
+from clusterbroker.cluster.liveness.heart import Heart
+from clusterbroker.cluster.liveness.lease import LeaseState
+from clusterbroker.cluster.liveness.steady import steady
+from clusterbroker.cluster.local_log import LocalLog
+from clusterbroker.cluster.raft.identity import Founder
+from clusterbroker.cluster.raft.raft_log import RaftLog
+from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.node.part import Part
-    from broker.server.log import NodeLog
-    from broker.server.options import ClusterOptions
-    from broker.server.shell import NodeShell
-    from journal.errors import DamagedJournal
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.part import Part
+    from clusterbroker.broker.server.log import NodeLog
+    from clusterbroker.broker.server.options import ClusterOptions
+    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.journal.errors import DamagedJournal
 
 RAFT_TICK_S: Final = 0.02
 PART_TICK_S: Final = 0.05

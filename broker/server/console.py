@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from broker.visible import visible
+from clusterbroker.broker.visible import visible
 
 INDENT: Final = "    "
 

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from broker.node.core import Node
-from journal.journal import Journal
-from journal.record import DamagedRecord
-from journal.survivors import Hurt, Survivor
+from clusterbroker.broker.node.core import Node
+from clusterbroker.journal.journal import Journal
+from clusterbroker.journal.record import DamagedRecord
+from clusterbroker.journal.survivors import Hurt, Survivor
 
 SLICE = 500
 """Messages; about a millisecond when they are a replica's."""

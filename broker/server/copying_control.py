@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.server.operations import Facts, Refused
+from clusterbroker.broker.server.operations import Facts, Refused
 
 if TYPE_CHECKING:
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 PAUSED: Final = "copying.paused"
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from broker.amqp import properties
-from broker.census.rows import (
+from clusterbroker.broker.amqp import properties
+from clusterbroker.broker.census.rows import (
     FLUSH_BOUNDS_MS,
     AlertRow,
     AnyRow,
@@ -38,31 +38,31 @@ from broker.census.rows import (
     StreamRow,
     TlsFacts,
 )
-from broker.node.alerts import ALERTS_TOLD_MAX
-from broker.node.counts import totals
-from broker.queues.ring import LEASED
-from broker.queues.subscription import Subscription, Subscriptions
-from broker.server.alarms import free_bytes, resident_bytes
-from broker.server.certificates import shown
-from broker.server.copying_control import copying_facts
-from broker.session.state import State
-from broker.streams.stream import Stream
-from broker.version import VERSION
-from cluster.entities import Queue as QueueEntity
-from cluster.ids import NodeId, QueueId
-from journal.flushes import BOUNDS_MS
-from journal.record import Message
-from replication.copies import State as CopyState
+from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
+from clusterbroker.broker.node.counts import totals
+from clusterbroker.broker.queues.ring import LEASED
+from clusterbroker.broker.queues.subscription import Subscription, Subscriptions
+from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
+from clusterbroker.broker.server.certificates import shown
+from clusterbroker.broker.server.copying_control import copying_facts
+from clusterbroker.broker.session.state import State
+from clusterbroker.broker.streams.stream import Stream
+from clusterbroker.broker.version import VERSION
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.ids import NodeId, QueueId
+from clusterbroker.journal.flushes import BOUNDS_MS
+from clusterbroker.journal.record import Message
+from clusterbroker.replication.copies import State as CopyState
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.node.vhost import VirtualHost
-    from broker.queues.queue import Queue
-    from broker.queues.ring import Ring
-    from broker.server.client import Client
-    from broker.server.shell import NodeShell
-    from broker.session.channel import Channel
-    from broker.session.connection import Connection
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.vhost import VirtualHost
+    from clusterbroker.broker.queues.queue import Queue
+    from clusterbroker.broker.queues.ring import Ring
+    from clusterbroker.broker.server.client import Client
+    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.session.channel import Channel
+    from clusterbroker.broker.session.connection import Connection
 
 HAS_TIMESTAMP: Final = 0x40
 """In the second byte of a message's properties: it has a timestamp."""

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-from cluster import passwords
+from clusterbroker.cluster import passwords
 
 VERIFIED_MAX = 4096
 VERIFIED_S = 600.0

@@ -22,17 +22,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.server.endings import Restart
-from broker.server.identity import write_durably
-from broker.server.parts import DamagedDirectory, put_aside
-from cluster.commands import RegisterNode
-from cluster.entities import Queue
-from cluster.errors import queue_text
-from cluster.ids import Incarnation, NodeId
-from cluster.state import Applied
-from cluster.view import ClusterView
-from journal.errors import DamagedJournal
-from journal.segments import sync_directory
+from clusterbroker.broker.server.endings import Restart
+from clusterbroker.broker.server.identity import write_durably
+from clusterbroker.broker.server.parts import DamagedDirectory, put_aside
+from clusterbroker.cluster.commands import RegisterNode
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.errors import queue_text
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.view import ClusterView
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.segments import sync_directory
 
 NAMES_MAX: Final = 5
 REBUILDS: Final = (

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from broker.census import desk_messages as m
-from broker.census.census import split
-from broker.census.inspection import decode_request
-from broker.census.inspection import encode as encode_result
-from broker.census.rows import Batch, encode
-from broker.server.admin import RUNNING
-from broker.server.inspecting import Inspector, Unanswered
-from broker.server.operations import NO_LEASE, Refused
-from broker.server.sampling import Sampling
-from cluster import commands as c
-from cluster.errors import Unavailable, WiringError
-from cluster.ids import Incarnation, NodeId
-from cluster.state import Applied
+from clusterbroker.broker.census import desk_messages as m
+from clusterbroker.broker.census.census import split
+from clusterbroker.broker.census.inspection import decode_request
+from clusterbroker.broker.census.inspection import encode as encode_result
+from clusterbroker.broker.census.rows import Batch, encode
+from clusterbroker.broker.server.admin import RUNNING
+from clusterbroker.broker.server.inspecting import Inspector, Unanswered
+from clusterbroker.broker.server.operations import NO_LEASE, Refused
+from clusterbroker.broker.server.sampling import Sampling
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import Unavailable, WiringError
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 ANSWER_S: Final = 1.0
 ORDER_S: Final = 10.0

@@ -16,16 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.census import desk_messages as m
-from broker.server.client import Client
-from broker.server.desk import Desk
-from broker.server.private_socket import bound
-from cluster import commands as c
-from cluster import snapshot
+from clusterbroker.broker.census import desk_messages as m
+from clusterbroker.broker.server.client import Client
+from clusterbroker.broker.server.desk import Desk
+from clusterbroker.broker.server.private_socket import bound
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import snapshot
 
 if TYPE_CHECKING:
-    from broker.server.shell import NodeShell
-    from cluster.state import Applied
+    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.cluster.state import Applied
 
 NAME: Final = "management.sock"
 AMQP_NAME: Final = "amqp.sock"

@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from broker.node.elsewhere import DRAINED, moving_text
-from broker.session.connection import Connection
-from broker.session.farewell import dismiss, owes
-from broker.session.state import State
+from clusterbroker.broker.node.elsewhere import DRAINED, moving_text
+from clusterbroker.broker.session.connection import Connection
+from clusterbroker.broker.session.farewell import dismiss, owes
+from clusterbroker.broker.session.state import State
 
 if TYPE_CHECKING:
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 PATIENCE_S: Final = 3.0
 LOOK_S: Final = 0.005

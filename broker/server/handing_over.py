@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from cluster import commands as c
-from cluster.balance import MOVES_AT_ONCE, Load
-from cluster.entities import Queue
-from cluster.ids import NodeId
-from cluster.view import ClusterView
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.balance import MOVES_AT_ONCE, Load
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.view import ClusterView
 
 if TYPE_CHECKING:
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 LOOK_S: Final = 0.02
 HAND_OVERS_AT_ONCE: Final = 256

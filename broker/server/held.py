@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.server.log import NodeLog
-    from broker.session.connection import Connection
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.server.log import NodeLog
+    from clusterbroker.broker.session.connection import Connection
 
 HELD_MS: Final = 100
 

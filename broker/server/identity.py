@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from broker.server.binding import Listed
-from journal.segments import sync_directory
+from clusterbroker.broker.server.binding import Listed
+from clusterbroker.journal.segments import sync_directory
 
 FORMAT: Final = 2
 STARTS: Final = "starts"

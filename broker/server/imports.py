@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from cluster import commands as c
-from cluster.imports import next_slice
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.imports import next_slice
 
 if TYPE_CHECKING:
-    from broker.server.shell import NodeShell
-    from cluster.state import Applied
+    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.cluster.state import Applied
 
 AGAIN_S: Final = 0.5
 """A slice that was not applied by then is proposed again: the leader may have changed, or a member may be missing."""

@@ -14,17 +14,25 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from broker.census.inspection import LOOKED_MS_MAX, Request, Result, decode_request, decode_result, encode, life_of
-from broker.census.message_filter import BadFilter
-from broker.census.peer_messages import InspectAnswer, InspectAsk
-from broker.node.inspecting import GONE, Inspection
-from broker.server.operations import Refused
-from broker.streams.stream import Stream
-from cluster.ids import QueueId
+from clusterbroker.broker.census.inspection import (
+    LOOKED_MS_MAX,
+    Request,
+    Result,
+    decode_request,
+    decode_result,
+    encode,
+    life_of,
+)
+from clusterbroker.broker.census.message_filter import BadFilter
+from clusterbroker.broker.census.peer_messages import InspectAnswer, InspectAsk
+from clusterbroker.broker.node.inspecting import GONE, Inspection
+from clusterbroker.broker.server.operations import Refused
+from clusterbroker.broker.streams.stream import Stream
+from clusterbroker.cluster.ids import QueueId
 
 if TYPE_CHECKING:
-    from broker.node.part import Part
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.node.part import Part
+    from clusterbroker.broker.server.shell import NodeShell
 
 PATIENCE_S: Final = 5.0
 """So long somebody is looked for who owns the queue and has it open."""

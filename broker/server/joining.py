@@ -20,21 +20,21 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from broker.server import addresses, identity
-from broker.version import VERSION
-from cluster import commands as c
-from cluster.errors import AlreadyExists
-from cluster.ids import NodeId
-from cluster.link.certificates import node_credentials
-from cluster.link.frames import encode
-from cluster.link.hello import CONTROL, Hello, Identity, objection, valid_name
-from cluster.link.joining import ANSWERED, ASKED, JoinAnswered, JoinAsked
-from cluster.link.link import Link, lost_line
-from cluster.link.mesh import split_address
-from cluster.link.secret import find_secret
-from cluster.state import Applied
-from cluster.view import ClusterView
-from journal.journal import lock_directory
+from clusterbroker.broker.server import addresses, identity
+from clusterbroker.broker.version import VERSION
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import AlreadyExists
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.link.certificates import node_credentials
+from clusterbroker.cluster.link.frames import encode
+from clusterbroker.cluster.link.hello import CONTROL, Hello, Identity, objection, valid_name
+from clusterbroker.cluster.link.joining import ANSWERED, ASKED, JoinAnswered, JoinAsked
+from clusterbroker.cluster.link.link import Link, lost_line
+from clusterbroker.cluster.link.mesh import split_address
+from clusterbroker.cluster.link.secret import find_secret
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.view import ClusterView
+from clusterbroker.journal.journal import lock_directory
 
 ANSWER_S: Final = 30.0
 AGAIN_S: Final = 0.2

@@ -17,18 +17,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from broker.server.goodbye import turn_clients_away
-from broker.server.operations import Facts, Refused
-from cluster import commands as c
-from cluster.entities import Member
-from cluster.ids import NodeId
-from cluster.leaving import Short, counting_on
-from cluster.state import Applied
-from cluster.view import ClusterView
+from clusterbroker.broker.server.goodbye import turn_clients_away
+from clusterbroker.broker.server.operations import Facts, Refused
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import Member
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.leaving import Short, counting_on
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.view import ClusterView
 
 if TYPE_CHECKING:
-    from broker.server.cluster_shell import ClusterShell
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.cluster_shell import ClusterShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 LEAVE_S: Final = 300.0
 """So long others may take to catch up, if nobody says how long."""

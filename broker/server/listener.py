@@ -8,9 +8,9 @@ import resource
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from broker.server.certificates import Chain, TlsOptions, tls_context
-from broker.server.tls_door import TlsDoor
-from cluster.link.door import listening_sockets
+from clusterbroker.broker.server.certificates import Chain, TlsOptions, tls_context
+from clusterbroker.broker.server.tls_door import TlsDoor
+from clusterbroker.cluster.link.door import listening_sockets
 
 BACKLOG = 4096
 TLS_HANDSHAKE_TIMEOUT_S = 10.0

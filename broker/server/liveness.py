@@ -9,25 +9,25 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from broker.server.client import cut_off_slow
-from broker.server.probes import Probes
-from cluster import commands as c
-from cluster.entities import Member
-from cluster.ids import Incarnation, NodeId
-from cluster.link.frames import encode
-from cluster.link.hello import CONTROL
-from cluster.liveness.contact import SETTLED_S, Verdicts
-from cluster.liveness.frames import GivenUp, Posted
-from cluster.liveness.heart import Heart, HeartOptions
-from cluster.liveness.lease import LeaseOptions, LeaseState
+from clusterbroker.broker.server.client import cut_off_slow
+from clusterbroker.broker.server.probes import Probes
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import Member
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.link.frames import encode
+from clusterbroker.cluster.link.hello import CONTROL
+from clusterbroker.cluster.liveness.contact import SETTLED_S, Verdicts
+from clusterbroker.cluster.liveness.frames import GivenUp, Posted
+from clusterbroker.cluster.liveness.heart import Heart, HeartOptions
+from clusterbroker.cluster.liveness.lease import LeaseOptions, LeaseState
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from broker.server.cluster_shell import ClusterShell
-    from broker.server.shell import NodeShell
-    from cluster.liveness.beats import BeatCodec
+    from clusterbroker.broker.server.cluster_shell import ClusterShell
+    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.cluster.liveness.beats import BeatCodec
 
 STAND_BACK_S: Final = 3.0
 """So long a leader that is deaf leaves it to the others to elect one; told again each second."""

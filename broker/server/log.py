@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TextIO
 
-from broker.amqp.errors import AmqpError
-from cluster.entities import Queue, Segment
+from clusterbroker.broker.amqp.errors import AmqpError
+from clusterbroker.cluster.entities import Queue, Segment
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 BURST: Final = 50
@@ -48,7 +48,7 @@ def _structlog_logger(form: str, stream: TextIO | None) -> Any:
 
     import structlog
 
-    from broker.server import console
+    from clusterbroker.broker.server import console
 
     drawn: Any = (
         structlog.processors.JSONRenderer(default=str) if form == "json" else console.renderer(sys.stderr.isatty())

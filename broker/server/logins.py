@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.node.wants import GOOD, WRONG, Check, Verdict
-from broker.server.credentials import Credentials
-from broker.server.rehashing import Order, Rehashing
-from broker.server.throttle import Throttle, network
+from clusterbroker.broker.node.wants import GOOD, WRONG, Check, Verdict
+from clusterbroker.broker.server.credentials import Credentials
+from clusterbroker.broker.server.rehashing import Order, Rehashing
+from clusterbroker.broker.server.throttle import Throttle, network
 
 if TYPE_CHECKING:
-    from broker.server.options import ServerOptions
+    from clusterbroker.broker.server.options import ServerOptions
 
 HELD_UP: Final = Verdict("too many failed logins of this user, or from this address, within a minute")
 TOKEN: Final = re.compile(rb"e[wy][\w-]{8,}\.[\w-]+\.[\w-]*", re.ASCII)
@@ -53,7 +53,8 @@ class Logins:
         self._tokens = None
         self._asking: set[asyncio.Task[None]] = set()
         if options.oauth2 is not None:
-            from broker.oauth2.tokens import Tokens  # who takes no tokens need not have what verifies them
+            # who takes no tokens need not have what verifies them
+            from clusterbroker.broker.oauth2.tokens import Tokens
 
             self._tokens = Tokens(options.oauth2, time.time, say)
             self._leeway_s = options.oauth2.leeway_s
@@ -107,7 +108,7 @@ class Logins:
     # -- tokens -----------------------------------------------------------------------------------------------
 
     async def _token(self, check: Check) -> None:
-        from broker.oauth2.verifier import BadToken
+        from clusterbroker.broker.oauth2.verifier import BadToken
 
         assert self._tokens is not None, "they are taken"
         try:

@@ -26,11 +26,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.server.listener import Address, refused
-from broker.server.log import NodeLog
-from broker.server.management_settings import Settings
-from broker.server.options import ServerOptions
-from broker.server.private_socket import bound
+from clusterbroker.broker.server.listener import Address, refused
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.management_settings import Settings
+from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.server.private_socket import bound
 
 BACKLOG: Final = 1024
 FIRST_PAUSE_S: Final = 0.5
@@ -42,7 +42,7 @@ AGAIN_S: Final = 0.05
 END_S: Final = 3.0
 LOCAL: Final = "http.sock"
 """For the operator on this machine, in the data directory."""
-MODULE: Final = (sys.executable, "-m", "broker.http.main")
+MODULE: Final = (sys.executable, "-m", "clusterbroker.broker.http.main")
 
 
 class ManagementProcess:

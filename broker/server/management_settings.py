@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from broker.oauth2.options import OAuth2Options
-from broker.server.audit import AuditOptions
-from broker.server.certificates import TlsOptions
+from clusterbroker.broker.oauth2.options import OAuth2Options
+from clusterbroker.broker.server.audit import AuditOptions
+from clusterbroker.broker.server.certificates import TlsOptions
 
 PROXIES = ("127.0.0.1", "::1")
 """A proxy on this machine is believed what it says of its clients: else they would all come from this machine. Without

@@ -16,18 +16,18 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.server.addresses import own_address
-from broker.server.awaiting import come
-from broker.server.catching_up import UNWANTED_S
-from broker.server.endings import Unstarted
-from broker.server.joining import Unanswered, Unjoined, newcomer
-from broker.server.raft_directory import is_empty
-from cluster.link.joining import JoinAsked
+from clusterbroker.broker.server.addresses import own_address
+from clusterbroker.broker.server.awaiting import come
+from clusterbroker.broker.server.catching_up import UNWANTED_S
+from clusterbroker.broker.server.endings import Unstarted
+from clusterbroker.broker.server.joining import Unanswered, Unjoined, newcomer
+from clusterbroker.broker.server.raft_directory import is_empty
+from clusterbroker.cluster.link.joining import JoinAsked
 
 if TYPE_CHECKING:
-    from broker.server.cluster_shell import ClusterShell
-    from broker.server.options import ClusterOptions
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.cluster_shell import ClusterShell
+    from clusterbroker.broker.server.options import ClusterOptions
+    from clusterbroker.broker.server.shell import NodeShell
 
 AGAIN_S: Final = 0.3
 TELL_S: Final = 5.0

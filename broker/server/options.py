@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from broker.node.options import NodeOptions
-from broker.oauth2.options import OAuth2Options
-from broker.server.alarms import AlarmOptions
-from broker.server.audit import AuditOptions
-from broker.server.listener import Address, TlsOptions
-from journal.options import JournalOptions
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.oauth2.options import OAuth2Options
+from clusterbroker.broker.server.alarms import AlarmOptions
+from clusterbroker.broker.server.audit import AuditOptions
+from clusterbroker.broker.server.listener import Address, TlsOptions
+from clusterbroker.journal.options import JournalOptions
 
 if TYPE_CHECKING:
-    from broker.server.at_start import BootDefinitions
-    from broker.server.span_options import SpanOptions
+    from clusterbroker.broker.server.at_start import BootDefinitions
+    from clusterbroker.broker.server.span_options import SpanOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 """What a node may be called."""

@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from broker.server import identity as identities
-from broker.server.binding import JOURNAL, RAFT, WIRING, Found, Listed, Verdict, judge, trouble
-from broker.server.endings import Unstarted
-from broker.server.identity import Identity
-from journal.segments import sync_directory
-from journal.stamp import Stamp
+from clusterbroker.broker.server import identity as identities
+from clusterbroker.broker.server.binding import JOURNAL, RAFT, WIRING, Found, Listed, Verdict, judge, trouble
+from clusterbroker.broker.server.endings import Unstarted
+from clusterbroker.broker.server.identity import Identity
+from clusterbroker.journal.segments import sync_directory
+from clusterbroker.journal.stamp import Stamp
 
 DATA: Final = {JOURNAL: "journal/index/data.mdb", WIRING: "wiring/data.mdb", RAFT: "raft/identity"}
 """The file without which a part is not there."""

@@ -9,14 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.census.peer_messages import CensusAnswer, CensusAsk, CloseConnection, InspectAnswer, InspectAsk
+from clusterbroker.broker.census.peer_messages import (
+    CensusAnswer,
+    CensusAsk,
+    CloseConnection,
+    InspectAnswer,
+    InspectAsk,
+)
 
 if TYPE_CHECKING:
-    from broker.census.rows import Batch
-    from broker.node.part import Part
-    from broker.server.inspecting import Inspector
-    from broker.server.sampling import Sampling
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.census.rows import Batch
+    from clusterbroker.broker.node.part import Part
+    from clusterbroker.broker.server.inspecting import Inspector
+    from clusterbroker.broker.server.sampling import Sampling
+    from clusterbroker.broker.server.shell import NodeShell
 
 Told = Callable[[bytes, bool], None]
 """(a part of a batch, whether others follow)"""
@@ -47,7 +53,8 @@ class PeerCensus:
     def sampling(self) -> Sampling:
         """This node's own census."""
         if self._sampling is None:
-            from broker.server.sampling import Sampling  # a node that nobody asks need not know how to count
+            # a node that nobody asks need not know how to count
+            from clusterbroker.broker.server.sampling import Sampling
 
             self._sampling = Sampling(self._shell)
         return self._sampling
@@ -56,7 +63,7 @@ class PeerCensus:
     def inspector(self) -> Inspector:
         """Of single messages."""
         if self._inspector is None:
-            from broker.server.inspecting import Inspector
+            from clusterbroker.broker.server.inspecting import Inspector
 
             self._inspector = Inspector(self._shell, self._part)
         return self._inspector
@@ -100,13 +107,13 @@ class PeerCensus:
         self.sampling.ask(asked.life, asked.number, asked.max_age_ms, lambda batch: self._answer(peer, asked, batch))
 
     def _answer(self, peer: str, asked: CensusAsk, batch: Batch) -> None:
-        from broker.census.census import split
+        from clusterbroker.broker.census.census import split
 
         self._tell(peer, asked.ask, split(batch))
 
     def _tell(self, peer: str, ask: int, parts: list[Any]) -> None:
         """One part each turn, as long as the link has room and nothing newer is asked."""
-        from broker.census.rows import encode
+        from clusterbroker.broker.census.rows import encode
 
         if self._answering.get(peer) != ask or self._shell.ended.done() or self._part.room(peer) <= 0:
             return

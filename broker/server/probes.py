@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from cluster.entities import Member
-from cluster.ids import NodeId
+from clusterbroker.cluster.entities import Member
+from clusterbroker.cluster.ids import NodeId
 
 if TYPE_CHECKING:
-    from broker.server.cluster_shell import ClusterShell
-    from broker.server.liveness import Liveness
+    from clusterbroker.broker.server.cluster_shell import ClusterShell
+    from clusterbroker.broker.server.liveness import Liveness
 
 LOOK_S: Final = 0.01
 AGAIN_S: Final = 0.05

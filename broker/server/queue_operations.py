@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.server.operations import NO_LEASE, Facts, Refused
-from cluster import commands as c
-from cluster.entities import Queue
+from clusterbroker.broker.server.operations import NO_LEASE, Facts, Refused
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import Queue
 
 if TYPE_CHECKING:
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 
 def _queue(shell: NodeShell, asked: Facts, take: bool) -> Queue:
@@ -57,8 +57,8 @@ async def _resume(shell: NodeShell, asked: Facts) -> Facts:
 
 
 async def _delete_messages(shell: NodeShell, asked: Facts) -> Facts:
-    from broker.census.inspection import TREATED_MAX, Request, decode_request, encode
-    from broker.server.inspecting import Inspector, Unanswered  # imports that no start shall wait for
+    from clusterbroker.broker.census.inspection import TREATED_MAX, Request, decode_request, encode
+    from clusterbroker.broker.server.inspecting import Inspector, Unanswered  # imports that no start shall wait for
 
     queue = _queue(shell, asked, take=True)
     seqs, filter_ = asked.get("seqs"), asked.get("filter")

@@ -21,20 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.server.addresses import remembered
-from broker.server.binding import NOTHING, RAFT, WIRING, Found, Remedy, Verdict, remedy
-from broker.server.endings import Unstarted
-from broker.server.identity import write_durably
-from broker.server.parts import WHAT_A_MEMBER_DOES, DamagedDirectory, Parts, put_aside
-from cluster.errors import DamagedLog
-from cluster.ids import NodeId
-from cluster.local_log import LocalLog
-from cluster.raft import identity as raft_identity
-from cluster.raft.disk import FileDisk
-from cluster.raft.identity import Founder
-from cluster.raft.reading import Loaded, prove
-from cluster.state import ClusterMap
-from journal.stamp import Stamp
+from clusterbroker.broker.server.addresses import remembered
+from clusterbroker.broker.server.binding import NOTHING, RAFT, WIRING, Found, Remedy, Verdict, remedy
+from clusterbroker.broker.server.endings import Unstarted
+from clusterbroker.broker.server.identity import write_durably
+from clusterbroker.broker.server.parts import WHAT_A_MEMBER_DOES, DamagedDirectory, Parts, put_aside
+from clusterbroker.cluster.errors import DamagedLog
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.local_log import LocalLog
+from clusterbroker.cluster.raft import identity as raft_identity
+from clusterbroker.cluster.raft.disk import FileDisk
+from clusterbroker.cluster.raft.identity import Founder
+from clusterbroker.cluster.raft.reading import Loaded, prove
+from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.journal.stamp import Stamp
 
 LOST: Final = "raft.lost"
 """Says why the Raft log in this directory counts for nothing, until it has been made anew."""

@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from broker.node.core import Node
-from broker.queues.ring import Ring
-from broker.streams.past import Past
-from cluster.entities import Queue
-from cluster.ids import QueueId
-from journal.queue_state import QueueState
-from journal.record import Record, SegmentUse
-from journal.recovery import RUN_WORDS, RecoverySink
-from journal.salvage import Care
+from clusterbroker.broker.node.core import Node
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.streams.past import Past
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.ids import QueueId
+from clusterbroker.journal.queue_state import QueueState
+from clusterbroker.journal.record import Record, SegmentUse
+from clusterbroker.journal.recovery import RUN_WORDS, RecoverySink
+from clusterbroker.journal.salvage import Care
 
 PRIORITY_MAX: Final = 255
 SEGMENT_BYTES: Final = 64 << 20

@@ -17,9 +17,9 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from cluster import passwords
-from cluster.commands import PutUser
-from cluster.entities import User
+from clusterbroker.cluster import passwords
+from clusterbroker.cluster.commands import PutUser
+from clusterbroker.cluster.entities import User
 
 WAITING_MAX: Final = 64
 """Passwords that are kept for the moment until their turn comes."""

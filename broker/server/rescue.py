@@ -33,24 +33,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from broker.server import addresses, identity
-from broker.server.binding import JOURNAL, NOTHING, RAFT, Found, Listed, Verdict
-from broker.server.damage import is_marked
-from broker.server.parts import Parts, moment, unused
-from broker.server.raft_directory import LOST
-from cluster import rescue as maps
-from cluster.errors import DamagedLog
-from cluster.ids import NodeId, QueueId, index_of
-from cluster.raft import identity as raft_identity
-from cluster.raft.disk import FileDisk
-from cluster.raft.identity import Founder
-from cluster.raft.reading import Wiring, read
-from cluster.rescue import Judged
-from journal.errors import DamagedJournal, ForeignJournal
-from journal.inspect import JournalView
-from journal.journal import lock_directory
-from journal.segments import sync_directory
-from journal.stamp import Stamp
+from clusterbroker.broker.server import addresses, identity
+from clusterbroker.broker.server.binding import JOURNAL, NOTHING, RAFT, Found, Listed, Verdict
+from clusterbroker.broker.server.damage import is_marked
+from clusterbroker.broker.server.parts import Parts, moment, unused
+from clusterbroker.broker.server.raft_directory import LOST
+from clusterbroker.cluster import rescue as maps
+from clusterbroker.cluster.errors import DamagedLog
+from clusterbroker.cluster.ids import NodeId, QueueId, index_of
+from clusterbroker.cluster.raft import identity as raft_identity
+from clusterbroker.cluster.raft.disk import FileDisk
+from clusterbroker.cluster.raft.identity import Founder
+from clusterbroker.cluster.raft.reading import Wiring, read
+from clusterbroker.cluster.rescue import Judged
+from clusterbroker.journal.errors import DamagedJournal, ForeignJournal
+from clusterbroker.journal.inspect import JournalView
+from clusterbroker.journal.journal import lock_directory
+from clusterbroker.journal.segments import sync_directory
+from clusterbroker.journal.stamp import Stamp
 
 BEFORE: Final = "raft.before-rescue-"
 NOT_ITS_OWN: Final = "Put this node's own one back (is its disk mounted?), or rescue another member's directory"

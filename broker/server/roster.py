@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from broker.server.addresses import remember, remembered
-from cluster.ids import NodeId
-from cluster.liveness.heart import Member as HeartMember
+from clusterbroker.broker.server.addresses import remember, remembered
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.liveness.heart import Member as HeartMember
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from broker.server.cluster_shell import ClusterShell
+    from clusterbroker.broker.server.cluster_shell import ClusterShell
 
 REMEMBER_S: Final = 10.0
 FAREWELL_S: Final = 2.0

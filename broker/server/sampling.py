@@ -14,12 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.census.census import Census
-from broker.census.rows import Batch
-from broker.server.counting import rows
+from clusterbroker.broker.census.census import Census
+from clusterbroker.broker.census.rows import Batch
+from clusterbroker.broker.server.counting import rows
 
 if TYPE_CHECKING:
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 
 def process_started_at_ms() -> int:

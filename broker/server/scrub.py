@@ -17,11 +17,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.server.scrub_regions import IndexRegion, Region, SegmentRegion, streams_of
+from clusterbroker.broker.server.scrub_regions import IndexRegion, Region, SegmentRegion, streams_of
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from journal.journal import Journal
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.journal.journal import Journal
 
 FIRST_S: Final = 30.0
 """After a start there is enough to do."""

@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from journal.index_walk import Looked
-from journal.scrub import Piece
-from journal.stream_catalogue import StreamFile
-from journal.stream_files import Proved
-from journal.survivors import Hurt
-from replication.sync import BUCKET_SEQS, contains
+from clusterbroker.journal.index_walk import Looked
+from clusterbroker.journal.scrub import Piece
+from clusterbroker.journal.stream_catalogue import StreamFile
+from clusterbroker.journal.stream_files import Proved
+from clusterbroker.journal.survivors import Hurt
+from clusterbroker.replication.sync import BUCKET_SEQS, contains
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.streams.past import Past
-    from journal.journal import Journal
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.streams.past import Past
+    from clusterbroker.journal.journal import Journal
 
 
 class Region(Protocol):

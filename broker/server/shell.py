@@ -27,39 +27,39 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from broker.node.core import Group, Load, Node
-from broker.node.elsewhere import moving_text
-from broker.queues.patience import PATIENCE_MS
-from broker.routing.labour import STEPS_AT_ONCE
-from broker.server.admin import AdminSocket
-from broker.server.alarms import Alarms
-from broker.server.apart import Apart
-from broker.server.at_start import first_user
-from broker.server.client import Client, ReceiveBuffer, peer_name
-from broker.server.clock import Clock
-from broker.server.copy_forward import CopyForward
-from broker.server.endings import Restart
-from broker.server.goodbye import say_goodbye
-from broker.server.held import Held
-from broker.server.imports import Imports
-from broker.server.listener import Listener, peer_identity, tls_context
-from broker.server.log import NodeLog
-from broker.server.logins import Logins
-from broker.server.options import ServerOptions
-from broker.server.scrub import Scrub
-from broker.server.slow_disk import watch_disk
-from broker.server.storage import Storage
-from broker.server.tracing import begin_spans
-from broker.server.upkeep import Upkeep
-from broker.session.connection import Connection, TrustedConnection
-from cluster.state import Applied
-from journal.errors import DamagedJournal, JournalFailed
-from journal.record import DamagedRecord, Message
-from journal.stream_catalogue import NOTHING, Taken
+from clusterbroker.broker.node.core import Group, Load, Node
+from clusterbroker.broker.node.elsewhere import moving_text
+from clusterbroker.broker.queues.patience import PATIENCE_MS
+from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
+from clusterbroker.broker.server.admin import AdminSocket
+from clusterbroker.broker.server.alarms import Alarms
+from clusterbroker.broker.server.apart import Apart
+from clusterbroker.broker.server.at_start import first_user
+from clusterbroker.broker.server.client import Client, ReceiveBuffer, peer_name
+from clusterbroker.broker.server.clock import Clock
+from clusterbroker.broker.server.copy_forward import CopyForward
+from clusterbroker.broker.server.endings import Restart
+from clusterbroker.broker.server.goodbye import say_goodbye
+from clusterbroker.broker.server.held import Held
+from clusterbroker.broker.server.imports import Imports
+from clusterbroker.broker.server.listener import Listener, peer_identity, tls_context
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.logins import Logins
+from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.server.scrub import Scrub
+from clusterbroker.broker.server.slow_disk import watch_disk
+from clusterbroker.broker.server.storage import Storage
+from clusterbroker.broker.server.tracing import begin_spans
+from clusterbroker.broker.server.upkeep import Upkeep
+from clusterbroker.broker.session.connection import Connection, TrustedConnection
+from clusterbroker.cluster.state import Applied
+from clusterbroker.journal.errors import DamagedJournal, JournalFailed
+from clusterbroker.journal.record import DamagedRecord, Message
+from clusterbroker.journal.stream_catalogue import NOTHING, Taken
 
 if TYPE_CHECKING:
-    from broker.server.cluster_shell import ClusterShell
-    from broker.server.desk_socket import DeskSocket
+    from clusterbroker.broker.server.cluster_shell import ClusterShell
+    from clusterbroker.broker.server.desk_socket import DeskSocket
 
 TICK_S = 0.5
 HAND_OVER_S = 5.0
@@ -138,7 +138,7 @@ class NodeShell:
                 opened = Listener.open_tls("amqps", where, partial(Client, self), tls, self._room, self.log.turned_away)
                 self.listeners.append(await opened)
             if options.cluster is not None:
-                from broker.server.cluster_shell import ClusterShell  # its imports would slow down every start
+                from clusterbroker.broker.server.cluster_shell import ClusterShell  # each start would wait for it
 
                 assert options.data_dir is not None, "a member of a cluster keeps what it is told"
                 self.cluster = ClusterShell(self, options.data_dir)
@@ -187,7 +187,7 @@ class NodeShell:
     async def _open_desk(self) -> None:
         directory = self.options.desk_dir
         if directory is not None:
-            from broker.server.desk_socket import DeskSocket  # only who has a management process needs it
+            from clusterbroker.broker.server.desk_socket import DeskSocket  # only who has a management process needs it
 
             self.desk = DeskSocket(self, directory)
             await self.desk.open()

@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from journal.flushes import FlushTimes
+from clusterbroker.journal.flushes import FlushTimes
 
 if TYPE_CHECKING:
-    from broker.node.alerts import Alerts
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.node.alerts import Alerts
+    from clusterbroker.broker.server.shell import NodeShell
 
 LOOK_S: Final = 2.0
 LATE_S: Final = 0.5

@@ -20,12 +20,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from broker.node.spans import Span, Spans
-from broker.version import VERSION
+from clusterbroker.broker.node.spans import Span, Spans
+from clusterbroker.broker.version import VERSION
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.server.span_options import SpanOptions
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.server.span_options import SpanOptions
 
 QUEUE_MAX: Final = 8192
 EVERY_MS: Final = 1000

@@ -23,28 +23,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.node.core import Node
-from broker.node.damages import Hurt
-from broker.node.log import Log
-from broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
-from broker.server.damage import is_marked, set_aside
-from broker.server.identity import DamagedIdentity
-from broker.server.log import NodeLog
-from broker.server.options import ServerOptions
-from broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts, put_aside
-from broker.server.recovery import Recovery, recovered
-from cluster.errors import DiskFull, LogFailure
-from cluster.ids import index_of
-from cluster.local_log import LocalLog
-from cluster.wiring_log import MemoryWiringLog
-from journal.errors import DamagedJournal, JournalFull
-from journal.journal import Journal, lock_directory
-from journal.look import fits, look
-from journal.stamp import Stamp
-from journal.writer import Watch
+from clusterbroker.broker.node.core import Node
+from clusterbroker.broker.node.damages import Hurt
+from clusterbroker.broker.node.log import Log
+from clusterbroker.broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found
+from clusterbroker.broker.server.damage import is_marked, set_aside
+from clusterbroker.broker.server.identity import DamagedIdentity
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.server.parts import WHAT_TO_DO, DamagedDirectory, Parts, put_aside
+from clusterbroker.broker.server.recovery import Recovery, recovered
+from clusterbroker.cluster.errors import DiskFull, LogFailure
+from clusterbroker.cluster.ids import index_of
+from clusterbroker.cluster.local_log import LocalLog
+from clusterbroker.cluster.wiring_log import MemoryWiringLog
+from clusterbroker.journal.errors import DamagedJournal, JournalFull
+from clusterbroker.journal.journal import Journal, lock_directory
+from clusterbroker.journal.look import fits, look
+from clusterbroker.journal.stamp import Stamp
+from clusterbroker.journal.writer import Watch
 
 if TYPE_CHECKING:
-    from cluster.raft.raft_log import RaftLog
+    from clusterbroker.cluster.raft.raft_log import RaftLog
 
 SETTLE_S = 30.0
 HURT_MAX = 5_000
@@ -108,7 +108,8 @@ class Storage:
             return self
         may_begin = options.cluster is None or options.cluster.founds or bool(options.cluster.joins)
         if not may_begin:
-            from broker.server.raft_directory import must_not_found  # brings Raft along, which only members have
+            # brings Raft along, which only members have
+            from clusterbroker.broker.server.raft_directory import must_not_found
 
             with contextlib.suppress(DamagedIdentity):
                 must_not_found(Parts(directory))  # before anything is made, the directory included
@@ -226,7 +227,7 @@ class Storage:
             return node
         node.files_streams = True
         if self._options.cluster is not None:
-            from broker.node.part import Part  # its imports would slow down every start
+            from clusterbroker.broker.node.part import Part  # its imports would slow down every start
 
             node.part = Part(node)
         recovery = recovered(node, journal, partial(self._settled_by, journal))

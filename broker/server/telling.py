@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.server.log import NodeLog
+from clusterbroker.broker.server.log import NodeLog
 
 LINES_A_TURN: Final = 50
 LINES_EACH: Final = 50

@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from cluster.link.door import Door
+from clusterbroker.cluster.link.door import Door
 
 HANDSHAKES_MAX: Final = 4096
 """Some 54 KiB each."""

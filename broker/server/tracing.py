@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.server.span_options import SpanOptions
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.server.span_options import SpanOptions
 
 
 def begin_spans(options: SpanOptions | None, node: Node) -> Callable[[], None]:
@@ -15,6 +15,6 @@ def begin_spans(options: SpanOptions | None, node: Node) -> Callable[[], None]:
     a moment while the last ones are sent."""
     if options is None:
         return lambda: None
-    from broker.server.spans import begin  # the extra `otel`, and half a second of imports
+    from clusterbroker.broker.server.spans import begin  # the extra `otel`, and half a second of imports
 
     return begin(options, node).close

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cluster import commands as c
-from cluster.liveness.clocks import DIFFERS_MS
-from cluster.liveness.steady import steady
-from cluster.passing import Passing
-from cluster.transactions import due
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.liveness.clocks import DIFFERS_MS
+from clusterbroker.cluster.liveness.steady import steady
+from clusterbroker.cluster.passing import Passing
+from clusterbroker.cluster.transactions import due
 
 if TYPE_CHECKING:
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.shell import NodeShell
 
 EVERY_S: Final = 10.0
 SOON_S: Final = 1.0

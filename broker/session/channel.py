@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from broker.amqp import methods
-from broker.amqp.codec import Acked, MethodReceived, Published
-from broker.amqp.errors import (
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.amqp.codec import Acked, MethodReceived, Published
+from clusterbroker.broker.amqp.errors import (
     AmqpError,
     ChannelError,
     ConnectionFault,
@@ -28,26 +28,26 @@ from broker.amqp.errors import (
     resource_error,
     resource_locked,
 )
-from broker.amqp.errors import channel_error as channel_fault
-from broker.amqp.layout import Method
-from broker.node.counts import ChannelCounts
-from broker.queues.face import QueueFace
-from broker.queues.ring import Consumer, Ledger
-from broker.queues.subscription import Subscription
-from broker.queues.watch import Traced
-from broker.routing.router import Route
-from broker.session import consuming, declaring, publishing, transacting
-from broker.session.confirms import Confirms
-from broker.session.dividing import WAITED_STEPS, divided, give_back, let_go
-from broker.session.unanswered import Asked, review
-from cluster.authorization import PermissionKind, TopicPermissionKind
-from cluster.commands import AnyCommand
-from cluster.errors import Unavailable, WiringError
-from cluster.state import Applied
+from clusterbroker.broker.amqp.errors import channel_error as channel_fault
+from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.node.counts import ChannelCounts
+from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.ring import Consumer, Ledger
+from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.watch import Traced
+from clusterbroker.broker.routing.router import Route
+from clusterbroker.broker.session import consuming, declaring, publishing, transacting
+from clusterbroker.broker.session.confirms import Confirms
+from clusterbroker.broker.session.dividing import WAITED_STEPS, divided, give_back, let_go
+from clusterbroker.broker.session.unanswered import Asked, review
+from clusterbroker.cluster.authorization import PermissionKind, TopicPermissionKind
+from clusterbroker.cluster.commands import AnyCommand
+from clusterbroker.cluster.errors import Unavailable, WiringError
+from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
-    from broker.session.connection import Connection
-    from broker.session.transacting import Transaction
+    from clusterbroker.broker.session.connection import Connection
+    from clusterbroker.broker.session.transacting import Transaction
 
 CLOSE: Final = b"\x00\x14\x00\x28"
 CLOSE_OK: Final = b"\x00\x14\x00\x29"

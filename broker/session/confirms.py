@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from broker.amqp.codec import OutBuffer
-from broker.queues.ticket import Ticket
+from clusterbroker.broker.amqp.codec import OutBuffer
+from clusterbroker.broker.queues.ticket import Ticket
 
 
 class Confirms:

@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp import methods
-from broker.amqp.codec import Acked, FrameDecoder, MethodReceived, OutBuffer, Published
-from broker.amqp.errors import (
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.amqp.codec import Acked, FrameDecoder, MethodReceived, OutBuffer, Published
+from clusterbroker.broker.amqp.errors import (
     AmqpError,
     ConnectionFault,
     ReplyCode,
@@ -29,23 +29,23 @@ from broker.amqp.errors import (
     not_allowed,
     resource_error,
 )
-from broker.amqp.errors import channel_error as channel_fault
-from broker.amqp.layout import Method
-from broker.node.alarms import MINORITY
-from broker.node.elsewhere import DRAINED, moving_text
-from broker.routing.labour import STEPS_AT_ONCE
-from broker.session import handshake
-from broker.session.channel import Channel
-from broker.session.dividing import look, take
-from broker.session.rights import AccountRights, Rights
-from broker.session.state import State
-from broker.session.virtual_exchanges import only_asks
-from cluster.authorization import principal
+from clusterbroker.broker.amqp.errors import channel_error as channel_fault
+from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.node.alarms import MINORITY
+from clusterbroker.broker.node.elsewhere import DRAINED, moving_text
+from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
+from clusterbroker.broker.session import handshake
+from clusterbroker.broker.session.channel import Channel
+from clusterbroker.broker.session.dividing import look, take
+from clusterbroker.broker.session.rights import AccountRights, Rights
+from clusterbroker.broker.session.state import State
+from clusterbroker.broker.session.virtual_exchanges import only_asks
+from clusterbroker.cluster.authorization import principal
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.node.vhost import VirtualHost
-    from broker.queues.face import QueueFace
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.node.vhost import VirtualHost
+    from clusterbroker.broker.queues.face import QueueFace
 
 HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
 HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"

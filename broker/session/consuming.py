@@ -9,22 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp import methods
-from broker.amqp.codec import Acked
-from broker.amqp.errors import access_refused, not_allowed, not_implemented, precondition_failed, resource_locked
-from broker.amqp.layout import Method
-from broker.queues.face import GONE, QueueFace, Taken
-from broker.queues.ring import Consumer
-from broker.queues.subscription import Subscription
-from broker.queues.watch import Delivery
-from broker.session.declaring import MEMORY, REPLY_TO, check_memory, clean
-from broker.session.dividing import give_back
-from broker.session.leases import boolean, reader
-from broker.streams import consuming as streams
-from cluster.stream_settings import STREAM
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.amqp.codec import Acked
+from clusterbroker.broker.amqp.errors import (
+    access_refused,
+    not_allowed,
+    not_implemented,
+    precondition_failed,
+    resource_locked,
+)
+from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.queues.face import GONE, QueueFace, Taken
+from clusterbroker.broker.queues.ring import Consumer
+from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.watch import Delivery
+from clusterbroker.broker.session.declaring import MEMORY, REPLY_TO, check_memory, clean
+from clusterbroker.broker.session.dividing import give_back
+from clusterbroker.broker.session.leases import boolean, reader
+from clusterbroker.broker.streams import consuming as streams
+from clusterbroker.cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
-    from broker.session.channel import Channel
+    from clusterbroker.broker.session.channel import Channel
 
 
 QUEUE_SEQ: Final = b"\x0bx-queue-seq"

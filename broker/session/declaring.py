@@ -9,41 +9,24 @@ the cluster map, the same on every node.
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp import methods
-from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
-from broker.amqp.layout import Method
-from broker.session.unanswered import Asked, ownerless
-from cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
-from cluster.entities import Binding, DestinationKind
-from cluster.exchange_rules import STAGING
-from cluster.ids import Epoch
-from cluster.state import Applied
-from cluster.stream_settings import STREAM
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
+from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.session.unanswered import Asked, ownerless
+from clusterbroker.cluster.commands import Bind, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind
+from clusterbroker.cluster.entities import Binding, DestinationKind
+from clusterbroker.cluster.exchange_rules import STAGING
+from clusterbroker.cluster.ids import Epoch
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.stream_settings import STREAM
+from clusterbroker.journal.values import stored
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 if TYPE_CHECKING:
-    from broker.session.channel import Channel
-
-
-def plain(value: Any) -> Any:
-    """Arguments as the wiring keeps them: AMQP's integers of any width are one class (amqp-rules 5.3)."""
-    if isinstance(value, bool) or value is None or isinstance(value, (str, float)):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, (bytes, bytearray)):
-        return bytes(value)
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    raise AssertionError(f"no field value is a {type(value).__name__}")
+    from clusterbroker.broker.session.channel import Channel
 
 
 MEMORY: Final = "memory"
@@ -79,7 +62,7 @@ def _exchange_declare(channel: Channel, method: methods.ExchangeDeclare) -> None
             channel.send(methods.ExchangeDeclareOk())
         return
     channel.check("configure", "exchange", name)
-    arguments = plain(method.arguments)
+    arguments = stored(method.arguments)
     staging = method.type == STAGING
     target = arguments.get("x-target")
     if staging and isinstance(target, str):
@@ -139,7 +122,7 @@ def _binding(
     channel.check("write", to, destination)
     channel.check("read", "exchange", source)
     channel.check_topic("read", source, method.routing_key)
-    vhost, key, arguments = channel.vhost_name, method.routing_key, plain(method.arguments)
+    vhost, key, arguments = channel.vhost_name, method.routing_key, stored(method.arguments)
     if kind is Bind and MEMORY in channel.connection.node.alarms:
         wanted = Binding(vhost, source, destination, to, key, arguments)
         if channel.connection.node.map.find_binding(wanted) is None:
@@ -195,7 +178,7 @@ def _queue_declare(channel: Channel, method: methods.QueueDeclare) -> None:
     if server_named:
         name = f"amq.gen-{connection.node.secret_name()}"
     channel.check("configure", "queue", name)
-    arguments = plain(method.arguments)
+    arguments = stored(method.arguments)
     dead_letters = arguments.get("x-dead-letter-exchange")
     if isinstance(dead_letters, str):
         channel.check("read", "queue", name)

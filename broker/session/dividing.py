@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.codec import MethodReceived, Published
-from broker.amqp.errors import ConnectionFault
-from broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
-from broker.session.state import State
+from clusterbroker.broker.amqp.codec import MethodReceived, Published
+from clusterbroker.broker.amqp.errors import ConnectionFault
+from clusterbroker.broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
+from clusterbroker.broker.session.state import State
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.queues.subscription import Subscription
-    from broker.session.channel import Channel
-    from broker.session.connection import Connection
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.queues.subscription import Subscription
+    from clusterbroker.broker.session.channel import Channel
+    from clusterbroker.broker.session.connection import Connection
 
 DELIVERY_STEPS: Final = 2
 """A message that goes into a queue."""

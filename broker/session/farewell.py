@@ -8,7 +8,7 @@ A connection that ends while it is owed something leaves its client to say all o
 
 from __future__ import annotations
 
-from broker.session.connection import Connection
+from clusterbroker.broker.session.connection import Connection
 
 
 def dismiss(connection: Connection) -> None:

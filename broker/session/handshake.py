@@ -20,19 +20,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp import methods
-from broker.amqp.errors import command_invalid, not_allowed, syntax_error
-from broker.amqp.fields import decode_fields
-from broker.node.elsewhere import addresses
-from broker.node.wants import Check, Verdict
-from broker.session.rights import AccountRights
-from broker.session.state import State
-from broker.version import VERSION
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.amqp.errors import command_invalid, not_allowed, syntax_error
+from clusterbroker.broker.amqp.fields import decode_fields
+from clusterbroker.broker.node.elsewhere import addresses
+from clusterbroker.broker.node.wants import Check, Verdict
+from clusterbroker.broker.session.rights import AccountRights
+from clusterbroker.broker.session.state import State
+from clusterbroker.broker.version import VERSION
 
 if TYPE_CHECKING:
-    from broker.node.core import Node
-    from broker.session.connection import Connection
-    from cluster.entities import User
+    from clusterbroker.broker.node.core import Node
+    from clusterbroker.broker.session.connection import Connection
+    from clusterbroker.cluster.entities import User
 
 CAPABILITIES: Final = {
     "publisher_confirms": True,

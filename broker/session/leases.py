@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp import methods
-from broker.amqp.errors import AmqpError, access_refused, not_found, not_implemented, precondition_failed
-from broker.queues.lease import (
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.amqp.errors import AmqpError, access_refused, not_found, not_implemented, precondition_failed
+from clusterbroker.broker.queues.lease import (
     BYTES_MAX,
     LIFE_BYTES_MAX,
     NAME_BYTES_MAX,
@@ -25,14 +25,14 @@ from broker.queues.lease import (
     Settle,
     Take,
 )
-from broker.queues.lease_reader import LeaseReader
-from broker.session.services import Request, Service
-from cluster.stream_settings import STREAM
+from clusterbroker.broker.queues.lease_reader import LeaseReader
+from clusterbroker.broker.session.services import Request, Service
+from clusterbroker.cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
-    from broker.queues.face import QueueFace
-    from broker.session.channel import Channel
-    from cluster.authorization import PermissionKind
+    from clusterbroker.broker.queues.face import QueueFace
+    from clusterbroker.broker.session.channel import Channel
+    from clusterbroker.cluster.authorization import PermissionKind
 
 SEQ_MAX: Final = 2**56
 ROWS_DEFAULT: Final = 10_000

@@ -21,30 +21,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from broker.amqp import methods
-from broker.amqp import properties as codec
-from broker.amqp.codec import Published
-from broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
-from broker.amqp.fields import FieldTable
-from broker.amqp.layout import Method
-from broker.node.counts import ExchangeCounts
-from broker.queues.face import QueueFace
-from broker.queues.ticket import Ticket
-from broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
-from broker.routing.labour import TooCostly
-from broker.routing.router import Route
-from broker.session.confirms import Confirms
-from broker.session.declaring import REPLY_TO
-from broker.session.dividing import DELIVERIES_AT_ONCE, DELIVERY_STEPS, divide
-from broker.session.services import requested
-from broker.session.virtual_exchanges import VIRTUAL_EXCHANGES
-from broker.transactions.onward import route_of
-from cluster.entities import Segment
-from journal.layout import HAS_BCC, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
-from journal.record import Message
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.codec import Published
+from clusterbroker.broker.amqp.errors import access_refused, not_found, not_implemented, precondition_failed
+from clusterbroker.broker.amqp.fields import FieldTable
+from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.node.counts import ExchangeCounts
+from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
+from clusterbroker.broker.routing.labour import TooCostly
+from clusterbroker.broker.routing.router import Route
+from clusterbroker.broker.session.confirms import Confirms
+from clusterbroker.broker.session.declaring import REPLY_TO
+from clusterbroker.broker.session.dividing import DELIVERIES_AT_ONCE, DELIVERY_STEPS, divide
+from clusterbroker.broker.session.services import requested
+from clusterbroker.broker.session.virtual_exchanges import VIRTUAL_EXCHANGES
+from clusterbroker.broker.transactions.onward import route_of
+from clusterbroker.cluster.entities import Segment
+from clusterbroker.journal.layout import HAS_BCC, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.session.channel import Channel
+    from clusterbroker.broker.session.channel import Channel
 
 NO_ROUTE: Final = 312
 NO_ROUTE_TEXT: Final = b"NO_ROUTE"

@@ -20,16 +20,16 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from broker.amqp import properties as codec
-from broker.amqp.codec import Published
-from broker.amqp.errors import AmqpError, precondition_failed
-from broker.amqp.own_message import own_message
-from broker.queues.ticket import Ticket
-from broker.session.declaring import REPLY_TO
-from journal.record import Message
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.codec import Published
+from clusterbroker.broker.amqp.errors import AmqpError, precondition_failed
+from clusterbroker.broker.amqp.own_message import own_message
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.session.declaring import REPLY_TO
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.session.channel import Channel
+    from clusterbroker.broker.session.channel import Channel
 
 BODY_BYTES_MAX: Final = 1 << 20
 OPEN_MAX: Final = 256

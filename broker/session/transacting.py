@@ -19,19 +19,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp import methods
-from broker.amqp.errors import internal_error, precondition_failed, resource_error
-from broker.amqp.layout import Method
-from broker.queues.face import CommitPart, QueueFace
-from broker.queues.ring import Consumer
-from broker.queues.ticket import Ticket
-from broker.routing.router import Route
-from broker.session import publishing
-from broker.session.dividing import DELIVERY_STEPS
-from journal.record import Message
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.amqp.errors import internal_error, precondition_failed, resource_error
+from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.queues.face import CommitPart, QueueFace
+from clusterbroker.broker.queues.ring import Consumer
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.routing.router import Route
+from clusterbroker.broker.session import publishing
+from clusterbroker.broker.session.dividing import DELIVERY_STEPS
+from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
-    from broker.session.channel import Channel
+    from clusterbroker.broker.session.channel import Channel
 
 Entry = tuple[int, Consumer, int]  # delivery tag, consumer, seq
 

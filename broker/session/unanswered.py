@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.amqp.errors import AmqpError, internal_error, not_found
-from broker.amqp.layout import Method
-from broker.amqp.methods import QueueDelete, QueuePurge
-from broker.queues.face import UNANSWERED_MS, QueueFace
+from clusterbroker.broker.amqp.errors import AmqpError, internal_error, not_found
+from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.amqp.methods import QueueDelete, QueuePurge
+from clusterbroker.broker.queues.face import UNANSWERED_MS, QueueFace
 
 if TYPE_CHECKING:
-    from broker.session.channel import Channel
+    from clusterbroker.broker.session.channel import Channel
 
 OWNERLESS_MS: Final = 10_000
 LOCKED_MS: Final = 3000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.session.leases import AMQ_LEASE
-from broker.session.services import Service
-from broker.streams.offsets import offsets, store, stored
-from broker.transactions import requests
+from clusterbroker.broker.session.leases import AMQ_LEASE
+from clusterbroker.broker.session.services import Service
+from clusterbroker.broker.streams.offsets import offsets, store, stored
+from clusterbroker.broker.transactions import requests
 
 VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {
     "amq.lease": AMQ_LEASE,

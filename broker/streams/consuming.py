@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.amqp import methods
-from broker.amqp.errors import access_refused, not_implemented, precondition_failed
-from broker.amqp.fields import Timestamp
-from broker.queues.face import QueueFace
-from broker.streams.messages import FIND, StreamTold
-from broker.streams.reader import CHUNK_COUNT, Reader, gone
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.amqp.errors import access_refused, not_implemented, precondition_failed
+from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.streams.messages import FIND, StreamTold
+from clusterbroker.broker.streams.reader import CHUNK_COUNT, Reader, gone
+from clusterbroker.journal.values import Timestamp
 
 if TYPE_CHECKING:
-    from broker.session.channel import Channel
+    from clusterbroker.broker.session.channel import Channel
 
 NAMED = ("first", "last", "next")
 TIME_MS_MAX = 2**53

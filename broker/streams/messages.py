@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from cluster.link.fields import Signed, Term, Whole
+from clusterbroker.cluster.link.fields import Signed, Term, Whole
 
 READ = 0  # records from `seq` on; answered when there are any
 FIND = 1  # where it begins and ends, and the first message that is not older than `since_ms`

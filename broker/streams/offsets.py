@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.census.inspection import life_of
-from broker.queues.face import QueueFace
-from broker.queues.lease import LIFE_BYTES_MAX
-from broker.streams.messages import FIND, STORE, STORED, StreamTold
-from cluster.stream_settings import STREAM
+from clusterbroker.broker.census.inspection import life_of
+from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.lease import LIFE_BYTES_MAX
+from clusterbroker.broker.streams.messages import FIND, STORE, STORED, StreamTold
+from clusterbroker.cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
-    from broker.session.services import Request
+    from clusterbroker.broker.session.services import Request
 
 NAME_BYTES_MAX: Final = 200
 

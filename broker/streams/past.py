@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from journal.stream_catalogue import Filing, Moved, StreamFile
-from replication.sync import subtract
+from clusterbroker.journal.stream_catalogue import Filing, Moved, StreamFile
+from clusterbroker.replication.sync import subtract
 
 Range = tuple[int, int]
 Part = StreamFile | Moved

@@ -14,23 +14,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from broker.amqp import properties as codec
-from broker.amqp.errors import not_found, precondition_failed
-from broker.amqp.fields import FieldTable
-from broker.amqp.own_message import own_message
-from broker.queues.face import CommitPart, QueueFace
-from broker.queues.ring import Ring
-from broker.queues.subscription import Subscription
-from broker.queues.ticket import Ticket
-from broker.session.declaring import MEMORY
-from broker.streams.messages import READ, StreamTold
-from cluster.entities import Queue as QueueEntity
-from cluster.queue_settings import QueueSettings
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.errors import not_found, precondition_failed
+from clusterbroker.broker.amqp.fields import FieldTable
+from clusterbroker.broker.amqp.own_message import own_message
+from clusterbroker.broker.queues.face import CommitPart, QueueFace
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.session.declaring import MEMORY
+from clusterbroker.broker.streams.messages import READ, StreamTold
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
-    from broker.queues.watch import Watch
-    from broker.session.channel import Channel
-    from broker.streams.streams import Streams
+    from clusterbroker.broker.queues.watch import Watch
+    from clusterbroker.broker.session.channel import Channel
+    from clusterbroker.broker.streams.streams import Streams
 
 OFFSET: Final = b"\x0fx-stream-offset"
 """The header with a message's offset, as a short string on the wire."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.queues.ring import BUCKET_SEQS, Ring, digest_of
-from replication.store import ReplicaStore
-from replication.sync import merged
+from clusterbroker.broker.queues.ring import BUCKET_SEQS, Ring, digest_of
+from clusterbroker.replication.store import ReplicaStore
+from clusterbroker.replication.sync import merged
 
 WORD = (1 << 64) - 1
 Range = tuple[int, int]

@@ -19,20 +19,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from broker.census.stored_offset import StoredOffset
-from broker.queues.host import Host
-from broker.queues.queue import Queue
-from broker.queues.ring import Ring
-from broker.queues.ticket import Ticket
-from broker.streams.bookmarks import Bookmarks
-from broker.streams.messages import FIND, LEAVE, STORE, STORED, StreamAsk, StreamTold
-from broker.streams.past import Part
-from broker.streams.unblinded import unblinded
-from cluster.entities import Queue as QueueEntity
-from cluster.queue_settings import QueueSettings
-from journal.record import Message, RecordBuffer
-from journal.stream_catalogue import StreamFile, Taken, Wish
-from journal.stream_records import take_records
+from clusterbroker.broker.census.stored_offset import StoredOffset
+from clusterbroker.broker.queues.host import Host
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.streams.bookmarks import Bookmarks
+from clusterbroker.broker.streams.messages import FIND, LEAVE, STORE, STORED, StreamAsk, StreamTold
+from clusterbroker.broker.streams.past import Part
+from clusterbroker.broker.streams.unblinded import unblinded
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.journal.record import Message, RecordBuffer
+from clusterbroker.journal.stream_catalogue import StreamFile, Taken, Wish
+from clusterbroker.journal.stream_records import take_records
 
 Tell = Callable[[StreamTold, bytes], None]
 SEQ_END: Final = 2**62

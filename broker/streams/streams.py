@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from broker.queues.face import QueueFace
-from broker.queues.queue import Queue
-from broker.streams.messages import LEAVE, StreamAsk, StreamTold
-from broker.streams.stream import Stream
-from cluster.entities import Queue as QueueEntity
-from replication.errors import BadMessage
+from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.streams.messages import LEAVE, StreamAsk, StreamTold
+from clusterbroker.broker.streams.stream import Stream
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.replication.errors import BadMessage
 
 if TYPE_CHECKING:
-    from broker.streams.reader import Reader
+    from clusterbroker.broker.streams.reader import Reader
 
 Then = Callable[[StreamTold, bytes | memoryview], None]
 UNANSWERED_MS: Final = 20_000

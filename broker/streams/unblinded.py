@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.amqp.properties import without_header
-from journal.layout import HAS_BCC
-from journal.record import Message
+from clusterbroker.broker.amqp.properties import without_header
+from clusterbroker.journal.layout import HAS_BCC
+from clusterbroker.journal.record import Message
 
 
 def unblinded(messages: Sequence[Message]) -> Sequence[Message]:

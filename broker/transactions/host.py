@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from broker.queues.face import QueueFace
-from broker.queues.queue import Queue
-from broker.routing.router import Router
-from broker.transactions.mover import Host
-from broker.transactions.pace import Host as Paced
-from cluster.commands import AnyCommand
-from cluster.entities import Segment
-from cluster.state import Applied
+from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.routing.router import Router
+from clusterbroker.broker.transactions.mover import Host
+from clusterbroker.broker.transactions.pace import Host as Paced
+from clusterbroker.cluster.commands import AnyCommand
+from clusterbroker.cluster.entities import Segment
+from clusterbroker.cluster.state import Applied
 
 
 class VirtualHost(Protocol):

@@ -25,17 +25,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from broker.amqp import properties as codec
-from broker.queues.face import CommitPart, Moved, QueueFace
-from broker.queues.queue import Queue
-from broker.queues.ring import Location
-from broker.queues.ticket import Ticket
-from broker.routing.labour import STEPS_MAX
-from broker.routing.router import Router
-from broker.transactions.onward import route_of
-from broker.transactions.rows import Way, divide, next_rows, settle_rows
-from cluster.entities import Segment
-from journal.record import Message, size_of
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.queues.face import CommitPart, Moved, QueueFace
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import Location
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.routing.labour import STEPS_MAX
+from clusterbroker.broker.routing.router import Router
+from clusterbroker.broker.transactions.onward import route_of
+from clusterbroker.broker.transactions.rows import Way, divide, next_rows, settle_rows
+from clusterbroker.cluster.entities import Segment
+from clusterbroker.journal.record import Message, size_of
 
 ROWS_MAX: Final = 8192
 BYTES_MAX: Final = 1 << 21

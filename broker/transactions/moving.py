@@ -17,15 +17,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from broker.queues.moved import forget_moved, moved_segments
-from broker.queues.queue import Queue
-from broker.transactions.host import MovingHost
-from broker.transactions.mover import ROWS_MAX, Mover
-from broker.transactions.pace import Pace
-from cluster.commands import FinishSegments
-from cluster.entities import Segment
-from cluster.ids import Epoch, QueueId
-from cluster.state import Applied
+from clusterbroker.broker.queues.moved import forget_moved, moved_segments
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.transactions.host import MovingHost
+from clusterbroker.broker.transactions.mover import ROWS_MAX, Mover
+from clusterbroker.broker.transactions.pace import Pace
+from clusterbroker.cluster.commands import FinishSegments
+from clusterbroker.cluster.entities import Segment
+from clusterbroker.cluster.ids import Epoch, QueueId
+from clusterbroker.cluster.state import Applied
 
 AGAIN_MS: Final = 1000
 ACTIVE_MAX: Final = 32

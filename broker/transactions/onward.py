@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from broker.amqp import properties as codec
-from broker.amqp.properties import Properties
-from broker.routing.carbon_copy import copy_keys
-from broker.routing.router import Route, Router
-from journal.record import Message
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.routing.carbon_copy import copy_keys
+from clusterbroker.broker.routing.router import Route, Router
+from clusterbroker.journal.record import Message
 
 Q = TypeVar("Q")
 

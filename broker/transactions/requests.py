@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from broker.session.services import Request, Service
-from broker.transactions.status import status_of
-from cluster.commands import AbortTransaction, CommitTransaction
-from cluster.errors import NotFound
-from cluster.state import Applied
-from cluster.transactions import (
+from clusterbroker.broker.session.services import Request, Service
+from clusterbroker.broker.transactions.status import status_of
+from clusterbroker.cluster.commands import AbortTransaction, CommitTransaction
+from clusterbroker.cluster.errors import NotFound
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.transactions import (
     EPOCH_MAX,
     EXPIRES_TTL_MS,
     NAMES_BYTES_MAX,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Final
 
-from journal import build
+from clusterbroker.journal import build
 
-COMPILED: Final = build.COMPILED and importlib.util.find_spec("broker.transactions.rows_fast") is not None
+COMPILED: Final = build.COMPILED and importlib.util.find_spec("clusterbroker.broker.transactions.rows_fast") is not None
 
 if TYPE_CHECKING or not COMPILED:
-    from broker.transactions.rows_pure import Way, divide, looks_alone, next_rows, settle_rows
+    from clusterbroker.broker.transactions.rows_pure import Way, divide, looks_alone, next_rows, settle_rows
 else:
-    from broker.transactions.rows_fast import divide, looks_alone, next_rows, settle_rows
-    from broker.transactions.rows_pure import Way
+    from clusterbroker.broker.transactions.rows_fast import divide, looks_alone, next_rows, settle_rows
+
+    from clusterbroker.broker.transactions.rows_pure import Way
 
 __all__ = ["Way", "divide", "looks_alone", "next_rows", "settle_rows"]

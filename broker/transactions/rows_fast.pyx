@@ -4,8 +4,8 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp
 
-from journal.layout import HAS_HEADERS as _HAS_HEADERS
-from journal.record_fast cimport Message, make_message
+from clusterbroker.journal.layout import HAS_HEADERS as _HAS_HEADERS
+from clusterbroker.journal.record_fast cimport Message, make_message
 
 cdef int HAS_HEADERS = _HAS_HEADERS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from journal.layout import HAS_HEADERS
-from journal.record_pure import Message
+from clusterbroker.journal.layout import HAS_HEADERS
+from clusterbroker.journal.record_pure import Message
 
 Way = tuple[bytes, Sequence[Any]]
 """The address of rows from now on, and the parts that they go into: objects with the lists `messages` and `seqs`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.entities import Producer, Segment
+from clusterbroker.cluster.entities import Producer, Segment
 
 
 def status_of(

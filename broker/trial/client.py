@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from broker.amqp import methods as m
-from broker.amqp.errors import ReplyCode
-from broker.amqp.fields import Table
-from broker.amqp.properties import CLASS_ID, Properties, encode
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.errors import ReplyCode
+from clusterbroker.broker.amqp.fields import Table
+from clusterbroker.broker.amqp.properties import CLASS_ID, Properties, encode
 
 FRAME_MAX: Final = 131072
 _HEAD: Final = struct.Struct(">BHI")

@@ -21,8 +21,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from broker.trial.nodes import Cluster, TrialError
-from broker.trial.relay import Pair
+from clusterbroker.broker.trial.nodes import Cluster, TrialError
+from clusterbroker.broker.trial.relay import Pair
 
 OWNER: Final = "owner"
 FULL_FILE: Final = "ballast"

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from broker.trial.event_log import OWNER_BEGAN, Line
-from broker.trial.history import Event, What
+from clusterbroker.broker.trial.event_log import OWNER_BEGAN, Line
+from clusterbroker.broker.trial.history import Event, What
 
 EXAMPLES_MAX: Final = 5
 Message = tuple[int, int]

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from broker.server.admin_client import ask
-from broker.trial.client import Target
-from broker.trial.clocks import Clocks
-from broker.trial.event_log import OWNER_BEGAN, Line, read_log
-from broker.trial.relay import LOOPBACK, Wires
+from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.trial.client import Target
+from clusterbroker.broker.trial.clocks import Clocks
+from clusterbroker.broker.trial.event_log import OWNER_BEGAN, Line, read_log
+from clusterbroker.broker.trial.relay import LOOPBACK, Wires
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -118,7 +118,7 @@ class Node:
         """Starts the process and does not wait."""
         assert not self.running, "a node is started once"
         self.directory.mkdir(parents=True, exist_ok=True)
-        words = [sys.executable, "-m", "broker.cli.main", "start", "--name", self.name]
+        words = [sys.executable, "-m", "clusterbroker.broker.cli.main", "start", "--name", self.name]
         words += ["--data-dir", str(self.data_dir), "--amqp", f"{LOOPBACK}:{self.amqp_port}"]
         words += ["--cluster", f"{LOOPBACK}:{self.cluster_port}", "--peers", peers]
         with open(self.directory / "node.out", "wb") as out, open(self.log, "ab") as log:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker.trial.client import ClientLost
-from broker.trial.faults import Kind, Nemesis, Step, plan
-from broker.trial.judge import Verdict, judge, judge_maps, judge_owners
-from broker.trial.load import Load
-from broker.trial.nodes import TrialError
+from clusterbroker.broker.trial.client import ClientLost
+from clusterbroker.broker.trial.faults import Kind, Nemesis, Step, plan
+from clusterbroker.broker.trial.judge import Verdict, judge, judge_maps, judge_owners
+from clusterbroker.broker.trial.load import Load
+from clusterbroker.broker.trial.nodes import TrialError
 
 SETTLE_TIMEOUT_S: Final = 90.0
 AFTER_S: Final = 0.5

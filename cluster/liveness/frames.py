@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from cluster.link.fields import Whole, Word
-from cluster.link.frames import decoder
+from clusterbroker.cluster.link.fields import Whole, Word
+from clusterbroker.cluster.link.frames import decoder
 
 from .beats import DATAGRAM_BYTES_MAX
 

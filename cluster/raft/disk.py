@@ -15,8 +15,8 @@ import os
 from pathlib import Path
 from typing import Final, Protocol
 
-from cluster.errors import DiskFailed, DiskFull
-from journal.segments import sync_directory
+from clusterbroker.cluster.errors import DiskFailed, DiskFull
+from clusterbroker.journal.segments import sync_directory
 
 AHEAD_BYTES: Final = 1 << 20
 """Between a half of it and the whole is kept free ahead of a file's end."""

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster import commands as c
-from cluster import snapshot
-from cluster.errors import DamagedLog, FormatTooNew, LogFailure, NewerRelease, Unavailable
-from cluster.ids import LogIndex
-from cluster.state import Applied, ClusterMap
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import snapshot
+from clusterbroker.cluster.errors import DamagedLog, FormatTooNew, LogFailure, NewerRelease, Unavailable
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.state import Applied, ClusterMap
 
 from .messages import Entry
 from .outcomes import Outcomes

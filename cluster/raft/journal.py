@@ -36,7 +36,7 @@ import struct
 import zlib
 from typing import Any, Final, overload
 
-from cluster.errors import DamagedLog, FormatTooNew
+from clusterbroker.cluster.errors import DamagedLog, FormatTooNew
 
 from .disk import REMEDY, Disk
 from .messages import Entry

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.ids import NodeId
-from cluster.link.fields import Whole, Word
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.link.fields import Whole, Word
 
 Entry = tuple[bytes, Whole, Word]
 """(stored entry, index, term), as the journal and pysyncobj hold it."""

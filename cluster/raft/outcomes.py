@@ -15,8 +15,8 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from cluster.arguments import CANONICAL
-from cluster.state import Applied
+from clusterbroker.cluster.arguments import CANONICAL
+from clusterbroker.cluster.state import Applied
 
 WINDOW: Final = 256
 KEPT: Final = 64

@@ -16,11 +16,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from cluster import commands as c
-from cluster.errors import LogWentBack
-from cluster.ids import LogIndex
-from cluster.state import Applied
-from cluster.wiring_log import Done
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import LogWentBack
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring_log import Done
 
 from .fold import BLANK, Envelope, Fold, seal
 

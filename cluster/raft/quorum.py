@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from cluster.ids import LogIndex
+from clusterbroker.cluster.ids import LogIndex
 
 Then = Callable[[], object]
 

@@ -45,12 +45,19 @@ from typing import Final
 
 import msgspec
 
-from cluster import commands as c
-from cluster.errors import DamagedLog, LogFailure, LogWentBack, PreconditionFailed, Unavailable, WiringError
-from cluster.ids import LogIndex, NodeId
-from cluster.state import Applied
-from cluster.view import ClusterView
-from cluster.wiring_log import Done, Listener, unlogged
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import (
+    DamagedLog,
+    LogFailure,
+    LogWentBack,
+    PreconditionFailed,
+    Unavailable,
+    WiringError,
+)
+from clusterbroker.cluster.ids import LogIndex, NodeId
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.view import ClusterView
+from clusterbroker.cluster.wiring_log import Done, Listener, unlogged
 
 from . import identity as identities
 from . import messages as m

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster.errors import DamagedLog, FormatTooNew, NewerRelease
+from clusterbroker.cluster.errors import DamagedLog, FormatTooNew, NewerRelease
 
 from .disk import REMEDY, Disk
 from .messages import Entry

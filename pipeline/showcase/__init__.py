@@ -9,5 +9,5 @@
     watch       what has got how far, for the progress bar and the picture
     plot        the picture
 
-`python -m pipeline.showcase` runs all of it; `job` alone is what `spark-submit` runs on a cluster.
+`python -m clusterbroker.pipeline.showcase` runs all of it; `job` alone is what `spark-submit` runs on a cluster.
 """

@@ -1,4 +1,4 @@
-"""`python -m pipeline.showcase`: all of it with one command; the verdict is the last line.
+"""`python -m clusterbroker.pipeline.showcase`: all of it with one command; the verdict is the last line.
 
 1. three nodes start, exchanges and queues are declared, consumers begin
 2. files of readings appear, the Spark job publishes them and writes the archive
@@ -30,11 +30,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from pipeline.showcase import consumers, plot, readings
-from pipeline.showcase.consumers import Consumers
-from pipeline.showcase.frames import ARCHIVE
-from pipeline.showcase.nodes import Nodes, ShowcaseFailed
-from pipeline.showcase.watch import Watch
+from clusterbroker.pipeline.showcase import consumers, plot, readings
+from clusterbroker.pipeline.showcase.consumers import Consumers
+from clusterbroker.pipeline.showcase.frames import ARCHIVE
+from clusterbroker.pipeline.showcase.nodes import Nodes, ShowcaseFailed
+from clusterbroker.pipeline.showcase.watch import Watch
 
 ROWS_PER_FILE_MAX: Final = 2_500
 FILES_MIN: Final = 40
@@ -74,7 +74,7 @@ class SparkJob:
     """The job as a process of its own, with all that it starts."""
 
     def __init__(self, directory: Path, endpoints: str, guarantee: str) -> None:
-        self._words = [sys.executable, "-m", "pipeline.showcase.job", "--directory", str(directory)]
+        self._words = [sys.executable, "-m", "clusterbroker.pipeline.showcase.job", "--directory", str(directory)]
         self._words += ["--endpoints", endpoints, "--guarantee", guarantee, "--master", "local[2,4]"]
         self.log = directory / "job.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -223,7 +223,9 @@ def verdict(result: dict[str, Any], taking: Consumers, guarantee: str) -> list[s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.showcase", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m clusterbroker.pipeline.showcase", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--rows", type=int, default=200_000, help="lines of input (default: 200000)")
     parser.add_argument("--seed", type=int, default=1, help="of what is made up (default: 1)")
     parser.add_argument("--guarantee", default="exactly-once", choices=("exactly-once", "at-least-once"))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import aio_pika
 
-from pipeline.showcase.frames import ARCHIVE, EXCHANGE, MALFORMED
+from clusterbroker.pipeline.showcase.frames import ARCHIVE, EXCHANGE, MALFORMED
 
 ALARMS, TOTALS, WINDOWS, BROKEN = "alarms", "totals", "windows", "malformed"
 _BINDINGS: Final = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pipeline.showcase.readings import REGIONS, VOLTS, WH_MAX
+from clusterbroker.pipeline.showcase.readings import REGIONS, VOLTS, WH_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,7 +9,7 @@ Four streaming queries of one driver, each with a checkpoint of its own: whoever
 the same words, and it goes on. When the file `_DONE` stands beside the input's directory it does the rest, compares,
 writes `result.json` and ends.
 
-    python -m pipeline.showcase.job --directory DIR --endpoints HOST:PORT,...
+    python -m clusterbroker.pipeline.showcase.job --directory DIR --endpoints HOST:PORT,...
     spark-submit --master spark://HOST:7077 job.py --directory DIR --endpoints ...
 """
 
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.showcase.frames import (
+from clusterbroker.pipeline.showcase.frames import (
     ARCHIVE,
     EXCHANGE,
     MALFORMED,
@@ -33,7 +33,7 @@ from pipeline.showcase.frames import (
     valid,
     window_messages,
 )
-from pipeline.showcase.reconcile import compare
+from clusterbroker.pipeline.showcase.reconcile import compare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +137,7 @@ class Job:
 
 def run(spark: SparkSession, directory: Path, endpoints: str, guarantee: str) -> None:
     """Until the input is done. Raises what a query raised."""
-    from pipeline.listener import ProgressListener
+    from clusterbroker.pipeline.listener import ProgressListener
 
     listener = ProgressListener(directory / "progress.jsonl")
     spark.streams.addListener(listener)
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--master", help="where Spark runs, when this is not run by spark-submit: local[2,4]")
     given = parser.parse_args()
     if given.master:
-        from pipeline.session import spark_session
+        from clusterbroker.pipeline.session import spark_session
 
         settings = {
             "spark_sql_session_timeZone": "UTC",

@@ -16,7 +16,7 @@ from typing import Final
 
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0
-COMMAND: Final = (sys.executable, "-m", "broker.cli.main")
+COMMAND: Final = (sys.executable, "-m", "clusterbroker.broker.cli.main")
 
 
 class ShowcaseFailed(Exception):

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from pipeline.showcase.watch import Sample
+from clusterbroker.pipeline.showcase.watch import Sample
 
 BIN_S: Final = 1.0
 BINS_MAX: Final = 150

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.showcase.frames import COLUMNS, malformed_messages, reading_messages, valid
+from clusterbroker.pipeline.showcase.frames import COLUMNS, malformed_messages, reading_messages, valid
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pipeline.asking import Line
-from pipeline.connection import PublisherError
-from pipeline.options import parse
-from pipeline.reading import bounds
-from pipeline.showcase.frames import ARCHIVE
+from clusterbroker.pipeline.asking import Line
+from clusterbroker.pipeline.connection import PublisherError
+from clusterbroker.pipeline.options import parse
+from clusterbroker.pipeline.reading import bounds
+from clusterbroker.pipeline.showcase.frames import ARCHIVE
 
 EVERY_S: Final = 0.25
 PATIENCE_MS: Final = 2_000

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from broker import Broker
+from clusterbroker import Broker
 from tests.browser.visit import CHROMIUM, Visit, chromium, visiting
 
 ROOT = Path(__file__).resolve().parents[2]

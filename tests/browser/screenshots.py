@@ -15,7 +15,7 @@ import httpx
 import pika
 from playwright.sync_api import expect
 
-from broker.trial.nodes import LOOPBACK, free_port
+from clusterbroker.broker.trial.nodes import LOOPBACK, free_port
 from tests.browser.visit import chromium, visiting
 from tests.faults.fleet import Fleet
 

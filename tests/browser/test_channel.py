@@ -8,7 +8,7 @@ import pytest
 from pika.exceptions import ConnectionClosedByBroker
 from playwright.sync_api import expect
 
-from broker import Broker
+from clusterbroker import Broker
 from tests.browser.visit import Visit
 
 

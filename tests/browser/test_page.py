@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from broker import Broker
+from clusterbroker import Broker
 from tests.browser.visit import Visit, visiting
 
 FIRST_PAGE_S = 1.0

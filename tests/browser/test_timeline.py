@@ -12,7 +12,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from broker.trial.nodes import LOOPBACK, free_port
+from clusterbroker.broker.trial.nodes import LOOPBACK, free_port
 from tests.browser.visit import Visit, visiting
 from tests.faults.fleet import Fleet
 

@@ -11,8 +11,8 @@ import asyncio
 import itertools
 from pathlib import Path
 
-from broker.server.admin_client import ask
-from broker.trial.nodes import LocalCluster
+from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.trial.nodes import LocalCluster
 from tests.authority import Authority
 
 from .target import Clusterbroker, Target, listeners, served

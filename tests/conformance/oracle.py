@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from broker.trial.nodes import free_port
+from clusterbroker.broker.trial.nodes import free_port
 from tests.authority import Authority
 
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")

@@ -226,7 +226,7 @@ class Clusterbroker(Target):
         self.directory = directory
         self.log: IO[bytes] = (directory / "node.log").open("wb")
         self.output: IO[bytes] = (directory / "node.out").open("wb")
-        command = [sys.executable, "-m", "broker.cli.main", "start", "--name", "c1"]
+        command = [sys.executable, "-m", "clusterbroker.broker.cli.main", "start", "--name", "c1"]
         command += ["--data-dir", str(directory / "data"), "--amqp", "127.0.0.1:0"]
         Authority(directory)
         self.authority = directory
@@ -256,7 +256,7 @@ class Clusterbroker(Target):
     @staticmethod
     def _command_at(data_dir: Path, *words: str) -> str:
         finished = processes.run(
-            [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(data_dir)],
+            [sys.executable, "-m", "clusterbroker.broker.cli.main", *words, "--data-dir", str(data_dir)],
             capture_output=True,
             text=True,
             timeout=30,

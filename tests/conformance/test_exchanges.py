@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from .encoding import Field
 from .marks import rule
 from .wire import Channel, Connection, eventually
 
@@ -113,6 +114,14 @@ HEADERS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     ({"x-match": "all", "x-private": 1, "a": 1}, {"a": 1}, True),
     ({"x-match": "all", "a": True}, {"a": True}, True),
     ({"x-match": "all", "a": "1"}, {"a": 1}, False),
+    ({"a": Field("T", 1_800_000_000)}, {"a": Field("T", 1_800_000_000)}, True),
+    ({"a": Field("T", 1_800_000_000)}, {"a": 1_800_000_000}, False),
+    ({"a": Field("D", (2, 150))}, {"a": Field("D", (1, 15))}, True),
+    ({"a": Field("D", (2, 150))}, {"a": 1.5}, False),
+    ({"a": Field("S", b"\xff")}, {"a": Field("S", b"\xff")}, True),
+    ({"a": Field("S", b"\xff")}, {"a": b"\xff"}, False),
+    ({"a": b"\xff"}, {"a": b"\xff"}, True),
+    ({"a": [Field("T", 5), {"b": Field("D", (1, 5))}]}, {"a": [Field("T", 5), {"b": Field("D", (1, 5))}]}, True),
 ]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.admin_client import ask
-from broker.trial.nodes import LocalCluster
+from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.trial.nodes import LocalCluster
 
 from .channel import Channel
 from .marks import not_on_a_cluster, rule

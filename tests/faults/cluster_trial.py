@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from broker.trial.faults import Nemesis, Step, mount_small_disk, unmount
-from broker.trial.load import Load, LoadPlan
-from broker.trial.nodes import LocalCluster
-from broker.trial.rounds import Trial, run_rounds
+from clusterbroker.broker.trial.faults import Nemesis, Step, mount_small_disk, unmount
+from clusterbroker.broker.trial.load import Load, LoadPlan
+from clusterbroker.broker.trial.nodes import LocalCluster
+from clusterbroker.broker.trial.rounds import Trial, run_rounds
 
 SMALL_DISK_MIB = 192
 

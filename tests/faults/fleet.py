@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.amqp import methods
-from broker.server.admin_client import ask
-from broker.trial.client import Client, Delivery, Target
-from broker.trial.nodes import LOOPBACK, Node, all_ready, environment, free_port
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.trial.client import Client, Delivery, Target
+from clusterbroker.broker.trial.nodes import LOOPBACK, Node, all_ready, environment, free_port
 from tests.support.processes import popen, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,16 @@ class Fleet:
         node = self.node(name)
         assert not node.running, "a node is started once"
         node.directory.mkdir(parents=True, exist_ok=True)
-        line = [sys.executable, "-m", "broker.cli.main", "start", "--name", name, "--data-dir", str(node.data_dir)]
+        line = [
+            sys.executable,
+            "-m",
+            "clusterbroker.broker.cli.main",
+            "start",
+            "--name",
+            name,
+            "--data-dir",
+            str(node.data_dir),
+        ]
         line += ["--amqp", f"{LOOPBACK}:{node.amqp_port}", *words]
         with open(node.directory / "node.out", "wb") as out, open(node.log, "ab") as log:
             node.process = popen(
@@ -112,7 +121,7 @@ class Fleet:
         return await self._run("journal", *words)
 
     async def _run(self, *words: str) -> tuple[int, str, str]:
-        line = [sys.executable, "-m", "broker.cli.main", *words]
+        line = [sys.executable, "-m", "clusterbroker.broker.cli.main", *words]
         done = await asyncio.to_thread(
             run, line, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
             env=environment(self.secret),

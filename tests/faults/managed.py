@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from broker.trial.nodes import LOOPBACK, free_port
+from clusterbroker.broker.trial.nodes import LOOPBACK, free_port
 from tests.faults.fleet import Fleet
 
 NAMES = ("a", "b", "c")
@@ -39,7 +39,11 @@ class Managed:
         """Of the management process."""
         process = self.fleet.node(name).process
         assert process is not None
-        (child,) = [child for child in psutil.Process(process.pid).children() if "broker.http.main" in child.cmdline()]
+        (child,) = [
+            child
+            for child in psutil.Process(process.pid).children()
+            if "clusterbroker.broker.http.main" in child.cmdline()
+        ]
         return child.pid
 
     def ask(

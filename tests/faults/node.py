@@ -80,7 +80,7 @@ class NodeProcess:
         """Starts the process and does not wait for `ready`."""
         assert not self.running, "a node is started once"
         self.directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "broker.cli.main", "start", "--name", "n1"]
+        command = [sys.executable, "-m", "clusterbroker.broker.cli.main", "start", "--name", "n1"]
         command += ["--data-dir", str(self.data_dir), "--amqp", f"127.0.0.1:{self.port}"]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), **self.environment}
         for name, value in self.settings.items():
@@ -125,7 +125,7 @@ class NodeProcess:
 
 def command(*words: str) -> tuple[int, str]:
     """`clusterbroker WORDS`: exit code, and all that it said."""
-    line = [sys.executable, "-m", "broker.cli.main", *words]
+    line = [sys.executable, "-m", "clusterbroker.broker.cli.main", *words]
     done = run(line, capture_output=True, text=True, timeout=180, check=False, cwd=ROOT)
     return done.returncode, done.stdout + done.stderr
 

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from bench.clusters import RabbitMqCluster
 from bench.servers import ServerError
-from broker.trial.client import Target
-from broker.trial.clocks import Clocks
-from broker.trial.event_log import Line
-from broker.trial.faults import Nemesis
-from broker.trial.load import Load, LoadPlan
-from broker.trial.nodes import TrialError
-from broker.trial.relay import Wires
-from broker.trial.rounds import Round, Trial, run_rounds
+from clusterbroker.broker.trial.client import Target
+from clusterbroker.broker.trial.clocks import Clocks
+from clusterbroker.broker.trial.event_log import Line
+from clusterbroker.broker.trial.faults import Nemesis
+from clusterbroker.broker.trial.load import Load, LoadPlan
+from clusterbroker.broker.trial.nodes import TrialError
+from clusterbroker.broker.trial.relay import Wires
+from clusterbroker.broker.trial.rounds import Round, Trial, run_rounds
 
 NAMES = ["a", "b", "c"]
 

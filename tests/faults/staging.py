@@ -13,11 +13,11 @@ from typing import Any
 import pika
 import pyarrow as pa
 
-from broker.trial.nodes import LOOPBACK
-from pipeline import task
-from pipeline.options import Options, parse
-from pipeline.task import Identity, Written
-from pipeline.transactions import Transaction, status
+from clusterbroker.broker.trial.nodes import LOOPBACK
+from clusterbroker.pipeline import task
+from clusterbroker.pipeline.options import Options, parse
+from clusterbroker.pipeline.task import Identity, Written
+from clusterbroker.pipeline.transactions import Transaction, status
 from tests.faults.fleet import Fleet
 
 PATIENCE_S = 60.0

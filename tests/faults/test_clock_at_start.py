@@ -12,7 +12,7 @@ from typing import Any
 
 import pika
 
-from broker.trial.clocks import Clocks
+from clusterbroker.broker.trial.clocks import Clocks
 from tests.faults.node import NodeProcess, wait_for
 from tests.faults.test_clocks import library as library
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.trial.clocks import Clocks, build
+from clusterbroker.broker.trial.clocks import Clocks, build
 from tests.faults.fleet import Fleet, until
 
 BODIES = [b"message %d" % number for number in range(50)]

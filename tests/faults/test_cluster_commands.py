@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "broker.cli.main", *words]
+    line = [sys.executable, "-m", "clusterbroker.broker.cli.main", *words]
     return processes.run(line, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT)
 
 

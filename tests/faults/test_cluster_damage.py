@@ -17,7 +17,7 @@ from typing import Any
 import pika
 import pytest
 
-from broker.trial.nodes import LocalCluster, TrialError
+from clusterbroker.broker.trial.nodes import LocalCluster, TrialError
 from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +87,7 @@ def consume(cluster: LocalCluster, name: str, queue: str, count: int) -> list[in
 
 
 def ctl(cluster: LocalCluster, name: str, *words: str) -> str:
-    line = [sys.executable, "-m", "broker.cli.main", *words, "--data-dir", str(cluster.data_dir(name))]
+    line = [sys.executable, "-m", "clusterbroker.broker.cli.main", *words, "--data-dir", str(cluster.data_dir(name))]
     done = processes.run(line, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -7,8 +7,8 @@ import signal
 import time
 from pathlib import Path
 
-from broker.trial.history import What
-from broker.trial.judge import judge, judge_owners
+from clusterbroker.broker.trial.history import What
+from clusterbroker.broker.trial.judge import judge, judge_owners
 from tests.faults.cluster_trial import OnTrial, on_trial
 
 GAP_MAX_S = 1.0

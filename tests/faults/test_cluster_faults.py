@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.trial.faults import OWNER, Kind, Step
+from clusterbroker.broker.trial.faults import OWNER, Kind, Step
 from tests.faults.cluster_trial import on_trial
 
 LASTS_S = {Kind.BLINK: 0.7, Kind.FREEZE: 3.0}

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.proxy.messages import Attach
-from broker.trial.nodes import LocalCluster
-from broker.version import VERSION
-from cluster.link.certificates import node_credentials
-from cluster.link.frames import FRAME_BYTES_MAX, HEADER, encode
-from cluster.link.hello import CONTROL, DATA, Identity
-from cluster.link.mesh import Mesh
-from cluster.link.secret import find_secret
-from replication.messages import Append, AppendAck
+from clusterbroker.broker.proxy.messages import Attach
+from clusterbroker.broker.trial.nodes import LocalCluster
+from clusterbroker.broker.version import VERSION
+from clusterbroker.cluster.link.certificates import node_credentials
+from clusterbroker.cluster.link.frames import FRAME_BYTES_MAX, HEADER, encode
+from clusterbroker.cluster.link.hello import CONTROL, DATA, Identity
+from clusterbroker.cluster.link.mesh import Mesh
+from clusterbroker.cluster.link.secret import find_secret
+from clusterbroker.replication.messages import Append, AppendAck
 from tests.faults.fleet import until
 from tests.faults.test_cluster_damage import consume, publish
 
@@ -179,7 +179,7 @@ async def test_each_lie_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.
             await until(lambda name=name: (name, DATA) in impostor.linked, f"linked with {name}")
             mesh.send(name, DATA, mine[:-1])
         await mesh.close()
-        monkeypatch.setattr("cluster.link.hello.PROTOCOL", 2)
+        monkeypatch.setattr("clusterbroker.cluster.link.hello.PROTOCOL", 2)
         mesh = link()
         said = f"c speaks link protocol 2 (clusterbroker {VERSION})"
         for name in "ab":

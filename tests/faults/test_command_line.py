@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker.amqp import methods
-from broker.cli.api import Api
-from broker.cli.main import app
-from broker.management.amqp_deeds import ACTS
-from broker.management.operations import OPERATIONS
-from broker.management.reads import READS
-from broker.management.writes import WRITES
-from broker.trial.client import Client
-from broker.trial.nodes import LOOPBACK, free_port
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.cli.api import Api
+from clusterbroker.broker.cli.main import app
+from clusterbroker.broker.management.amqp_deeds import ACTS
+from clusterbroker.broker.management.operations import OPERATIONS
+from clusterbroker.broker.management.reads import READS
+from clusterbroker.broker.management.writes import WRITES
+from clusterbroker.broker.trial.client import Client
+from clusterbroker.broker.trial.nodes import LOOPBACK, free_port
 from tests.faults.fleet import Fleet
 from tests.unit.broker.cli.reference import commands
 

@@ -19,10 +19,10 @@ from typing import Any
 import pika
 import pytest
 
-from broker.server.identity import stored
-from broker.trial.nodes import LocalCluster
-from cluster.log_store import LogStore
-from journal.index import Index
+from clusterbroker.broker.server.identity import stored
+from clusterbroker.broker.trial.nodes import LocalCluster
+from clusterbroker.cluster.log_store import LogStore
+from clusterbroker.journal.index import Index
 from tests.faults.node import NodeProcess, command
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)

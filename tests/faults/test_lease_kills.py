@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from pipeline.asking import Line
-from pipeline.connection import Refused
-from pipeline.leases import Lease, LeasedReader, Range
-from pipeline.offsets import Span
-from pipeline.options import Options, parse
+from clusterbroker.pipeline.asking import Line
+from clusterbroker.pipeline.connection import Refused
+from clusterbroker.pipeline.leases import Lease, LeasedReader, Range
+from clusterbroker.pipeline.offsets import Span
+from clusterbroker.pipeline.options import Options, parse
 from tests.faults.staging import Nodes
 
 ROWS = 4000

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from broker.amqp import methods
+from clusterbroker.broker.amqp import methods
 from tests.faults.fleet import Fleet, until
 from tests.faults.test_membership import found, is_dead
 

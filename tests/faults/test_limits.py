@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from broker.trial.client import Client, ClientLost
+from clusterbroker.broker.trial.client import Client, ClientLost
 from tests.faults.fleet import Fleet, until
 
 pytestmark = [pytest.mark.faults]

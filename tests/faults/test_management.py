@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from broker.amqp import methods
-from broker.trial.nodes import LOOPBACK
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.trial.nodes import LOOPBACK
 from tests.faults.managed import NAMES, PATIENCE_S, Managed, running
 
 pytestmark = [pytest.mark.faults]

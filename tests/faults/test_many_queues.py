@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from bench.many_queues import Defined, Pair
-from broker.node.arrears import SLICE
-from broker.server.admin_client import ask
+from clusterbroker.broker.node.arrears import SLICE
+from clusterbroker.broker.server.admin_client import ask
 from tests.faults.fleet import until
 
 pytestmark = pytest.mark.timeout(200)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from broker.trial.client import ClientLost
-from broker.trial.faults import fill, mount_small_disk, unmount
-from broker.trial.nodes import Node, free_port
-from broker.trial.relay import LOOPBACK
+from clusterbroker.broker.trial.client import ClientLost
+from clusterbroker.broker.trial.faults import fill, mount_small_disk, unmount
+from clusterbroker.broker.trial.nodes import Node, free_port
+from clusterbroker.broker.trial.relay import LOOPBACK
 from tests.faults.fleet import Fleet, until
 
 BODIES = [b"message %d" % number for number in range(50)]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.server.admin_client import ask
-from broker.trial.client import Client, ClientLost
-from broker.trial.nodes import LocalCluster
-from broker.trial.relay import Wires
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.trial.client import Client, ClientLost
+from clusterbroker.broker.trial.nodes import LocalCluster
+from clusterbroker.broker.trial.relay import Wires
 
 
 class Cut:

@@ -16,7 +16,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ProbableAccessDeniedError
 
-from broker.server.admin_client import ask
+from clusterbroker.broker.server.admin_client import ask
 from tests.conftest import RunningNode
 
 pytestmark = [pytest.mark.faults]

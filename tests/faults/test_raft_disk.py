@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.trial.faults import empty, fill, mount_small_disk, unmount
-from cluster.errors import DiskFull
-from cluster.raft.disk import AHEAD_BYTES, FileDisk
-from cluster.raft.journal import Journal
+from clusterbroker.broker.trial.faults import empty, fill, mount_small_disk, unmount
+from clusterbroker.cluster.errors import DiskFull
+from clusterbroker.cluster.raft.disk import AHEAD_BYTES, FileDisk
+from clusterbroker.cluster.raft.journal import Journal
 
 
 @pytest.fixture

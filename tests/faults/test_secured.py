@@ -23,9 +23,9 @@ import pytest
 from cryptography import x509
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, ConnectionClosedByBroker
 
-from broker.server.admin_client import ask
-from broker.server.throttle import FAILURES_MAX
-from broker.trial.nodes import free_port
+from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.throttle import FAILURES_MAX
+from clusterbroker.broker.trial.nodes import free_port
 from tests.authority import Authority
 from tests.conftest import RunningNode
 from tests.support import processes
@@ -189,7 +189,9 @@ def test_a_node_that_waits_for_others_is_not_ended_by_the_word_to_reload(tmp_pat
     }
     with (tmp_path / "log").open("wb") as log:
         process = processes.popen(
-            [sys.executable, "-m", "broker.cli.main", *words], stderr=log, env={**os.environ, **environment}
+            [sys.executable, "-m", "clusterbroker.broker.cli.main", *words],
+            stderr=log,
+            env={**os.environ, **environment},
         )
     try:
         until(lambda: (data / "admin.sock").exists() and ask(data, {"do": "status"}), "it does not begin to wait")

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from broker.server.admin_client import ask
+from clusterbroker.broker.server.admin_client import ask
 from tests.faults.staging import Nodes
 
 BATCH = 50

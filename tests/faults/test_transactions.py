@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from pipeline import asking
-from pipeline.bulk import any_endpoint
-from pipeline.connection import ConnectionLost, PublisherError
-from pipeline.task import Written
-from pipeline.transactions import Transaction, abort, commit, status
+from clusterbroker.pipeline import asking
+from clusterbroker.pipeline.bulk import any_endpoint
+from clusterbroker.pipeline.connection import ConnectionLost, PublisherError
+from clusterbroker.pipeline.task import Written
+from clusterbroker.pipeline.transactions import Transaction, abort, commit, status
 from tests.faults.staging import Nodes, attempt, forget_connections, rows, twice_or_never
 from tests.unit.pipeline.publisher_line import Line
 

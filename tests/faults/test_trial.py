@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from bench import generator
-from broker.trial.client import target
-from broker.trial.clocks import Clocks, build
-from broker.trial.faults import OWNER, Kind, Nemesis, Step, mount_small_disk, unmount
-from broker.trial.load import Load, LoadPlan
-from broker.trial.nodes import LocalCluster
-from broker.trial.rounds import Round, run_rounds
+from clusterbroker.broker.trial.client import target
+from clusterbroker.broker.trial.clocks import Clocks, build
+from clusterbroker.broker.trial.faults import OWNER, Kind, Nemesis, Step, mount_small_disk, unmount
+from clusterbroker.broker.trial.load import Load, LoadPlan
+from clusterbroker.broker.trial.nodes import LocalCluster
+from clusterbroker.broker.trial.rounds import Round, run_rounds
 from tests.conftest import run_command
 from tests.faults.node import NodeProcess
 from tests.support import processes

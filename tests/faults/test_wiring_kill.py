@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local_log import LocalLog
-from cluster.log_store import LogStore
+from clusterbroker.cluster.local_log import LocalLog
+from clusterbroker.cluster.log_store import LogStore
 from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,8 +19,8 @@ ROUNDS = 8
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from cluster import commands as c
-from cluster.local_log import LocalLog
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.local_log import LocalLog
 
 async def main():
     loop = asyncio.get_running_loop()

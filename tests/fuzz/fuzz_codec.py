@@ -131,10 +131,10 @@ def main() -> int:
     except ImportError:
         print("atheris is not installed here: pip install atheris", file=sys.stderr)
         return 1
-    with atheris.instrument_imports(include=["broker.amqp.codec_pure"]):
-        from broker.amqp import codec_pure
+    with atheris.instrument_imports(include=["clusterbroker.broker.amqp.codec_pure"]):
+        from clusterbroker.broker.amqp import codec_pure
     try:
-        from broker.amqp import codec_fast  # type: ignore[attr-defined]
+        from clusterbroker.broker.amqp import codec_fast  # type: ignore[attr-defined]
     except ImportError:
         print("the compiled half is not built: python setup.py build_ext --inplace", file=sys.stderr)
         return 1

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import httpx
 
-from broker.trial.nodes import LOOPBACK, free_port
+from clusterbroker.broker.trial.nodes import LOOPBACK, free_port
 from tests.faults.fleet import Fleet
 
 ROOT = Path(__file__).resolve().parents[2]

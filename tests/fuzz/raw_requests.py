@@ -19,11 +19,11 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from broker.management.amqp_deeds import ACTS
-from broker.management.messages import QUESTIONS
-from broker.management.operations import OPERATIONS
-from broker.management.reads import READS
-from broker.management.writes import WRITES
+from clusterbroker.broker.management.amqp_deeds import ACTS
+from clusterbroker.broker.management.messages import QUESTIONS
+from clusterbroker.broker.management.operations import OPERATIONS
+from clusterbroker.broker.management.reads import READS
+from clusterbroker.broker.management.writes import WRITES
 from tests.fuzz.management_requests import USER, still_works, target
 
 ANSWER_S = 5.0

@@ -10,9 +10,9 @@ from pathlib import Path
 import fuzz_codec
 import pytest
 
-from broker.amqp import codec_pure
+from clusterbroker.broker.amqp import codec_pure
 
-codec_fast = pytest.importorskip("broker.amqp.codec_fast")
+codec_fast = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
 INPUTS = sorted(fuzz_codec.CORPUS.iterdir())
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.trial.nodes import LocalCluster
+from clusterbroker.broker.trial.nodes import LocalCluster
 from tests.faults.node import NodeProcess
 
 _numbers = itertools.count(1)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from kombu import Connection, Queue
 
-from broker.trial.nodes import LocalCluster
+from clusterbroker.broker.trial.nodes import LocalCluster
 from tests.faults.node import wait_for
 from tests.interop.celery_worker import Worker
 

@@ -20,8 +20,8 @@ import httpx
 import pika
 import pytest
 
-from broker import Broker
-from broker.trial.nodes import free_port
+from clusterbroker import Broker
+from clusterbroker.broker.trial.nodes import free_port
 from tests.faults.node import wait_for
 from tests.support import processes
 

@@ -18,9 +18,9 @@ import pika
 import pytest
 import uvicorn
 
-from broker import Broker
-from broker.http.app import create_app
-from cluster.passwords import COST_CHEAP
+from clusterbroker import Broker
+from clusterbroker.broker.http.app import create_app
+from clusterbroker.cluster.passwords import COST_CHEAP
 from tests.unit.broker.http.clients import DeedsAtOnce
 from tests.unit.broker.management.set_up import NOW_MS, Place, recorded_place
 

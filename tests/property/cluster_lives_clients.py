@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Final
 
-from broker.amqp import methods as m
-from broker.session.state import State
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.session.state import State
 from tests.property.cluster_lives_books import Books, Broken, Sent
 from tests.property.cluster_lives_world import Shaky
 from tests.unit.broker.node.node_cluster import Site

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from broker.queues import burial, client_numbers, producers
+from clusterbroker.broker.queues import burial, client_numbers, producers
 
 RULES: Final[tuple[dict[str, Any], ...]] = (
     {},

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from broker.census import inspection as i
-from broker.node import inspecting
-from broker.node.inspecting import Inspection, Place, Transfer
-from broker.queues.queue import Queue
-from broker.queues.ring import READY, UNACKED
-from cluster import commands as c
-from journal.record import Message
+from clusterbroker.broker.census import inspection as i
+from clusterbroker.broker.node import inspecting
+from clusterbroker.broker.node.inspecting import Inspection, Place, Transfer
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import READY, UNACKED
+from clusterbroker.cluster import commands as c
+from clusterbroker.journal.record import Message
 from tests.property.cluster_lives_books import Books, Broken
 from tests.property.cluster_lives_clients import QUEUE, name_of
 from tests.property.cluster_lives_world import Shaky, journal_of

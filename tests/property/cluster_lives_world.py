@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from cluster import commands as c
-from cluster.ids import Incarnation, LogIndex, NodeId
-from cluster.state import ClusterMap
-from journal.layout import RUN_ENTRY
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
+from clusterbroker.cluster.state import ClusterMap
+from clusterbroker.journal.layout import RUN_ENTRY
 from tests.property.cluster_lives_books import Broken
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.memory_journal import MemoryJournal

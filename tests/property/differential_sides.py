@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from broker.amqp import methods as m
+from clusterbroker.broker.amqp import methods as m
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Client, Content, World
 

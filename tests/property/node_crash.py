@@ -24,8 +24,8 @@ import time
 from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
-from broker.amqp import methods as m
-from broker.node import core
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node import core
 from tests.unit.broker.session.harness import Content, World
 
 Key = tuple[int, str]  # token, queue

@@ -23,12 +23,12 @@ from typing import Any
 
 import msgspec
 
-from broker.amqp.codec import OutBuffer
-from broker.proxy.proxies import Proxies
-from broker.queues.ring import Ledger, Ring
-from broker.queues.subscription import Subscription
-from broker.queues.ticket import Ticket
-from cluster.entities import Queue as QueueEntity
+from clusterbroker.broker.amqp.codec import OutBuffer
+from clusterbroker.broker.proxy.proxies import Proxies
+from clusterbroker.broker.queues.ring import Ledger, Ring
+from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster.entities import Queue as QueueEntity
 from tests.unit.broker.proxy.owner_support import EVERYBODY, QUEUE_ID, Stage, message
 
 

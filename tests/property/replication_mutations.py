@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from replication.backup import Backup
-from replication.copies import Owned, State
-from replication.following import Following, Link
-from replication.messages import LATER, OTHER, AppendAck, SyncOffer, SyncRefused
-from replication.primary import Primary
-from replication.replica import Replica
-from replication.store import ReplicaStore
+from clusterbroker.replication.backup import Backup
+from clusterbroker.replication.copies import Owned, State
+from clusterbroker.replication.following import Following, Link
+from clusterbroker.replication.messages import LATER, OTHER, AppendAck, SyncOffer, SyncRefused
+from clusterbroker.replication.primary import Primary
+from clusterbroker.replication.replica import Replica
+from clusterbroker.replication.store import ReplicaStore
 
 if TYPE_CHECKING:
     from tests.property.replication_world import World

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cluster.commands import InSyncProposal
-from cluster.entities import Queue
-from replication import sync
-from replication.messages import AppendAck, Range, SyncDone, SyncRefused, SyncWant
-from replication.replica import Replica
+from clusterbroker.cluster.commands import InSyncProposal
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.replication import sync
+from clusterbroker.replication.messages import AppendAck, Range, SyncDone, SyncRefused, SyncWant
+from clusterbroker.replication.replica import Replica
 from tests.property.replication_parts import CONTROL, Records, Ring, pack, unpack
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from cluster import ownership
-from cluster.commands import InSyncProposal
-from cluster.entities import Member, Queue
-from cluster.ids import Incarnation, NodeId
-from cluster.ownership import Terms, ordered
-from replication import sync
-from replication.messages import Range
-from replication.places import PLACE
+from clusterbroker.cluster import ownership
+from clusterbroker.cluster.commands import InSyncProposal
+from clusterbroker.cluster.entities import Member, Queue
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.ownership import Terms, ordered
+from clusterbroker.replication import sync
+from clusterbroker.replication.messages import Range
+from clusterbroker.replication.places import PLACE
 
 Record = tuple[Any, ...]
 CONTROL = "control"

@@ -23,12 +23,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from cluster.commands import InSyncProposal
-from replication import offers, sync
-from replication.backup import Backup
-from replication.errors import ReplicationError
-from replication.places import PLACE, place_of
-from replication.primary import Primary
+from clusterbroker.cluster.commands import InSyncProposal
+from clusterbroker.replication import offers, sync
+from clusterbroker.replication.backup import Backup
+from clusterbroker.replication.errors import ReplicationError
+from clusterbroker.replication.places import PLACE, place_of
+from clusterbroker.replication.primary import Primary
 from tests.property.replication_mutations import MUTATIONS
 from tests.property.replication_node import Node
 from tests.property.replication_parts import CONTROL, Control, Events, Links, Ring, Violation, unpack

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.amqp import domains, methods, properties
-from broker.amqp.errors import AmqpError, not_found
-from broker.amqp.fields import (
+from clusterbroker.broker.amqp import domains, methods, properties
+from clusterbroker.broker.amqp.errors import AmqpError, not_found
+from clusterbroker.broker.amqp.fields import (
     FieldLimits,
     Float32,
     Int8,
@@ -28,8 +28,8 @@ from broker.amqp.fields import (
     pull_table,
     push_table,
 )
-from broker.amqp.methods import METHODS, Method
-from broker.amqp.properties import PROPERTIES, Properties
+from clusterbroker.broker.amqp.methods import METHODS, Method
+from clusterbroker.broker.amqp.properties import PROPERTIES, Properties
 
 
 def whole(bits: int, signed: bool) -> st.SearchStrategy[int]:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster import changes as told
-from cluster import commands as c
-from cluster import snapshot
-from cluster.balance import rebalance, reconfigurations
-from cluster.entities import Queue
-from cluster.errors import WiringError
-from cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
-from cluster.state import Applied, ClusterMap
+from clusterbroker.cluster import changes as told
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import snapshot
+from clusterbroker.cluster.balance import rebalance, reconfigurations
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.errors import WiringError
+from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
+from clusterbroker.cluster.state import Applied, ClusterMap
 from tests.budget import examples
 
 NAMES = [NodeId(f"n{number}") for number in range(1, 6)]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.amqp import codec_pure
-from broker.amqp.errors import AmqpError
+from clusterbroker.broker.amqp import codec_pure
+from clusterbroker.broker.amqp.errors import AmqpError
 from tests.budget import examples
 
-codec_fast = pytest.importorskip("broker.amqp.codec_fast")
+codec_fast = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
 HALVES = (codec_pure, codec_fast)
 FRAME_MAX = 4096
 BYTES_MAX = 600

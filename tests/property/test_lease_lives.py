@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.amqp import methods as m
-from broker.queues.leasing import REPLACED_MAX
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues.leasing import REPLACED_MAX
 from tests.budget import examples
 from tests.property.cluster_lives_world import SEGMENT_BYTES, checkpoint_some, copy_forward, journal_of
 from tests.unit.broker.node.node_cluster import Cluster

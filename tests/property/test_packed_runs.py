@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.layout import RUN_ENTRY, RUN_LENGTH
-from journal.packed_run import HEAD, pack_run, unpack_run
+from clusterbroker.journal.layout import RUN_ENTRY, RUN_LENGTH
+from clusterbroker.journal.packed_run import HEAD, pack_run, unpack_run
 
 numbers = st.one_of(st.sampled_from((0, 1, 255, 256, 2**31, 2**32 - 1)), st.integers(0, 2**32 - 1))
 entries = st.tuples(*[st.integers(0, 255)] * 3, *[numbers] * 4)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal import record_pure
+from clusterbroker.journal import record_pure
 from tests.budget import examples
 
-record_fast = pytest.importorskip("journal.record_fast")
+record_fast = pytest.importorskip("clusterbroker.journal.record_fast")
 HALVES = (record_pure, record_fast)
 
 u64 = st.integers(0, 2**64 - 1)

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication import sync
-from replication.in_sync import desired
+from clusterbroker.replication import sync
+from clusterbroker.replication.in_sync import desired
 
 SEQS = st.sets(st.integers(1, 40))
 NODES = st.lists(st.sampled_from("abcde"), unique=True, min_size=1)

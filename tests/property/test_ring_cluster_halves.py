@@ -15,17 +15,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.amqp import codec_pure
-from broker.queues import ring_pure
-from broker.queues.ring_pure import HEAD_NOT_LOADED, LEASED
-from broker.server.recovery import Recovery
-from journal import record_pure
-from journal.recovery import tell
+from clusterbroker.broker.amqp import codec_pure
+from clusterbroker.broker.queues import ring_pure
+from clusterbroker.broker.queues.ring_pure import HEAD_NOT_LOADED, LEASED
+from clusterbroker.broker.server.recovery import Recovery
+from clusterbroker.journal import record_pure
+from clusterbroker.journal.recovery import tell
 from tests.budget import examples
 
-record_fast = pytest.importorskip("journal.record_fast")
-codec_fast = pytest.importorskip("broker.amqp.codec_fast")
-ring_fast = pytest.importorskip("broker.queues.ring_fast")
+record_fast = pytest.importorskip("clusterbroker.journal.record_fast")
+codec_fast = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
+ring_fast = pytest.importorskip("clusterbroker.broker.queues.ring_fast")
 
 QUEUE_ID = 77
 NODES = 3

@@ -16,15 +16,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.amqp import codec_pure
-from broker.queues import ring_pure
-from broker.queues.ring_pure import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_OK
-from journal import layout, record_pure
+from clusterbroker.broker.amqp import codec_pure
+from clusterbroker.broker.queues import ring_pure
+from clusterbroker.broker.queues.ring_pure import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_OK
+from clusterbroker.journal import layout, record_pure
 from tests.budget import examples
 
-record_fast = pytest.importorskip("journal.record_fast")
-codec_fast = pytest.importorskip("broker.amqp.codec_fast")
-ring_fast = pytest.importorskip("broker.queues.ring_fast")
+record_fast = pytest.importorskip("clusterbroker.journal.record_fast")
+codec_fast = pytest.importorskip("clusterbroker.broker.amqp.codec_fast")
+ring_fast = pytest.importorskip("clusterbroker.broker.queues.ring_fast")
 
 QUEUE_ID = 77
 ADDRESS = b"\x02ex\x03key"

@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from broker.routing.binding import Binding, Destination
-from broker.routing.router import Router
-from broker.routing.topic import TopicTrie
+from clusterbroker.broker.routing.binding import Binding, Destination
+from clusterbroker.broker.routing.router import Router
+from clusterbroker.broker.routing.topic import TopicTrie
 from tests.budget import examples
 
 EXCHANGES = ["x", "y", "z"]

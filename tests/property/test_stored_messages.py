@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.amqp import methods as m
-from broker.amqp.fields import DEFAULT_LIMITS, LongBytes, Timestamp, UInt32
-from broker.node.spans import Spans
-from broker.routing.carbon_copy import COPIES_MAX, KEY_BYTES_MAX
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, UInt32
+from clusterbroker.broker.node.spans import Spans
+from clusterbroker.broker.routing.carbon_copy import COPIES_MAX, KEY_BYTES_MAX
+from clusterbroker.cluster import commands as c
+from clusterbroker.journal.values import LongBytes, Timestamp
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, declared, drained
 from tests.unit.broker.node.test_inspecting import owner, run

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from broker.routing.topic import TopicTrie
+from clusterbroker.broker.routing.topic import TopicTrie
 from tests.budget import examples
 
 # "" twice: empty words and the empty key are where brokers went wrong

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.transactions import mover
+from clusterbroker.broker.transactions import mover
 from tests.budget import examples
 from tests.property.transaction_lives import live
 

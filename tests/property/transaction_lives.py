@@ -13,8 +13,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from broker.amqp import methods as m
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.cluster import commands as c
 from tests.property.cluster_lives_world import SEGMENT_BYTES, checkpoint_some, copy_forward, journal_of
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.harness import Client, Content

@@ -20,7 +20,7 @@ import httpx
 import pika
 
 from bench.servers import RabbitMqNode
-from broker.trial.nodes import free_port
+from clusterbroker.broker.trial.nodes import free_port
 
 ANSWERS = Path(__file__).with_name("management.json")
 API_TRIES = 300

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.trial.nodes import free_port
+from clusterbroker.broker.trial.nodes import free_port
 from tests.recorded.record import ManagedRabbit, sampled, set_up
 
 ANSWERS = Path(__file__).with_name("metrics.json")

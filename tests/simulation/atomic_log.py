@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cluster import commands as c
-from cluster.balance import reconfigurations
-from cluster.errors import Unavailable
-from cluster.ids import Incarnation, LogIndex, NodeId
-from cluster.liveness.beats import Beat, ReplayGuard
-from cluster.liveness.lease import Grant, LeaseGranter
-from cluster.state import Applied, ClusterMap
-from cluster.wiring_log import unlogged
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.balance import reconfigurations
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
+from clusterbroker.cluster.liveness.beats import Beat, ReplayGuard
+from clusterbroker.cluster.liveness.lease import Grant, LeaseGranter
+from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring_log import unlogged
 from tests.simulation.network import BEATS, CONTROL
 from tests.simulation.pulse import Judge, Verdict
 

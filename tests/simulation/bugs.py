@@ -65,7 +65,7 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 @mutation("dispatch without lease / early fail-over")
 def early_fail_over() -> None:
-    from cluster.liveness.lease import LeaseGranter, LeaseOptions
+    from clusterbroker.cluster.liveness.lease import LeaseGranter, LeaseOptions
 
     hasty = LeaseOptions()
     object.__setattr__(hasty, "grace_s", 0.5)
@@ -78,7 +78,7 @@ def early_fail_over() -> None:
 
 @mutation("dispatch without lease / early fail-over (the gate before the socket)")
 def no_gate() -> None:
-    from cluster.liveness.lease import LeaseKeeper
+    from clusterbroker.cluster.liveness.lease import LeaseKeeper
     from tests.simulation.pulse import Pulse
 
     def make(leased: Any) -> Any:
@@ -90,7 +90,7 @@ def no_gate() -> None:
 
 @mutation("a port that refuses is taken for a dead process (C3)", only=("lie", "kill", "heal"))
 def refused_is_dead() -> None:
-    from cluster.liveness.contact import Hearing
+    from clusterbroker.cluster.liveness.contact import Hearing
 
     patch(Hearing, "silent", lambda silent: lambda self, name, incarnation, now: True)
 
@@ -104,7 +104,7 @@ def no_contact() -> None:
 
 @mutation("wiped node re-added (B18)", only=("kill", "pause", "wipe_newcomer", "reset"))
 def any_incarnation() -> None:
-    from cluster.members import Members
+    from clusterbroker.cluster.members import Members
 
     def make(is_life: Any) -> Any:
         def anybody(self: Any, name: str, incarnation: int) -> bool:
@@ -121,7 +121,7 @@ def any_incarnation() -> None:
 
 @mutation("commits below min_isr (no ELR rule)")
 def below_the_minimum() -> None:
-    from replication.primary import Primary
+    from clusterbroker.replication.primary import Primary
 
     def make(committable: Any) -> Any:
         def lax(self: Any, owned: Any, group: int) -> bool:
@@ -138,7 +138,7 @@ def below_the_minimum() -> None:
 
 @mutation("ISR shrink used before it is committed")
 def early_shrink() -> None:
-    from replication.primary import Primary
+    from clusterbroker.replication.primary import Primary
 
     def make(wish: Any) -> Any:
         def used(self: Any, owned: Any, now_ms: int) -> Any:
@@ -155,7 +155,7 @@ def early_shrink() -> None:
 
 @mutation("catch-up replica added while behind")
 def added_while_behind() -> None:
-    from replication.copies import Copy
+    from clusterbroker.replication.copies import Copy
 
     def make(_: Any) -> Any:
         return lambda self, _group: self.follows
@@ -165,7 +165,7 @@ def added_while_behind() -> None:
 
 @mutation("pending expansion ignored (trap 5)", only=("kill", "reset", "cut_after_in_sync"))
 def expansion_ignored() -> None:
-    from replication.copies import Owned
+    from clusterbroker.replication.copies import Owned
 
     def make(_: Any) -> Any:
         return lambda self: self.in_sync
@@ -175,7 +175,7 @@ def expansion_ignored() -> None:
 
 @mutation("pending expansion cleared by unrelated entry", only=("kill", "reset", "unrelated_entry"))
 def expansion_cleared() -> None:
-    from replication.primary import Primary
+    from clusterbroker.replication.primary import Primary
 
     def make(entity_changed: Any) -> Any:
         def cleared(self: Any, queue: Any, *rest: Any) -> None:
@@ -191,7 +191,7 @@ def expansion_cleared() -> None:
 
 @mutation("acknowledgements of an earlier link count")
 def stale_links_count() -> None:
-    from replication.primary import Primary
+    from clusterbroker.replication.primary import Primary
 
     def make(unlinked: Any) -> Any:
         def kept(self: Any, peer: str, now_ms: int) -> None:
@@ -213,7 +213,7 @@ def stale_links_count() -> None:
 
 @mutation("ack before fsync")
 def ack_before_fsync() -> None:
-    from replication.backup import Backup
+    from clusterbroker.replication.backup import Backup
 
     def make(answer: Any) -> Any:
         def hasty(self: Any, link: Any) -> None:
@@ -228,8 +228,8 @@ def ack_before_fsync() -> None:
 
 @mutation("stale durable index after truncation (B1)")
 def stale_durable() -> None:
-    from replication.backup import Backup
-    from replication.messages import SyncDone
+    from clusterbroker.replication.backup import Backup
+    from clusterbroker.replication.messages import SyncDone
 
     def make(answer: Any) -> Any:
         def stale(self: Any, link: Any) -> None:
@@ -247,7 +247,7 @@ def stale_durable() -> None:
 def nothing_foreign() -> None:
     import msgspec
 
-    from replication.backup import Backup
+    from clusterbroker.replication.backup import Backup
 
     def make(begin: Any) -> Any:
         def kept(self: Any, link: Any, following: Any, offer: Any) -> None:
@@ -262,7 +262,7 @@ def nothing_foreign() -> None:
 @mutation("a half sync is elected", only=("reset", "half_sync"))
 def never_atomic() -> None:
     """A copy may be elected with publishes whose numbers it has not counted, and their proxies send them again."""
-    from replication.following import Following
+    from clusterbroker.replication.following import Following
 
     Following.atomic = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
 
@@ -272,7 +272,7 @@ def never_atomic() -> None:
 
 @mutation("no publish dedup")
 def no_dedup() -> None:
-    from broker.proxy.attachment import Attachment
+    from clusterbroker.broker.proxy.attachment import Attachment
 
     def make(init: Any) -> Any:
         def forgetful(self: Any, *arguments: Any) -> None:
@@ -286,7 +286,7 @@ def no_dedup() -> None:
 
 @mutation("a refused number of a client counts when a later one is taken")
 def forgotten_refusals() -> None:
-    from broker.queues.producers import Producers
+    from clusterbroker.broker.queues.producers import Producers
 
     patch(Producers, "refuse", lambda _: lambda self, producer, number: False)
 
@@ -297,8 +297,8 @@ def no_generation() -> None:
     them. What is left is the answer to the older one itself, when it is slower than the proxy's patience."""
     import msgspec
 
-    from broker.proxy.proxy_queue import ProxyQueue
-    from broker.proxy.serving import Serving
+    from clusterbroker.broker.proxy.proxy_queue import ProxyQueue
+    from clusterbroker.broker.proxy.serving import Serving
 
     def on_deliver(deliver: Any) -> Any:
         return lambda self, epoch, gen, *rest: deliver(self, epoch, self.gen, *rest)
@@ -320,7 +320,7 @@ def no_generation() -> None:
 
 @mutation("dispatch before all proxies attached", only=("hand_over", "kill", "drop_attach"), nodes=5)
 def no_barrier() -> None:
-    from broker.proxy.serving import Serving
+    from clusterbroker.broker.proxy.serving import Serving
 
     Serving.open = property(  # type: ignore[assignment,method-assign]
         lambda self: self._synced and self.leased and not self.frozen
@@ -331,9 +331,9 @@ def no_barrier() -> None:
 def anybody_settles() -> None:
     """Two layers keep a former holder out: its attachment has ended, and the message is held by another number. The
     bug leaves out both. Its one chance is a frame that a process had sent before it heard that it has been failed."""
-    from broker.proxy.messages import SETTLE_ACK
-    from broker.proxy.serving import HOLDERS_MAX
-    from broker.proxy.servings import Servings
+    from clusterbroker.broker.proxy.messages import SETTLE_ACK
+    from clusterbroker.broker.proxy.serving import HOLDERS_MAX
+    from clusterbroker.broker.proxy.servings import Servings
 
     def make(settle: Any) -> Any:
         def lax(self: Any, peer: str, message: Any, payload: Any) -> None:
@@ -353,7 +353,7 @@ def anybody_settles() -> None:
 
 @mutation("a delivery that was dropped forces no new attach (B3)", only=("drop_delivery",))
 def dropped_and_forgotten() -> None:
-    from broker.proxy.proxies import Proxies
+    from clusterbroker.broker.proxy.proxies import Proxies
 
     def make(regained: Any) -> Any:
         return lambda self, node: self._linked.update({node: None})
@@ -363,8 +363,8 @@ def dropped_and_forgotten() -> None:
 
 @mutation("publishes that came while the queue was frozen are not asked for again, and the gap is skipped (B2)")
 def gaps_are_skipped() -> None:
-    from broker.proxy.attachment import Attachment
-    from broker.proxy.serving import Serving
+    from clusterbroker.broker.proxy.attachment import Attachment
+    from clusterbroker.broker.proxy.serving import Serving
 
     def follows(_: Any) -> Any:
         return lambda self, first: first > self.accepted
@@ -384,7 +384,7 @@ def gaps_are_skipped() -> None:
 def no_index() -> None:
     """What comes too early is mostly dropped and said again. A complete Attach that does not list a queue is said
     once: an owner that does not know yet that it is one waits for its sender for ever."""
-    from broker.node.hub import Hub
+    from clusterbroker.broker.node.hub import Hub
 
     def make(received: Any) -> Any:
         return lambda self, peer, index, head, payload: received(self, peer, 0, head, payload)
@@ -397,7 +397,7 @@ def no_index() -> None:
 
 @mutation("redelivered watermark not reserved", pure=True)
 def not_reserved() -> None:
-    from broker.queues.ring_local_pure import HEAD_NOT_RESERVED, HEAD_OK, LocalRing
+    from clusterbroker.broker.queues.ring_local_pure import HEAD_NOT_RESERVED, HEAD_OK, LocalRing
 
     def head(look: Any) -> Any:
         def lax(self: Any, now_ms: int) -> int:
@@ -413,7 +413,7 @@ def not_reserved() -> None:
 
 @mutation("redelivered: only what is committed of the watermark counts", pure=True)
 def forgets_reserved() -> None:
-    from broker.queues.ring_pure import Ring
+    from clusterbroker.broker.queues.ring_pure import Ring
 
     def make(take_over: Any) -> Any:
         def forgetful(self: Any, epoch: int, *rest: Any) -> None:
@@ -429,7 +429,7 @@ def forgets_reserved() -> None:
 
 @mutation("handed out before it is committed", pure=True)
 def not_committed() -> None:
-    from broker.queues.ring_local_pure import LocalRing
+    from clusterbroker.broker.queues.ring_local_pure import LocalRing
 
     def make(commit: Any) -> Any:
         def early(self: Any, data: Any, *rest: Any) -> Any:

@@ -9,7 +9,7 @@ from tests.simulation.bugs import mutation, patch
 
 @mutation("a journal that is gone is believed (C1)", only=("lose_journal", "kill", "heal"))
 def gone_is_believed() -> None:
-    from broker.server import binding
+    from clusterbroker.broker.server import binding
 
     def make(remedy: Any) -> Any:
         return lambda part, verdict, *more: (
@@ -21,7 +21,7 @@ def gone_is_believed() -> None:
 
 @mutation("a journal of an earlier start is believed (C1)", only=("old_journal", "kill", "heal"))
 def old_is_believed() -> None:
-    from broker.server import binding
+    from clusterbroker.broker.server import binding
 
     def make(judge: Any) -> Any:
         def lax(*arguments: Any) -> Any:
@@ -35,7 +35,7 @@ def old_is_believed() -> None:
 
 @mutation("a journal is given up that may be the only copy", only=("lose_journal", "kill", "heal"))
 def the_last_is_given_up() -> None:
-    from cluster.membership import Membership
+    from clusterbroker.cluster.membership import Membership
 
     def make(register: Any) -> Any:
         import msgspec
@@ -54,7 +54,7 @@ def the_last_is_given_up() -> None:
 
 @mutation("an empty Raft log votes under the id of the one that is gone (C2)", only=("lose_raft", "kill", "heal"))
 def empty_raft_votes() -> None:
-    from cluster.raft import identity
+    from clusterbroker.cluster.raft import identity
 
     def make(join: Any) -> Any:
         def under_its_old_id(disk: Any, name: Any, disk_id: str, home: str = "", session: int = 0) -> None:
@@ -74,7 +74,7 @@ def wakes_with_its_lease() -> None:
 
 @mutation("an owner does not hear that a policy asks for more copies", only=("policy", "kill", "heal"))
 def policy_unheard() -> None:
-    from broker.node.part import Part
+    from clusterbroker.broker.node.part import Part
 
     patch(Part, "minimum_changed", lambda _: lambda self, entity: None)
 
@@ -85,7 +85,7 @@ def policy_unheard() -> None:
 def back_in_sync() -> None:
     import msgspec
 
-    from cluster.membership import Membership
+    from clusterbroker.cluster.membership import Membership
 
     def make(register: Any) -> Any:
         def trusting(self: Any, command: Any, log: Any) -> Any:
@@ -107,21 +107,21 @@ def back_in_sync() -> None:
     "a copy that is made anew counts as what it was (its owner does not hear of it)", only=("damage", "kill", "heal")
 )
 def copy_lost_unheard() -> None:
-    from replication.primary import Primary
+    from clusterbroker.replication.primary import Primary
 
     patch(Primary, "copy_lost", lambda _: lambda self, queue_id, node, now_ms: None)
 
 
 @mutation("what is damaged here is held back though others have it (C8)", only=("damage", "kill", "heal"))
 def damage_is_kept() -> None:
-    from broker.node.damages import Damages
+    from clusterbroker.broker.node.damages import Damages
 
     patch(Damages, "_others", lambda _: lambda self, entity: False)
 
 
 @mutation("a damaged record is taken for a message that left (C5)", only=("damage", "kill", "heal"))
 def damage_is_gone() -> None:
-    from broker.node.damages import Damages
+    from clusterbroker.broker.node.damages import Damages
 
     def found(self: Any, queue_id: int, seqs: Any, what: str, then: Any = lambda: None) -> None:
         queue = self._node.queues.get(queue_id)
@@ -140,7 +140,7 @@ def damage_is_gone() -> None:
 def given_up_twice() -> None:
     import msgspec
 
-    from cluster.membership import Membership
+    from clusterbroker.cluster.membership import Membership
 
     def make(register: Any) -> Any:
         return lambda self, command, log: register(self, msgspec.structs.replace(command, given_up_as=0), log)
@@ -150,14 +150,14 @@ def given_up_twice() -> None:
 
 @mutation("what a checkpoint forgets stays in the index", only=("kill", "kill_all", "heal"), journal=True)
 def forgotten_stays() -> None:
-    from journal.index import Index
+    from clusterbroker.journal.index import Index
 
     patch(Index, "_forget", lambda _: lambda self, txn, queue_id: None)
 
 
 @mutation("what the index has lost is not missed (C5)", only=("lose_page", "kill", "heal"), journal=True)
 def lost_pages_are_believed() -> None:
-    from journal.index import Index
+    from clusterbroker.journal.index import Index
 
     patch(Index, "prove", lambda _: lambda self, sums, hurt=None: None)
 
@@ -166,7 +166,7 @@ def lost_pages_are_believed() -> None:
 def forced_without_epoch() -> None:
     import msgspec
 
-    from cluster import ownership
+    from clusterbroker.cluster import ownership
 
     patch(
         ownership,
@@ -182,7 +182,7 @@ FORCED = ("force_behind", "kill", "heal")
 def forced_unflagged() -> None:
     import msgspec
 
-    from cluster import ownership
+    from clusterbroker.cluster import ownership
 
     patch(
         ownership,
@@ -193,21 +193,21 @@ def forced_unflagged() -> None:
 
 @mutation("copies of before a gap say what is committed", only=FORCED)
 def claims_of_before() -> None:
-    from replication import backup
+    from clusterbroker.replication import backup
 
     patch(backup, "claims", lambda _: lambda epochs, gap_epoch: True)
 
 
 @mutation("a forced owner hands out as if it knew of every hand-over", only=FORCED, pure=True)
 def forced_forgets_handed() -> None:
-    from broker.queues.ring import Ring
+    from clusterbroker.broker.queues.ring import Ring
 
     patch(Ring, "take_over", lambda take_over: lambda self, epoch, seen=False: take_over(self, epoch))
 
 
 @mutation("a forced owner gives seqs anew that clients hold", only=("force_behind", "slow_disk"))
 def gap_is_no_gap() -> None:
-    from broker.proxy.serving import Serving
+    from clusterbroker.broker.proxy.serving import Serving
 
     patch(Serving, "has_gap", lambda _: property(lambda self: False))
 
@@ -216,7 +216,7 @@ def gap_is_no_gap() -> None:
 def forced_begins_empty() -> None:
     import msgspec
 
-    from cluster import ownership
+    from clusterbroker.cluster import ownership
 
     def make(forced: Any) -> Any:
         def empty(queue: Any, to: Any) -> Any:
@@ -235,7 +235,7 @@ def forced_begins_empty() -> None:
     journal=False,
 )
 def stream_damage_is_kept() -> None:
-    from broker.node.damages import Damages
+    from clusterbroker.broker.node.damages import Damages
 
     def make(found: Any) -> Any:
         return lambda self, queue_id, seqs, what, *then: found(self, queue_id, seqs, what, *then) if seqs else None
@@ -250,9 +250,9 @@ def stream_damage_is_kept() -> None:
     journal=False,
 )
 def stream_damage_is_nothing() -> None:
-    from journal.record import DamagedRecord
-    from journal.stream_catalogue import NOTHING
-    from journal.stream_files import StreamFiles
+    from clusterbroker.journal.record import DamagedRecord
+    from clusterbroker.journal.stream_catalogue import NOTHING
+    from clusterbroker.journal.stream_files import StreamFiles
 
     def make(take: Any) -> Any:
         def lax(self: Any, queue_id: int, part: Any, wish: Any) -> Any:

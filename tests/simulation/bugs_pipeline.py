@@ -18,8 +18,8 @@ CLOCKS = ("clocks",)
 
 @mutation("a queue forgets which rows of a segment it has", pipeline=BATCHES)
 def forgotten_rows() -> None:
-    from broker.proxy import intake
-    from broker.queues import moved
+    from clusterbroker.broker.proxy import intake
+    from clusterbroker.broker.queues import moved
 
     def make(_: Any) -> Any:
         return lambda _queue, _moved: 0
@@ -30,7 +30,7 @@ def forgotten_rows() -> None:
 
 @mutation("a commit that is repeated is refused", pipeline=BATCHES)
 def repeated_and_refused() -> None:
-    from cluster.transactions import Outcome, Transactions, over
+    from clusterbroker.cluster.transactions import Outcome, Transactions, over
 
     def make(refusal: Any) -> Any:
         def strict(self: Any, topology: Any, producer: Any, command: Any) -> Any:
@@ -47,7 +47,7 @@ def repeated_and_refused() -> None:
 def forgotten_epoch() -> None:
     from msgspec.structs import replace
 
-    from cluster.transactions import Transactions
+    from clusterbroker.cluster.transactions import Transactions
 
     def make(fence: Any) -> Any:
         return lambda *arguments: replace(fence(*arguments), epoch=None)
@@ -57,7 +57,7 @@ def forgotten_epoch() -> None:
 
 @mutation("a batch does not wait for the one before", pipeline=BATCHES)
 def impatient_batches() -> None:
-    from cluster.view import ClusterView
+    from clusterbroker.cluster.view import ClusterView
 
     patch(ClusterView, "moves_before", lambda _before: lambda *_: False)
 
@@ -67,8 +67,8 @@ def impatient_batches() -> None:
 
 @mutation("what a copy has moved into files counts as committed", pipeline=STREAM)
 def filed_is_committed() -> None:
-    from broker.queues.queue import Queue
-    from broker.streams.stream import Stream
+    from clusterbroker.broker.queues.queue import Queue
+    from clusterbroker.broker.streams.stream import Stream
 
     patch(Stream, "promise", lambda _: Queue.promise)
     patch(Stream, "_answer", lambda _: Queue._answer)
@@ -76,21 +76,21 @@ def filed_is_committed() -> None:
 
 @mutation("readers of a stream are shown what is not committed", pipeline=STREAM)
 def shown_at_once() -> None:
-    from broker.streams.stream import Stream
+    from clusterbroker.broker.streams.stream import Stream
 
     patch(Stream, "_end", lambda _: property(lambda self: self.ring.emitted_end()))
 
 
 @mutation("a cut leaves a stream's files as they are", pipeline=STREAM)
 def uncut_files() -> None:
-    from broker.streams.past import Past
+    from clusterbroker.broker.streams.past import Past
 
     patch(Past, "cut", lambda _: lambda _self, _from: None)
 
 
 @mutation("retention takes the newest file as well", pipeline=STREAM)
 def takes_the_newest() -> None:
-    from broker.streams.stream import Stream
+    from clusterbroker.broker.streams.stream import Stream
 
     def make(retain: Any) -> Any:
         def hasty(self: Any) -> None:
@@ -110,14 +110,14 @@ def takes_the_newest() -> None:
 
 @mutation("the next owner does not know of a lease", pipeline=LEASES)
 def forgotten_lease() -> None:
-    from broker.queues import queue
+    from clusterbroker.broker.queues import queue
 
     patch(queue, "resumed", lambda _: lambda _queue, _ring, _now_ms: None)
 
 
 @mutation("the next owner does not know which run has the lease", pipeline=LEASES)
 def forgotten_runs() -> None:
-    from broker.queues.leasing import Leasing
+    from clusterbroker.broker.queues.leasing import Leasing
 
     def make(resume: Any) -> Any:
         return lambda self, name, acknowledged, end, _runs, now_ms: resume(self, name, acknowledged, end, {}, now_ms)
@@ -127,14 +127,14 @@ def forgotten_runs() -> None:
 
 @mutation("a lease is told before it is committed", pipeline=LEASES)
 def told_at_once() -> None:
-    from broker.queues.leasing import Leasing
+    from clusterbroker.broker.queues.leasing import Leasing
 
     patch(Leasing, "_when_safe", lambda _: lambda _self, act, _then: act())
 
 
 @mutation("the last message of a range leaves with the answer", pipeline=LEASES)
 def leaves_early() -> None:
-    from broker.queues.leasing import Leasing
+    from clusterbroker.broker.queues.leasing import Leasing
 
     def make(answer: Any) -> Any:
         def short(self: Any, lease: Any) -> Any:
@@ -157,7 +157,7 @@ def leaves_early() -> None:
     pipeline=BATCHES + CLOCKS,
 )
 def wall_clock_age() -> None:
-    from cluster.passing import Passing
+    from clusterbroker.cluster.passing import Passing
 
     def lived_ms(self: Any, monotonic_ms: int) -> int:
         return 0 if self._base is None else monotonic_ms + self._offset_ms
@@ -175,6 +175,6 @@ def wall_clock_age() -> None:
 
 @mutation("what is too old is judged by the owner's clock alone", pipeline=CLOCKS)
 def owners_clock() -> None:
-    from broker.node.log_clock import LogClock
+    from clusterbroker.broker.node.log_clock import LogClock
 
     patch(LogClock, "ages_by", lambda _: lambda _self, now_ms: now_ms)

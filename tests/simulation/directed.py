@@ -23,10 +23,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.proxy.messages import Attach, Attached, Deliver, Settle
-from cluster import commands as c
-from cluster.state import Applied
-from replication.messages import SyncBucket, SyncOffer, SyncWant
+from clusterbroker.broker.proxy.messages import Attach, Attached, Deliver, Settle
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.state import Applied
+from clusterbroker.replication.messages import SyncBucket, SyncOffer, SyncWant
 from tests.simulation.consumers import Consumer
 from tests.simulation.network import DATA
 from tests.simulation.site import Site

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.server import binding
-from broker.server.binding import JOURNAL, NOTHING, RAFT, Found, Listed, Remedy
-from cluster.ids import NodeId
-from cluster.raft import identity
-from journal.stamp import Stamp
+from clusterbroker.broker.server import binding
+from clusterbroker.broker.server.binding import JOURNAL, NOTHING, RAFT, Found, Listed, Remedy
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.raft import identity
+from clusterbroker.journal.stamp import Stamp
 from tests.simulation.raft.sim_disk import SimDisk
 from tests.simulation.sim_journal import SimJournal
 

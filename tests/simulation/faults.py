@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from cluster import commands as c
-from cluster.ids import NodeId
-from cluster.leaving import counting_on
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.leaving import counting_on
 from tests.simulation.directed import Directed
 from tests.simulation.edges import Edges
 from tests.simulation.network import BEATS, CONTROL, DATA

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.amqp import methods as m
-from broker.queues.leasing import REPLACED_MAX
-from journal.record import read_records
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues.leasing import REPLACED_MAX
+from clusterbroker.journal.record import read_records
 from tests.simulation.checkers.history import Violation
 from tests.simulation.clients import Actor
 from tests.simulation.sockets import Socket, properties_of

@@ -22,21 +22,21 @@ from typing import Any, Final
 
 import msgspec
 
-from broker.queues.ring import Ring
-from broker.server.recovery import Recovery
-from broker.streams.store import store_of
-from journal.disk_state import Notify, OnState
-from journal.errors import DamagedJournal
-from journal.index import Index
-from journal.journal import Journal
-from journal.look import look
-from journal.options import JournalOptions
-from journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
-from journal.recovery import RecoverySink
-from journal.stamp import Stamp
-from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
-from journal.worker import Worker
-from journal.writer import Group, Soon, Writer
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.server.recovery import Recovery
+from clusterbroker.broker.streams.store import store_of
+from clusterbroker.journal.disk_state import Notify, OnState
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.index import Index
+from clusterbroker.journal.journal import Journal
+from clusterbroker.journal.look import look
+from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.record import DamagedRecord, GroupWriter, Message, SegmentUse
+from clusterbroker.journal.recovery import RecoverySink
+from clusterbroker.journal.stamp import Stamp
+from clusterbroker.journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
+from clusterbroker.journal.worker import Worker
+from clusterbroker.journal.writer import Group, Soon, Writer
 from tests.simulation.checkers.history import Violation
 from tests.simulation.sim_journal import SimJournal
 from tests.simulation.sim_streams import FILE_BYTES

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from cluster.ids import QueueId
+from clusterbroker.cluster.ids import QueueId
 from tests.simulation.checkers import Violation
 from tests.simulation.checkers.history import Mistake
 from tests.simulation.faults import Faults, undrain

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from journal.layout import CUT, ENQ, SET
-from journal.record import GroupWriter, Message, Record, read_message, scan_group
-from journal.recovery import RecoverySink
-from journal.stamp import Stamp
-from journal.stream_catalogue import Filing
+from clusterbroker.journal.layout import CUT, ENQ, SET
+from clusterbroker.journal.record import GroupWriter, Message, Record, read_message, scan_group
+from clusterbroker.journal.recovery import RecoverySink
+from clusterbroker.journal.stamp import Stamp
+from clusterbroker.journal.stream_catalogue import Filing
 from tests.simulation.sim_streams import SimStreams
 from tests.unit.broker.session.memory_journal import MemoryJournal
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from journal.record import DamagedRecord
-from journal.segments import Segments
-from journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
-from journal.stream_files import StreamFiles
+from clusterbroker.journal.record import DamagedRecord
+from clusterbroker.journal.segments import Segments
+from clusterbroker.journal.stream_catalogue import Filing, Moved, StreamFile, Taken, Wish
+from clusterbroker.journal.stream_files import StreamFiles
 
 FILE_BYTES = 1500
 BODY: Final = re.compile(rb"[a-z]\d(\.\d+)?:\d+")

@@ -12,23 +12,23 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.node.core import Group, Node
-from broker.node.log import Silence
-from broker.node.options import NodeOptions
-from broker.node.part import Part
-from broker.node.wants import GOOD, WRONG, StreamLoad
-from broker.server.copy_forward import CopyForward
-from broker.server.recovery import recovered
-from broker.session.connection import Connection
-from cluster import commands as c
-from cluster.errors import Unavailable
-from cluster.ids import Incarnation, NodeId
-from cluster.link.frames import FrameReader
-from cluster.liveness.lease import LeaseKeeper, LeaseOptions, LeaseState
-from cluster.state import Applied
-from journal.errors import DamagedJournal
-from journal.record import DamagedRecord
-from journal.stream_catalogue import NOTHING
+from clusterbroker.broker.node.core import Group, Node
+from clusterbroker.broker.node.log import Silence
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.node.part import Part
+from clusterbroker.broker.node.wants import GOOD, WRONG, StreamLoad
+from clusterbroker.broker.server.copy_forward import CopyForward
+from clusterbroker.broker.server.recovery import recovered
+from clusterbroker.broker.session.connection import Connection
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.link.frames import FrameReader
+from clusterbroker.cluster.liveness.lease import LeaseKeeper, LeaseOptions, LeaseState
+from clusterbroker.cluster.state import Applied
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.record import DamagedRecord
+from clusterbroker.journal.stream_catalogue import NOTHING
 from tests.simulation.checkers.history import Mistake
 from tests.simulation.directory import Directory
 from tests.simulation.network import BEATS, CONTROL, DATA

@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from broker.amqp import methods as m
-from broker.amqp import properties as codec
-from broker.amqp.codec import OutBuffer
-from broker.amqp.layout import Method
-from broker.amqp.properties import Properties
-from broker.session.connection import Connection
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.codec import OutBuffer
+from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.session.connection import Connection
 from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Content
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from broker.amqp import methods as m
-from journal.record import read_records
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.journal.record import read_records
 from tests.simulation.clients import Actor
 from tests.simulation.sockets import Socket, properties_of
 from tests.unit.broker.session.harness import Content

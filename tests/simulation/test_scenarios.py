@@ -15,11 +15,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.queues.ring import Ring
-from cluster.entities import Queue
-from cluster.ids import NodeId
-from journal.record import GroupWriter, Message, SegmentUse
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.journal.record import GroupWriter, Message, SegmentUse
 from tests.simulation.faults import Faults
 from tests.simulation.publishers import Publisher
 from tests.simulation.run import conclude, run

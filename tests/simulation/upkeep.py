@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cluster import commands as c
-from cluster.passing import Passing
-from cluster.transactions import due
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.passing import Passing
+from clusterbroker.cluster.transactions import due
 
 if TYPE_CHECKING:
     from tests.simulation.site import Site

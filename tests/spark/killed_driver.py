@@ -17,7 +17,7 @@ HANGS_AT = "15000"
 def main(directory: Path, endpoints: str, vhost: str, cores: int) -> None:
     from pyspark.sql.functions import udf
 
-    from pipeline.session import spark_session
+    from clusterbroker.pipeline.session import spark_session
 
     go = str(directory / "go")
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.options import parse
-from pipeline.transactions import status
+from clusterbroker.pipeline.options import parse
+from clusterbroker.pipeline.transactions import status
 from tests.conftest import RunningNode
 from tests.spark.stream_of_files import Stream
 from tests.support import processes
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_was_reset_is_noticed(spark: Any, broker: TransactionN
 
 
 def test_a_batch_is_all_or_nothing_and_may_be_run_again(spark: Any, broker: TransactionNode) -> None:
-    from pipeline.foreach_batch import publish
+    from clusterbroker.pipeline.foreach_batch import publish
 
     def write(frame: Any, **more: str) -> None:
         frame.write.format("clusterbroker").options(**options_for(broker, **more)).mode("append").save()
@@ -147,8 +147,8 @@ def test_a_batch_that_is_published_to_two_places_has_two_writers(
     spark: Any, broker: TransactionNode, tmp_path: Path
 ) -> None:
     """With one, the second would be taken for a replay of the first, and its rows be lost silently."""
-    from pipeline.foreach_batch import publish
-    from pipeline.options import BadOption
+    from clusterbroker.pipeline.foreach_batch import publish
+    from clusterbroker.pipeline.options import BadOption
 
     spark.range(10).selectExpr("cast(id AS string) AS value").write.json(str(tmp_path / "source"))
     said: list[str] = []

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.showcase.readings import files
+from clusterbroker.pipeline.showcase.readings import files
 from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_what_is_a_reading_and_what_is_not(spark: Any, tmp_path: Path) -> None:
-    from pipeline.showcase.frames import malformed_messages, reading_messages, valid
+    from clusterbroker.pipeline.showcase.frames import malformed_messages, reading_messages, valid
 
     good = {"id": "r1", "device": "d", "region": "north", "at": "2026-03-01T22:00:00.5Z", "wh": 5, "volts": 230.0}
     lines = [
@@ -33,7 +33,7 @@ def test_what_is_a_reading_and_what_is_not(spark: Any, tmp_path: Path) -> None:
 
 
 def test_every_line_is_one_or_the_other(spark: Any, tmp_path: Path) -> None:
-    from pipeline.showcase.frames import malformed_messages, valid
+    from clusterbroker.pipeline.showcase.frames import malformed_messages, valid
 
     for number, text in enumerate(files(3, 5_000, 1_000)):
         (tmp_path / f"{number}.json").write_text(text)
@@ -57,7 +57,7 @@ def test_all_of_it_with_both_kills(rows: int, tmp_path: Path) -> None:
     pytest.importorskip("aio_pika")
     words = ["--rows", str(rows), "--directory", str(tmp_path / "run"), "--plot", str(tmp_path / "rates.svg")]
     done = processes.run(
-        [sys.executable, "-m", "pipeline.showcase", *words],
+        [sys.executable, "-m", "clusterbroker.pipeline.showcase", *words],
         capture_output=True,
         text=True,
         check=False,

@@ -194,10 +194,10 @@ def test_a_node_that_is_killed_under_a_batch(
 
 
 def test_foreach_batch(spark: Any, queue: Any, sink: Sink, tmp_path: Path) -> None:
-    from pipeline.columns import BadColumns
-    from pipeline.counts import Counts
-    from pipeline.foreach_batch import publish
-    from pipeline.options import BadOption
+    from clusterbroker.pipeline.columns import BadColumns
+    from clusterbroker.pipeline.counts import Counts
+    from clusterbroker.pipeline.foreach_batch import publish
+    from clusterbroker.pipeline.options import BadOption
 
     source = tmp_path / "source"
     numbers(spark, 500).write.json(str(source))
@@ -231,7 +231,7 @@ def test_foreach_batch(spark: Any, queue: Any, sink: Sink, tmp_path: Path) -> No
 
 
 def test_progress_is_written_down(spark: Any, queue: Any, sink: Sink, tmp_path: Path) -> None:
-    from pipeline.listener import ProgressListener
+    from clusterbroker.pipeline.listener import ProgressListener
 
     listener = ProgressListener(tmp_path / "progress.jsonl", tmp_path / "spark.prom", tmp_path / "counts.jsonl")
     spark.streams.addListener(listener)

@@ -12,8 +12,8 @@ from typing import Any
 import pika
 import pytest
 
-from pipeline.asking import Line
-from pipeline.options import parse
+from clusterbroker.pipeline.asking import Line
+from clusterbroker.pipeline.options import parse
 from tests.conftest import RunningNode
 
 Sink = Callable[..., dict[str, str]]

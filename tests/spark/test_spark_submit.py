@@ -17,7 +17,7 @@ from typing import Any
 import pika
 import pytest
 
-from pipeline.session import QUICK_START, java_home
+from clusterbroker.pipeline.session import QUICK_START, java_home
 from tests.conftest import RunningNode
 from tests.support import processes
 

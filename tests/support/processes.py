@@ -27,7 +27,7 @@ from typing import IO, Any, Final
 from tests.support.zygote import REQUEST_BYTES_MAX, STATUS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-COMMAND: Final = [sys.executable, "-m", "broker.cli.main"]
+COMMAND: Final = [sys.executable, "-m", "clusterbroker.broker.cli.main"]
 """Of `clusterbroker`; its words follow."""
 OF_THE_START: Final = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "LC_", "LANG", "TZ", "OPENSSL_", "CLUSTERBROKER_PURE")
 """Variables with such names are read when an interpreter begins: who wants other values is not forked, but executed."""

@@ -34,8 +34,9 @@ STATUS: Final = struct.Struct("i")
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 IMPORTED: Final = (
-    "asyncio", "uvloop", "broker.cli.main", "broker.cli.start", "broker.config", "broker.server.shell",
-    "broker.server.cluster_shell", "broker.server.management", "broker.cli.reach", "rich.table",
+    "asyncio", "uvloop", "rich.table", "clusterbroker.broker.cli.main", "clusterbroker.broker.cli.start",
+    "clusterbroker.broker.cli.reach", "clusterbroker.broker.config", "clusterbroker.broker.server.shell",
+    "clusterbroker.broker.server.cluster_shell", "clusterbroker.broker.server.management",
 )  # fmt: skip
 """What nodes and commands import at their start."""
 
@@ -159,7 +160,7 @@ def main() -> NoReturn:
         sys.exit(0)
     asked.detach()
     sys.argv = ["clusterbroker", *words]
-    from broker.cli.main import main as command
+    from clusterbroker.broker.cli.main import main as command
 
     command()
     sys.exit(0)

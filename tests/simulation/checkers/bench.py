@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.amqp import methods as m
-from broker.streams.store import store_of
-from journal.layout import ENQ, SET
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.streams.store import store_of
+from clusterbroker.journal.layout import ENQ, SET
 from tests.simulation.checkers import batches, ending, handing, leasing, logs, reading
 from tests.simulation.checkers.history import Checker, History, Violation
 from tests.simulation.sim_journal import Written
 from tests.unit.broker.session.harness import Content
 
 if TYPE_CHECKING:
-    from broker.queues.ring import Ring
-    from cluster.state import Applied
+    from clusterbroker.broker.queues.ring import Ring
+    from clusterbroker.cluster.state import Applied
     from tests.simulation.leases import LeaseReader, Range
     from tests.simulation.site import Site
     from tests.simulation.sockets import Socket

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from journal.layout import SET
+from clusterbroker.journal.layout import SET
 from tests.simulation.checkers.history import Checker
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from journal.layout import ENQ, SET
+from clusterbroker.journal.layout import ENQ, SET
 from tests.simulation.checkers.history import Checker
 from tests.simulation.workload import KEPT
 

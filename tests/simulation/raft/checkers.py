@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.raft.messages import Entry
+from clusterbroker.cluster.raft.messages import Entry
 
 
 class Violation(Exception):

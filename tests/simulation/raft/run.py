@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster import commands as c
-from cluster.ids import NodeId
-from cluster.raft import outbox
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.raft import outbox
 
 from .checkers import require
 from .world import World, observe_journals

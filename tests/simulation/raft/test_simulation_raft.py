@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.raft import guards
-from cluster.raft import messages as m
-from cluster.raft.core import Core
-from cluster.raft.fold import BLANK, Envelope, Fold, seal
-from cluster.raft.outbox import Outbox
-from cluster.raft.raft_log import RaftLog
+from clusterbroker.cluster.raft import guards
+from clusterbroker.cluster.raft import messages as m
+from clusterbroker.cluster.raft.core import Core
+from clusterbroker.cluster.raft.fold import BLANK, Envelope, Fold, seal
+from clusterbroker.cluster.raft.outbox import Outbox
+from clusterbroker.cluster.raft.raft_log import RaftLog
 from tests.budget import campaign
 from tests.simulation.raft.checkers import Violation
 from tests.simulation.raft.run import Faults, run

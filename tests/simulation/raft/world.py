@@ -12,13 +12,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from cluster import commands as c
-from cluster.ids import Incarnation, NodeId
-from cluster.raft import identity
-from cluster.raft.journal import Journal
-from cluster.raft.messages import encode
-from cluster.raft.raft_log import RaftLog
-from cluster.state import Applied
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.raft import identity
+from clusterbroker.cluster.raft.journal import Journal
+from clusterbroker.cluster.raft.messages import encode
+from clusterbroker.cluster.raft.raft_log import RaftLog
+from clusterbroker.cluster.state import Applied
 
 from .checkers import Checkers, Violation, require
 from .sim_disk import Crash, SimDisk

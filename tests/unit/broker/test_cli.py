@@ -14,9 +14,9 @@ from typing import Any
 import pika
 import pytest
 
-from broker.cli import start
-from broker.cli.start import _forget_former_life, _quiet_collector
-from broker.server.admin_client import ask
+from clusterbroker.broker.cli import start
+from clusterbroker.broker.cli.start import _forget_former_life, _quiet_collector
+from clusterbroker.broker.server.admin_client import ask
 
 
 def test_start_prints_a_line_per_listener_and_ready_last(node: Any) -> None:
@@ -200,7 +200,7 @@ def test_a_damaged_journal_stops_the_start_and_is_not_touched(node: Any, run_com
 
 
 def test_settings_lists_all(run_command: Any) -> None:
-    from broker.config import settings
+    from clusterbroker.broker.config import settings
 
     said = run_command("settings").stdout
     for name in settings():
@@ -212,7 +212,7 @@ def test_the_start_imports_neither_pydantic_nor_rich_nor_structlog() -> None:
     import sys
 
     code = (
-        "import sys, broker.cli.main, broker.cli.start as s; assert s.quick_options({}) is not None;"
+        "import sys; from clusterbroker.broker.cli import main, start; assert start.quick_options({}) is not None;"
         "print([m for m in ('pydantic', 'pydantic_settings', 'rich', 'structlog', 'pyarrow') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -223,10 +223,10 @@ def test_a_request_to_a_running_node_imports_no_node(node: Any) -> None:
     import sys
 
     code = (
-        "import sys; from pathlib import Path; from broker.cli import membership, queues;"
-        "from broker.cli.operator_door import performed; performed(Path(sys.argv[1]), 'status');"
-        "floors = ('broker.node', 'broker.queues', 'broker.session', 'cluster', 'journal');"
-        "print([m for m in sys.modules if m.startswith(floors)])"
+        "import sys; from pathlib import Path; from clusterbroker.broker.cli import membership, queues;"
+        "from clusterbroker.broker.cli.operator_door import performed; performed(Path(sys.argv[1]), 'status');"
+        "rooms = ('broker.node', 'broker.queues', 'broker.session', 'cluster', 'journal.journal');"
+        "print([m for m in sys.modules if m.startswith(tuple(f'clusterbroker.{room}' for room in rooms))])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(node.data_dir)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

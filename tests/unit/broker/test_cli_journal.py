@@ -21,13 +21,14 @@ import pika
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker.amqp.fields import Int8, LongBytes, Timestamp
-from broker.cli import export as export_room
-from broker.cli.journal import _broken_json, _how_it_goes_on, app
-from broker.cli.readable import body_text, jsonable, plain, visible
-from cluster.data_directory import RAFT, DataDirectory
-from journal.check import Broken, Costs
-from pipeline.options import parse
+from clusterbroker.broker.amqp.fields import Int8
+from clusterbroker.broker.cli import export as export_room
+from clusterbroker.broker.cli.journal import _broken_json, _how_it_goes_on, app
+from clusterbroker.broker.cli.readable import body_text, jsonable, plain, visible
+from clusterbroker.cluster.data_directory import RAFT, DataDirectory
+from clusterbroker.journal.check import Broken, Costs
+from clusterbroker.journal.values import LongBytes, Timestamp
+from clusterbroker.pipeline.options import parse
 from tests.support import processes
 
 pytestmark = pytest.mark.quick
@@ -42,7 +43,7 @@ class StartedNode:
     """`clusterbroker start` in a process of its own, as users run it."""
 
     def __init__(self, directory: Path) -> None:
-        command = [sys.executable, "-m", "broker.cli.main", "start", "--data-dir", str(directory)]
+        command = [sys.executable, "-m", "clusterbroker.broker.cli.main", "start", "--data-dir", str(directory)]
         # small files, and no checkpoint unless a test compacts: what is in the tail stays there
         settings = {
             "CLUSTERBROKER_JOURNAL__SEGMENT_BYTES": str(1 << 20),
@@ -184,7 +185,7 @@ def test_rows_that_a_transaction_has_staged_are_there_by_its_name(tmp_path: Path
     [row] = (tmp_path / "rows.jsonl").read_text().splitlines()
     assert base64.b64decode(json.loads(row)["body"]) == b"staged"
     pytest.importorskip("pyspark")
-    from pipeline.journal import JournalReader
+    from clusterbroker.pipeline.journal import JournalReader
 
     options = parse({"journal": str(tmp_path / "data")}, reads=True)
     assert JournalReader(options, (), None, frozenset()).partitions() == [], "no batch reads what is not committed"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from broker.cli import membership
-from broker.cli.main import app
-from broker.server.admin_client import NAME
+from clusterbroker.broker.cli import membership
+from clusterbroker.broker.cli.main import app
+from clusterbroker.broker.server.admin_client import NAME
 
 STEPS = (
     {"leaving": False, "owns": 2, "counting": 3},

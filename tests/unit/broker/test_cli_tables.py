@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broker.cli.membership import show
+from clusterbroker.broker.cli.membership import show
 
 ROW = {
     "name": "a", "address": "one.example:5673", "amqp": ["amqp://one.example:5672"], "alive": True, "voter": True,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from broker.cli.main import app, start
-from broker.cli.start import quick_options
-from broker.config import (
+from clusterbroker.broker.cli.main import app, start
+from clusterbroker.broker.cli.start import quick_options
+from clusterbroker.broker.config import (
     COMMANDS_READ,
     ENVIRONMENT_PREFIX,
     ConfigError,
@@ -22,13 +22,13 @@ from broker.config import (
     settings,
     unread_variables,
 )
-from broker.node.options import NodeOptions
-from broker.oauth2.options import OAuth2Options
-from broker.server.alarms import AlarmOptions
-from broker.server.audit import AuditOptions
-from broker.server.listener import Address, TlsOptions
-from broker.server.options import ServerOptions
-from journal.options import JournalOptions
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.oauth2.options import OAuth2Options
+from clusterbroker.broker.server.alarms import AlarmOptions
+from clusterbroker.broker.server.audit import AuditOptions
+from clusterbroker.broker.server.listener import Address, TlsOptions
+from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.journal.options import JournalOptions
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -220,7 +220,7 @@ def test_tokens_and_audit_as_they_were_set(file: Path, tmp_path: Path) -> None:
 
 def test_tokens_need_their_library(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text('[oauth2]\nresource_server_id = "mq"\nkeys_file = "k"\n')
-    monkeypatch.setattr("broker.config.find_spec", lambda _name: None)
+    monkeypatch.setattr("clusterbroker.broker.config.find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"pip install 'clusterbroker\[oauth2\]'"):
         load(file)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pika
 import pytest
 
-from broker import Broker
+from clusterbroker import Broker
 
 pytest_plugins = ["pytester"]
 
@@ -83,10 +83,10 @@ def test_with_its_management_api(tmp_path: Path) -> None:
 def test_without_a_management_api_nothing_of_it_is_imported() -> None:
     script = (
         "import sys\n"
-        "from broker import Broker\n"
+        "from clusterbroker import Broker\n"
         "with Broker() as broker: pass\n"
-        "found = ('fastapi', 'uvicorn', 'starlette', 'broker.http', 'broker.census.rows', 'broker.server.desk',\n"
-        "         'broker.server.management', 'broker.management')\n"
+        "rooms = ('http', 'census.rows', 'server.desk', 'server.management', 'management')\n"
+        "found = ('fastapi', 'uvicorn', 'starlette', *(f'clusterbroker.broker.{room}' for room in rooms))\n"
         "print([name for name in found if name in sys.modules])\n"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
@@ -195,7 +195,7 @@ def test_the_fixtures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
             return found
 
         def test_nothing_is_imported_before_it_is_needed():
-            assert "broker.embedded" not in sys.modules
+            assert "clusterbroker.broker.embedded" not in sys.modules
             assert "uvloop" not in sys.modules
 
         def test_fresh(clusterbroker):
@@ -213,7 +213,7 @@ def test_the_fixtures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
     )
     flags = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:benchmark"]
     if not any(entry.name == "clusterbroker" for entry in _plugins()):
-        flags += ["-p", "broker.pytest_plugin"]
+        flags += ["-p", "clusterbroker.broker.pytest_plugin"]
     result = pytester.runpytest_subprocess(*flags)
     result.assert_outcomes(passed=5)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster import changes as told
-from cluster import commands as c
-from cluster import snapshot
-from cluster.entities import Queue
-from cluster.errors import WiringError
-from cluster.ids import Incarnation, LogIndex, NodeId, QueueId
-from cluster.state import Applied, ClusterMap
+from clusterbroker.cluster import changes as told
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import snapshot
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.errors import WiringError
+from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId, QueueId
+from clusterbroker.cluster.state import Applied, ClusterMap
 
 
 class ClusterWorld:

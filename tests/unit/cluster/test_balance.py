@@ -1,7 +1,7 @@
 """What should move: replica sets after a policy, a newcomer, a loss; owners that are unevenly spread."""
 
-from cluster.balance import rebalance, reconfigurations
-from cluster.ids import NodeId
+from clusterbroker.cluster.balance import rebalance, reconfigurations
+from clusterbroker.cluster.ids import NodeId
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

@@ -1,7 +1,7 @@
 """Bindings are found by either end, one or many, in the order of binding."""
 
-from cluster.binding_table import BindingTable
-from cluster.entities import Binding
+from clusterbroker.cluster.binding_table import BindingTable
+from clusterbroker.cluster.entities import Binding
 
 
 def binding(source: str, queue: str, key: str = "", **arguments: object) -> Binding:

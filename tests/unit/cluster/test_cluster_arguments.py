@@ -1,11 +1,10 @@
 """Argument values compare as RabbitMQ's type classes do (amqp-rules.md 5.3)."""
 
-from datetime import UTC, datetime
-
 import msgspec
 import pytest
 
-from cluster.arguments import ENCODER, difference_text, equivalent, frozen, same, too_deep, type_name
+from clusterbroker.cluster.arguments import ENCODER, difference_text, equivalent, same, too_deep, type_name
+from clusterbroker.journal.values import Timestamp
 
 
 class Short(int):
@@ -16,8 +15,7 @@ class Short(int):
     "a, b",
     [
         (10, Short(10)),
-        ("text", b"text"),
-        ({"a": [1, {"b": "x"}]}, {"a": [Short(1), {"b": b"x"}]}),
+        ({"a": [1, {"b": "x"}]}, {"a": [Short(1), {"b": "x"}]}),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         (float("nan"), float("nan")),
         (None, None),
@@ -26,7 +24,6 @@ class Short(int):
 )
 def test_equivalent(a: object, b: object) -> None:
     assert equivalent(a, b)
-    assert hash(frozen(a)) == hash(frozen(b))
 
 
 @pytest.mark.parametrize(
@@ -40,8 +37,8 @@ def test_equivalent(a: object, b: object) -> None:
         ([], {}),
         ([1, 2], [2, 1]),
         ({"a": 1}, {"a": True}),
-        (0.0, -0.0),
-        (datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01"),
+        ("text", b"text"),
+        (Timestamp(1), 1),
     ],
 )
 def test_not_equivalent(a: object, b: object) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cluster.authorization import Accounts, expanded
-from cluster.entities import Permission, TopicPermission, User
-from cluster.errors import NotFound, PreconditionFailed
+from clusterbroker.cluster.authorization import Accounts, expanded
+from clusterbroker.cluster.entities import Permission, TopicPermission, User
+from clusterbroker.cluster.errors import NotFound, PreconditionFailed
 
 
 @pytest.fixture

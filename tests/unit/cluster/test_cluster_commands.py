@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from cluster import commands as c
-from cluster.entities import UserLimits
-from cluster.errors import PreconditionFailed
-from cluster.ids import Epoch, Incarnation, NodeId, QueueId
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import UserLimits
+from clusterbroker.cluster.errors import PreconditionFailed
+from clusterbroker.cluster.ids import Epoch, Incarnation, NodeId, QueueId
 
 EVERY = [
     c.AddVhost(name="v", description="d", tags=("a",), metadata={"k": [1]}, default_queue_type="quorum"),

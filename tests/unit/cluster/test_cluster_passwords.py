@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from cluster.passwords import COST_CHEAP, SCRYPT, SHA256, SHA512, hashed, verified, verified_nobody
+from clusterbroker.cluster.passwords import COST_CHEAP, SCRYPT, SHA256, SHA512, hashed, verified, verified_nobody
 
 
 def rabbit(password: str, name: str) -> str:

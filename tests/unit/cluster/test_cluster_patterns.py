@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from cluster.patterns import PATTERN_CHARS_MAX, Pattern, PatternError, matches
+from clusterbroker.cluster.patterns import PATTERN_CHARS_MAX, Pattern, PatternError, matches
 
 NAMES = ["", "a", "amq.topic", "amq-x", "orders.eu", "xamq.", "a\nb", "b|c", "x)a"]
 

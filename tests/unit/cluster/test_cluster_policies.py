@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster.entities import Exchange, OperatorPolicy, Policy, Queue
-from cluster.errors import PreconditionFailed
-from cluster.ids import LOCAL_NODE, QueueId
-from cluster.patterns import matches
-from cluster.policies import PolicyTable, check_policy
+from clusterbroker.cluster.entities import Exchange, OperatorPolicy, Policy, Queue
+from clusterbroker.cluster.errors import PreconditionFailed
+from clusterbroker.cluster.ids import LOCAL_NODE, QueueId
+from clusterbroker.cluster.patterns import matches
+from clusterbroker.cluster.policies import PolicyTable, check_policy
 
 
 def queue(name: str, **arguments: Any) -> Queue:
@@ -134,7 +134,7 @@ def test_a_name_and_a_pattern_are_compared_once(monkeypatch: pytest.MonkeyPatch)
         compared.append((pattern, name))
         return matches(pattern, name)
 
-    monkeypatch.setattr("cluster.policies.matches", counted)
+    monkeypatch.setattr("clusterbroker.cluster.policies.matches", counted)
     table = PolicyTable()
     for number in range(20):
         table.put(policy(f"p{number}", f"^{number}$"))

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cluster import changes as told
-from cluster import commands as c
-from cluster.entities import Deserted, User, UserLimits
-from cluster.errors import (
+from clusterbroker.cluster import changes as told
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import Deserted, User, UserLimits
+from clusterbroker.cluster.errors import (
     AccessRefused,
     InUse,
     LimitReached,
@@ -18,9 +18,9 @@ from cluster.errors import (
     ResourceLocked,
     WiringError,
 )
-from cluster.ids import Epoch, LogIndex, NodeId, QueueId
-from cluster.snapshot import decode, encode
-from cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.ids import Epoch, LogIndex, NodeId, QueueId
+from clusterbroker.cluster.snapshot import decode, encode
+from clusterbroker.cluster.state import Applied, ClusterMap
 
 
 class World:
@@ -417,7 +417,7 @@ def test_binding_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.do(c.Bind(vhost="/", source="amq.direct", destination="q", destination_kind="queue", routing_key="c"))
     world.do(c.Unbind(vhost="/", source="amq.direct", destination="q", destination_kind="queue", routing_key="c"))
     world.do(c.ClearVhostLimits(vhost="/"))
-    monkeypatch.setattr("cluster.topology.BINDINGS_MAX", 3)
+    monkeypatch.setattr("clusterbroker.cluster.topology.BINDINGS_MAX", 3)
     bind("c")
     with pytest.raises(LimitReached):
         bind("d")
@@ -446,8 +446,8 @@ def test_policies_and_parameters_have_limits(world: World, monkeypatch: pytest.M
     world.do(c.ImportDefinitions(import_id="i", number=0, last=True, commands=[policy("b")], apply=9))
     assert len(world.map.policies("/")) == 2, "an import is an operator's"
     world.do(c.ClearVhostLimits(vhost="/"))
-    monkeypatch.setattr("cluster.state.POLICIES_MAX", 3)
-    monkeypatch.setattr("cluster.state.PARAMETERS_MAX", 1)
+    monkeypatch.setattr("clusterbroker.cluster.state.POLICIES_MAX", 3)
+    monkeypatch.setattr("clusterbroker.cluster.state.PARAMETERS_MAX", 1)
     with pytest.raises(LimitReached):
         world.do(policy("c"))
     world.do(parameter("a", ""))

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from cluster import commands as c
-from cluster.durability import waits_for_disk
-from cluster.ids import LogIndex, NodeId, QueueId
-from cluster.state import ClusterMap
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.durability import waits_for_disk
+from clusterbroker.cluster.ids import LogIndex, NodeId, QueueId
+from clusterbroker.cluster.state import ClusterMap
 
 
 @pytest.fixture

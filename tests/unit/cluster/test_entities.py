@@ -2,10 +2,10 @@
 
 from typing import Any, get_args
 
-from cluster import commands as c
-from cluster.entities import VHOST_LIMITS, VhostLimit, VhostLimits
-from cluster.ids import LogIndex
-from cluster.state import ClusterMap
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import VHOST_LIMITS, VhostLimit, VhostLimits
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.state import ClusterMap
 
 
 def test_each_limit_of_a_vhost_has_a_name_and_a_command_sets_it() -> None:

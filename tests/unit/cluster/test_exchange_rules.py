@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cluster.entities import Exchange
-from cluster.errors import AccessRefused, PreconditionFailed
-from cluster.exchange_rules import (
+from clusterbroker.cluster.entities import Exchange
+from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed
+from clusterbroker.cluster.exchange_rules import (
     HASH_WEIGHT_MAX,
     check_arguments,
     check_binding,

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from cluster import commands as c
-from cluster import snapshot
-from cluster.changes import ImportChanged
-from cluster.errors import Contended, LimitReached, PreconditionFailed
-from cluster.ids import Incarnation, LogIndex, NodeId
-from cluster.imports import PART_COMMANDS_MAX, SLICE_WEIGHT, next_slice, parted
-from cluster.state import Applied, ClusterMap
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import snapshot
+from clusterbroker.cluster.changes import ImportChanged
+from clusterbroker.cluster.errors import Contended, LimitReached, PreconditionFailed
+from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
+from clusterbroker.cluster.imports import PART_COMMANDS_MAX, SLICE_WEIGHT, next_slice, parted
+from clusterbroker.cluster.state import Applied, ClusterMap
 
 
 class World:

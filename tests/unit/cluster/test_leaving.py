@@ -2,10 +2,10 @@
 
 import pytest
 
-from cluster.balance import reconfigurations
-from cluster.errors import PreconditionFailed
-from cluster.ids import NodeId
-from cluster.leaving import counting_on
+from clusterbroker.cluster.balance import reconfigurations
+from clusterbroker.cluster.errors import PreconditionFailed
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.leaving import counting_on
 from tests.unit.cluster.cluster_world import ClusterWorld
 from tests.unit.cluster.test_balance import carry_out
 

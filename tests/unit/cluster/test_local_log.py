@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cluster import commands as c
-from cluster.errors import DamagedLog, DiskFailed, DiskFull, LogFailure, PreconditionFailed, Unavailable
-from cluster.local_log import LocalLog
-from cluster.log_store import LogStore
-from cluster.state import Applied
-from cluster.wiring_log import WiringLog
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import DamagedLog, DiskFailed, DiskFull, LogFailure, PreconditionFailed, Unavailable
+from clusterbroker.cluster.local_log import LocalLog
+from clusterbroker.cluster.log_store import LogStore
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring_log import WiringLog
 
 
 class Node:

@@ -5,12 +5,12 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from cluster import commands as c
-from cluster import snapshot
-from cluster.errors import DamagedLog, DiskFull, FormatTooNew
-from cluster.ids import LogIndex
-from cluster.log_store import FORMAT, LogStore
-from cluster.state import ClusterMap
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import snapshot
+from clusterbroker.cluster.errors import DamagedLog, DiskFull, FormatTooNew
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.log_store import FORMAT, LogStore
+from clusterbroker.cluster.state import ClusterMap
 
 
 def entry(index: int) -> tuple[LogIndex, bytes]:

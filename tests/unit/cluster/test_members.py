@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster import changes as told
-from cluster import commands as c
-from cluster import snapshot
-from cluster.entities import Member
-from cluster.errors import AccessRefused, AlreadyExists, NotFound, PreconditionFailed
-from cluster.ids import Incarnation, LogIndex, NodeId
-from cluster.state import ClusterMap
+from clusterbroker.cluster import changes as told
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import snapshot
+from clusterbroker.cluster.entities import Member
+from clusterbroker.cluster.errors import AccessRefused, AlreadyExists, NotFound, PreconditionFailed
+from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
+from clusterbroker.cluster.state import ClusterMap
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from cluster import commands as c
-from cluster.errors import NotFound, PreconditionFailed
-from cluster.ids import Epoch, Incarnation, NodeId
-from cluster.ownership import Terms
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import NotFound, PreconditionFailed
+from clusterbroker.cluster.ids import Epoch, Incarnation, NodeId
+from clusterbroker.cluster.ownership import Terms
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

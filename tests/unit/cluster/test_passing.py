@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster import commands as c
-from cluster.entities import LogTime
-from cluster.ids import LogIndex
-from cluster.passing import GAIN, PASS_MS, STEADY_MS, Passing
-from cluster.state import ClusterMap
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import LogTime
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.passing import GAIN, PASS_MS, STEADY_MS, Passing
+from clusterbroker.cluster.state import ClusterMap
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 NOW = 1_800_000_000_000

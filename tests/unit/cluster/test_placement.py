@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.errors import PreconditionFailed
-from cluster.ids import NodeId
+from clusterbroker.cluster.errors import PreconditionFailed
+from clusterbroker.cluster.ids import NodeId
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from cluster.entities import Queue
-from cluster.errors import AccessRefused, PreconditionFailed, ResourceLocked, WiringError
-from cluster.ids import LOCAL_NODE, QueueId
-from cluster.queue_rules import (
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.errors import AccessRefused, PreconditionFailed, ResourceLocked, WiringError
+from clusterbroker.cluster.ids import LOCAL_NODE, QueueId
+from clusterbroker.cluster.queue_rules import (
     check_access,
     check_arguments,
     check_equivalent,

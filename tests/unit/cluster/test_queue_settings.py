@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from cluster.queue_settings import RULES, QueueSettings, resolve
+from clusterbroker.cluster.queue_settings import RULES, QueueSettings, resolve
 
 
 def test_defaults() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cluster import commands as c
-from cluster.errors import PreconditionFailed
-from cluster.ids import NodeId
-from cluster.rescue import Copy, alone, judged
-from cluster.state import ClusterMap
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import PreconditionFailed
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.rescue import Copy, alone, judged
+from clusterbroker.cluster.state import ClusterMap
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 A = NodeId("a")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.queue_settings import resolve
-from cluster.stream_settings import age_ms
+from clusterbroker.cluster.queue_settings import resolve
+from clusterbroker.cluster.stream_settings import age_ms
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from cluster import commands as c
-from cluster import transactions
-from cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
-from cluster.raft.raft_log import COMMAND_BYTES_MAX
-from cluster.state import Applied, ClusterMap
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import transactions
+from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex, NodeId, QueueId
+from clusterbroker.cluster.raft.raft_log import COMMAND_BYTES_MAX
+from clusterbroker.cluster.state import Applied, ClusterMap
 from tests.property.test_cluster_map import through_bytes
 from tests.property.test_transaction_fold import staging
 

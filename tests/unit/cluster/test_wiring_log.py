@@ -2,10 +2,10 @@
 
 import pytest
 
-from cluster import commands as c
-from cluster.errors import PreconditionFailed
-from cluster.state import Applied
-from cluster.wiring_log import MemoryWiringLog, WiringLog
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import PreconditionFailed
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring_log import MemoryWiringLog, WiringLog
 
 
 def declare(name: str) -> c.DeclareQueue:

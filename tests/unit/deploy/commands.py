@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from broker.cli.main import app
+from clusterbroker.broker.cli.main import app
 
 
 def checked(words: Sequence[str]) -> Any:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.sample import has_default, sample, variable
-from broker.config import ENVIRONMENT_PREFIX, ConfigError, fields, load
+from clusterbroker.broker.cli.sample import has_default, sample, variable
+from clusterbroker.broker.config import ENVIRONMENT_PREFIX, ConfigError, fields, load
 
 SAMPLE = Path(__file__).resolve().parents[3] / "deploy" / "clusterbroker.sample.toml"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.endings import Unstarted
-from broker.server.shell import GOODBYE_S, HAND_OVER_S
-from broker.server.storage import SETTLE_S
-from journal.errors import DamagedJournal, JournalFailed
+from clusterbroker.broker.server.endings import Unstarted
+from clusterbroker.broker.server.shell import GOODBYE_S, HAND_OVER_S
+from clusterbroker.broker.server.storage import SETTLE_S
+from clusterbroker.journal.errors import DamagedJournal, JournalFailed
 from tests.unit.deploy.commands import checked
 
 UNIT = Path(__file__).resolve().parents[3] / "deploy" / "systemd" / "clusterbroker.service"

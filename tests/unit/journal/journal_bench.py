@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from journal.journal import Journal
-from journal.layout import RUN_ENTRY
-from journal.options import JournalOptions
-from journal.queue_state import QueueState
-from journal.record import Message, Record
+from clusterbroker.journal.journal import Journal
+from clusterbroker.journal.layout import RUN_ENTRY
+from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.queue_state import QueueState
+from clusterbroker.journal.record import Message, Record
 
 SMALL = JournalOptions(segment_bytes=4096, reserve_bytes=0, full_retry_s=0.01, flush_interval_s=0.02)
 

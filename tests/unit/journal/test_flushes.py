@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from journal.flushes import BOUNDS_MS, FlushTimes
+from clusterbroker.journal.flushes import BOUNDS_MS, FlushTimes
 
 
 def test_each_stands_below_its_bound() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from journal import index_walk
-from journal.index import Index
-from journal.index_walk import IndexWalk
-from journal.layout import RUN_ENTRY
-from journal.segments import Position
+from clusterbroker.journal import index_walk
+from clusterbroker.journal.index import Index
+from clusterbroker.journal.index_walk import IndexWalk
+from clusterbroker.journal.layout import RUN_ENTRY
+from clusterbroker.journal.segments import Position
 
 QUEUES = range(1, 8)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from journal_bench import SMALL, Node
 
-from journal.errors import DamagedJournal
-from journal.layout import GROUP_HEADER, WINDOW_SHIFT
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.layout import GROUP_HEADER, WINDOW_SHIFT
 from tests.support import processes
 
 

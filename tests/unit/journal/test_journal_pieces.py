@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from journal_bench import SMALL, Node
 
-from journal import segments as segments_module
-from journal.errors import DamagedJournal
-from journal.layout import GROUP_HEADER, GROUP_HEADER_BYTES, RUN_ENTRY
-from journal.replay import group_head
-from journal.segments import SegmentFile, Segments
+from clusterbroker.journal import segments as segments_module
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.layout import GROUP_HEADER, GROUP_HEADER_BYTES, RUN_ENTRY
+from clusterbroker.journal.replay import group_head
+from clusterbroker.journal.segments import SegmentFile, Segments
 
 PIECES = [32, 40, 64, 100, 1000]
 
@@ -156,8 +156,8 @@ RESTART = """
 import json, sys, time
 from pathlib import Path
 from journal_bench import Loop
-from journal.journal import Journal
-from journal.options import JournalOptions
+from clusterbroker.journal.journal import Journal
+from clusterbroker.journal.options import JournalOptions
 seen = [0, 0, 0]
 def resident():
     lines = (line.split() for line in open("/proc/self/status"))

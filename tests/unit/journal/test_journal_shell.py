@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from journal_bench import SMALL, Loop, Memory, Node, message_of
 
-from journal import writer as writing
-from journal.build import COMPILED
-from journal.errors import DamagedJournal, ForeignJournal, LockedJournal
-from journal.index import Index
-from journal.journal import BUSY_BYTES, SPARE_SEGMENTS, Journal
-from journal.layout import RUN_ENTRY
-from journal.packed_run import pack_run
-from journal.record import DamagedRecord
+from clusterbroker.journal import writer as writing
+from clusterbroker.journal.build import COMPILED
+from clusterbroker.journal.errors import DamagedJournal, ForeignJournal, LockedJournal
+from clusterbroker.journal.index import Index
+from clusterbroker.journal.journal import BUSY_BYTES, SPARE_SEGMENTS, Journal
+from clusterbroker.journal.layout import RUN_ENTRY
+from clusterbroker.journal.packed_run import pack_run
+from clusterbroker.journal.record import DamagedRecord
 
 
 @pytest.fixture(params=[False, True], ids=["there", "here"])

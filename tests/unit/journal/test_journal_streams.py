@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from journal_bench import Node, message_of
 
-from journal import stream_files
-from journal.compact import compact, disk_bytes
-from journal.inspect import JournalView
-from journal.layout import ENQ, ENQ_OVERHEAD_BYTES, GROUP_HEADER_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
-from journal.record import GroupWriter, read_records, seal
-from journal.stream_catalogue import Filing, Moved, StreamFile
+from clusterbroker.journal import stream_files
+from clusterbroker.journal.compact import compact, disk_bytes
+from clusterbroker.journal.inspect import JournalView
+from clusterbroker.journal.layout import ENQ, ENQ_OVERHEAD_BYTES, GROUP_HEADER_BYTES, RECORD_HEADER, RECORD_HEADER_BYTES
+from clusterbroker.journal.record import GroupWriter, read_records, seal
+from clusterbroker.journal.stream_catalogue import Filing, Moved, StreamFile
 
 QUEUE = 1
 HEAD_BYTES = ENQ_OVERHEAD_BYTES + len(b"\x00\x03key") + len(b"\x10\x00\x02")

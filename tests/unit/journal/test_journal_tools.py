@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from journal_bench import SMALL, Node, message_of
 
-from journal.check import Costs, check
-from journal.compact import compact
-from journal.errors import DamagedJournal, LockedJournal
-from journal.inspect import JournalView
-from journal.record import enqueued, verify_records
+from clusterbroker.journal.check import Costs, check
+from clusterbroker.journal.compact import compact
+from clusterbroker.journal.errors import DamagedJournal, LockedJournal
+from clusterbroker.journal.inspect import JournalView
+from clusterbroker.journal.record import enqueued, verify_records
 from tests.support import processes
 
 
@@ -175,9 +175,9 @@ def test_inspect_says_which_message_is_damaged(used: Node) -> None:
 
 BESIDE = """
 import json, sys
-from journal.check import check
-from journal.inspect import JournalView
-from journal.record import enqueued, verify_records
+from clusterbroker.journal.check import check
+from clusterbroker.journal.inspect import JournalView
+from clusterbroker.journal.record import enqueued, verify_records
 report = check(sys.argv[1])
 with JournalView(sys.argv[1]) as view:
     ready = {q.queue_id: q.ready for q in view.queues()}

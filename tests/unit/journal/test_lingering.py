@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.lingering import Lingering
+from clusterbroker.journal.lingering import Lingering
 
 SEGMENT_BYTES = 64 << 20
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from journal.errors import DamagedJournal
-from journal.index import Index
-from journal.look import fits, look
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.index import Index
+from clusterbroker.journal.look import fits, look
 
 PAGE = 4096
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from journal_bench import Node
 
-from journal.errors import DamagedJournal
-from journal.index import CRC, RUN_KEY, Index
-from journal.layout import RUN_ENTRY
-from journal.packed_run import HEAD, WINDOW_BITS, pack_run, unpack_run
-from journal.record import checksum
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.index import CRC, RUN_KEY, Index
+from clusterbroker.journal.layout import RUN_ENTRY
+from clusterbroker.journal.packed_run import HEAD, WINDOW_BITS, pack_run, unpack_run
+from clusterbroker.journal.record import checksum
 
 BIG = 2**32 - 1
 

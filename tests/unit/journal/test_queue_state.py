@@ -7,10 +7,10 @@ from pathlib import Path
 
 from journal_bench import SMALL, Node
 
-from journal.check import check
-from journal.compact import compact
-from journal.inspect import JournalView
-from journal.queue_state import PRODUCERS_OWN, QueueState
+from clusterbroker.journal.check import check
+from clusterbroker.journal.compact import compact
+from clusterbroker.journal.inspect import JournalView
+from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
 
 
 def test_an_epoch_that_never_came_to_be_is_forgotten() -> None:

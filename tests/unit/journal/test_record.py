@@ -8,10 +8,10 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from journal import layout, record_pure
+from clusterbroker.journal import layout, record_pure
 
 try:
-    from journal import record_fast  # type: ignore[attr-defined]
+    from clusterbroker.journal import record_fast  # type: ignore[attr-defined]
 except ImportError:
     record_fast = None
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from journal import record as half
-from journal.layout import GROUP_HEADER_BYTES, RECORD_HEADER_BYTES
-from journal.record import Record
-from journal.salvage import HEAD_PROVED_MAX, HurtRecord, records_beside
+from clusterbroker.journal import record as half
+from clusterbroker.journal.layout import GROUP_HEADER_BYTES, RECORD_HEADER_BYTES
+from clusterbroker.journal.record import Record
+from clusterbroker.journal.salvage import HEAD_PROVED_MAX, HurtRecord, records_beside
 
 QUEUES = {7, 7 ^ 1, 8, 9 | 3 << 40}
 BODY = 300

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from journal_bench import Node
 
-from journal import scrub
-from journal.scrub import Piece
+from clusterbroker.journal import scrub
+from clusterbroker.journal.scrub import Piece
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.record import Message, RecordBuffer
-from journal.segments import Segments
-from journal.stream_catalogue import HEADER_BYTES, StreamFile, Wish, header
-from journal.stream_files import PIECE_BYTES, StreamFiles
-from journal.stream_salvage import Run, Told, anew, chosen
+from clusterbroker.journal.record import Message, RecordBuffer
+from clusterbroker.journal.segments import Segments
+from clusterbroker.journal.stream_catalogue import HEADER_BYTES, StreamFile, Wish, header
+from clusterbroker.journal.stream_files import PIECE_BYTES, StreamFiles
+from clusterbroker.journal.stream_salvage import Run, Told, anew, chosen
 
 QUEUE = 7
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.errors import DamagedJournal
-from journal.index import META_KEY, RUN_KEY, WITHOUT_SUMS, Index
-from journal.layout import RUN_ENTRY
-from journal.look import look
-from journal.recovery import load_index
-from journal.segments import Position, Segments
-from journal.sums import Sum, Sums, packed
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.index import META_KEY, RUN_KEY, WITHOUT_SUMS, Index
+from clusterbroker.journal.layout import RUN_ENTRY
+from clusterbroker.journal.look import look
+from clusterbroker.journal.recovery import load_index
+from clusterbroker.journal.segments import Position, Segments
+from clusterbroker.journal.sums import Sum, Sums, packed
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = 4096

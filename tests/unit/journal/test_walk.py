@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_bench import message_of
 
-from journal import walk_pure
-from journal.layout import GROUP_HEADER_BYTES, RUN_LENGTH
-from journal.record import DamagedRecord, GroupWriter, checksum, seal
-from journal.walk_pure import Seqs, merged
+from clusterbroker.journal import walk_pure
+from clusterbroker.journal.layout import GROUP_HEADER_BYTES, RUN_LENGTH
+from clusterbroker.journal.record import DamagedRecord, GroupWriter, checksum, seal
+from clusterbroker.journal.walk_pure import Seqs, merged
 from tests.budget import examples
 
 try:
-    from journal import walk_fast  # type: ignore[attr-defined]
+    from clusterbroker.journal import walk_fast  # type: ignore[attr-defined]
 except ImportError:
     walk_fast = None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.amqp import properties
-from journal.layout import GROUP_HEADER_BYTES
-from journal.record import GroupWriter, Message
+from clusterbroker.broker.amqp import properties
+from clusterbroker.journal.layout import GROUP_HEADER_BYTES
+from clusterbroker.journal.record import GroupWriter, Message
 
 
 def message(body: bytes = b"b", key: bytes = b"k", time_ms: int = 1_700_000_000_000, **said: Any) -> Message:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline import arrow_rows, columns
-from pipeline.columns import BadColumns
-from pipeline.records import decode
-from pipeline.records_pure import HEADERS, NUMBERS, SEQ_END, TEXTS
+from clusterbroker.pipeline import arrow_rows, columns
+from clusterbroker.pipeline.columns import BadColumns
+from clusterbroker.pipeline.records import decode
+from clusterbroker.pipeline.records_pure import HEADERS, NUMBERS, SEQ_END, TEXTS
 from tests.unit.pipeline.stored import message, stored
 
 pa = pytest.importorskip("pyarrow")

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.embedded import Broker
-from pipeline import task
-from pipeline.bulk import ConfirmTimeout, Nacked, Publisher, Unroutable
-from pipeline.connection import Connection, ConnectionLost, Refused, password_of
-from pipeline.encode import Encoder, Template
-from pipeline.option_values import Endpoint
-from pipeline.options import BadOption, parse
-from pipeline.task import BadRows, Identity
+from clusterbroker.broker.embedded import Broker
+from clusterbroker.pipeline import task
+from clusterbroker.pipeline.bulk import ConfirmTimeout, Nacked, Publisher, Unroutable
+from clusterbroker.pipeline.connection import Connection, ConnectionLost, Refused, password_of
+from clusterbroker.pipeline.encode import Encoder, Template
+from clusterbroker.pipeline.option_values import Endpoint
+from clusterbroker.pipeline.options import BadOption, parse
+from clusterbroker.pipeline.task import BadRows, Identity
 from tests.authority import Authority
 from tests.budget import examples
 from tests.conftest import RunningNode
@@ -119,7 +119,7 @@ def test_the_window_is_kept(broker: Broker, queue: str, monkeypatch: pytest.Monk
 def test_what_is_kept_to_be_sent_again_is_bounded(
     broker: Broker, queue: str, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.bulk.IN_FLIGHT_BYTES_MAX", 50_000)
+    monkeypatch.setattr("clusterbroker.pipeline.bulk.IN_FLIGHT_BYTES_MAX", 50_000)
     publisher = Publisher(options_for(line.port, publisherConfirmTimeoutMs="200"))
     publish(publisher, queue, 10)
     line.swallow_answers()

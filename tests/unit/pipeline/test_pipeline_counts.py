@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.counts import Counts, CountsFile, tell, total
-from pipeline.task import Written
+from clusterbroker.pipeline.counts import Counts, CountsFile, tell, total
+from clusterbroker.pipeline.task import Written
 
 
 def test_tasks_are_added_up() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.amqp import codec_pure, properties
-from pipeline.encode import (
+from clusterbroker.broker.amqp import codec_pure, properties
+from clusterbroker.pipeline.encode import (
     ROW_ERROR_HEADER,
     WIRE_ORDER,
     BadRow,
@@ -211,7 +211,7 @@ def test_bad_rows_as_dead_letters() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.encode.REMEMBERED_MAX", 3)
+    monkeypatch.setattr("clusterbroker.pipeline.encode.REMEMBERED_MAX", 3)
     encoder = Encoder(Template())
     rows = [{"value": bytes(size), "routing_key": f"k{size}"} for size in range(20)]
     found = [m for chunk in encoder.encode(batch_of(rows)) for m in read_back(chunk.data, 131_072)]

@@ -14,8 +14,8 @@ from tests.budget import examples
 pa = pytest.importorskip("pyarrow")
 datasource = pytest.importorskip("pyspark.sql.datasource", reason="PySpark is not installed: pip install '.[spark]'")
 
-from pipeline import filters  # noqa: E402 - it needs PySpark
-from pipeline.filters import ALL, Narrowed, Pushed, matching, of  # noqa: E402
+from clusterbroker.pipeline import filters  # noqa: E402 - it needs PySpark
+from clusterbroker.pipeline.filters import ALL, Narrowed, Pushed, matching, of  # noqa: E402
 
 TEXTS = ("queue", "routing_key", "exchange")
 AT = datetime(2026, 1, 31, 8, tzinfo=UTC)

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 
-from pipeline.counts import Counts, tell
-from pipeline.listener import METRICS, ProgressListener, exposition, summary
+from clusterbroker.pipeline.counts import Counts, tell
+from clusterbroker.pipeline.listener import METRICS, ProgressListener, exposition, summary
 
 PROGRESS: dict[str, Any] = {
     "id": "q1", "runId": "r1", "name": None, "timestamp": "2026-01-01T00:00:00.000Z", "batchId": 7,

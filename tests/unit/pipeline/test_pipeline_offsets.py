@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.offsets import (
+from clusterbroker.pipeline.offsets import (
     Bounds,
     DataLost,
     Limits,

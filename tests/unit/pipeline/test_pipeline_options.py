@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import columns
-from pipeline.columns import BadColumns
-from pipeline.option_values import Endpoint
-from pipeline.options import OPTIONS, BadOption, Options, parse, table
+from clusterbroker.pipeline import columns
+from clusterbroker.pipeline.columns import BadColumns
+from clusterbroker.pipeline.option_values import Endpoint
+from clusterbroker.pipeline.options import OPTIONS, BadOption, Options, parse, table
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -148,7 +148,9 @@ def test_the_table_has_a_row_for_every_field_and_the_page_has_the_table() -> Non
     assert {*rows} - {"uri"} == {field.name for field in fields(Options)}
     assert len(set(rows)) == len(rows)
     page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
-    assert table() in page, "docs/spark.md is not current: put there what `python -m pipeline.options` prints"
+    assert table() in page, (
+        "docs/spark.md is not current: put there what `python -m clusterbroker.pipeline.options` prints"
+    )
 
 
 def test_the_page_names_every_column() -> None:

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.embedded import Broker
-from pipeline import columns, task
-from pipeline.columns import BadColumns
-from pipeline.encode import Encoder, Template
-from pipeline.options import BadOption, parse
-from pipeline.packing import CONTENT_TYPES, Packer
-from pipeline.task import BadRows, Identity
+from clusterbroker.broker.embedded import Broker
+from clusterbroker.pipeline import columns, task
+from clusterbroker.pipeline.columns import BadColumns
+from clusterbroker.pipeline.encode import Encoder, Template
+from clusterbroker.pipeline.options import BadOption, parse
+from clusterbroker.pipeline.packing import CONTENT_TYPES, Packer
+from clusterbroker.pipeline.task import BadRows, Identity
 from tests.budget import examples
 
 pa = pytest.importorskip("pyarrow")

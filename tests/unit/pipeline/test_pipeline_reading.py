@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.embedded import Broker
-from pipeline import reading
-from pipeline.asking import Line as Questions
-from pipeline.connection import ConnectionLost, Refused
-from pipeline.offsets import DataLost, Position, Span
-from pipeline.options import BadOption, Options, parse
-from pipeline.reading import ReadTimeout, SpanReader, Teller
+from clusterbroker.broker.embedded import Broker
+from clusterbroker.pipeline import reading
+from clusterbroker.pipeline.asking import Line as Questions
+from clusterbroker.pipeline.connection import ConnectionLost, Refused
+from clusterbroker.pipeline.offsets import DataLost, Position, Span
+from clusterbroker.pipeline.options import BadOption, Options, parse
+from clusterbroker.pipeline.reading import ReadTimeout, SpanReader, Teller
 from tests.unit.pipeline.publisher_line import Line
 
 ROWS = 5_000
@@ -196,7 +196,7 @@ def test_what_is_not_there_is_told(
 
 def test_a_batch_that_ends_before_it_begins(broker: Broker, stream: str) -> None:
     pytest.importorskip("pyspark")
-    from pipeline.source import BatchReader
+    from clusterbroker.pipeline.source import BatchReader
 
     reversed_ones = {"startingOffsets": f'{{"{stream}": 10}}', "endingOffsets": f'{{"{stream}": 5}}'}
     reader = BatchReader(options(broker.port, stream, **reversed_ones), WANTED, None, frozenset())

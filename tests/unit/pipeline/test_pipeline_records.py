@@ -12,18 +12,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.amqp import properties as codec
-from broker.amqp.codec import make_message
-from broker.amqp.fields import DEFAULT_LIMITS
-from journal import layout
-from journal.record import GroupWriter, Message, RecordBuffer
-from pipeline import records_pure
-from pipeline.records_pure import HEADER_VALUES, HEADERS, NUMBERS, SEQ_END, TEXTS, BadRecord, Column, Records
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.codec import make_message
+from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS
+from clusterbroker.journal import layout
+from clusterbroker.journal.record import GroupWriter, Message, RecordBuffer
+from clusterbroker.pipeline import records_pure
+from clusterbroker.pipeline.records_pure import (
+    HEADER_VALUES,
+    HEADERS,
+    NUMBERS,
+    SEQ_END,
+    TEXTS,
+    BadRecord,
+    Column,
+    Records,
+)
 from tests.budget import examples
 from tests.unit.pipeline.stored import message, stored
 
 try:
-    from pipeline import records_fast  # type: ignore[attr-defined]
+    from clusterbroker.pipeline import records_fast  # type: ignore[attr-defined]
 except ImportError:
     records_fast = None
 

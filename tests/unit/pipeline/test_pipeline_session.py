@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.session import NoJava, java_home, shimmed, workers_python
+from clusterbroker.pipeline.session import NoJava, java_home, shimmed, workers_python
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.showcase.plot import draw, rates, steps
-from pipeline.showcase.readings import BEGIN, HOURS, REGIONS, files
-from pipeline.showcase.watch import Sample
+from clusterbroker.pipeline.showcase.plot import draw, rates, steps
+from clusterbroker.pipeline.showcase.readings import BEGIN, HOURS, REGIONS, files
+from clusterbroker.pipeline.showcase.watch import Sample
 
 ROWS = 20_000
 
@@ -105,7 +105,7 @@ def test_a_picture_with_the_kills(tmp_path: Path) -> None:
 )
 def test_the_verdict(change: dict[str, Any], guarantee: str, said: list[str]) -> None:
     pytest.importorskip("aio_pika")
-    from pipeline.showcase.__main__ import verdict
+    from clusterbroker.pipeline.showcase.__main__ import verdict
 
     taking: Any = SimpleNamespace(alarms={"a", "b", "c"}, totals=Counter(north=5), malformed=2)
     result = {"missing": 0, "surplus": 0, "alarms": 3, "totals": {"north": 5}, "malformed": 2, **change}
@@ -114,7 +114,7 @@ def test_the_verdict(change: dict[str, Any], guarantee: str, said: list[str]) ->
 
 def test_consumers_tell_what_was_redelivered_from_what_came_twice() -> None:
     pytest.importorskip("aio_pika")
-    from pipeline.showcase.consumers import Consumers
+    from clusterbroker.pipeline.showcase.consumers import Consumers
 
     taking = Consumers("localhost")
     result = {"readings": 1, "alarms": 0, "malformed": 2}

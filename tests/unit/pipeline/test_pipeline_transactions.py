@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 
-from pipeline import task, transactions
-from pipeline.bulk import Publisher
-from pipeline.connection import ConnectionLost, PublisherError, Refused
-from pipeline.options import BadOption, parse
-from pipeline.task import Identity, Written
-from pipeline.transactions import Fenced, NotStaged, Transaction, TransactionRefused, abort, commit, status
+from clusterbroker.pipeline import task, transactions
+from clusterbroker.pipeline.bulk import Publisher
+from clusterbroker.pipeline.connection import ConnectionLost, PublisherError, Refused
+from clusterbroker.pipeline.options import BadOption, parse
+from clusterbroker.pipeline.task import Identity, Written
+from clusterbroker.pipeline.transactions import (
+    Fenced,
+    NotStaged,
+    Transaction,
+    TransactionRefused,
+    abort,
+    commit,
+    status,
+)
 from tests.conftest import RunningNode
 from tests.unit.pipeline.publisher_line import Line
 from tests.unit.pipeline.transaction_broker import TransactionBroker

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.amqp import methods as m
-from broker.amqp.fields import pull_table
-from pipeline import wire
-from pipeline.wire import BadFrame, Decoder, Heard
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.fields import pull_table
+from clusterbroker.pipeline import wire
+from clusterbroker.pipeline.wire import BadFrame, Decoder, Heard
 
 
 def payload(frame: bytes) -> bytes:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.amqp import codec_pure, properties
-from broker.amqp import methods as m
+from clusterbroker.broker.amqp import codec_pure, properties
+from clusterbroker.broker.amqp import methods as m
 
 
 @dataclass

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import pika
 
-from pipeline.options import Options, parse
-from pipeline.transactions import status
+from clusterbroker.pipeline.options import Options, parse
+from clusterbroker.pipeline.transactions import status
 from tests.conftest import RunningNode
 
 EXCHANGES = ("target", "usual", "a", "b", "graves")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from replication import sync
-from replication.backup import WANTS_MAX, Backup
-from replication.messages import (
+from clusterbroker.replication import sync
+from clusterbroker.replication.backup import WANTS_MAX, Backup
+from clusterbroker.replication.messages import (
     Append,
     AppendAck,
     Range,
@@ -20,8 +20,8 @@ from replication.messages import (
     SyncOver,
     SyncWant,
 )
-from replication.pacing import PAUSE_MAX_MS
-from replication.replica import Replica
+from clusterbroker.replication.pacing import PAUSE_MAX_MS
+from clusterbroker.replication.replica import Replica
 from tests.property.replication_parts import Record, Records, Ring, pack, unpack
 
 DAMAGED: Record = ("DAMAGED",)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.pacing import LIVE_MS, PAUSE_MAX_MS, Pacing
+from clusterbroker.replication.pacing import LIVE_MS, PAUSE_MAX_MS, Pacing
 
 FULL = 1000
 

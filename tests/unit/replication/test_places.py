@@ -5,8 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.places import PLACE, claims, lacks, may_lack, offered_place, overwritten, place_of, went_back
-from replication.sync import epoch_at
+from clusterbroker.replication.places import (
+    PLACE,
+    claims,
+    lacks,
+    may_lack,
+    offered_place,
+    overwritten,
+    place_of,
+    went_back,
+)
+from clusterbroker.replication.sync import epoch_at
 
 
 def test_a_place_is_read_from_what_a_log_says_of_its_producers() -> None:

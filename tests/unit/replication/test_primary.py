@@ -7,16 +7,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster import commands
-from cluster.commands import ChangeInSync
-from cluster.entities import Queue
-from cluster.ids import Incarnation, NodeId
-from cluster.raft.raft_log import COMMAND_BYTES_MAX
-from replication import offers
-from replication.errors import BadMessage
-from replication.messages import AHEAD, LATER, Append, AppendAck, SyncDone, SyncOffer, SyncOver, SyncRefused, SyncWant
-from replication.primary import Primary
-from replication.refusals import DOUBT_MS
+from clusterbroker.cluster import commands
+from clusterbroker.cluster.commands import ChangeInSync
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.raft.raft_log import COMMAND_BYTES_MAX
+from clusterbroker.replication import offers
+from clusterbroker.replication.errors import BadMessage
+from clusterbroker.replication.messages import (
+    AHEAD,
+    LATER,
+    Append,
+    AppendAck,
+    SyncDone,
+    SyncOffer,
+    SyncOver,
+    SyncRefused,
+    SyncWant,
+)
+from clusterbroker.replication.primary import Primary
+from clusterbroker.replication.refusals import DOUBT_MS
 from tests.property.replication_parts import Ring
 
 NOTHING = memoryview(b"")
@@ -359,7 +369,7 @@ def test_durability_memory_waits_for_no_disk(host: Host) -> None:
 def test_a_copy_that_nobody_waits_for_is_dropped_rather_than_buffered(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replication.primary.OWED_BYTES_MAX", 10)
+    monkeypatch.setattr("clusterbroker.replication.primary.OWED_BYTES_MAX", 10)
     monkeypatch.setattr(offers, "OWED_BYTES_LOW", 5)
     primary = owner(host, synced="bc")
     for group in (1, 2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.rate import LOOK_MS, OWED_S, Rate
+from clusterbroker.replication.rate import LOOK_MS, OWED_S, Rate
 
 BUCKET_BYTES_MAX = 100_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.queue_state import QueueState
-from replication.sync import told_again
+from clusterbroker.journal.queue_state import QueueState
+from clusterbroker.replication.sync import told_again
 
 FORGOTTEN = 0
 NAMES = st.sampled_from([b"v", b"w", b"x", b"y", b"z"])

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from broker.amqp import errors
-from broker.amqp.errors import AmqpError, ChannelError, ConnectionFault, ReplyCode
+from clusterbroker.broker.amqp import errors
+from clusterbroker.broker.amqp.errors import AmqpError, ChannelError, ConnectionFault, ReplyCode
 
 SOFT = {
     "content_too_large": 311,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.amqp.domains import (
+from clusterbroker.broker.amqp.domains import (
     pull_bits,
     pull_long,
     pull_longlong,
@@ -27,8 +27,8 @@ from broker.amqp.domains import (
     push_short,
     push_shortstr,
 )
-from broker.amqp.errors import ConnectionFault
-from broker.amqp.fields import (
+from clusterbroker.broker.amqp.errors import ConnectionFault
+from clusterbroker.broker.amqp.fields import (
     FieldLimits,
     Float32,
     Int8,

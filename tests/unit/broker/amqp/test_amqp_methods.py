@@ -8,9 +8,9 @@ from typing import Any
 import pika.spec  # type: ignore[import-untyped]
 import pytest
 
-from broker.amqp.errors import ConnectionFault
-from broker.amqp.fields import FieldLimits, Int32
-from broker.amqp.methods import (
+from clusterbroker.broker.amqp.errors import ConnectionFault
+from clusterbroker.broker.amqp.fields import FieldLimits, Int32
+from clusterbroker.broker.amqp.methods import (
     METHODS,
     AccessRequest,
     BasicAck,

@@ -7,9 +7,10 @@ from typing import Any
 import pika.spec  # type: ignore[import-untyped]
 import pytest
 
-from broker.amqp.errors import ConnectionFault
-from broker.amqp.fields import FieldLimits, Int16, LongBytes
-from broker.amqp.properties import PROPERTIES, Properties, decode, encode
+from clusterbroker.broker.amqp.errors import ConnectionFault
+from clusterbroker.broker.amqp.fields import FieldLimits, Int16
+from clusterbroker.broker.amqp.properties import PROPERTIES, Properties, decode, encode
+from clusterbroker.journal.values import LongBytes
 
 BYTES: list[tuple[str, int, Any, bytes]] = [
     ("content_type", 15, "a/b", b"\x03a/b"),

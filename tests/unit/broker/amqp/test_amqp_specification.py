@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from broker.amqp import properties
-from broker.amqp.errors import HARD_CODES, SOFT_CODES, ReplyCode
-from broker.amqp.methods import METHODS
+from clusterbroker.broker.amqp import properties
+from clusterbroker.broker.amqp.errors import HARD_CODES, SOFT_CODES, ReplyCode
+from clusterbroker.broker.amqp.methods import METHODS
 
 SPECIFICATION = Path(__file__).parents[3] / "spec" / "amqp0-9-1.stripped.extended.xml"
 

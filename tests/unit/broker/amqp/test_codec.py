@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import codec_pure
-from broker.amqp.errors import AmqpError, ChannelError, ConnectionFault
-from broker.amqp.properties import Properties, decode, encode
-from journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT, TTL_MS_MAX
+from clusterbroker.broker.amqp import codec_pure
+from clusterbroker.broker.amqp.errors import AmqpError, ChannelError, ConnectionFault
+from clusterbroker.broker.amqp.properties import Properties, decode, encode
+from clusterbroker.journal.layout import HAS_EXPIRATION, HAS_HEADERS, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT, TTL_MS_MAX
 
 try:
-    from broker.amqp import codec_fast  # type: ignore[attr-defined]
+    from clusterbroker.broker.amqp import codec_fast  # type: ignore[attr-defined]
 except ImportError:
     codec_fast = None
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import properties as codec
-from broker.amqp.own_message import own_message
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.own_message import own_message
 
 HEADER = codec.encode(codec.Properties(content_type="application/json"))
 

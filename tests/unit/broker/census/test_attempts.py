@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.census.attempts import SOURCES_MAX, Attempts
+from clusterbroker.broker.census.attempts import SOURCES_MAX, Attempts
 
 
 def test_they_are_counted_by_address_and_user() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.census.census import Census, joined, split
-from broker.census.rows import AnyRow, Key, QueueRow
+from clusterbroker.broker.census.census import Census, joined, split
+from clusterbroker.broker.census.rows import AnyRow, Key, QueueRow
 from tests.budget import examples
 
 LIFE = 7

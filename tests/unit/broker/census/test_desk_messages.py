@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.census import desk_messages as m
+from clusterbroker.broker.census import desk_messages as m
 
 TEXT = st.text(max_size=20)
 NUMBER = st.integers(0, 2**62)

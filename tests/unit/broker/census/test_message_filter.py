@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.amqp import properties as codec
-from broker.amqp.properties import Properties
-from broker.census import message_filter
-from broker.census.message_filter import STEP_BYTES, BadFilter, Filter, Glob, Subject, finished, parse
-from broker.queues.ring import DEAD, READY, UNACKED
-from journal.record import Message
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.census import message_filter
+from clusterbroker.broker.census.message_filter import STEP_BYTES, BadFilter, Filter, Glob, Subject, finished, parse
+from clusterbroker.broker.queues.ring import DEAD, READY, UNACKED
+from clusterbroker.journal.record import Message
 
 NOW_MS = 1_000_000
 

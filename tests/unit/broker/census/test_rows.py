@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.census import rows
+from clusterbroker.broker.census import rows
 
 COUNT = st.integers(0, 2**63 - 1)
 TOTALS = st.builds(rows.MessageTotals, **dict.fromkeys(rows.MessageTotals.__struct_fields__, COUNT))

@@ -14,13 +14,13 @@ import pytest
 import uvicorn
 from typer.testing import CliRunner, Result
 
-from broker.cli.main import app
-from broker.http.app import create_app
-from broker.http.local import LocalServer
-from broker.oauth2.tokens import Tokens
-from broker.server.management import LOCAL
-from broker.server.private_socket import bound
-from cluster.passwords import COST_CHEAP
+from clusterbroker.broker.cli.main import app
+from clusterbroker.broker.http.app import create_app
+from clusterbroker.broker.http.local import LocalServer
+from clusterbroker.broker.oauth2.tokens import Tokens
+from clusterbroker.broker.server.management import LOCAL
+from clusterbroker.broker.server.private_socket import bound
+from clusterbroker.cluster.passwords import COST_CHEAP
 from tests.authority import Authority
 from tests.unit.broker.http.clients import DeedsAtOnce
 from tests.unit.broker.management.set_up import NOW_MS, Place, recorded_place

@@ -11,9 +11,9 @@ from typing import Any
 
 import typer
 
-from broker.cli.commands import SHOWN, WHERE
-from broker.cli.main import app
-from broker.cli.tree import COMMANDS
+from clusterbroker.broker.cli.commands import SHOWN, WHERE
+from clusterbroker.broker.cli.main import app
+from clusterbroker.broker.cli.tree import COMMANDS
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "command-line.md"
 BEGIN, END = "<!-- reference: begins -->", "<!-- reference: ends -->"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.endings import FAILED, USAGE
+from clusterbroker.broker.cli.endings import FAILED, USAGE
 from tests.unit.broker.management.set_up import queue
 
 
@@ -48,7 +48,7 @@ def test_names_with_everything_in_them(here: Any) -> None:
     [
         (["queues", "declare", "q", "-a", "novalue"], USAGE, "'novalue' is not KEY=VALUE"),
         (["queues", "get", "busy", "--ack", "--reject"], USAGE, "not both"),
-        (["queues", "get", "busy", "-n", "0"], USAGE, "greater than or equal to 1"),
+        (["queues", "get", "busy", "-n", "0"], USAGE, "not in the range"),
         (["queues", "force-owner", "busy", "n1"], USAGE, "--confirm-loss"),
         (["queues", "publish", "busy", "body", "--file", "/etc/hostname"], USAGE, "not both"),
         (["queues", "publish", "busy", "--file", "/none"], USAGE, "No such file"),
@@ -64,7 +64,7 @@ def test_names_with_everything_in_them(here: Any) -> None:
         (["checks", "run", "port-listener"], USAGE, "needs an argument"),
         (["checks", "run", "alarms=1"], USAGE, "has no argument"),
         (["queues", "list", "--watch", "-1"], USAGE, "more than 0"),
-        (["queues", "list", "--limit", "0"], USAGE, "greater than or equal to 1"),
+        (["queues", "list", "--limit", "0"], USAGE, "not in the range"),
         (["vhost-limits", "set", "/", "max-none", "1"], USAGE, "max-none"),
         (["user-limits", "set", "none", "max-channels", "1"], FAILED, "there is nothing of this name"),
         (["global-parameters", "show", "none"], FAILED, "there is nothing of this name"),
@@ -175,7 +175,7 @@ def test_names_are_completed(served: Any, invoke: Any) -> None:
         asked["COMP_CWORD"] = str(len(words.split(" ")))
         from typer.testing import CliRunner
 
-        from broker.cli.main import app
+        from clusterbroker.broker.cli.main import app
 
         done = CliRunner().invoke(app, [], env=asked | environment, prog_name="clusterbroker")
         return done.stdout.split()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.cli.definitions import _told
+from clusterbroker.broker.cli.definitions import _told
 
 
 def test_a_trial_is_told_with_names() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.amqp.fields import Timestamp
-from broker.cli.importing import amqp
-from broker.cli.readable import jsonable
+from clusterbroker.broker.cli.importing import amqp
+from clusterbroker.broker.cli.readable import jsonable
+from clusterbroker.journal.values import Timestamp
 
 names = st.text(st.characters(codec="utf-8"), max_size=8)
 scalars = (

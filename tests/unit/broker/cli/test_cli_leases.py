@@ -12,8 +12,8 @@ import pika
 import pytest
 from typer.testing import CliRunner, Result
 
-from broker import Broker
-from broker.cli.main import app
+from clusterbroker import Broker
+from clusterbroker.broker.cli.main import app
 
 
 @pytest.fixture

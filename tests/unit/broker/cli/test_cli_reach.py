@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cli.api import segment
-from broker.cli.endings import FAILED, NOT_ALLOWED, UNREACHABLE, USAGE, Failed
-from broker.cli.given import value_of
-from broker.cli.reach import DATA_DIR, Address, Reach
+from clusterbroker.broker.cli.api import segment
+from clusterbroker.broker.cli.endings import FAILED, NOT_ALLOWED, UNREACHABLE, USAGE, Failed
+from clusterbroker.broker.cli.given import value_of
+from clusterbroker.broker.cli.reach import DATA_DIR, Address, Reach
 from tests.authority import Authority
 from tests.unit.broker.oauth2 import authority
 

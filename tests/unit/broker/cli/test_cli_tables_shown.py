@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
 
-from broker.cli import tables
-from broker.cli.endings import USAGE, Failed
-from broker.cli.tables import Column, Table, Wish, fits, moment, number, pattern, rate, size, span, text
-from broker.cli.watching import normalised
+from clusterbroker.broker.cli import tables
+from clusterbroker.broker.cli.endings import USAGE, Failed
+from clusterbroker.broker.cli.tables import Column, Table, Wish, fits, moment, number, pattern, rate, size, span, text
+from clusterbroker.broker.cli.watching import normalised
 
 TABLE = Table((Column("name"), Column("ready", "messages.ready", number), Column("owner", wide=True)), narrow=True)
 ROWS: list[dict[str, Any]] = [

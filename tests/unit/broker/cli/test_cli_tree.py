@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.cli.commands import COLUMNS, JSON, LIST, REACH
-from broker.cli.tree import COMMANDS, SINGULARS
+from clusterbroker.broker.cli.commands import COLUMNS, JSON, LIST, REACH
+from clusterbroker.broker.cli.tree import COMMANDS, SINGULARS
 from tests.unit.broker.cli import reference
 
 ALL = [pytest.param(words, command, id=" ".join(words)) for words, command in reference.commands()]
@@ -62,9 +62,9 @@ def test_an_unknown_command(invoke: Any) -> None:
 
 def test_a_start_imports_none_of_it() -> None:
     code = (
-        "import sys, broker.cli.main, broker.cli.start;"
-        "print([m for m in ('httpx', 'rich', 'broker.cli.queues', 'broker.cli.commands', 'broker.cli.api')"
-        " if m in sys.modules])"
+        "import sys; from clusterbroker.broker.cli import main, start;"
+        "rooms = (f'clusterbroker.broker.cli.{room}' for room in ('queues', 'commands', 'api'));"
+        "print([m for m in ('httpx', 'rich', *rooms) if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from broker.cli.endings import FAILED, UNREACHABLE, Failed
-from broker.cli.watching import watch, watch_lines
+from clusterbroker.broker.cli.endings import FAILED, UNREACHABLE, Failed
+from clusterbroker.broker.cli.watching import watch, watch_lines
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -76,7 +76,7 @@ def _as_in_a_terminal() -> None:
 
 
 def test_ctrl_c_is_a_good_end(served, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    words = [sys.executable, "-m", "broker.cli.main", "queues", "list", "--json", "--watch", "0.1"]
+    words = [sys.executable, "-m", "clusterbroker.broker.cli.main", "queues", "list", "--json", "--watch", "0.1"]
     words += ["--data-dir", str(served.directory)]
     process = subprocess.Popen(
         words,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.cli.definitions import _idle
+from clusterbroker.broker.cli.definitions import _idle
 
 
 def test_shovels_and_federation_are_told_to_do_nothing() -> None:

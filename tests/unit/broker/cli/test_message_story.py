@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.cli.endings import NOT_ALLOWED, Failed
-from broker.cli.message_story import Search, searched, story
+from clusterbroker.broker.cli.endings import NOT_ALLOWED, Failed
+from clusterbroker.broker.cli.message_story import Search, searched, story
 
 
 def queue(name: str, messages: int = 1, **facts: Any) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.cli.endings import FAILED, UNREACHABLE
-from broker.embedded import Broker
-from broker.server import identity
-from broker.server.operations import WIRING
+from clusterbroker.broker.cli.endings import FAILED, UNREACHABLE
+from clusterbroker.broker.embedded import Broker
+from clusterbroker.broker.server import identity
+from clusterbroker.broker.server.operations import WIRING
 
 WORDS = {
     "user.add": ("users", "add", "bob", "s3cret"),

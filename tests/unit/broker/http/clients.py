@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from broker.http.app import create_app
-from broker.http.audited import PEER
-from broker.http.deeds import OrderError
-from broker.server.audit import Audit
-from broker.server.management_settings import PROXIES
-from cluster.commands import AnyCommand, Defining
-from cluster.errors import WiringError
-from cluster.passwords import COST_CHEAP
-from cluster.state import Applied
+from clusterbroker.broker.http.app import create_app
+from clusterbroker.broker.http.audited import PEER
+from clusterbroker.broker.http.deeds import OrderError
+from clusterbroker.broker.server.audit import Audit
+from clusterbroker.broker.server.management_settings import PROXIES
+from clusterbroker.cluster.commands import AnyCommand, Defining
+from clusterbroker.cluster.errors import WiringError
+from clusterbroker.cluster.passwords import COST_CHEAP
+from clusterbroker.cluster.state import Applied
 from tests.unit.broker.management.set_up import NOW_MS, Place
 
 if TYPE_CHECKING:
-    from broker.oauth2.tokens import Tokens
+    from clusterbroker.broker.oauth2.tokens import Tokens
 
 
 class DeedsAtOnce:

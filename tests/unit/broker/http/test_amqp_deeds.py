@@ -11,20 +11,20 @@ from typing import Any
 import httpx
 import pytest
 
-from broker.amqp import methods as m
-from broker.http.app import create_app
-from broker.management.amqp_deeds import ACTS, Call, properties_of, refused
-from broker.management.errors import Refused
-from broker.management.mirror import Mirror
-from broker.server.alarms import AlarmOptions
-from broker.server.goodbye import turn_clients_away
-from broker.server.listener import Address
-from broker.server.log import NodeLog
-from broker.server.options import ServerOptions
-from broker.server.shell import NodeShell
-from cluster import commands as c
-from cluster.ids import LogIndex
-from journal.options import MIB, JournalOptions
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.http.app import create_app
+from clusterbroker.broker.management.amqp_deeds import ACTS, Call, properties_of, refused
+from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.server.alarms import AlarmOptions
+from clusterbroker.broker.server.goodbye import turn_clients_away
+from clusterbroker.broker.server.listener import Address
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.journal.options import MIB, JournalOptions
 from tests.unit.broker.http.clients import Client, DeedsAtOnce
 from tests.unit.broker.http.test_recorded import RECORDED
 from tests.unit.broker.management.set_up import NOW_MS, Place, recorded_place, user

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from broker.http.auth import basic, is_loopback
-from broker.management.amqp_deeds import ACTS
-from broker.management.messages import QUESTIONS
-from broker.management.operations import OPERATIONS
-from broker.management.reads import READS
-from broker.management.writes import WRITES
-from broker.server.log import BURST
-from cluster import commands as c
+from clusterbroker.broker.http.auth import basic, is_loopback
+from clusterbroker.broker.management.amqp_deeds import ACTS
+from clusterbroker.broker.management.messages import QUESTIONS
+from clusterbroker.broker.management.operations import OPERATIONS
+from clusterbroker.broker.management.reads import READS
+from clusterbroker.broker.management.writes import WRITES
+from clusterbroker.broker.server.log import BURST
+from clusterbroker.cluster import commands as c
 from tests.budget import examples
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import NOW_MS, everything, queue, recorded_place
@@ -158,7 +158,7 @@ async def test_columns_of_one_document(client: Client) -> None:
 async def test_what_goes_wrong_here_is_told_to_nobody_else(
     client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("broker.management.queues.document", lambda *_: 1 / 0)
+    monkeypatch.setattr("clusterbroker.broker.management.queues.document", lambda *_: 1 / 0)
     answer = await client.get("/api/queues")
     assert (answer.status_code, answer.json()["error"]) == (500, "internal_error")
     assert "ZeroDivision" not in answer.text
@@ -171,8 +171,8 @@ async def test_what_goes_wrong_here_is_told_to_nobody_else(
 async def test_what_fails_again_and_again_is_not_told_each_time(
     client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("broker.management.queues.document", lambda *_: 1 / 0)
-    monkeypatch.setattr("broker.server.log.PER_S", 0)
+    monkeypatch.setattr("clusterbroker.broker.management.queues.document", lambda *_: 1 / 0)
+    monkeypatch.setattr("clusterbroker.broker.server.log.PER_S", 0)
     for _ in range(BURST + 20):
         assert (await client.get("/api/queues")).status_code == 500
     assert capsys.readouterr().out.count("request failed") == BURST
@@ -320,10 +320,10 @@ def run(code: str) -> str:
 @pytest.mark.long
 def test_a_node_imports_nothing_of_http() -> None:
     code = (
-        "import sys, broker.cli.main, broker.cli.start, broker.server.shell, broker.server.cluster_shell, "
-        "broker.embedded\n"
+        "import sys; from clusterbroker.broker import embedded; from clusterbroker.broker.cli import main, start\n"
+        "from clusterbroker.broker.server import cluster_shell, shell\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('fastapi', 'starlette', 'uvicorn', 'prometheus_client')"
-        " or m.startswith(('broker.http', 'broker.management'))])"
+        " or m.startswith(('clusterbroker.broker.http', 'clusterbroker.broker.management'))])"
     )
     assert run(code) == "[]"
 
@@ -333,7 +333,7 @@ def test_a_node_imports_nothing_of_http() -> None:
 def test_the_process_logs_no_local_variables(form: str) -> None:
     code = (
         "import structlog\n"
-        "from broker.http.main import speak\n"
+        "from clusterbroker.broker.http.main import speak\n"
         f"speak({form!r}, 'info', 'a')\n"
         "def check(password):\n"
         "    raise ValueError('wrong')\n"
@@ -351,9 +351,10 @@ def test_the_process_logs_no_local_variables(form: str) -> None:
 @pytest.mark.long
 def test_the_process_imports_nothing_of_a_nodes_work() -> None:
     code = (
-        "import sys, broker.http.app\n"
-        "print([m for m in sys.modules if m.startswith(('broker.node', 'broker.queues', 'broker.session', "
-        "'broker.routing', 'broker.proxy', 'journal', 'replication'))])"
+        "import sys, clusterbroker.broker.http.app\n"
+        "rooms = ('broker.node', 'broker.queues', 'broker.session', 'broker.routing', 'broker.proxy', "
+        "'journal.journal', 'journal.record', 'replication')\n"
+        "print([m for m in sys.modules if m.startswith(tuple(f'clusterbroker.{room}' for room in rooms))])"
     )
     assert run(code) == "[]"
 

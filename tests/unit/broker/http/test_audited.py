@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.census.inspection import Result, encode
-from broker.http.audited import told
-from broker.server.audit import Audit, AuditOptions
-from broker.server.log import NodeLog
-from cluster import commands as c
+from clusterbroker.broker.census.inspection import Result, encode
+from clusterbroker.broker.http.audited import told
+from clusterbroker.broker.server.audit import Audit, AuditOptions
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from starlette.requests import Request
 
-from broker.http.local import AS_USER, LocalServer, seer_of
-from broker.management.local_operator import NAME
+from clusterbroker.broker.http.local import AS_USER, LocalServer, seer_of
+from clusterbroker.broker.management.local_operator import NAME
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.census import rows
-from broker.census.inspection import decode_request
-from cluster import commands as c
+from clusterbroker.broker.census import rows
+from clusterbroker.broker.census.inspection import decode_request
+from clusterbroker.cluster import commands as c
 from tests.property.test_transaction_fold import staging
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import Place, queue, recorded_place

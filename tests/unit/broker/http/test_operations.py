@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.http.deeds import OrderError
-from broker.management.operations import OPERATIONS
-from cluster.errors import Unavailable
+from clusterbroker.broker.http.deeds import OrderError
+from clusterbroker.broker.management.operations import OPERATIONS
+from clusterbroker.cluster.errors import Unavailable
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
 

@@ -10,13 +10,13 @@ import threading
 
 import pytest
 
-from broker.http.app import create_app
-from broker.http.hashing import AT_ONCE_MAX, Hashing
-from broker.http.tcp_server import TcpServer
-from broker.management.errors import Refused
-from broker.management.writes import Planned
-from cluster import passwords
-from cluster.commands import PutUser
+from clusterbroker.broker.http.app import create_app
+from clusterbroker.broker.http.hashing import AT_ONCE_MAX, Hashing
+from clusterbroker.broker.http.tcp_server import TcpServer
+from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.management.writes import Planned
+from clusterbroker.cluster import passwords
+from clusterbroker.cluster.commands import PutUser
 from tests.unit.broker.http.clients import DeedsAtOnce
 from tests.unit.broker.management.set_up import NOW_MS, recorded_place
 from tests.unit.broker.server.server_support import until

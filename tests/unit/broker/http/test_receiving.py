@@ -8,11 +8,11 @@ import tracemalloc
 
 import pytest
 
-from broker.http import receiving
-from broker.http.deeds import OrderError
-from broker.management.bodies import BODY_BYTES_MAX, picked
-from broker.management.errors import Refused
-from cluster.commands import AddVhost, AnyCommand
+from clusterbroker.broker.http import receiving
+from clusterbroker.broker.http.deeds import OrderError
+from clusterbroker.broker.management.bodies import BODY_BYTES_MAX, picked
+from clusterbroker.broker.management.errors import Refused
+from clusterbroker.cluster.commands import AddVhost, AnyCommand
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
 from tests.unit.broker.server.server_support import until

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.census import rows
-from broker.http.auth import is_own_name
-from broker.server.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
-from cluster import commands as c
-from cluster import passwords
-from cluster.ids import NodeId
+from clusterbroker.broker.census import rows
+from clusterbroker.broker.http.auth import is_own_name
+from clusterbroker.broker.server.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import passwords
+from clusterbroker.cluster.ids import NodeId
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place, user
 
@@ -230,7 +230,7 @@ async def test_who_is_gone_when_the_body_is_there_does_nothing(client: Client, c
 
 
 async def test_bodies_on_their_way_have_so_much_room_together(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.http.receiving.BODIES_BYTES_MAX", 1000)
+    monkeypatch.setattr("clusterbroker.broker.http.receiving.BODIES_BYTES_MAX", 1000)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:

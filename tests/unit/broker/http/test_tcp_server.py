@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 from cryptography import x509
 
-from broker.http import tcp_server
-from broker.http.audited import PEER
-from broker.http.tcp_server import TcpServer
-from broker.server.certificates import Chain, TlsOptions
+from clusterbroker.broker.http import tcp_server
+from clusterbroker.broker.http.audited import PEER
+from clusterbroker.broker.http.tcp_server import TcpServer
+from clusterbroker.broker.server.certificates import Chain, TlsOptions
 from tests.authority import Authority
 from tests.unit.broker.server.server_support import until
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from broker.http import web_page
+from clusterbroker.broker.http import web_page
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place
 

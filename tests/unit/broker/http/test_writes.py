@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.management.writes import WRITES
-from cluster import commands as c
-from cluster.entities import UserLimits
-from cluster.passwords import SCRYPT, verified
+from clusterbroker.broker.management.writes import WRITES
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import UserLimits
+from clusterbroker.cluster.passwords import SCRYPT, verified
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import NOW_MS, recorded_place
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 
-from broker.census import rows
-from broker.management.mirror import Mirror
-from broker.management.reading import Reading
-from broker.management.rights import Seer
-from cluster import commands as c
-from cluster import passwords
-from cluster.entities import UserLimits
-from cluster.ids import LogIndex, NodeId
-from cluster.state import Applied
+from clusterbroker.broker.census import rows
+from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.management.reading import Reading
+from clusterbroker.broker.management.rights import Seer
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import passwords
+from clusterbroker.cluster.entities import UserLimits
+from clusterbroker.cluster.ids import LogIndex, NodeId
+from clusterbroker.cluster.state import Applied
 
 NODE = "n1"
 NOW_MS = 1_795_290_640_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.management.history import DAY, MINUTE, Sampling, Track, Window, details
+from clusterbroker.broker.management.history import DAY, MINUTE, Sampling, Track, Window, details
 
 T0 = 1_795_290_600_000
 

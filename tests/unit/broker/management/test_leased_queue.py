@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.census import rows
-from broker.cli.explain import story
-from broker.management import queues
+from clusterbroker.broker.census import rows
+from clusterbroker.broker.cli.explain import story
+from clusterbroker.broker.management import queues
 from tests.unit.broker.management.set_up import recorded_place
 
 

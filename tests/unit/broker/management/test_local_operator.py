@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.management.errors import Refused
-from broker.management.local_operator import NAME, LocalOperator, seer
-from broker.management.rights import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
-from cluster import commands as c
+from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.management.local_operator import NAME, LocalOperator, seer
+from clusterbroker.broker.management.rights import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.management.set_up import Place, everything, user
 
 

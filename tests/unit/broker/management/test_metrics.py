@@ -12,10 +12,10 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.census import rows
-from broker.management import exposition, metric_tables, metrics
-from cluster import commands as c
-from cluster.ids import NodeId
+from clusterbroker.broker.census import rows
+from clusterbroker.broker.management import exposition, metric_tables, metrics
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import NodeId
 from tests.unit.broker.management.set_up import CONNECTION, NODE, NOW_MS, Place, queue, recorded_place
 
 ROOT = Path(__file__).parents[4]

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from broker.census import rows
-from broker.management import exchanges, nodes, queues, reads
-from broker.management.errors import Refused
-from broker.management.paging import inner
-from broker.management.reading import Reading
-from cluster import commands as c
-from cluster.entities import Queue
-from cluster.ids import Incarnation, NodeId, QueueId
-from cluster.snapshot import decode, encode
+from clusterbroker.broker.census import rows
+from clusterbroker.broker.management import exchanges, nodes, queues, reads
+from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.management.paging import inner
+from clusterbroker.broker.management.reading import Reading
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import Queue
+from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
+from clusterbroker.cluster.snapshot import decode, encode
 from tests.unit.broker.management.set_up import NODE, NOW_MS, Place, everything, queue, recorded_place, user
 
 

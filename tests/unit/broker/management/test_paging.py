@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.management.errors import Refused
-from broker.management.paging import Listing, answer, inner, of_documents, reduced, wish
+from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.management.paging import Listing, answer, inner, of_documents, reduced, wish
 
 Item = tuple[str, str, int | None]
 Paths = tuple[tuple[str, ...], ...]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.management import queues
-from cluster import commands as c
+from clusterbroker.broker.management import queues
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.management.set_up import NODE, recorded_place
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.management.errors import Refused
-from broker.management.reading import moment, plain, windows
+from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.management.reading import moment, plain, windows
+from clusterbroker.journal.values import Timestamp
 
 
 class Number(int):
@@ -44,7 +46,8 @@ def test_values_are_themselves() -> None:
     given = {"a": Number(5), "b": b"text", "c": b"\xff", "d": [True, None, 1.5], "e": float("nan")}
     assert plain(given) == {"a": 5, "b": "text", "c": "/w==", "d": [True, None, 1.5], "e": "nan"}
     assert type(plain(given)["a"]) is int
-    assert plain(datetime(2026, 1, 1, tzinfo=UTC)) == 1_767_225_600
+    assert plain(Timestamp(1_767_225_600)) == 1_767_225_600
+    assert plain(Decimal("1.5")) == 1.5
 
 
 def test_a_moment_is_written_as_rabbitmq_writes_it() -> None:

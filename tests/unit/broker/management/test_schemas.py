@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.management import amqp_deeds, messages, operations, schemas, writes
-from broker.management.errors import Refused
-from broker.management.schemas import BODIES, Schema
-from cluster.policies import POLICY_RULES
-from cluster.queue_settings import ARGUMENT_RULES
+from clusterbroker.broker.management import amqp_deeds, messages, operations, schemas, writes
+from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.management.schemas import BODIES, Schema
+from clusterbroker.cluster.policies import POLICY_RULES
+from clusterbroker.cluster.queue_settings import ARGUMENT_RULES
 from tests.budget import examples
 from tests.unit.broker.management.set_up import recorded_place
 

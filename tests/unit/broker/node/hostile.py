@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from broker.amqp.codec import make_message
-from broker.amqp.properties import Properties, encode
-from broker.node.hub import HEADS
-from broker.proxy import messages as p
-from journal.record import GroupWriter, Message, RecordBuffer
+from clusterbroker.broker.amqp.codec import make_message
+from clusterbroker.broker.amqp.properties import Properties, encode
+from clusterbroker.broker.node.hub import HEADS
+from clusterbroker.broker.proxy import messages as p
+from clusterbroker.journal.record import GroupWriter, Message, RecordBuffer
 from tests.unit.broker.node.node_cluster import Cluster
 
 TYPES: tuple[Any, ...] = typing.get_args(HEADS.type)

@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from broker.node.core import Node
-from broker.node.options import NodeOptions
-from broker.node.part import Part
-from broker.server.recovery import recovered
-from broker.session.connection import Connection
-from cluster import commands as c
-from cluster.ids import Incarnation, LogIndex, NodeId
-from cluster.link.frames import FrameReader
-from cluster.state import Applied, ClusterMap
+from clusterbroker.broker.node.core import Node
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.node.part import Part
+from clusterbroker.broker.server.recovery import recovered
+from clusterbroker.broker.session.connection import Connection
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
+from clusterbroker.cluster.link.frames import FrameReader
+from clusterbroker.cluster.state import Applied, ClusterMap
 from tests.unit.broker.session.harness import Client, Story, World, entropy
 from tests.unit.broker.session.memory_journal import MemoryJournal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.amqp import methods as m
+from clusterbroker.broker.amqp import methods as m
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Client, bodies
 

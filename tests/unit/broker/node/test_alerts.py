@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.node.alerts import ALERTS_MAX, Alerts
-from broker.node.log import Silence
+from clusterbroker.broker.node.alerts import ALERTS_MAX, Alerts
+from clusterbroker.broker.node.log import Silence
 
 
 class Lines(Silence):

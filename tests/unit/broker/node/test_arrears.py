@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.node import arrears as room
-from broker.node.arrears import Arrears, named
-from broker.node.hub import HEADS
-from broker.proxy.messages import Attach, Credit, Detach
-from cluster import commands as c
-from cluster.ids import Incarnation, NodeId, QueueId
-from cluster.link.frames import FrameReader
-from replication.messages import Append
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node import arrears as room
+from clusterbroker.broker.node.arrears import Arrears, named
+from clusterbroker.broker.node.hub import HEADS
+from clusterbroker.broker.proxy.messages import Attach, Credit, Detach
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
+from clusterbroker.cluster.link.frames import FrameReader
+from clusterbroker.replication.messages import Append
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.harness import bodies
 
@@ -185,11 +185,11 @@ def test_a_frame_settles_its_queue_and_no_other() -> None:
 def test_whatever_names_queues_is_understood() -> None:
     """A frame of a kind that is new may name queues in a way of its own."""
     assert HEADS is not None
-    from broker.census.peer_messages import AnyCensus
-    from broker.node.requests import AnyRequest
-    from broker.proxy.messages import AnyProxy
-    from broker.streams.messages import AnyStream
-    from replication.messages import AnyReplication
+    from clusterbroker.broker.census.peer_messages import AnyCensus
+    from clusterbroker.broker.node.requests import AnyRequest
+    from clusterbroker.broker.proxy.messages import AnyProxy
+    from clusterbroker.broker.streams.messages import AnyStream
+    from clusterbroker.replication.messages import AnyReplication
 
     known = {"queue_id", "parts", "grants"}
     for union in (AnyReplication, AnyProxy, AnyRequest, AnyCensus, AnyStream):

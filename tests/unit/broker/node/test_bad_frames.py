@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.amqp import methods as m
-from broker.node import hub as hub_module
-from broker.proxy import messages as p
-from broker.queues.lease import End, Read, Release, Settle, Take
-from cluster.link.frames import FrameReader, encode
-from replication import messages as r
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node import hub as hub_module
+from clusterbroker.broker.proxy import messages as p
+from clusterbroker.broker.queues.lease import End, Read, Release, Settle, Take
+from clusterbroker.cluster.link.frames import FrameReader, encode
+from clusterbroker.replication import messages as r
 from tests.budget import examples
 from tests.unit.broker.node.hostile import Hostile, other_records, publishes
 from tests.unit.broker.node.node_cluster import Cluster

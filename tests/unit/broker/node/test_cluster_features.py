@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import (
     away,

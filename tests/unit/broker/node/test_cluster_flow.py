@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.proxy.proxies import QUEUE_BYTES_MAX
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.proxy.proxies import QUEUE_BYTES_MAX
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import bodies
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.queues.leasing import ACKNOWLEDGED, LEASE, RUN
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues.leasing import ACKNOWLEDGED, LEASE, RUN
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import confirming, declared, drained, hand_over, owner_of, three
 from tests.unit.broker.session.harness import bodies

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.queues.producers import DEAD_SPREAD
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues.producers import DEAD_SPREAD
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import bodies
 

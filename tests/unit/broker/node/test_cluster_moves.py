@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.amqp import methods as m
-from journal.layout import RUN_ENTRY
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.journal.layout import RUN_ENTRY
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Client, bodies
 

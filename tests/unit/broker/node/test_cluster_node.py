@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.queues.queue import Queue
-from cluster import commands as c
-from cluster.ids import NodeId
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import NodeId
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Content, bodies
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import methods as m
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, count, declared, hand_over, owner_of, three
 from tests.unit.broker.session.harness import Client, Content, bodies

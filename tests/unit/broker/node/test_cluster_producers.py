@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.queues import client_numbers, producers
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues import client_numbers, producers
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import bodies
 

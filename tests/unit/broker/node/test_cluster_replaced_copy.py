@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.amqp import methods as m
-from cluster import commands as c
-from cluster.ids import NodeId
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import NodeId
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import bodies
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.amqp.fields import Timestamp
-from broker.streams.messages import StreamTold
-from broker.streams.past import Past
-from replication.errors import BadMessage
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.streams.messages import StreamTold
+from clusterbroker.broker.streams.past import Past
+from clusterbroker.journal.values import Timestamp
+from clusterbroker.replication.errors import BadMessage
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, hand_over, owner_of, three
 from tests.unit.broker.session.harness import Client, Content

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.queues.face import UNANSWERED_MS
-from broker.session.unanswered import LOCKED_MS, OWNERLESS_MS
-from cluster import commands as c
-from cluster.ids import Incarnation, NodeId
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues.face import UNANSWERED_MS
+from clusterbroker.broker.session.unanswered import LOCKED_MS, OWNERLESS_MS
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import Incarnation, NodeId
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, confirming, count, declared, drained, gone, three
 from tests.unit.broker.session.harness import Client, bodies

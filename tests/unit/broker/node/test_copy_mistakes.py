@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.node import copying
-from broker.node.copying import Copying
-from broker.node.hub import Hub
-from broker.node.occupancy import Occupied
-from broker.node.relay import Relay
-from broker.node.relay_messages import Reach
-from broker.proxy.outbox import Outbox
-from broker.proxy.proxy_queue import ProxyQueue
-from cluster import commands as c
-from replication.backup import Backup
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node import copying
+from clusterbroker.broker.node.copying import Copying
+from clusterbroker.broker.node.hub import Hub
+from clusterbroker.broker.node.occupancy import Occupied
+from clusterbroker.broker.node.relay import Relay
+from clusterbroker.broker.node.relay_messages import Reach
+from clusterbroker.broker.proxy.outbox import Outbox
+from clusterbroker.broker.proxy.proxy_queue import ProxyQueue
+from clusterbroker.cluster import commands as c
+from clusterbroker.replication.backup import Backup
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, drained
 from tests.unit.broker.node.test_setting_aside import mistaken

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.census.inspection import Request
-from broker.node.inspecting import Inspection
-from cluster import commands as c
-from cluster.ids import NodeId, QueueId
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.census.inspection import Request
+from clusterbroker.broker.node.inspecting import Inspection
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import NodeId, QueueId
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.harness import Client, World, bodies
 from tests.unit.broker.session.leasing_reader import Reader

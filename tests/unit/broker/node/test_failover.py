@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from broker.node.elsewhere import DRAINED, TEXT_BYTES_MAX, addresses, hosts, moving_text
-from broker.node.failover import body, events
+from clusterbroker.broker.node.elsewhere import DRAINED, TEXT_BYTES_MAX, addresses, hosts, moving_text
+from clusterbroker.broker.node.failover import body, events
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.amqp import methods as m
-from broker.node import flows
-from broker.node.counts import ChannelCounts
-from broker.server import counting
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node import flows
+from clusterbroker.broker.node.counts import ChannelCounts
+from clusterbroker.broker.server import counting
 from tests.unit.broker.session.harness import World
 
 

@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from broker.amqp import methods as m
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.session.harness import Content, World
 
 TOPIC = c.DeclareExchange(vhost="/", name="trades", type="topic", durable=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.amqp import properties as codec
-from broker.census import inspection as i
-from broker.census.message_filter import STEP_BYTES, BadFilter
-from broker.node.inspecting import GONE, UNSAFE, Inspection
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.census import inspection as i
+from clusterbroker.broker.census.message_filter import STEP_BYTES, BadFilter
+from clusterbroker.broker.node.inspecting import GONE, UNSAFE, Inspection
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import away, confirming, count, declared, hand_over, owner_of, three
 from tests.unit.broker.session.harness import Client, Content, World, bodies
@@ -119,10 +119,10 @@ def test_pages_filters_and_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert payloads(run(world, filter="header.n=2 AND seq<10")) == [b"2", b"5", b"8"]
     third = run(world, filter="header.n=0", count=2)
     assert (payloads(third), third.next) == ([b"0", b"3"], 5)
-    monkeypatch.setattr("broker.node.inspecting.LOOKED_MAX", 12)
+    monkeypatch.setattr("clusterbroker.broker.node.inspecting.LOOKED_MAX", 12)
     little = run(world, filter="header.n=9")
     assert (payloads(little), little.next, little.looked_at) == ([], 13, 12)
-    monkeypatch.setattr("broker.node.inspecting.SHOWN_BYTES_MAX", 400)
+    monkeypatch.setattr("clusterbroker.broker.node.inspecting.SHOWN_BYTES_MAX", 400)
     few = run(world)
     assert (payloads(few), few.next, few.looked_at) == (numbered(0, 3), 4, 3)
     cut = run(world, truncate=1, first=12, count=1).shown[0]
@@ -399,8 +399,8 @@ def test_an_answer_comes_though_no_copy_confirms_what_was_done(what: i.What) -> 
 
 
 def test_copies_under_way_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.node.inspecting.WINDOW_BYTES", 5000)
-    monkeypatch.setattr("broker.node.inspecting.SLICE_BYTES", 1000)
+    monkeypatch.setattr("clusterbroker.broker.node.inspecting.WINDOW_BYTES", 5000)
+    monkeypatch.setattr("clusterbroker.broker.node.inspecting.SLICE_BYTES", 1000)
     cluster = three()
     declared(cluster, "q")
     target(cluster)

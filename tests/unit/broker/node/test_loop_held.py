@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from broker.amqp import methods as m
-from broker.node.core import Node
-from broker.routing.labour import STEPS_MAX
-from broker.session.connection import Connection
-from cluster import commands as c
-from cluster.wiring_log import MemoryWiringLog
-from journal.build import COMPILED
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node.core import Node
+from clusterbroker.broker.routing.labour import STEPS_MAX
+from clusterbroker.broker.session.connection import Connection
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.wiring_log import MemoryWiringLog
+from clusterbroker.journal.build import COMPILED
 from tests.unit.broker.session.harness import Client, Content, World
 from tests.unit.broker.transactions.stager import Stager
 
@@ -679,7 +679,7 @@ def test_a_message_to_very_many_queues_is_confirmed_when_the_last_one_has_it(
     mandatory_headers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what its channel says behind it comes behind it."""
-    monkeypatch.setattr("broker.session.publishing.TARGETS_AT_ONCE", 10)
+    monkeypatch.setattr("clusterbroker.broker.session.publishing.TARGETS_AT_ONCE", 10)
     world = World()
     client, other = world.client(), world.client()
     client.say(m.ExchangeDeclare(exchange="f", type="fanout"))
@@ -703,7 +703,7 @@ def test_a_message_to_very_many_queues_is_confirmed_when_the_last_one_has_it(
 
 
 def test_who_goes_meanwhile_has_published_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.session.publishing.TARGETS_AT_ONCE", 10)
+    monkeypatch.setattr("clusterbroker.broker.session.publishing.TARGETS_AT_ONCE", 10)
     world = World()
     client = world.client()
     client.say(m.ExchangeDeclare(exchange="f", type="fanout"))

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.node.core import Node
-from broker.node.hub import Hub
-from broker.session.connection import Connection
-from journal.build import COMPILED
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node.core import Node
+from clusterbroker.broker.node.hub import Hub
+from clusterbroker.broker.session.connection import Connection
+from clusterbroker.journal.build import COMPILED
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.test_loop_held import HELD_S, Watch, watching
 from tests.unit.broker.session.harness import Client

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.node import core
-from broker.queues.queue import Queue
-from broker.queues.ticket import Ticket
-from cluster import commands as c
-from journal.record import GroupWriter
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node import core
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster import commands as c
+from clusterbroker.journal.record import GroupWriter
 from tests.unit.broker.session.harness import HEADER, Client, World, bodies
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.node.occupancy import Occupancy, Occupied
-from cluster import commands as c
-from cluster.entities import UserLimits
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node.occupancy import Occupancy, Occupied
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import UserLimits
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.session.harness import HEADER, Client
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.node.relay import (
+from clusterbroker.broker.node.relay import (
     ANSWER_MS,
     APART_MS,
     PIECE_BYTES,
@@ -20,9 +20,17 @@ from broker.node.relay import (
     WINDOW_BYTES,
     Relay,
 )
-from broker.node.relay_messages import Reach, RelayAccept, RelayClose, Relayed, RelayMessage, RelayOpen, RelayTook
-from cluster.link.frames import HEADER, encode
-from replication.errors import BadMessage
+from clusterbroker.broker.node.relay_messages import (
+    Reach,
+    RelayAccept,
+    RelayClose,
+    Relayed,
+    RelayMessage,
+    RelayOpen,
+    RelayTook,
+)
+from clusterbroker.cluster.link.frames import HEADER, encode
+from clusterbroker.replication.errors import BadMessage
 
 NOTHING = memoryview(b"")
 

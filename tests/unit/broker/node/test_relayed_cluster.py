@@ -7,8 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.node.relay import Relay
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node.relay import Relay
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Content, bodies
 

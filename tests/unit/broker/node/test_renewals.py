@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.amqp import methods as m
-from cluster import commands as c
-from cluster.ids import Incarnation, NodeId
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import Incarnation, NodeId
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Content, World, bodies
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.proxy.messages import Publish
-from replication.messages import AppendAck
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.proxy.messages import Publish
+from clusterbroker.replication.messages import AppendAck
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, three
 from tests.unit.broker.session.harness import bodies

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.amqp import properties as codec
-from broker.node.firehose import Firehose
-from broker.node.setting_aside import ALERT
-from broker.proxy.intake import Intake
-from broker.proxy.replies import Replies
-from broker.queues.burial import Burial
-from broker.queues.queue import Queue
-from broker.session.channel import Channel
-from broker.transactions.mover import Mover
-from cluster import commands as c
-from cluster.errors import Unavailable
-from cluster.wiring_log import unlogged
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.node.firehose import Firehose
+from clusterbroker.broker.node.setting_aside import ALERT
+from clusterbroker.broker.proxy.intake import Intake
+from clusterbroker.broker.proxy.replies import Replies
+from clusterbroker.broker.queues.burial import Burial
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.session.channel import Channel
+from clusterbroker.broker.transactions.mover import Mover
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.wiring_log import unlogged
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, drained
 from tests.unit.broker.node.test_inspecting import run
@@ -44,7 +44,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
         return decode(raw, *limits)
 
     patch = pytest.MonkeyPatch()
-    for module in ("broker.queues.annotation", "broker.node.dead_letters"):
+    for module in ("clusterbroker.broker.queues.annotation", "clusterbroker.broker.node.dead_letters"):
         patch.setattr(f"{module}.codec", type("Codec", (), {**vars(codec), "decode": staticmethod(mistaken)}))
     yield patch.undo  # type: ignore[misc]
     patch.undo()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.node.spans import Span, Spans
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node.spans import Span, Spans
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.places import away, declared, three
 from tests.unit.broker.session.harness import Content, World, bodies

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.amqp.layout import Method
-from broker.node.core import Node
-from broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
-from broker.session.connection import Connection
-from broker.session.dividing import WAITED_STEPS
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.node.core import Node
+from clusterbroker.broker.routing.labour import METHODS_AT_ONCE, STEPS_AT_ONCE
+from clusterbroker.broker.session.connection import Connection
+from clusterbroker.broker.session.dividing import WAITED_STEPS
 from tests.unit.broker.session.harness import World
 
 CLIENTS = 5

@@ -13,7 +13,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from broker.oauth2.options import OAuth2Options
+from clusterbroker.broker.oauth2.options import OAuth2Options
 
 ME = "mq"
 RSA = rsa.generate_private_key(65537, 2048)

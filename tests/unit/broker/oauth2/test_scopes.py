@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.oauth2.scopes import SCOPES_MAX, granted, matches, pattern
+from clusterbroker.broker.oauth2.scopes import SCOPES_MAX, granted, matches, pattern
 
 
 def test_kinds_vhosts_and_names() -> None:

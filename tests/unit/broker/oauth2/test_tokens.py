@@ -11,8 +11,16 @@ from typing import Any
 
 import pytest
 
-from broker.oauth2.tokens import AGAIN_S, KEY_SET_BYTES_MAX, KEYS_S, OLD_KEYS_S, REMEMBERED_S, Tokens, check_url
-from broker.oauth2.verifier import BadToken, Token, verified
+from clusterbroker.broker.oauth2.tokens import (
+    AGAIN_S,
+    KEY_SET_BYTES_MAX,
+    KEYS_S,
+    OLD_KEYS_S,
+    REMEMBERED_S,
+    Tokens,
+    check_url,
+)
+from clusterbroker.broker.oauth2.verifier import BadToken, Token, verified
 from tests.unit.broker.oauth2 import authority as a
 
 
@@ -128,7 +136,7 @@ async def test_an_authority_that_never_ends_its_answer_keeps_nobody_out(
 ) -> None:
     tokens = Tokens(a.options(keys_url=published.url), clock, said)
     assert (await tokens.token(a.token(exp=int(clock.now_s + 10_000)))).name == "alice"
-    monkeypatch.setattr("broker.oauth2.tokens.FETCH_S", 0.3)
+    monkeypatch.setattr("clusterbroker.broker.oauth2.tokens.FETCH_S", 0.3)
     published.drips.clear()
     for _ in range(3):
         clock.now_s += KEYS_S
@@ -177,7 +185,7 @@ async def test_a_token_is_verified_once_a_minute_and_again_when_its_time_is_over
         times += 1
         return verified(*arguments)
 
-    monkeypatch.setattr("broker.oauth2.tokens.verified", counted)
+    monkeypatch.setattr("clusterbroker.broker.oauth2.tokens.verified", counted)
     tokens = Tokens(a.options(keys_url=published.url), clock, said)
     long, short = a.token(exp=int(clock.now_s) + 3600), a.token(exp=int(clock.now_s) + 30)
     for _ in range(5):

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.oauth2.verifier import TOKEN_BYTES_MAX, BadKeySet, BadToken, UnknownKey, key_set, verified
+from clusterbroker.broker.oauth2.verifier import TOKEN_BYTES_MAX, BadKeySet, BadToken, UnknownKey, key_set, verified
 from tests.budget import examples
 from tests.unit.broker.oauth2 import authority as a
 

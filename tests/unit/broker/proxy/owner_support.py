@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from broker.proxy.messages import (
+from clusterbroker.broker.proxy.messages import (
     Ask,
     Attach,
     AttachedQueue,
@@ -26,15 +26,15 @@ from broker.proxy.messages import (
     Settle,
     Settlement,
 )
-from broker.proxy.servings import Servings
-from broker.queues.effort import Effort
-from broker.queues.queue import Queue
-from broker.queues.ring import Ring
-from broker.queues.ticket import Ticket
-from cluster.entities import Queue as QueueEntity
-from cluster.queue_settings import resolve
-from journal.layout import PERSISTENT
-from journal.record import GroupWriter, Message, RecordBuffer, SegmentUse, read_message, read_records
+from clusterbroker.broker.proxy.servings import Servings
+from clusterbroker.broker.queues.effort import Effort
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.queue_settings import resolve
+from clusterbroker.journal.layout import PERSISTENT
+from clusterbroker.journal.record import GroupWriter, Message, RecordBuffer, SegmentUse, read_message, read_records
 
 QUEUE_ID = 7
 EVERYBODY = ("a", "b", "c")

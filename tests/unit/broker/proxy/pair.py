@@ -14,19 +14,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from broker.amqp.codec import OutBuffer
-from broker.proxy.messages import AnyProxy, Attach, Attached, Consuming, Deliver, ProxyMessage
-from broker.proxy.proxies import Proxies
-from broker.proxy.proxy_queue import ProxyQueue
-from broker.queues.ring import Ledger, Ring
-from broker.queues.subscription import Subscription
-from broker.queues.ticket import Ticket
-from cluster.entities import Queue as QueueEntity
-from cluster.ids import Epoch, NodeId, QueueId
-from cluster.link.frames import FrameReader, decoder, encode
-from cluster.queue_settings import QueueSettings
-from journal.layout import PERSISTENT
-from journal.record import Message, RecordBuffer, read_records
+from clusterbroker.broker.amqp.codec import OutBuffer
+from clusterbroker.broker.proxy.messages import AnyProxy, Attach, Attached, Consuming, Deliver, ProxyMessage
+from clusterbroker.broker.proxy.proxies import Proxies
+from clusterbroker.broker.proxy.proxy_queue import ProxyQueue
+from clusterbroker.broker.queues.ring import Ledger, Ring
+from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.ids import Epoch, NodeId, QueueId
+from clusterbroker.cluster.link.frames import FrameReader, decoder, encode
+from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.journal.layout import PERSISTENT
+from clusterbroker.journal.record import Message, RecordBuffer, read_records
 
 HEADS = decoder(AnyProxy)
 BASE = {"vhost": "/", "durable": True, "auto_delete": False, "exclusive_owner": None, "arguments": {}}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from broker.proxy import attaching
-from broker.proxy.attaching import attaches
-from broker.proxy.messages import Attach, AttachedQueue
+from clusterbroker.broker.proxy import attaching
+from clusterbroker.broker.proxy.attaching import attaches
+from clusterbroker.broker.proxy.messages import Attach, AttachedQueue
 
 
 def queue(number: int, ranges: int) -> AttachedQueue:

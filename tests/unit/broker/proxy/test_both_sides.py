@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.proxy.proxies import Proxies
-from broker.proxy.proxy_queue import ProxyQueue
-from broker.queues.face import CommitPart
-from broker.queues.ring import Ring
-from broker.queues.subscription import Subscription
-from broker.queues.ticket import Ticket
+from clusterbroker.broker.proxy.proxies import Proxies
+from clusterbroker.broker.proxy.proxy_queue import ProxyQueue
+from clusterbroker.broker.queues.face import CommitPart
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.ticket import Ticket
 from tests.unit.broker.proxy.owner_support import EVERYBODY, QUEUE_ID, Stage, message
 from tests.unit.broker.proxy.pair import Channel
 

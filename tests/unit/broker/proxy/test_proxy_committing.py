@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.proxy.messages import (
+from clusterbroker.broker.proxy.messages import (
     SETTLE_ACK,
     SETTLE_REQUEUE,
     Commit,
@@ -14,8 +14,8 @@ from broker.proxy.messages import (
     Settle,
     Settled,
 )
-from broker.queues.face import CommitPart
-from journal.record import read_records
+from clusterbroker.broker.queues.face import CommitPart
+from clusterbroker.journal.record import read_records
 from tests.unit.broker.proxy.pair import Channel, Pair, Receipt, entity, message
 
 

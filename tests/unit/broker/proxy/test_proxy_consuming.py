@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.proxy.line import WINDOW_FIRST, WINDOW_MAX
-from broker.proxy.messages import (
+from clusterbroker.broker.proxy.line import WINDOW_FIRST, WINDOW_MAX
+from clusterbroker.broker.proxy.messages import (
     SETTLE_ACK,
     SETTLE_REJECT,
     SETTLE_REQUEUE,
@@ -23,9 +23,9 @@ from broker.proxy.messages import (
     Settled,
     Settlement,
 )
-from broker.queues.face import EXCLUSIVE, GONE
-from broker.queues.ring import Consumer
-from broker.queues.subscription import Subscription
+from clusterbroker.broker.queues.face import EXCLUSIVE, GONE
+from clusterbroker.broker.queues.ring import Consumer
+from clusterbroker.broker.queues.subscription import Subscription
 from tests.unit.broker.proxy.pair import Channel, Pair, entity, records
 
 

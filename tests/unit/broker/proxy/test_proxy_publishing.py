@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.proxy import outbox
-from broker.proxy.backlog import HOLD_BYTES
-from broker.proxy.messages import Answer, Ask, Attach, Attached, Detach, NamedPublish, Publish, Published
+from clusterbroker.broker.proxy import outbox
+from clusterbroker.broker.proxy.backlog import HOLD_BYTES
+from clusterbroker.broker.proxy.messages import Answer, Ask, Attach, Attached, Detach, NamedPublish, Publish, Published
 from tests.unit.broker.proxy.pair import Pair, Receipt, entity, message, numbers
 
 

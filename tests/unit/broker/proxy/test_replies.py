@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.proxy.replies import Replies
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.proxy.replies import Replies
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.session.harness import Client, World, bodies
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.proxy.rotation import LOCALITY_AFTER_MS, LOCALITY_EVERY_MS, Interest, Locality, Rotation
+from clusterbroker.broker.proxy.rotation import LOCALITY_AFTER_MS, LOCALITY_EVERY_MS, Interest, Locality, Rotation
 from tests.unit.broker.proxy.owner_support import Stage, head
 
 ALL = ("a", "b", "c")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.proxy.messages import (
+from clusterbroker.broker.proxy.messages import (
     ASK_COUNTS,
     ASK_DELETE,
     ASK_GET,
@@ -25,9 +25,9 @@ from broker.proxy.messages import (
     Settled,
     Settlement,
 )
-from broker.queues.producers import dead_letter_producer
-from cluster.queue_settings import resolve
-from journal.record import read_records
+from clusterbroker.broker.queues.producers import dead_letter_producer
+from clusterbroker.cluster.queue_settings import resolve
+from clusterbroker.journal.record import read_records
 from tests.unit.broker.proxy.owner_support import QUEUE_ID, Stage, head, records
 
 # -- publishing

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.proxy.messages import (
+from clusterbroker.broker.proxy.messages import (
     SETTLE_ACK,
     SETTLE_REQUEUE,
     SETTLE_REQUEUE_COUNTED,
@@ -34,7 +34,7 @@ from broker.proxy.messages import (
     Settled,
     Settlement,
 )
-from journal.record import read_records
+from clusterbroker.journal.record import read_records
 from tests.budget import examples
 from tests.unit.broker.proxy.owner_support import EVERYBODY, QUEUE_ID, Stage, head, records
 

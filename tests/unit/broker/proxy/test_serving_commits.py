@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.proxy.messages import SETTLE_ACK, SETTLE_REJECT, Attached, Commit, Detach, Published
+from clusterbroker.broker.proxy.messages import SETTLE_ACK, SETTLE_REJECT, Attached, Commit, Detach, Published
 from tests.unit.broker.proxy.owner_support import QUEUE_ID, Stage, head, records
 
 Settles = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.proxy.servings import Servings
+from clusterbroker.broker.proxy.servings import Servings
 from tests.unit.broker.proxy.owner_support import QUEUE_ID, Stage, head
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.proxy import settlements as module
-from broker.proxy.messages import SETTLE_REQUEUE
-from broker.proxy.settlements import RANGES_MAX, Settlements
+from clusterbroker.broker.proxy import settlements as module
+from clusterbroker.broker.proxy.messages import SETTLE_REQUEUE
+from clusterbroker.broker.proxy.settlements import RANGES_MAX, Settlements
 
 
 def returned(*seqs: int) -> Settlements:

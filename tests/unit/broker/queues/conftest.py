@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from journal.layout import PERSISTENT
+from clusterbroker.journal.layout import PERSISTENT
 
 
 class Half:
     """One half's modules, and short ways to make what the tests need."""
 
     def __init__(self, kind: str) -> None:
-        self.record: Any = importlib.import_module(f"journal.record_{kind}")
-        self.codec: Any = importlib.import_module(f"broker.amqp.codec_{kind}")
-        self.module: Any = importlib.import_module(f"broker.queues.ring_{kind}")
+        self.record: Any = importlib.import_module(f"clusterbroker.journal.record_{kind}")
+        self.codec: Any = importlib.import_module(f"clusterbroker.broker.amqp.codec_{kind}")
+        self.module: Any = importlib.import_module(f"clusterbroker.broker.queues.ring_{kind}")
         self.compiled = kind == "fast"
 
     def message(

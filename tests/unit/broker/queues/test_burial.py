@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.proxy.messages import SETTLE_REJECT
-from broker.queues.burial import RETRY_FIRST_MS, RETRY_MAX_MS, WINDOW
+from clusterbroker.broker.proxy.messages import SETTLE_REJECT
+from clusterbroker.broker.queues.burial import RETRY_FIRST_MS, RETRY_MAX_MS, WINDOW
 from tests.unit.broker.proxy.owner_support import Stage, head
 
 
@@ -164,7 +164,7 @@ def test_letters_go_in_the_order_of_their_deaths_whether_their_content_is_in_mem
 def test_what_is_tried_again_is_not_behind_all_that_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """With more dead than a target remembers numbers of, those to be tried again stood behind others that may not pass
     them by: none of them was ever tried again."""
-    monkeypatch.setattr("broker.queues.burial.DEAD_SPREAD", 10)
+    monkeypatch.setattr("clusterbroker.broker.queues.burial.DEAD_SPREAD", 10)
     stage = dying(25, dead_letter_strategy="at-least-once")
     stage.commit()
     assert numbers(stage) == list(range(1, 11))

@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from broker.amqp.fields import Int16, Timestamp
-from broker.amqp.properties import Properties, decode, encode
-from broker.queues.deadletter import (
+from clusterbroker.broker.amqp.fields import Int16
+from clusterbroker.broker.amqp.properties import Properties, decode, encode
+from clusterbroker.broker.queues.deadletter import (
     COUNT_MAX,
     DEATHS_MAX,
     DIGEST_BYTES,
@@ -17,6 +17,7 @@ from broker.queues.deadletter import (
     death,
     is_cycle,
 )
+from clusterbroker.journal.values import Timestamp
 
 
 def die(properties: Properties, queue: str, reason: Reason = "expired", now_s: int = 1_700_000_000) -> Properties:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.queues.ring_pure import (
+from clusterbroker.broker.queues.ring_pure import (
     HEAD_EXPIRED,
     HEAD_NONE,
     HEAD_NOT_LOADED,

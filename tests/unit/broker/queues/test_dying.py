@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.amqp import methods as m
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.session.harness import Client, World, bodies
 
 

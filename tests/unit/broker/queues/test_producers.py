@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.queues import client_numbers
-from broker.queues import producers as module
-from broker.queues.producers import BUCKET_BITS, DEAD_SPREAD, Producers, dead_letter_producer
-from broker.queues.ring import Ring
+from clusterbroker.broker.queues import client_numbers
+from clusterbroker.broker.queues import producers as module
+from clusterbroker.broker.queues.producers import BUCKET_BITS, DEAD_SPREAD, Producers, dead_letter_producer
+from clusterbroker.broker.queues.ring import Ring
 
 
 def claim(producers: Producers, name: bytes, number: int) -> bool:

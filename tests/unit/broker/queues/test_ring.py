@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.queues.ring_pure import (
+from clusterbroker.broker.queues.ring_pure import (
     HEAD_EXPIRED,
     HEAD_NONE,
     HEAD_NOT_LOADED,
@@ -19,7 +19,7 @@ from broker.queues.ring_pure import (
     RESERVE_FIRST,
     RESERVE_MAX,
 )
-from journal.layout import ENQ, PRD, REQ, RSV, RUN_ENTRY, SET
+from clusterbroker.journal.layout import ENQ, PRD, REQ, RSV, RUN_ENTRY, SET
 
 
 def kinds(records: list[Any]) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.queues.ring_pure import (
+from clusterbroker.broker.queues.ring_pure import (
     HEAD_NONE,
     HEAD_NOT_COMMITTED,
     HEAD_NOT_LOADED,
@@ -15,9 +15,9 @@ from broker.queues.ring_pure import (
     NO_CREDIT,
     RESERVE_FIRST,
 )
-from journal.layout import DEAD, ENQ, EPO, PRD, REDELIVERED_BIT, REQ, RSV, SET
-from journal.queue_state import PRODUCERS_OWN
-from journal.record_pure import DamagedRecord, scan_span
+from clusterbroker.journal.layout import DEAD, ENQ, EPO, PRD, REDELIVERED_BIT, REQ, RSV, SET
+from clusterbroker.journal.queue_state import PRODUCERS_OWN
+from clusterbroker.journal.record_pure import DamagedRecord, scan_span
 
 
 class Group:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.queues.subscription import Subscriptions
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues.subscription import Subscriptions
 from tests.unit.broker.session.harness import Client, Content, World, bodies
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.ticket import Ticket
 
 
 @given(st.lists(st.booleans(), max_size=30))

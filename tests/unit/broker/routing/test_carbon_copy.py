@@ -1,6 +1,6 @@
 import pytest
 
-from broker.routing.carbon_copy import COPIES_MAX, UnacceptableHeader, accepted_keys, copy_keys
+from clusterbroker.broker.routing.carbon_copy import COPIES_MAX, UnacceptableHeader, accepted_keys, copy_keys
 
 
 def test_copy_keys() -> None:

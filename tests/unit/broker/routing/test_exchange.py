@@ -2,9 +2,9 @@ from collections import Counter
 
 import pytest
 
-from broker.amqp.fields import Int16, LongBytes, Timestamp
-from broker.routing.binding import Binding, Destination
-from broker.routing.exchange import (
+from clusterbroker.broker.amqp.fields import Int16
+from clusterbroker.broker.routing.binding import Binding, Destination
+from clusterbroker.broker.routing.exchange import (
     EXCHANGE_TYPES,
     ConsistentHashExchange,
     DirectExchange,
@@ -13,6 +13,7 @@ from broker.routing.exchange import (
     HeadersExchange,
     TopicExchange,
 )
+from clusterbroker.journal.values import LongBytes, Timestamp
 
 
 def binding(queue: str, key: str = "", **arguments: object) -> Binding:

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from broker.routing.hashing import POINTS_MAX, POINTS_PER_WEIGHT, HashRing, key_point, label_points
+from clusterbroker.broker.routing.hashing import POINTS_MAX, POINTS_PER_WEIGHT, HashRing, key_point, label_points
 
 KEYS = [f"key-{number}".encode() for number in range(20_000)]
 
@@ -111,7 +111,7 @@ def test_the_size_is_bounded_whatever_the_weights() -> None:
 def test_another_process_agrees() -> None:
     """Python's own hash is seeded per process; the ring's must not be."""
     program = (
-        "from broker.routing.hashing import HashRing\n"
+        "from clusterbroker.broker.routing.hashing import HashRing\n"
         "r = HashRing(lambda n: 'queue:' + n)\n"
         "[r.add(f'q{i}', 1 + i % 3) for i in range(9)]\n"
         "print(','.join(r.pick(f'key-{i}'.encode()) for i in range(200)))"

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.amqp.fields import Int16, Timestamp
-from broker.routing.headers import HeadersIndex, HeadersMatch
+from clusterbroker.broker.amqp.fields import Int16
+from clusterbroker.broker.routing.headers import HeadersIndex, HeadersMatch
+from clusterbroker.journal.values import Timestamp
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-from broker.routing.route_cache import RouteCache
+from clusterbroker.broker.routing.route_cache import RouteCache
 
 
 def test_what_was_put_is_found_until_cleared() -> None:

@@ -2,8 +2,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.routing.binding import Binding, Destination
-from broker.routing.router import Router
+from clusterbroker.broker.routing.binding import Binding, Destination
+from clusterbroker.broker.routing.router import Router
 
 
 def same(name: str) -> str:

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from broker.routing.topic import TopicTrie, split_pattern
+from clusterbroker.broker.routing.topic import TopicTrie, split_pattern
 
 
 def matches(pattern: str, key: str) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from server_support import Lines, Peer, options
 
-from broker.server.log import NodeLog
-from broker.server.shell import NodeShell
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.shell import NodeShell
 
 Start = Callable[..., Awaitable[NodeShell]]
 

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.server import addresses
-from broker.server.binding import JOURNAL
-from broker.server.parts import Parts
-from broker.server.raft_directory import RaftDirectory
-from cluster.ids import NodeId
-from cluster.raft import identity as raft_identity
-from cluster.raft.disk import FileDisk
-from cluster.raft.identity import Founder, founders_map, raft_id
-from cluster.raft.journal import NO_OP
-from cluster.raft.raft_log import RaftLog
-from journal.index import Index
-from journal.stamp import Stamp
+from clusterbroker.broker.server import addresses
+from clusterbroker.broker.server.binding import JOURNAL
+from clusterbroker.broker.server.parts import Parts
+from clusterbroker.broker.server.raft_directory import RaftDirectory
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.raft import identity as raft_identity
+from clusterbroker.cluster.raft.disk import FileDisk
+from clusterbroker.cluster.raft.identity import Founder, founders_map, raft_id
+from clusterbroker.cluster.raft.journal import NO_OP
+from clusterbroker.cluster.raft.raft_log import RaftLog
+from clusterbroker.journal.index import Index
+from clusterbroker.journal.stamp import Stamp
 
 A = NodeId("a")
 FOUNDERS = [Founder(NodeId(name), f"host-{name}:1") for name in "abc"]

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from broker.amqp import methods
-from broker.amqp.layout import Method
-from broker.server.alarms import AlarmOptions
-from broker.server.listener import Address
-from broker.server.options import ServerOptions
-from journal.options import MIB, JournalOptions
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.server.alarms import AlarmOptions
+from clusterbroker.broker.server.listener import Address
+from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.journal.options import MIB, JournalOptions
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 

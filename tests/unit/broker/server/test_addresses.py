@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.addresses import dialable, own_address, remember, remembered
-from broker.server.endings import Unstarted
-from broker.server.handing_over import heirs, one_copy_more
-from broker.server.identity import WrongIdentity
-from broker.server.listener import Address
-from cluster.balance import waits_for
+from clusterbroker.broker.server.addresses import dialable, own_address, remember, remembered
+from clusterbroker.broker.server.endings import Unstarted
+from clusterbroker.broker.server.handing_over import heirs, one_copy_more
+from clusterbroker.broker.server.identity import WrongIdentity
+from clusterbroker.broker.server.listener import Address
+from clusterbroker.cluster.balance import waits_for
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from server_support import Lines, until
 
-from broker.amqp import methods
-from broker.server.admin import RUNNING
-from broker.server.admin_client import NAME, ask
-from broker.server.endings import Restart
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.server.admin import RUNNING
+from clusterbroker.broker.server.admin_client import NAME, ask
+from clusterbroker.broker.server.endings import Restart
 
 
 async def asked(directory: Path, do: str, **arguments: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.server import alarms as room
-from broker.server.alarms import AlarmOptions, Alarms, memory_total_bytes, resident_bytes
+from clusterbroker.broker.server import alarms as room
+from clusterbroker.broker.server.alarms import AlarmOptions, Alarms, memory_total_bytes, resident_bytes
 
 GIB = 1 << 30
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from broker.server.alarms import AlarmOptions
-from broker.server.at_start import BadDefinitions, BootDefinitions
-from broker.server.log import NodeLog
-from broker.server.options import ServerOptions
-from broker.server.shell import NodeShell
-from cluster import commands as c
-from cluster.passwords import verified
+from clusterbroker.broker.server.alarms import AlarmOptions
+from clusterbroker.broker.server.at_start import BadDefinitions, BootDefinitions
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.passwords import verified
 from tests.unit.broker.server.server_support import Lines
 
 DOCUMENT: dict[str, Any] = {

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from server_support import Lines
 
-from broker.server.admin import AdminSocket
-from broker.server.admin_client import ask
-from broker.server.audit import Audit, AuditOptions, append
-from broker.server.log import BURST, NodeLog
+from clusterbroker.broker.server.admin import AdminSocket
+from clusterbroker.broker.server.admin_client import ask
+from clusterbroker.broker.server.audit import Audit, AuditOptions, append
+from clusterbroker.broker.server.log import BURST, NodeLog
 
 
 def told(file: Path) -> list[dict[str, Any]]:

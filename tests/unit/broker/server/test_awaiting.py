@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from broker.server.awaiting import come, ordered
-from broker.server.endings import Restart, Unstarted
-from cluster import commands as c
-from cluster.errors import Unavailable
-from cluster.ids import Incarnation, NodeId
-from cluster.state import Applied
-from cluster.wiring_log import unlogged
+from clusterbroker.broker.server.awaiting import come, ordered
+from clusterbroker.broker.server.endings import Restart, Unstarted
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.state import Applied
+from clusterbroker.cluster.wiring_log import unlogged
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 Ending = BaseException | None

@@ -7,8 +7,20 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from broker.server.binding import JOURNAL, NOTHING, RAFT, WIRING, Found, Listed, Remedy, Verdict, judge, remedy, trouble
-from journal.stamp import Stamp, packed, unpacked
+from clusterbroker.broker.server.binding import (
+    JOURNAL,
+    NOTHING,
+    RAFT,
+    WIRING,
+    Found,
+    Listed,
+    Remedy,
+    Verdict,
+    judge,
+    remedy,
+    trouble,
+)
+from clusterbroker.journal.stamp import Stamp, packed, unpacked
 
 DISK = "this disk"
 LISTED = Listed("journal 1", 7)

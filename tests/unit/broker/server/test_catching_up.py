@@ -6,9 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from broker.server.catching_up import CatchingUp
-from cluster.ids import LogIndex
-from cluster.state import Applied
+from clusterbroker.broker.server.catching_up import CatchingUp
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.state import Applied
 
 
 class Raft:

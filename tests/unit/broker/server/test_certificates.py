@@ -14,13 +14,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from server_support import Lines, Peer, until
 
-from broker.amqp import methods
-from broker.server import certificates
-from broker.server.admin import RUNNING, chains
-from broker.server.certificates import BadCertificate, Chain, TlsOptions, watch
-from broker.server.listener import Address
-from broker.server.log import NodeLog
-from broker.server.operations import Refused
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.server import certificates
+from clusterbroker.broker.server.admin import RUNNING, chains
+from clusterbroker.broker.server.certificates import BadCertificate, Chain, TlsOptions, watch
+from clusterbroker.broker.server.listener import Address
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.operations import Refused
 from tests.authority import Authority
 
 ANY = (Address("127.0.0.1", 0),)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from server_support import HEADER, Lines, Peer, until
 
-from broker.amqp import methods
-from broker.server.client import LINGER_S, cut_off_slow, peer_name
-from broker.session.connection import Connection
-from broker.session.handshake import CAPABILITIES
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.server.client import LINGER_S, cut_off_slow, peer_name
+from clusterbroker.broker.session.connection import Connection
+from clusterbroker.broker.session.handshake import CAPABILITIES
 
 
 async def test_bytes_that_come_one_by_one_and_mixed_with_those_of_others(start: Any, connect: Any) -> None:
@@ -119,7 +119,7 @@ async def test_what_the_kernel_holds_when_the_lease_ends_does_not_reach_a_slow_c
 
 
 async def test_a_client_that_does_not_go_is_cut(start: Any, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.server.client.LINGER_S", 0.2)
+    monkeypatch.setattr("clusterbroker.broker.server.client.LINGER_S", 0.2)
     shell = await start()
     peer = await (await connect(shell)).open()
     peer.send(0, methods.ConnectionClose(200, "bye", 0, 0))

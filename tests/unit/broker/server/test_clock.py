@@ -1,6 +1,6 @@
 """The node's time never jumps, and finds its way to the wall clock."""
 
-from broker.server.clock import Clock
+from clusterbroker.broker.server.clock import Clock
 
 S = 1_000_000_000
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from broker.cli.health import Asked, _lacking, _trouble
-from broker.server.cluster_operations import CLUSTER
-from cluster.ids import NodeId
+from clusterbroker.broker.cli.health import Asked, _lacking, _trouble
+from clusterbroker.broker.server.cluster_operations import CLUSTER
+from clusterbroker.cluster.ids import NodeId
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

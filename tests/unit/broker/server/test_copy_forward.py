@@ -7,10 +7,10 @@ from typing import Any
 
 from server_support import Peer, until
 
-from broker.amqp import methods
-from broker.server.copy_forward import SLICE
-from broker.server.shell import NodeShell
-from journal.options import MIB, JournalOptions
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.server.copy_forward import SLICE
+from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.journal.options import MIB, JournalOptions
 
 BY_HAND = JournalOptions(
     segment_bytes=MIB, checkpoint_bytes=1 << 40, checkpoint_interval_s=1e9, reserve_bytes=0, map_bytes=1 << 32

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from server_support import until
 
-from broker.server.credentials import VERIFIED_MAX, Credentials, verify
-from cluster import passwords
+from clusterbroker.broker.server.credentials import VERIFIED_MAX, Credentials, verify
+from clusterbroker.cluster import passwords
 
 STORED = passwords.hashed("right", cost=4)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.server.cluster_operations import CLUSTER
-from broker.server.operations import Refused
-from cluster.ids import NodeId
+from clusterbroker.broker.server.cluster_operations import CLUSTER
+from clusterbroker.broker.server.operations import Refused
+from clusterbroker.cluster.ids import NodeId
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

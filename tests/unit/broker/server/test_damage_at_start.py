@@ -12,12 +12,12 @@ import pytest
 from server_support import Peer, until
 from typer.testing import CliRunner
 
-from broker.amqp import methods
-from broker.cli.journal import app
-from broker.server.shell import NodeShell
-from journal.errors import DamagedJournal
-from journal.options import MIB, JournalOptions
-from journal.record import scan_group
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.cli.journal import app
+from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.options import MIB, JournalOptions
+from clusterbroker.journal.record import scan_group
 
 OPTIONS = JournalOptions(
     segment_bytes=MIB // 4, checkpoint_bytes=1 << 40, checkpoint_interval_s=1e9, reserve_bytes=0, map_bytes=1 << 32

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import pytest
 from server_support import HEADER, Lines, Peer, until
 
-from broker.amqp import methods
-from broker.census import desk_messages as m
-from broker.census.census import joined
-from broker.census.rows import (
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.census import desk_messages as m
+from clusterbroker.broker.census.census import joined
+from clusterbroker.broker.census.rows import (
     AnyRow,
     Batch,
     ChannelRow,
@@ -25,13 +25,13 @@ from broker.census.rows import (
     QueueRow,
     decode,
 )
-from broker.server import desk_socket
-from broker.server.desk_socket import AMQP_NAME, NAME
-from broker.server.private_socket import connected
-from cluster import commands as c
-from cluster import snapshot
-from cluster.ids import LogIndex
-from cluster.state import ClusterMap
+from clusterbroker.broker.server import desk_socket
+from clusterbroker.broker.server.desk_socket import AMQP_NAME, NAME
+from clusterbroker.broker.server.private_socket import connected
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster import snapshot
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.state import ClusterMap
 
 M = TypeVar("M", bound=m.DeskMessage)
 
@@ -225,7 +225,7 @@ async def test_what_cannot_be_counted_ends_no_node(
 
     process = await Process.open(tmp_path)
     await process.rows(1)
-    monkeypatch.setattr("broker.server.counting.connection_row", fails)
+    monkeypatch.setattr("clusterbroker.broker.server.counting.connection_row", fails)
     peer = Peer(*await asyncio.open_connection("127.0.0.1", desked.listeners[0].addresses[0].port))
     await peer.open()
     assert len((await process.rows(2)).rows) == 1, "what came before the mistake"
@@ -262,7 +262,7 @@ async def test_a_member_that_does_not_answer_in_time_is_left_out(
         def forget(self, ask: int) -> None:
             forgotten.append(ask)
 
-    monkeypatch.setattr("broker.server.desk.ANSWER_S", 0.1)
+    monkeypatch.setattr("clusterbroker.broker.server.desk.ANSWER_S", 0.1)
     monkeypatch.setattr(desked.desk.desk, "_peers", Silent())
     process = await Process.open(tmp_path)
     batch = await process.rows(1, {"b": (5, 6)})

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from server_support import Peer, until
 
-from broker.amqp import methods
-from broker.server import goodbye
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.server import goodbye
 
 COUNT = 500
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from server_support import Lines, until
 
-from broker.amqp import methods
-from broker.server import held
-from broker.server.counting import node_row
-from broker.server.held import Held
-from broker.server.log import NodeLog
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.server import held
+from clusterbroker.broker.server.counting import node_row
+from clusterbroker.broker.server.held import Held
+from clusterbroker.broker.server.log import NodeLog
 
 
 def test_what_is_short_is_not_told() -> None:

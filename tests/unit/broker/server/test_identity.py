@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.identity import DamagedIdentity, Identity, WrongIdentity, identity_of, stored
+from clusterbroker.broker.server.identity import DamagedIdentity, Identity, WrongIdentity, identity_of, stored
 
 
 def test_a_directory_is_formatted_once(tmp_path: Path) -> None:

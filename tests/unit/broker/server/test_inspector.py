@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from server_support import until
 
-from broker.amqp import methods
-from broker.census import desk_messages as m
-from broker.census.inspection import Request, encode
-from broker.node.inspecting import Inspection
-from broker.server.desk import LOOKS_MAX, Desk
-from broker.server.inspecting import AT_ONCE_MAX, Inspector
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.census import desk_messages as m
+from clusterbroker.broker.census.inspection import Request, encode
+from clusterbroker.broker.node.inspecting import Inspection
+from clusterbroker.broker.server.desk import LOOKS_MAX, Desk
+from clusterbroker.broker.server.inspecting import AT_ONCE_MAX, Inspector
 
 
 async def filled(start: Any, connect: Any, count: int) -> tuple[Any, Request]:

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.server.joining import Admission, Unjoined, join
-from cluster import commands as c
-from cluster.ids import LogIndex, NodeId
-from cluster.link.frames import encode
-from cluster.link.joining import ANSWERED, ASKED, JoinAnswered, JoinAsked
-from cluster.state import Applied
+from clusterbroker.broker.server.joining import Admission, Unjoined, join
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import LogIndex, NodeId
+from clusterbroker.cluster.link.frames import encode
+from clusterbroker.cluster.link.joining import ANSWERED, ASKED, JoinAnswered, JoinAsked
+from clusterbroker.cluster.state import Applied
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 

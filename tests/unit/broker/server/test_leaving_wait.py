@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from broker.server import leaving
-from broker.server.cluster_shell import ClusterShell
-from broker.server.endings import Restart
-from broker.server.operations import Refused
-from cluster.errors import PreconditionFailed
-from cluster.ids import LogIndex, NodeId
-from cluster.leaving import counting_on
-from cluster.liveness.lease import LeaseState
-from cluster.state import Applied
+from clusterbroker.broker.server import leaving
+from clusterbroker.broker.server.cluster_shell import ClusterShell
+from clusterbroker.broker.server.endings import Restart
+from clusterbroker.broker.server.operations import Refused
+from clusterbroker.cluster.errors import PreconditionFailed
+from clusterbroker.cluster.ids import LogIndex, NodeId
+from clusterbroker.cluster.leaving import counting_on
+from clusterbroker.cluster.liveness.lease import LeaseState
+from clusterbroker.cluster.state import Applied
 from tests.unit.cluster.cluster_world import ClusterWorld
 
 LONG_S = 60.0

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from server_support import Peer, until
 
-from broker.amqp import methods
-from broker.node.options import NodeOptions
-from broker.server.listener import Address, TlsOptions, address, peer_identity, raise_descriptor_limit
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.server.listener import Address, TlsOptions, address, peer_identity, raise_descriptor_limit
 from tests.authority import Authority
 
 
@@ -74,7 +74,7 @@ async def open_tls(shell: Any, authority: Authority, certificate: str | None) ->
 async def test_handshakes_that_never_come_count_as_connections(
     start: Any, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.server.tls_door.PATIENCE_S", 0.0)
+    monkeypatch.setattr("clusterbroker.broker.server.tls_door.PATIENCE_S", 0.0)
     node = NodeOptions(connections_max=5)
     shell = await start(amqps=(Address("127.0.0.1", 0),), tls=TlsOptions(authority["node"]), node=node)
     listener = next(each for each in shell.listeners if each.protocol == "amqps")
@@ -103,7 +103,7 @@ async def test_tls_with_a_password(start: Any, authority: Authority) -> None:
 async def test_external_is_who_the_certificate_says(
     start: Any, authority: Authority, kind: Any, user: str | None
 ) -> None:
-    from cluster.commands import PutUser
+    from clusterbroker.cluster.commands import PutUser
 
     user = user or r"CN=client,O=Example\, Inc"
     tls = TlsOptions(authority["node"], None, authority["root"], "wanted", kind)

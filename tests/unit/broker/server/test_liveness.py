@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from server_support import until
 
-from broker.server.liveness import Liveness
-from cluster import commands as c
-from cluster.ids import NodeId
-from cluster.link.hello import CONTROL
-from cluster.liveness.beats import BeatCodec
-from cluster.liveness.contact import SETTLED_S
-from cluster.liveness.frames import GivenUp
-from cluster.liveness.steady import steady
+from clusterbroker.broker.server.liveness import Liveness
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.link.hello import CONTROL
+from clusterbroker.cluster.liveness.beats import BeatCodec
+from clusterbroker.cluster.liveness.contact import SETTLED_S
+from clusterbroker.cluster.liveness.frames import GivenUp
+from clusterbroker.cluster.liveness.steady import steady
 
 
 class Place:

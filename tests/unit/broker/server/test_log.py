@@ -8,8 +8,8 @@ import logging
 import pytest
 from server_support import Lines
 
-from broker.amqp.errors import connection_forced, internal_error, not_found
-from broker.server.log import BURST, NodeLog, library, structured
+from clusterbroker.broker.amqp.errors import connection_forced, internal_error, not_found
+from clusterbroker.broker.server.log import BURST, NodeLog, library, structured
 
 
 def test_a_flood_is_held_back_and_counted() -> None:

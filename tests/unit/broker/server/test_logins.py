@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from server_support import until
 
-from broker.node.wants import GOOD, WRONG, Check, Verdict
-from broker.server import credentials
-from broker.server.logins import HELD_UP, Logins
-from broker.server.options import ServerOptions
-from broker.server.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
-from cluster import passwords
-from cluster.commands import PutUser
-from cluster.entities import User
+from clusterbroker.broker.node.wants import GOOD, WRONG, Check, Verdict
+from clusterbroker.broker.server import credentials
+from clusterbroker.broker.server.logins import HELD_UP, Logins
+from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.server.throttle import FAILURES_MAX, FAILURES_OF_ADDRESS_MAX
+from clusterbroker.cluster import passwords
+from clusterbroker.cluster.commands import PutUser
+from clusterbroker.cluster.entities import User
 from tests.unit.broker.oauth2 import authority as tokens
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"

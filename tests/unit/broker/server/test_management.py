@@ -14,15 +14,15 @@ import pytest
 from server_support import Lines, until
 from server_support import options as node_options
 
-from broker.node.options import NodeOptions
-from broker.oauth2.options import OAuth2Options
-from broker.server import management
-from broker.server.audit import AuditOptions
-from broker.server.certificates import TlsOptions
-from broker.server.listener import Address
-from broker.server.log import NodeLog
-from broker.server.management import ManagementProcess, settings
-from broker.server.management_settings import Settings, read
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.oauth2.options import OAuth2Options
+from clusterbroker.broker.server import management
+from clusterbroker.broker.server.audit import AuditOptions
+from clusterbroker.broker.server.certificates import TlsOptions
+from clusterbroker.broker.server.listener import Address
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.management import ManagementProcess, settings
+from clusterbroker.broker.server.management_settings import Settings, read
 
 ANY = (Address("127.0.0.1", 0),)
 SERVES = """
@@ -140,9 +140,9 @@ async def test_it_ends_when_the_process_of_its_node_is_killed(tmp_path: Path) ->
     node = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from broker.server.listener import Address\n"
-        "from broker.server.log import NodeLog\n"
-        "from broker.server.management import ManagementProcess\n"
+        "from clusterbroker.broker.server.listener import Address\n"
+        "from clusterbroker.broker.server.log import NodeLog\n"
+        "from clusterbroker.broker.server.management import ManagementProcess\n"
         "async def main():\n"
         "    log = NodeLog(lambda *_: None, 'debug')\n"
         "    beside = ManagementProcess('a', Path('.'), log, (), (sys.executable, '-c', sys.argv[1]))\n"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.census.rows import CopyLag
-from broker.census.totals import MessageTotals
-from broker.server import counting
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.census.rows import CopyLag
+from clusterbroker.broker.census.totals import MessageTotals
+from clusterbroker.broker.server import counting
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Client, World
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from broker.server import identity as identities
-from broker.server.binding import JOURNAL, NOTHING, WIRING, Found
-from broker.server.identity import Identity, keep, stored
-from broker.server.parts import DamagedDirectory, Parts, put_aside
-from broker.server.shell import NodeShell
-from cluster.log_store import LogStore
-from journal.index import Index
-from journal.stamp import Stamp
+from clusterbroker.broker.server import identity as identities
+from clusterbroker.broker.server.binding import JOURNAL, NOTHING, WIRING, Found
+from clusterbroker.broker.server.identity import Identity, keep, stored
+from clusterbroker.broker.server.parts import DamagedDirectory, Parts, put_aside
+from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.cluster.log_store import LogStore
+from clusterbroker.journal.index import Index
+from clusterbroker.journal.stamp import Stamp
 
 
 def started(directory: Path, *parts: str) -> dict[str, Stamp]:

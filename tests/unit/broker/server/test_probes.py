@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.server import probes
-from broker.server.probes import Probes
+from clusterbroker.broker.server import probes
+from clusterbroker.broker.server.probes import Probes
 
 
 @pytest.mark.parametrize("before", [[], ["silent"], ["accepted", "silent"], ["silent"] * 4])

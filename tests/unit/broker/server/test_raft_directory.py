@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from member_directory import FOUNDERS, A, member, prepared, quiet
 
-from broker.server.parts import DamagedDirectory, Parts
-from cluster import commands as c
-from cluster.errors import FormatTooNew
-from cluster.raft import identity as raft_identity
-from cluster.raft.disk import FileDisk
-from cluster.raft.identity import founders_map, raft_id
-from cluster.raft.journal import Journal
-from cluster.raft.raft_log import RaftLog
-from journal.stamp import Stamp
+from clusterbroker.broker.server.parts import DamagedDirectory, Parts
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import FormatTooNew
+from clusterbroker.cluster.raft import identity as raft_identity
+from clusterbroker.cluster.raft.disk import FileDisk
+from clusterbroker.cluster.raft.identity import founders_map, raft_id
+from clusterbroker.cluster.raft.journal import Journal
+from clusterbroker.cluster.raft.raft_log import RaftLog
+from clusterbroker.journal.stamp import Stamp
 
 FILES = ("journal", "snapshot", "identity")
 
@@ -89,7 +89,7 @@ def test_a_start_reads_journal_and_snapshot_once(tmp_path: Path, monkeypatch: py
             read.append(name)
             return super().read(name)
 
-    monkeypatch.setattr("broker.server.raft_directory.FileDisk", Counting)
+    monkeypatch.setattr("clusterbroker.broker.server.raft_directory.FileDisk", Counting)
     directory = prepared(tmp_path, FOUNDERS)
     disk, loaded = directory.prepare()
     stamped = (directory.parts.identity.disk_id, directory.parts.number)

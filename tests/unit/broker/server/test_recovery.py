@@ -12,12 +12,12 @@ import pytest
 from server_support import Peer, until
 from typer.testing import CliRunner
 
-from broker.amqp import methods
-from broker.cli.journal import app
-from broker.server.shell import NodeShell
-from cluster import commands as c
-from cluster.log_store import LogStore
-from journal.options import MIB, JournalOptions
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.cli.journal import app
+from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.log_store import LogStore
+from clusterbroker.journal.options import MIB, JournalOptions
 
 SMALL = JournalOptions(
     segment_bytes=MIB, checkpoint_bytes=1 << 40, checkpoint_interval_s=1e9, reserve_bytes=0, map_bytes=1 << 32

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from member_directory import FOUNDERS, member, prepared
 
-from broker.cli.rescue import told
-from broker.server.binding import JOURNAL, RAFT
-from broker.server.identity import keep, stored
-from broker.server.parts import Parts
-from broker.server.rescue import NoRescue, found, rescue
-from cluster.raft import identity as raft_identity
-from cluster.raft.disk import FileDisk
-from cluster.raft.proposals import WENT_BACK
-from journal.index import Index
-from journal.stamp import Stamp
+from clusterbroker.broker.cli.rescue import told
+from clusterbroker.broker.server.binding import JOURNAL, RAFT
+from clusterbroker.broker.server.identity import keep, stored
+from clusterbroker.broker.server.parts import Parts
+from clusterbroker.broker.server.rescue import NoRescue, found, rescue
+from clusterbroker.cluster.raft import identity as raft_identity
+from clusterbroker.cluster.raft.disk import FileDisk
+from clusterbroker.cluster.raft.proposals import WENT_BACK
+from clusterbroker.journal.index import Index
+from clusterbroker.journal.stamp import Stamp
 
 
 def stamped(directory: Path, **changed: object) -> None:

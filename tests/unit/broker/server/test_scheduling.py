@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.scheduling import SLICE_NS
+from clusterbroker.broker.server.scheduling import SLICE_NS
 
-ASK = "from broker.server.scheduling import shorten_slices, slice_of\n"
+ASK = "from clusterbroker.broker.server.scheduling import shorten_slices, slice_of\n"
 
 
 def in_a_process(script: str) -> str:
@@ -67,7 +67,7 @@ def test_where_nobody_knows_slices_nothing_is_asked(where: tuple[str, str]) -> N
 def test_a_kernel_that_refuses_costs_nothing() -> None:
     """A system call that is not there, as a sandbox shows it."""
     script = (
-        "from broker.server import scheduling\n"
+        "from clusterbroker.broker.server import scheduling\n"
         "scheduling._CALLS['x86_64'] = scheduling._CALLS['aarch64'] = (100_000, 100_001)\n"
         "print(shorten_slices(), slice_of())\n"
     )

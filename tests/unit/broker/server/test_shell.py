@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from server_support import Lines, options, until
 
-from broker.amqp import methods
-from broker.node.options import NodeOptions
-from journal.errors import JournalFailed, LockedJournal
-from journal.options import MIB, JournalOptions
+from clusterbroker.broker.amqp import methods
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.journal.errors import JournalFailed, LockedJournal
+from clusterbroker.journal.options import MIB, JournalOptions
 
 
 async def declared(peer: Any, name: str = "q") -> Any:
@@ -240,8 +240,8 @@ async def test_message_ttl_fires_without_traffic(start: Any, connect: Any) -> No
 
 
 def test_the_receive_buffer_holds_two_frames() -> None:
-    from broker.server.log import NodeLog
-    from broker.server.shell import NodeShell
+    from clusterbroker.broker.server.log import NodeLog
+    from clusterbroker.broker.server.shell import NodeShell
 
     large = replace(options(), node=NodeOptions(frame_max_bytes=1 << 20))
     assert NodeShell(large, NodeLog(Lines())).buffer.size == 2 << 20

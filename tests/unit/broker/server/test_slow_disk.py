@@ -7,10 +7,10 @@ from typing import Any
 
 from server_support import Lines
 
-from broker.node.alerts import Alerts
-from broker.server.log import NodeLog
-from broker.server.slow_disk import CALM_S, LOOK_S, SLOW, SlowDisk
-from journal.flushes import FlushTimes
+from clusterbroker.broker.node.alerts import Alerts
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.slow_disk import CALM_S, LOOK_S, SLOW, SlowDisk
+from clusterbroker.journal.flushes import FlushTimes
 
 
 class Disk:
@@ -67,7 +67,7 @@ def test_a_loop_that_was_late_blames_no_disk() -> None:
 async def test_a_node_looks_at_its_disk(start: Any, tmp_path: Path, monkeypatch: Any) -> None:
     from server_support import until
 
-    from broker.server import slow_disk
+    from clusterbroker.broker.server import slow_disk
 
     monkeypatch.setattr(slow_disk, "LOOK_S", 0.05)
     shell = await start(data_dir=tmp_path)

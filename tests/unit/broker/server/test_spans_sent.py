@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pydantic import ValidationError
 from server_support import until
 
-from broker.server.shell import NodeShell
-from broker.server.span_options import SpanOptions
+from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.broker.server.span_options import SpanOptions
 
 Start = Callable[..., Awaitable[NodeShell]]
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from member_directory import FOUNDERS, member
 
-from broker.server.binding import JOURNAL, Found
-from broker.server.damage import LOST, mark, set_aside
-from broker.server.options import ServerOptions
-from broker.server.parts import Parts
-from broker.server.storage import Storage
-from cluster.ids import Incarnation
-from journal.errors import DamagedJournal
-from journal.journal import Journal
-from journal.options import MIB, JournalOptions
-from journal.stamp import Stamp
+from clusterbroker.broker.server.binding import JOURNAL, Found
+from clusterbroker.broker.server.damage import LOST, mark, set_aside
+from clusterbroker.broker.server.options import ServerOptions
+from clusterbroker.broker.server.parts import Parts
+from clusterbroker.broker.server.storage import Storage
+from clusterbroker.cluster.ids import Incarnation
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.journal import Journal
+from clusterbroker.journal.options import MIB, JournalOptions
+from clusterbroker.journal.stamp import Stamp
 
 OPTIONS = JournalOptions(segment_bytes=MIB // 4, reserve_bytes=0, map_bytes=1 << 28)
 

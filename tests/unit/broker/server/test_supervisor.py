@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.supervisor import Supervisor
+from clusterbroker.broker.server.supervisor import Supervisor
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.server.log import NodeLog
-from broker.server.telling import LINES_A_TURN, LINES_EACH, Telling
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.telling import LINES_A_TURN, LINES_EACH, Telling
 from tests.unit.broker.server.server_support import Lines
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.server.throttle import (
+from clusterbroker.broker.server.throttle import (
     FAILURES_MAX,
     FAILURES_OF_ADDRESS_MAX,
     REMEMBERED_MAX,

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from server_support import until
 
-from broker.server.tls_door import TlsDoor
-from cluster.link import door
-from cluster.link.door import listening_sockets
+from clusterbroker.broker.server.tls_door import TlsDoor
+from clusterbroker.cluster.link import door
+from clusterbroker.cluster.link.door import listening_sockets
 from tests.authority import Authority
 
 
@@ -91,7 +91,7 @@ async def open_door(tmp_path: Path) -> AsyncIterator[Callable[[int], Any]]:
 async def test_half_open_ones_are_no_more_than_connections_may_be(
     open_door: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.server.tls_door.PATIENCE_S", 0.0)
+    monkeypatch.setattr("clusterbroker.broker.server.tls_door.PATIENCE_S", 0.0)
     served = await open_door(20)
     served.half_open(100)
     await until(lambda: served.door.displaced >= 80)
@@ -102,7 +102,7 @@ async def test_half_open_ones_are_no_more_than_connections_may_be(
 
 async def test_young_ones_are_not_displaced(open_door: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes meanwhile waits in the kernel's queue, and is served when there is room again."""
-    monkeypatch.setattr("broker.server.tls_door.PATIENCE_S", 1000.0)
+    monkeypatch.setattr("clusterbroker.broker.server.tls_door.PATIENCE_S", 1000.0)
     monkeypatch.setattr(door, "PAUSE_S", 0.01)
     served = await open_door(5)
     served.half_open(5)

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from server_support import Lines, options, until
 
-from broker.node.alerts import Alerts
-from broker.node.log import Silence
-from broker.node.log_clock import LogClock
-from broker.server import upkeep
-from broker.server.clock import Clock
-from broker.server.log import NodeLog
-from broker.server.shell import NodeShell
-from broker.server.upkeep import AHEAD, DIFFERS, Upkeep
-from cluster import commands as c
-from cluster.liveness.clocks import Clocks
-from cluster.liveness.steady import steady
-from cluster.wiring_log import MemoryWiringLog
+from clusterbroker.broker.node.alerts import Alerts
+from clusterbroker.broker.node.log import Silence
+from clusterbroker.broker.node.log_clock import LogClock
+from clusterbroker.broker.server import upkeep
+from clusterbroker.broker.server.clock import Clock
+from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.broker.server.upkeep import AHEAD, DIFFERS, Upkeep
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.liveness.clocks import Clocks
+from clusterbroker.cluster.liveness.steady import steady
+from clusterbroker.cluster.wiring_log import MemoryWiringLog
 from tests.property.test_transaction_fold import staging
 
 HOUR, MONTH = 3_600_000, 31 * 86_400_000

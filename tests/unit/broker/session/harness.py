@@ -19,24 +19,24 @@ import struct
 from functools import partial
 from typing import Any, NamedTuple
 
-from broker.amqp import methods as m
-from broker.amqp import properties as codec
-from broker.amqp.codec import OutBuffer
-from broker.amqp.errors import AmqpError
-from broker.amqp.layout import Method
-from broker.amqp.properties import Properties
-from broker.node.core import Entropy, Group, Load, Node
-from broker.node.options import NodeOptions
-from broker.node.wants import GOOD, WRONG, Verdict
-from broker.queues.patience import PATIENCE_MS
-from broker.queues.queue import Queue
-from broker.server.recovery import recovered
-from broker.session.connection import Connection
-from cluster import commands as c
-from cluster.entities import Segment
-from cluster.ids import LOCAL_NODE
-from cluster.wiring_log import MemoryWiringLog
-from journal.record import Message
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.amqp.codec import OutBuffer
+from clusterbroker.broker.amqp.errors import AmqpError
+from clusterbroker.broker.amqp.layout import Method
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.node.core import Entropy, Group, Load, Node
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.broker.node.wants import GOOD, WRONG, Verdict
+from clusterbroker.broker.queues.patience import PATIENCE_MS
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.server.recovery import recovered
+from clusterbroker.broker.session.connection import Connection
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import Segment
+from clusterbroker.cluster.ids import LOCAL_NODE
+from clusterbroker.cluster.wiring_log import MemoryWiringLog
+from clusterbroker.journal.record import Message
 from tests.unit.broker.session.memory_journal import MemoryJournal
 
 HEADER = b"AMQP\0\0\x09\x01"

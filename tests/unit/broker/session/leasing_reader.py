@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.queues import leasing
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues import leasing
 from tests.unit.broker.session.harness import Client, Content
 
 ANSWERS = "amq.rabbitmq.reply-to"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from journal.layout import ENQ, GROUP_HEADER_BYTES
-from journal.record import GroupWriter, Message, SegmentUse, read_message, scan_group, seal
-from journal.recovery import RecoverySink, tell
+from clusterbroker.journal.layout import ENQ, GROUP_HEADER_BYTES
+from clusterbroker.journal.record import GroupWriter, Message, SegmentUse, read_message, scan_group, seal
+from clusterbroker.journal.recovery import RecoverySink, tell
 
 
 class Position(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.build import COMPILED
+from clusterbroker.journal.build import COMPILED
 from tests.budget import ALL
 
 ROOT = Path(__file__).parents[4]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.amqp import methods as m
-from broker.amqp.errors import precondition_failed
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.errors import precondition_failed
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.session.harness import Client, Content, World, bodies
 
 

@@ -8,9 +8,9 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.amqp import methods as m
-from broker.amqp.codec import OutBuffer
-from broker.session.confirms import Confirms
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.codec import OutBuffer
+from clusterbroker.broker.session.confirms import Confirms
 from tests.unit.broker.session.harness import World
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.amqp.layout import METHODS, Method
-from broker.session.state import State
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.layout import METHODS, Method
+from clusterbroker.broker.session.state import State
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Client, World
 
 START_OK = m.ConnectionStartOk({"capabilities": CAPABILITIES}, "PLAIN", b"\0guest\0guest")

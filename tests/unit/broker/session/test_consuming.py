@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import methods as m
+from clusterbroker.broker.amqp import methods as m
 from tests.unit.broker.session.harness import Client, Content, World, bodies
 
 

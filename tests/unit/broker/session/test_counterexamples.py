@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from broker.amqp import methods as m
-from broker.oauth2.scopes import granted
-from broker.oauth2.verifier import Token
-from broker.session.channel import REPLY_BYTES_MAX
-from broker.session.transacting import TRANSACTION_BYTES_MAX
-from cluster.commands import DeletePolicy, PutPolicy
-from cluster.errors import Unavailable
-from cluster.wiring_log import unlogged
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.oauth2.scopes import granted
+from clusterbroker.broker.oauth2.verifier import Token
+from clusterbroker.broker.session.channel import REPLY_BYTES_MAX
+from clusterbroker.broker.session.transacting import TRANSACTION_BYTES_MAX
+from clusterbroker.cluster.commands import DeletePolicy, PutPolicy
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.wiring_log import unlogged
 from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Client, World, bodies
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.amqp.domains import push_longstr
-from broker.amqp.fields import push_table
-from broker.node.wants import GOOD
-from broker.session.connection import Connection, TrustedConnection
-from cluster import commands as c
-from cluster.entities import UserLimits
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.domains import push_longstr
+from clusterbroker.broker.amqp.fields import push_table
+from clusterbroker.broker.node.wants import GOOD
+from clusterbroker.broker.session.connection import Connection, TrustedConnection
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.entities import UserLimits
 from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Client, World
 
 

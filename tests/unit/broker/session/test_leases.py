@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.census.inspection import life_of
-from broker.queues.leasing import RUN
-from cluster import commands as c
-from journal.record import read_records
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.census.inspection import life_of
+from clusterbroker.broker.queues.leasing import RUN
+from clusterbroker.cluster import commands as c
+from clusterbroker.journal.record import read_records
 from tests.unit.broker.session.harness import Client, Content, World, bodies
 from tests.unit.broker.session.leasing_reader import Reader, sliced
 
@@ -309,7 +309,7 @@ def test_a_run_that_was_replaced_is_refused_after_a_crash_too() -> None:
 
 
 def test_the_runs_that_a_log_remembers_have_a_bound_and_end_with_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.queues.leasing.REPLACED_MAX", 3)
+    monkeypatch.setattr("clusterbroker.broker.queues.leasing.REPLACED_MAX", 3)
     client, _ = leased()
     world = client.world
     name = "n" * 200  # as long as names and runs may be
@@ -541,7 +541,7 @@ def test_a_lease_survives_a_checkpoint_and_messages_that_move_in_the_journal() -
 
 
 def test_words_that_wait_for_a_commit_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.queues.leasing.WAITING_MAX", 2)
+    monkeypatch.setattr("clusterbroker.broker.queues.leasing.WAITING_MAX", 2)
     world = World()
     _, reader = leased(3, world=world)
     reader.take(rows=1)
@@ -554,7 +554,7 @@ def test_words_that_wait_for_a_commit_have_a_bound(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_range_of_many_pieces_is_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.queues.leasing.PIECES_MAX", 2)
+    monkeypatch.setattr("clusterbroker.broker.queues.leasing.PIECES_MAX", 2)
     _, reader = leased(9)
     for count in range(1, 8):
         assert reader.take(rows=count)["rows"] == count

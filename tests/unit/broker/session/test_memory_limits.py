@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.amqp.codec import OutBuffer
-from cluster import commands as c
-from cluster.commands import FREE_FORM_BYTES_MAX
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.codec import OutBuffer
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.commands import FREE_FORM_BYTES_MAX
 from tests.unit.broker.session.harness import Client, World
 
 BIG = "x" * FREE_FORM_BYTES_MAX
@@ -125,7 +125,7 @@ def test_of_a_consumers_arguments_those_are_kept_that_mean_something() -> None:
 
 
 def test_while_memory_is_low_a_connection_has_only_so_many_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.session.consuming.CONSUMERS_IN_NEED_MAX", 3)
+    monkeypatch.setattr("clusterbroker.broker.session.consuming.CONSUMERS_IN_NEED_MAX", 3)
     world = World()
     client = world.client(channels=2)
     client.declare("q")

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.oauth2.scopes import granted
-from broker.oauth2.verifier import Token
-from broker.queues.queue import Queue
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.oauth2.scopes import granted
+from clusterbroker.broker.oauth2.verifier import Token
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.session.harness import CAPABILITIES, HEADER, Client, World, bodies
 
 ALL = "configure:%2F/* write:%2F/* read:%2F/*"

@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from broker.amqp import methods as m
-from broker.node.core import Node
-from broker.node.options import NodeOptions
-from cluster.ids import NodeId
-from cluster.state import ClusterMap
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.node.core import Node
+from clusterbroker.broker.node.options import NodeOptions
+from clusterbroker.cluster.ids import NodeId
+from clusterbroker.cluster.state import ClusterMap
 from tests.unit.broker.session.harness import Client, World
 
 SECRET = re.compile(r"(.+)-1-([0-9a-f]{32})", re.ASCII)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.session.services import OPEN_MAX, Request, Service
-from broker.session.virtual_exchanges import VIRTUAL_EXCHANGES
-from cluster import commands as c
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.session.services import OPEN_MAX, Request, Service
+from clusterbroker.broker.session.virtual_exchanges import VIRTUAL_EXCHANGES
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.session.harness import Client, Content, World
 
 

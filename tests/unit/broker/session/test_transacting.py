@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import methods as m
+from clusterbroker.broker.amqp import methods as m
 from tests.unit.broker.session.harness import Client, Content, World, bodies
 
 
@@ -61,7 +61,7 @@ def test_commit_ok_waits_for_the_group_after_the_one_under_way() -> None:
 @pytest.mark.parametrize("patience", [False, True])
 def test_after_a_crash_a_transaction_is_whole(survives: int, patience: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if patience:
-        monkeypatch.setattr("broker.node.core.PATIENCE_BYTES_PER_MS", 0)
+        monkeypatch.setattr("clusterbroker.broker.node.core.PATIENCE_BYTES_PER_MS", 0)
     world = World()
     client = transactional(world)
     other = world.client()

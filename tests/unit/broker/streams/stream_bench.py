@@ -11,14 +11,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from broker.node.records import Records
-from broker.queues.ring import Ring
-from broker.server.recovery import Recovery
-from broker.streams.past import Past
-from journal.journal import Journal
-from journal.options import JournalOptions
-from journal.record import Message, RecordBuffer, read_records
-from journal.stream_catalogue import StreamFile, Taken, Wish
+from clusterbroker.broker.node.records import Records
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.server.recovery import Recovery
+from clusterbroker.broker.streams.past import Past
+from clusterbroker.journal.journal import Journal
+from clusterbroker.journal.options import JournalOptions
+from clusterbroker.journal.record import Message, RecordBuffer, read_records
+from clusterbroker.journal.stream_catalogue import StreamFile, Taken, Wish
 from tests.unit.journal.journal_bench import Loop
 
 QUEUE = 7

@@ -11,13 +11,13 @@ from typing import Any
 import pika
 import pytest
 
-from broker import Broker
-from broker.amqp import methods as m
-from broker.census.inspection import life_of
-from broker.session import services
-from broker.session.state import State
-from broker.streams import bookmarks
-from cluster import commands as c
+from clusterbroker import Broker
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.census.inspection import life_of
+from clusterbroker.broker.session import services
+from clusterbroker.broker.session.state import State
+from clusterbroker.broker.streams import bookmarks
+from clusterbroker.cluster import commands as c
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Client
 from tests.unit.broker.streams.test_stream import filled

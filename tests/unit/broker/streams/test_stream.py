@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.amqp.fields import Timestamp
-from broker.census.inspection import life_of
-from cluster import commands as c
-from journal.record import read_records
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.census.inspection import life_of
+from clusterbroker.cluster import commands as c
+from clusterbroker.journal.record import read_records
+from clusterbroker.journal.values import Timestamp
 from tests.unit.broker.session.harness import Client, Content, World
 
 

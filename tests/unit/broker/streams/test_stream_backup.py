@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker import Broker
+from clusterbroker import Broker
 from tests.support import processes
 from tests.unit.broker.streams.test_stream_node import declare, offsets, publish, read
 
@@ -27,7 +27,9 @@ def node(tmp_path: Path) -> Iterator[Broker]:
 
 def journal(*words: str) -> Any:
     """In a process of its own, for a node of this one has its index open."""
-    done = processes.run([sys.executable, "-m", "broker.cli.main", "journal", *words], capture_output=True, text=True)
+    done = processes.run(
+        [sys.executable, "-m", "clusterbroker.broker.cli.main", "journal", *words], capture_output=True, text=True
+    )
     assert done.returncode == 0, (words, done.stdout, done.stderr)
     return done.stdout
 

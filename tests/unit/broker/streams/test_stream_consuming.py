@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.amqp.fields import Timestamp
-from broker.streams import stream
-from broker.streams.messages import READ, StreamAsk, StreamTold
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.streams import stream
+from clusterbroker.broker.streams.messages import READ, StreamAsk, StreamTold
+from clusterbroker.journal.values import Timestamp
 from tests.unit.broker.session.harness import World
 from tests.unit.broker.streams.test_stream import consume, declare, filled, offsets
 from tests.unit.broker.transactions.stager import Stager

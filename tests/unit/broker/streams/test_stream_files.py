@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.check import check
-from journal.compact import compact
-from journal.errors import DamagedJournal
-from journal.index import Index
-from journal.inspect import JournalView
-from journal.record import DamagedRecord, read_records
-from journal.stream_catalogue import HEADER_BYTES, Wish, check_header, header
+from clusterbroker.journal.check import check
+from clusterbroker.journal.compact import compact
+from clusterbroker.journal.errors import DamagedJournal
+from clusterbroker.journal.index import Index
+from clusterbroker.journal.inspect import JournalView
+from clusterbroker.journal.record import DamagedRecord, read_records
+from clusterbroker.journal.stream_catalogue import HEADER_BYTES, Wish, check_header, header
 from tests.budget import examples
 from tests.unit.broker.streams.stream_bench import QUEUE, Copy
 

@@ -11,8 +11,8 @@ from typing import Any
 import pika
 import pytest
 
-from broker import Broker
-from journal.record import read_records
+from clusterbroker import Broker
+from clusterbroker.journal.record import read_records
 
 pytestmark = [pytest.mark.processes]
 PIECE = b"x" * 4000

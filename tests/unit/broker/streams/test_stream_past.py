@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.streams.past import Past
-from journal.stream_catalogue import Filing, StreamFile
+from clusterbroker.broker.streams.past import Past
+from clusterbroker.journal.stream_catalogue import Filing, StreamFile
 
 
 def filed(past: Past, filing: Filing) -> None:

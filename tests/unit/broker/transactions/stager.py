@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from broker.amqp import methods as m
+from clusterbroker.broker.amqp import methods as m
 from tests.unit.broker.session.harness import Client, Content
 
 REPLY_TO = "amq.rabbitmq.reply-to"

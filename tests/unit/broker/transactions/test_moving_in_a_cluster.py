@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.transactions import mover, moving
-from cluster import commands as c
-from cluster.ids import NodeId, QueueId
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.transactions import mover, moving
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import NodeId, QueueId
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import Content, bodies
 from tests.unit.broker.transactions.stager import Stager

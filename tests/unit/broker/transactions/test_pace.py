@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from broker.transactions.pace import HOLD_MS, Pace
+from clusterbroker.broker.transactions.pace import HOLD_MS, Pace
 
 P, Q = ("/", "p"), ("/", "q")
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.transactions import rows_pure
-from broker.transactions.rows import COMPILED
-from journal.layout import HAS_HEADERS
-from journal.record import Message
+from clusterbroker.broker.transactions import rows_pure
+from clusterbroker.broker.transactions.rows import COMPILED
+from clusterbroker.journal.layout import HAS_HEADERS
+from clusterbroker.journal.record import Message
 
-fast = pytest.importorskip("broker.transactions.rows_fast")
+fast = pytest.importorskip("clusterbroker.broker.transactions.rows_fast")
 pytestmark = pytest.mark.skipif(not COMPILED, reason="the compiled half takes the compiled messages only")
 
 HEADERS = st.sampled_from([b"", b"\x02CC", b"\x0ax-producer", b"C", b"x-produce", b"kind", b"xx-producer!", b"cCC"])

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from broker.amqp import methods as m
-from broker.queues.face import CommitPart, Moved
-from broker.queues.ticket import Ticket
-from broker.transactions import mover, moving
-from broker.transactions.pace import HOLD_MS
-from cluster import commands as c
-from cluster.errors import Unavailable
-from cluster.wiring_log import unlogged
-from journal.record import Message
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.queues.face import CommitPart, Moved
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.transactions import mover, moving
+from clusterbroker.broker.transactions.pace import HOLD_MS
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.wiring_log import unlogged
+from clusterbroker.journal.record import Message
 from tests.unit.broker.session.harness import Content, World, bodies
 from tests.unit.broker.transactions.stager import Stager
 

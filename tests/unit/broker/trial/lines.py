@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.trial.event_log import Line
+from clusterbroker.broker.trial.event_log import Line
 
 
 def began(node: str, epoch: int, incarnation: int = 1, queue: int = 7) -> Line:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.server.log import NodeLog, structured
-from broker.trial.event_log import OWNER_BEGAN, read
+from clusterbroker.broker.server.log import NodeLog, structured
+from clusterbroker.broker.trial.event_log import OWNER_BEGAN, read
 
 
 @pytest.mark.parametrize("form", ["json", "console"])

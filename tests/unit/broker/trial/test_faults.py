@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.trial.faults import (
+from clusterbroker.broker.trial.faults import (
     CLOCK_FAULTS,
     DIRECTORY_FAULTS,
     NETWORK_FAULTS,
@@ -22,7 +22,7 @@ from broker.trial.faults import (
     plan,
     stands,
 )
-from broker.trial.nodes import owner_of
+from clusterbroker.broker.trial.nodes import owner_of
 from tests.support import processes
 from tests.unit.broker.trial.lines import began
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.trial import history as h
-from broker.trial.event_log import Line
-from broker.trial.history import Event, History, What
-from broker.trial.judge import judge, judge_maps, judge_owners
+from clusterbroker.broker.trial import history as h
+from clusterbroker.broker.trial.event_log import Line
+from clusterbroker.broker.trial.history import Event, History, What
+from clusterbroker.broker.trial.judge import judge, judge_maps, judge_owners
 from tests.unit.broker.trial.lines import began
 
 MESSAGES = 20

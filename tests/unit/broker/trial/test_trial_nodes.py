@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.trial.nodes import Node, TrialError, all_ready, free_port
+from clusterbroker.broker.trial.nodes import Node, TrialError, all_ready, free_port
 
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -55,7 +55,7 @@ async def test_who_is_not_ready_in_time_is_named_with_what_all_said(
     try:
         while not waiting.log.read_text():
             pass
-        monkeypatch.setattr("broker.trial.nodes.START_TIMEOUT_S", 0.0)
+        monkeypatch.setattr("clusterbroker.broker.trial.nodes.START_TIMEOUT_S", 0.0)
         with pytest.raises(TrialError, match=r"not ready in 0 s: b\. a: it said nothing; b: waits for b"):
             await all_ready((ready, waiting))
     finally:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.trial.nodes import free_port
-from broker.trial.relay import LOOPBACK, Wires
+from clusterbroker.broker.trial.nodes import free_port
+from clusterbroker.broker.trial.relay import LOOPBACK, Wires
 
 SOON_S = 0.15
 """long enough for what is not cut"""

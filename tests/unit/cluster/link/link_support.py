@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from cluster.link.certificates import Credentials, node_credentials
-from cluster.link.frames import decoder, encode
-from cluster.link.hello import Hello, Identity
-from cluster.link.mesh import Mesh, MeshOptions
-from cluster.link.secret import Secret
+from clusterbroker.cluster.link.certificates import Credentials, node_credentials
+from clusterbroker.cluster.link.frames import decoder, encode
+from clusterbroker.cluster.link.hello import Hello, Identity
+from clusterbroker.cluster.link.mesh import Mesh, MeshOptions
+from clusterbroker.cluster.link.secret import Secret
 
 SECRET = Secret(b"a join secret of forty bytes, or about so")
 OTHER_SECRET = Secret(b"another secret, that is no less long than it")

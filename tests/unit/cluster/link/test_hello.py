@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.link.frames import HEADER, FrameReader, encode
-from cluster.link.hello import (
+from clusterbroker.cluster.link.frames import HEADER, FrameReader, encode
+from clusterbroker.cluster.link.hello import (
     LINK_INDEX,
     BrokenHandshake,
     Handshake,

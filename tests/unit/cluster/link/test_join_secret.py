@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.link.secret import BadSecret, Secret, default_path, find_secret, read_secret
+from clusterbroker.cluster.link.secret import BadSecret, Secret, default_path, find_secret, read_secret
 
 
 def written(path: Path, data: bytes = b"k" * 40, mode: int = 0o600) -> Path:

@@ -15,10 +15,10 @@ import psutil
 import pytest
 from link_support import SECRET, Node, linked, nodes, say
 
-from cluster.link import acceptor, link
-from cluster.link.certificates import node_credentials
-from cluster.link.frames import HEADER, FrameReader, encode
-from cluster.link.hello import LINK_INDEX, Hello, Refused, Welcome, decoder
+from clusterbroker.cluster.link import acceptor, link
+from clusterbroker.cluster.link.certificates import node_credentials
+from clusterbroker.cluster.link.frames import HEADER, FrameReader, encode
+from clusterbroker.cluster.link.hello import LINK_INDEX, Hello, Refused, Welcome, decoder
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from link_support import OTHER_SECRET, SECRET
 
-from cluster.link.certificates import (
+from clusterbroker.cluster.link.certificates import (
     authority,
     common_name,
     dns_name,
     node_credentials,
 )
-from cluster.link.secret import Secret
+from clusterbroker.cluster.link.secret import Secret
 
 
 def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str | None, str | None, str | None]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.link.frames import FRAME_BYTES_MAX, HEADER, BadFrame, FrameReader, decoder, encode
+from clusterbroker.cluster.link.frames import FRAME_BYTES_MAX, HEADER, BadFrame, FrameReader, decoder, encode
 
 
 class Say(msgspec.Struct, array_like=True, tag=1):

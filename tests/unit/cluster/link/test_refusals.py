@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.link.refusals import LINES_MAX, PEERS_MAX, Refusals
+from clusterbroker.cluster.link.refusals import LINES_MAX, PEERS_MAX, Refusals
 
 
 def test_the_first_is_told_then_one_a_minute_with_the_number_of_the_others() -> None:

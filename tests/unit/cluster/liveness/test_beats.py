@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cluster.liveness.beats import DATAGRAM_BYTES_MAX, Beat, BeatCodec, ReplayGuard
+from clusterbroker.cluster.liveness.beats import DATAGRAM_BYTES_MAX, Beat, BeatCodec, ReplayGuard
 
 KEY = bytes(range(32))
 U64 = st.integers(0, 2**64 - 1)

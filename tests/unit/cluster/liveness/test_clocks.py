@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.liveness.clocks import FRESH_S, Clocks
+from clusterbroker.cluster.liveness.clocks import FRESH_S, Clocks
 
 MONTH = 31 * 86_400_000
 

@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.liveness.contact import LEAST_S, SILENT_S, Contact, Hearing, Verdicts, outlasts
-from cluster.liveness.lease import LeaseOptions
+from clusterbroker.cluster.liveness.contact import LEAST_S, SILENT_S, Contact, Hearing, Verdicts, outlasts
+from clusterbroker.cluster.liveness.lease import LeaseOptions
 from tests.budget import examples
 
 OPTIONS = LeaseOptions()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cluster.liveness.detector import Detector
+from clusterbroker.cluster.liveness.detector import Detector
 
 
 def beating(detector: Detector, seconds: float, loss: float = 0.0, seed: int = 1) -> tuple[float, int]:

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cluster.liveness.beats import Beat, BeatCodec
-from cluster.liveness.datagrams import Datagrams, resolve
-from cluster.liveness.heart import Heart, Member, wall_ms
-from cluster.liveness.lease import LeaseState
-from cluster.liveness.steady import steady
+from clusterbroker.cluster.liveness.beats import Beat, BeatCodec
+from clusterbroker.cluster.liveness.datagrams import Datagrams, resolve
+from clusterbroker.cluster.liveness.heart import Heart, Member, wall_ms
+from clusterbroker.cluster.liveness.lease import LeaseState
+from clusterbroker.cluster.liveness.steady import steady
 
 KEY = bytes(32)
 

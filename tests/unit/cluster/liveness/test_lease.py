@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.liveness.lease import Grant, LeaseGranter, LeaseKeeper, LeaseOptions, LeaseState
+from clusterbroker.cluster.liveness.lease import Grant, LeaseGranter, LeaseKeeper, LeaseOptions, LeaseState
 from tests.budget import examples
 
 L, G = 1.6, 1.8

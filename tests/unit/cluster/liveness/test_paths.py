@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.liveness.paths import NEVER_MS, Paths
+from clusterbroker.cluster.liveness.paths import NEVER_MS, Paths
 
 
 def test_what_is_told_to_arrive_needs_no_link() -> None:

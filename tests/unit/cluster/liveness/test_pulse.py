@@ -12,12 +12,12 @@ from typing import Final
 
 import pytest
 
-from cluster.liveness.beats import Beat, BeatCodec
-from cluster.liveness.contact import LEAST_S
-from cluster.liveness.heart import Heart, HeartOptions, Member
-from cluster.liveness.lease import LeaseState
-from cluster.liveness.pulse import Pulse
-from cluster.liveness.steady import steady
+from clusterbroker.cluster.liveness.beats import Beat, BeatCodec
+from clusterbroker.cluster.liveness.contact import LEAST_S
+from clusterbroker.cluster.liveness.heart import Heart, HeartOptions, Member
+from clusterbroker.cluster.liveness.lease import LeaseState
+from clusterbroker.cluster.liveness.pulse import Pulse
+from clusterbroker.cluster.liveness.steady import steady
 from tests.unit.cluster.liveness.test_heart import KEY, Node, Owner, until
 
 NOWHERE: Final = "127.0.0.1:9"

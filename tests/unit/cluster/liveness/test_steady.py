@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from cluster.liveness import steady as module
-from cluster.liveness.steady import Pauses, Steady
+from clusterbroker.cluster.liveness import steady as module
+from clusterbroker.cluster.liveness.steady import Pauses, Steady
 
 
 class Machine:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from cluster.raft import messages as m
-from cluster.raft.core import Core
-from cluster.raft.fold import REGULAR
-from cluster.raft.journal import NO_OP, Journal
-from cluster.raft.messages import Entry
-from cluster.raft.snapshots import Snapshots, StoredSnapshot
+from clusterbroker.cluster.raft import messages as m
+from clusterbroker.cluster.raft.core import Core
+from clusterbroker.cluster.raft.fold import REGULAR
+from clusterbroker.cluster.raft.journal import NO_OP, Journal
+from clusterbroker.cluster.raft.messages import Entry
+from clusterbroker.cluster.raft.snapshots import Snapshots, StoredSnapshot
 from tests.simulation.raft.sim_disk import SimDisk
 
 

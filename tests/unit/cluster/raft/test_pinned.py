@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-import cluster.raft.pinned  # noqa: F401  (its import is what is tested)
+import clusterbroker.cluster.raft.pinned  # noqa: F401  (its import is what is tested)
 
 
 def test_the_socket_module_is_as_it_was() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.raft import messages as m
-from cluster.raft.promises import Promise, Promises
+from clusterbroker.cluster.raft import messages as m
+from clusterbroker.cluster.raft.promises import Promise, Promises
 
 
 def test_an_acknowledgement_holds_for_its_term() -> None:

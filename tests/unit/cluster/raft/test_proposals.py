@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cluster import commands as c
-from cluster.errors import LogWentBack
-from cluster.ids import Incarnation, NodeId
-from cluster.raft.fold import BLANK, Envelope, Fold, unseal
-from cluster.raft.proposals import Proposals
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import LogWentBack
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.raft.fold import BLANK, Envelope, Fold, unseal
+from clusterbroker.cluster.raft.proposals import Proposals
 
 
 def add(proposals: Proposals, name: str, term: int | None = None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.ids import LogIndex
-from cluster.raft.quorum import AppliedCount
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.raft.quorum import AppliedCount
 
 
 def test_what_all_have_applied_is_no_more_than_what_the_leader_has() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cluster import commands as c
-from cluster.ids import Incarnation, NodeId
-from cluster.raft import guards
-from cluster.raft import messages as m
-from cluster.raft.core import Core
-from cluster.raft.fold import Envelope, seal
-from cluster.raft.snapshots import PIECE_BYTES
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.ids import Incarnation, NodeId
+from clusterbroker.cluster.raft import guards
+from clusterbroker.cluster.raft import messages as m
+from clusterbroker.cluster.raft.core import Core
+from clusterbroker.cluster.raft.fold import Envelope, seal
+from clusterbroker.cluster.raft.snapshots import PIECE_BYTES
 from tests.unit.cluster.raft.raft_group import Group, Member
 
 

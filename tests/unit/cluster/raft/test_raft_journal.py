@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.errors import DamagedLog
-from cluster.raft.disk import AHEAD_BYTES, FileDisk
-from cluster.raft.journal import FILE, KEPT_BYTES_MAX, NO_OP, Journal
+from clusterbroker.cluster.errors import DamagedLog
+from clusterbroker.cluster.raft.disk import AHEAD_BYTES, FileDisk
+from clusterbroker.cluster.raft.journal import FILE, KEPT_BYTES_MAX, NO_OP, Journal
 from tests.simulation.raft.sim_disk import SimDisk
 
 

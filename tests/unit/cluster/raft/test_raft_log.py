@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from cluster import commands as c
-from cluster.errors import DamagedLog, DiskFailed, LogWentBack, PreconditionFailed, Unavailable
-from cluster.ids import Incarnation, LogIndex, NodeId
-from cluster.raft import identity, proposals
-from cluster.raft import messages as m
-from cluster.raft.core import Core
-from cluster.raft.disk import FileDisk
-from cluster.raft.fold import Envelope, Fold, seal, unseal
-from cluster.raft.identity import Founder, found, join, migrate_local
-from cluster.raft.raft_log import RaftLog
-from cluster.raft.voters import Candidate, Change, next_change, wanted_voters
-from cluster.state import Applied, ClusterMap
-from cluster.wiring_log import WiringLog
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import DamagedLog, DiskFailed, LogWentBack, PreconditionFailed, Unavailable
+from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
+from clusterbroker.cluster.raft import identity, proposals
+from clusterbroker.cluster.raft import messages as m
+from clusterbroker.cluster.raft.core import Core
+from clusterbroker.cluster.raft.disk import FileDisk
+from clusterbroker.cluster.raft.fold import Envelope, Fold, seal, unseal
+from clusterbroker.cluster.raft.identity import Founder, found, join, migrate_local
+from clusterbroker.cluster.raft.raft_log import RaftLog
+from clusterbroker.cluster.raft.voters import Candidate, Change, next_change, wanted_voters
+from clusterbroker.cluster.state import Applied, ClusterMap
+from clusterbroker.cluster.wiring_log import WiringLog
 from tests.simulation.raft.sim_disk import SimDisk
 
 
@@ -565,7 +565,7 @@ def test_a_second_leader_of_a_term_is_not_believed() -> None:
 
 
 def test_a_snapshot_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.raft.core.SNAPSHOT_BYTES_MAX", 1000)
+    monkeypatch.setattr("clusterbroker.cluster.raft.core.SNAPSHOT_BYTES_MAX", 1000)
     cluster = founded()
     follower = next(log for log in cluster.logs.values() if not log.is_leader)
     piece = m.Snapshot(follower.term + 1, 3, 1000, True, False, bytes(400))
@@ -662,7 +662,7 @@ def test_the_fold_takes_each_number_once_and_in_order() -> None:
     stored = c.encode(c.AddVhost(name="v"))
 
     def envelope(session: int, number: int) -> Any:
-        from cluster.raft.fold import Envelope
+        from clusterbroker.cluster.raft.fold import Envelope
 
         return Envelope("a/1", session, number, stored)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.raft import pinned
+from clusterbroker.cluster.raft import pinned
 
 
 def test_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,6 +20,6 @@ def test_a_missing_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_command_of_pysyncobj_is_ever_unpickled() -> None:
     assert "pickle" not in set(pinned.__dict__)
-    core = __import__("cluster.raft.core", fromlist=["Core"]).Core
+    core = __import__("clusterbroker.cluster.raft.core", fromlist=["Core"]).Core
     for name in ("_SyncObj__doApplyCommand", "_SyncObj__parseChangeClusterRequest", "_SyncObj__loadDumpFile"):
         assert name in core.__dict__, f"{name} is ours"

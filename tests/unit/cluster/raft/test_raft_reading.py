@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster import commands as c
-from cluster.errors import DamagedLog
-from cluster.ids import NTH_BITS, NodeId, index_of
-from cluster.raft.disk import FileDisk
-from cluster.raft.fold import Envelope, Fold, seal
-from cluster.raft.identity import Founder, Identity, establish, found, founders_map, raft_id
-from cluster.raft.journal import NO_OP, Journal
-from cluster.raft.reading import read
+from clusterbroker.cluster import commands as c
+from clusterbroker.cluster.errors import DamagedLog
+from clusterbroker.cluster.ids import NTH_BITS, NodeId, index_of
+from clusterbroker.cluster.raft.disk import FileDisk
+from clusterbroker.cluster.raft.fold import Envelope, Fold, seal
+from clusterbroker.cluster.raft.identity import Founder, Identity, establish, found, founders_map, raft_id
+from clusterbroker.cluster.raft.journal import NO_OP, Journal
+from clusterbroker.cluster.raft.reading import read
 
 ME = NodeId("a")
 FOUNDERS = (Founder(ME, "a:1"), Founder(NodeId("b"), "b:1"))

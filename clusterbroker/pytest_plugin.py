@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from broker.embedded import Broker
+    from clusterbroker.broker.embedded import Broker
 
 
 @pytest.fixture
 def clusterbroker() -> Iterator[Broker]:
     """A running broker, fresh and empty, for this test alone."""
-    from broker.embedded import Broker
+    from clusterbroker.broker.embedded import Broker
 
     with Broker() as running:
         yield running
@@ -33,7 +33,7 @@ def clusterbroker() -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def clusterbroker_session() -> Iterator[Broker]:
     """A running broker, the same for all tests of the session."""
-    from broker.embedded import Broker
+    from clusterbroker.broker.embedded import Broker
 
     with Broker() as running:
         yield running
