@@ -1,16 +1,7 @@
 """The one loop that drives a node (waits).
 
 Whatever happens (a socket was read, the disk answered, a timer went off) is handed to the core, and asks for one
-`run_turn` soon. A turn carries out what the core wants in one order:
-
-    1. turn        marked queues hand out, expire, trim
-    2. order       proposals go to the wiring log; its listener folds what was applied into the node
-    3. load, check messages wanted back from the journal, passwords to verify
-    4. persist     what queues have to write becomes one group commit, if none is under way
-    5. send        buffers go to their sockets
-
-Persist comes before send: what stands in a buffer in step 5 promises nothing that the group of step 4 has not yet
-kept, because confirms are tickets until `group_committed`.
+`run_turn` soon, which is a turn of the node (`broker.node.driver`) with this process around it.
 
 A mistake costs what it belongs to: a client its connection, a queue its turns, another node its link
 (`broker.node.setting_aside`). One that belongs to none of them (a disk that fails, the wiring's fold) ends the node:
@@ -22,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.broker.node.core import Group, Load, Node
+from clusterbroker.broker.node.core import Node
+from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.elsewhere import moving_text
-from clusterbroker.broker.queues.patience import PATIENCE_MS
+from clusterbroker.broker.node.wants import Check, Group, Load, StreamLoad
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.server.admin import AdminSocket
 from clusterbroker.broker.server.alarms import Alarms
@@ -54,7 +46,8 @@ from clusterbroker.broker.server.upkeep import Upkeep
 from clusterbroker.broker.session.connection import Connection, TrustedConnection
 from clusterbroker.cluster.state import Applied
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed
-from clusterbroker.journal.record import DamagedRecord, Message
+from clusterbroker.journal.journal import Journal
+from clusterbroker.journal.record import DamagedRecord, GroupWriter, Message
 from clusterbroker.journal.stream_catalogue import NOTHING, Taken
 
 if TYPE_CHECKING:
@@ -65,9 +58,6 @@ TICK_S = 0.5
 HAND_OVER_S = 5.0
 GOODBYE_S = 1.0
 TICK_SLICE = 500
-ORDER_ROUNDS_MAX = 16
-LAZY_S = 0.025
-"""Acknowledgements alone wait so long for company: a flush of their own would take the disk from others."""
 JUMPED = "the wall clock was set, or the machine slept: this node's time follows by a tenth of the time that passes"
 CALM_BYTES = 16 << 10
 """Of clients and other nodes in one turn: with less the loop may be held up for one quick flush."""
@@ -111,7 +101,7 @@ class NodeShell:
         self._timers: dict[Callable[[], object], asyncio.TimerHandle] = {}
         self._copy_forward: CopyForward | None = None
         self._end_spans: Callable[[], None] = lambda: None
-        self._grouped_s = 0.0
+        self._driver: Driver
         self._apart: Apart | None = None
         self.scrub: Scrub | None = None
         self._stopped = False
@@ -150,6 +140,7 @@ class NodeShell:
             except DamagedJournal as damage:
                 ending = damage if self.cluster is None else await self.cluster.give_up_copies(damage)
                 raise ending from None
+            self._driver = Driver(self.node, self, self.clock.now_ms)
             if (journal := self.storage.journal) is not None:
                 self._copy_forward = CopyForward(journal, self.node, self.loop, self.schedule, self.fail)
                 self._apart = Apart(journal, self.node, self.schedule, self.fail)
@@ -361,26 +352,11 @@ class NodeShell:
         now_ms = self.clock.now_ms()
         node.longest_ns = 0
         try:
-            node.turn(now_ms)
-            rounds = 0
-            while node.proposals and rounds < ORDER_ROUNDS_MAX:
-                self._order()
-                node.turn(now_ms, goes_on=True)
-                rounds += 1
-            if node.loads:
-                self._load()
-            if node.checks:
-                checks, node.checks = node.checks, []
-                self.logins.answer(checks)
-            self._persist()
-            if node.sending and self.may_speak:
-                self._send(now_ms)
-            if self.cluster is not None:
-                self.cluster.exchange()
+            again = self._driver.turn(now_ms)
         except Exception as error:
             self.fail(error)
             return
-        if node.busy or node.proposals or (node.sending and self.may_speak):
+        if again:
             self.schedule()
         wake_ms = node.next_wake_ms
         if wake_ms != self._wake_ms:
@@ -418,10 +394,69 @@ class NodeShell:
         self.held.frame(self.clock.now_ms() - now_ms, peer)
         self.received(len(payload))
 
-    def _order(self) -> None:
-        proposals, self.node.proposals = self.node.proposals, []
+    # -- the world of a turn (`driver.World`)
+
+    @property
+    def journal(self) -> Journal | None:
+        return self.storage.journal
+
+    def order(self, proposals: Sequence[Proposal]) -> None:
         for command, done in proposals:
             self.storage.wiring.propose(command, partial(self._told, done))
+
+    def read(self, loads: Sequence[Load | StreamLoad]) -> None:
+        journal = self.storage.journal
+        assert journal is not None, "only a journaled queue loads"
+        for load in loads:
+            if isinstance(load, Load):
+                journal.read(load.queue_id, load.locations, partial(self._loaded, load))
+            elif (part := load.part()) is not None:
+                journal.read_stream(load.queue_id, part, load.wish, partial(self._loaded, load))
+            else:
+                self._loaded(load, NOTHING)
+
+    def verify(self, checks: Sequence[Check]) -> None:
+        self.logins.answer(checks)
+
+    def file(self) -> None:
+        journal = self.storage.journal
+        assert journal is not None, "there is a disk"
+        if self.node.forgotten:
+            journal.owe_checkpoint()  # a stream that was deleted may have many files
+        if journal.checkpoint_due:
+            self.storage.checkpoint(self.node, self._checkpointed)
+
+    def submit(self, writer: GroupWriter, group: Group) -> None:
+        journal = self.storage.journal
+        assert journal is not None, "there is a disk"
+        if self.cluster is not None:
+            self.cluster.flushing(True)
+        # members wait for each other's disks before anything goes on, and have little else to do meanwhile
+        here = self.cluster is not None and self._turn_bytes < CALM_BYTES
+        journal.submit(writer, group.sync, partial(self._committed, group), self.loop.call_soon if here else None)
+
+    def later(self, delay_ms: int) -> None:
+        if self._due not in self._timers:
+            self._again(delay_ms / 1000, self._due)
+
+    def send(self, now_ms: int) -> None:
+        sending = self.node.sending
+        clients = self.clients
+        # what is marked anew meanwhile belongs to the next turn
+        for connection in tuple(sending):
+            del sending[connection]
+            client = clients.get(connection)
+            if client is not None:
+                try:
+                    client.flush(connection, now_ms)
+                except Exception as error:
+                    client.crashed(error)
+
+    def exchange(self) -> None:
+        if self.cluster is not None:
+            self.cluster.exchange()
+
+    # -- what comes of it
 
     def _told(self, done: Callable[[Applied], None], applied: Applied) -> None:
         try:
@@ -441,18 +476,6 @@ class NodeShell:
             self.fail(error)
         self.schedule()
 
-    def _load(self) -> None:
-        loads, self.node.loads = self.node.loads, []
-        journal = self.storage.journal
-        assert journal is not None, "only a journaled queue loads"
-        for load in loads:
-            if isinstance(load, Load):
-                journal.read(load.queue_id, load.locations, partial(self._loaded, load))
-            elif (part := load.part()) is not None:
-                journal.read_stream(load.queue_id, part, load.wish, partial(self._loaded, load))
-            else:
-                self._loaded(load, NOTHING)
-
     def _loaded(self, load: Any, messages: list[Message] | Taken | DamagedRecord) -> None:
         if isinstance(messages, DamagedRecord):
             assert self._apart is not None, "only a journal is damaged"
@@ -463,41 +486,6 @@ class NodeShell:
         except Exception as error:
             self.fail(error)
         self.schedule()
-
-    def _persist(self) -> None:
-        journal, node = self.storage.journal, self.node
-        if journal is None or not journal.idle:
-            return
-        if node.forgotten:
-            journal.owe_checkpoint()  # a stream that was deleted may have many files
-        if journal.checkpoint_due:
-            self.storage.checkpoint(node, self._checkpointed)
-        if not node.wants_group:
-            return
-        now_s = self.loop.time()
-        if not node.wants_group_now and now_s - self._grouped_s < LAZY_S:
-            self._later(LAZY_S)
-        else:
-            self._grouped_s = now_s
-            now_ms = self.clock.now_ms()
-            writer = journal.begin_group(node.group_bytes(journal.room))
-            group = node.write_group(writer, now_ms)
-            if writer.records:
-                if self.cluster is not None:
-                    self.cluster.flushing(True)
-                # members wait for each other's disks before anything goes on, and have little else to do meanwhile
-                here = self.cluster is not None and self._turn_bytes < CALM_BYTES
-                soon = self.loop.call_soon if here else None
-                journal.submit(writer, group.sync, partial(self._committed, group), soon)
-            else:
-                node.group_committed(group, now_ms)
-                if node.wants_group:
-                    self._later(PATIENCE_MS / 1000)
-
-    def _later(self, delay_s: float) -> None:
-        """What was too young for a group, or what nobody waits for, will be due."""
-        if self._due not in self._timers:
-            self._again(delay_s, self._due)
 
     def _due(self) -> None:
         self._timers.pop(self._due, None)
@@ -512,21 +500,8 @@ class NodeShell:
             self.fail(error)
         if not self._rests:
             self.run_turn()
-        elif self.cluster is not None:
-            self.cluster.exchange()
-
-    def _send(self, now_ms: int) -> None:
-        sending = self.node.sending
-        clients = self.clients
-        # what is marked anew meanwhile belongs to the next turn
-        for connection in tuple(sending):
-            del sending[connection]
-            client = clients.get(connection)
-            if client is not None:
-                try:
-                    client.flush(connection, now_ms)
-                except Exception as error:
-                    client.crashed(error)
+        else:
+            self.exchange()
 
     # -- timers -----------------------------------------------------------------------------------------------
 

@@ -330,6 +330,10 @@ class RealJournal(SimJournal):
 
     # -- groups
 
+    @property
+    def room(self) -> int:
+        return self.inner.room
+
     def begin_group(self, pending_bytes: int) -> GroupWriter:
         writer, model = self.inner.begin_group(pending_bytes), super().begin_group(pending_bytes)
         assert (writer.segment, writer.offset) == (model.segment, model.offset), "the model goes along"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.node.core import Group, Node
+from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.log import Silence
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.part import Part
@@ -27,7 +28,7 @@ from clusterbroker.cluster.link.frames import FrameReader
 from clusterbroker.cluster.liveness.lease import LeaseKeeper, LeaseOptions, LeaseState
 from clusterbroker.cluster.state import Applied
 from clusterbroker.journal.errors import DamagedJournal
-from clusterbroker.journal.record import DamagedRecord
+from clusterbroker.journal.record import DamagedRecord, GroupWriter
 from clusterbroker.journal.stream_catalogue import NOTHING
 from tests.simulation.checkers.history import Mistake
 from tests.simulation.directory import Directory
@@ -127,6 +128,7 @@ class Site:
         self._gives_up = False
         """Its journal is damaged: it has asked whether the others have all of it."""
         self._group: Group | None = None
+        self._later_due = False
         self._submitted_s: float | None = None
         self._copy_forward: CopyForward | None = None
         self.format()
@@ -193,6 +195,7 @@ class Site:
     def leased(self) -> bool:
         return self.keeper.leased(self.boot_s())
 
+    @property
     def may_speak(self) -> bool:
         """The gate before the sockets."""
         return self.leased() and self.pulse.allows()
@@ -206,7 +209,7 @@ class Site:
         awake_s = self.boot_s() - self.woke_s
         doubtful = self._paused_s is not None or awake_s < self.pulse.contact.rely_s
         relies = failed and awake_s < LEASE_S and self.boot_s() < self.pulse.contact.until
-        return self.may_speak() and not doubtful and not relies
+        return self.may_speak and not doubtful and not relies
 
     def knows(self, queue: str) -> bool:
         """Whether its wiring has a queue of this name."""
@@ -264,6 +267,7 @@ class Site:
         self.node = None
         self._wake_s = None
         self._group, self._submitted_s, self._copy_forward = None, None, None
+        self._later_due = False
         self.unread.clear()
         sockets, self.sockets = self.sockets, {}
         for socket in sockets.values():
@@ -511,6 +515,7 @@ class Site:
         try:
             node = self.node = Node(options, self.wiring.map, self.journal.use, self.log, entropy=chance.randbytes)
             node.now_ms = self.now_ms()
+            self.driver = Driver(node, self, self.now_ms)
             node.part = part = Part(node)
             if self.life % 2:  # as with thousands of queues: what a command changes is carried out one by one
                 part.arrears.at_once, part.arrears.slice = 0, 1
@@ -598,40 +603,74 @@ class Site:
         self._turn_due = True  # what happens in here needs no other turn
         for socket in tuple(self.unread):
             socket.feed()
-        node.turn(node.now_ms)
-        if node.proposals:
-            proposals, node.proposals = node.proposals, []
-            for command, done in proposals:
-                self.wiring.propose(command, done)
-        if node.loads:
-            for load in node.loads:
-                longer_s = self.journal.delay_s  # the reader's thread is there before what it reads goes away
-                if isinstance(load, StreamLoad):
-                    content = self._read_stream(load)
-                    longer_s += self.world.on_stream_read(self)
-                else:
-                    content = self.journal.read(load.queue_id, load.locations)
-                schedule.after(0.0005 + longer_s, self.do, self.life, self._loaded, node, load, content)
-            node.loads = []
-        if node.checks:
-            checks, node.checks = node.checks, []
-            for check in checks:
-                check.then(GOOD if check.user is not None and check.secret == b"guest" else WRONG)
-        self._persist()
-        for peer, frames in node.part.hub.take().items():  # type: ignore[union-attr]
-            # else it has not heard yet that the link is gone
-            if self.world.network.sessions.get((DATA, self.name, peer)) == self.data_links.get(peer):
-                self.world.network.send(DATA, self.name, peer, frames)
-        self._flush()
+        again = self.driver.turn(node.now_ms)
         if node.wants_group_now and schedule.rng.random() < 0.02:
             self.world.checkpoint(self)
         self._turn_due = False
-        if node.busy:
+        if again:
             self.wake()
         wake_ms = node.next_wake_ms
         if wake_ms is not None:
             self.world.checkers.wakes(self, wake_ms)
             self._wake_at(max(0.0005, (wake_ms - node.now_ms) / 1000))
+
+    # -- the world of a turn (`driver.World`)
+
+    def order(self, proposals: Sequence[Proposal]) -> None:
+        for command, done in proposals:
+            self.wiring.propose(command, done)
+
+    def read(self, loads: Sequence[Any]) -> None:
+        for load in loads:
+            longer_s = self.journal.delay_s  # the reader's thread is there before what it reads goes away
+            if isinstance(load, StreamLoad):
+                content = self._read_stream(load)
+                longer_s += self.world.on_stream_read(self)
+            else:
+                content = self.journal.read(load.queue_id, load.locations)
+            self.world.schedule.after(0.0005 + longer_s, self.do, self.life, self._loaded, self.node, load, content)
+
+    def verify(self, checks: Sequence[Any]) -> None:
+        for check in checks:
+            check.then(GOOD if check.user is not None and check.secret == b"guest" else WRONG)
+
+    def file(self) -> None:
+        """Checkpoints come by chance, after a turn."""
+
+    def submit(self, writer: GroupWriter, group: Group) -> None:
+        journal, node = self.journal, self.node
+        assert node is not None, "a node persists"
+        journal.submit(writer, group.sync, node.now_ms)
+        self.world.checkers.submitted(self, group.number, journal.last)
+        self._group, self._submitted_s = group, self.world.schedule.now_s
+        delay_s = 0.0003 + self.world.schedule.rng.random() * 0.002 + journal.delay_s
+        self.world.schedule.after(delay_s, self.do, self.life, self._complete)
+
+    def later(self, delay_ms: int) -> None:
+        if not self._later_due:
+            self._later_due = True
+            self.world.schedule.after(delay_ms / 1000, self.do, self.life, self._later)
+
+    def _later(self) -> None:
+        self._later_due = False
+
+    def send(self, now_ms: int) -> None:
+        """The gate: without lease and contact nothing is written to clients (`may_speak`)."""
+        node = self.node
+        assert node is not None, "a node flushes"
+        for connection in tuple(node.sending):
+            del node.sending[connection]
+            socket = self.sockets.get(connection)
+            if socket is not None:
+                socket.flush()
+
+    def exchange(self) -> None:
+        for peer, frames in self.part.hub.take().items():
+            # else it has not heard yet that the link is gone
+            if self.world.network.sessions.get((DATA, self.name, peer)) == self.data_links.get(peer):
+                self.world.network.send(DATA, self.name, peer, frames)
+
+    # -- what comes of it
 
     def _wake_at(self, delay_s: float) -> None:
         at_s = self.world.schedule.now_s + delay_s
@@ -665,18 +704,6 @@ class Site:
         assert streams is not None, "a stream's files are read where there are some"
         return streams.take(load.queue_id, part, load.wish) if part is not None else NOTHING
 
-    def _flush(self) -> None:
-        """The gate: without lease and contact nothing is written to clients."""
-        node = self.node
-        assert node is not None, "a node flushes"
-        if not node.sending or not self.may_speak():
-            return
-        for connection in tuple(node.sending):
-            del node.sending[connection]
-            socket = self.sockets.get(connection)
-            if socket is not None:
-                socket.flush()
-
     # -- the disk
 
     def _copies_forward(self, journal: RealJournal, node: Node) -> CopyForward:
@@ -698,23 +725,6 @@ class Site:
         if journal.checkpoint is None and journal.inner.checkpointing.run():  # else the checkpoint's end does it
             self.world.schedule.counts["segments read to be copied forward"] += 1
             self.call_soon(self._read_forward)
-
-    def _persist(self) -> None:
-        journal, node = self.journal, self.node
-        assert node is not None, "a node persists"
-        if not journal.idle or not node.wants_group:
-            return
-        writer = journal.begin_group(node.group_bytes())
-        group = node.write_group(writer, node.now_ms)
-        if not writer.records:
-            node.group_committed(group, node.now_ms)
-            self.wake()
-            return
-        journal.submit(writer, group.sync, node.now_ms)
-        self.world.checkers.submitted(self, group.number, journal.last)
-        self._group, self._submitted_s = group, self.world.schedule.now_s
-        delay_s = 0.0003 + self.world.schedule.rng.random() * 0.002 + journal.delay_s
-        self.world.schedule.after(delay_s, self.do, self.life, self._complete)
 
     def _complete(self) -> None:
         self.journal.complete_group()

@@ -126,5 +126,5 @@ class I15OnlyLeased(Checker):
 
     def wrote(self, socket: Socket) -> None:
         self.require(
-            socket.site.may_speak(), f"{socket.site.name} speaks to {socket.actor.name} without lease or contact"
+            socket.site.may_speak, f"{socket.site.name} speaks to {socket.actor.name} without lease or contact"
         )

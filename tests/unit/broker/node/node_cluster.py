@@ -15,6 +15,7 @@ from collections import deque
 from typing import Any
 
 from clusterbroker.broker.node.core import Node
+from clusterbroker.broker.node.driver import Driver
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.part import Part
 from clusterbroker.broker.server.recovery import recovered
@@ -61,6 +62,7 @@ class Site(World):
         options = NodeOptions(name=self.name, incarnation=self.incarnation, **self.options)
         node = self.node = Node(options, self.map, self.journal.use, self.story, entropy=entropy())
         node.now_ms = self.now_ms
+        self.driver = Driver(node, self, lambda: self.now_ms, lazy_ms=0)
         node.part = part = Part(node)
         part.tell = lambda event, facts: self.events.append((event, dict(facts)))
         part.hub.bad = lambda peer, why: self.cluster.bad(self.name, peer, why)
@@ -103,8 +105,7 @@ class Site(World):
             self.node.part.hub.advanced()
         return moved
 
-    def order(self) -> None:
-        proposals, self.node.proposals = self.node.proposals, []
+    def propose(self, proposals: Any) -> None:
         for command, done in proposals:
             self.cluster.log.append((c.decode(c.encode(command)), self, done))
 

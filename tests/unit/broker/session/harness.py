@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from clusterbroker.broker.amqp.errors import AmqpError
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.node.core import Entropy, Group, Load, Node
+from clusterbroker.broker.node.driver import Driver, Proposal
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.wants import GOOD, WRONG, Verdict
 from clusterbroker.broker.queues.patience import PATIENCE_MS
@@ -36,7 +38,7 @@ from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.entities import Segment
 from clusterbroker.cluster.ids import LOCAL_NODE
 from clusterbroker.cluster.wiring_log import MemoryWiringLog
-from clusterbroker.journal.record import Message
+from clusterbroker.journal.record import GroupWriter, Message
 from tests.unit.broker.session.memory_journal import MemoryJournal
 
 HEADER = b"AMQP\0\0\x09\x01"
@@ -136,6 +138,7 @@ class World:
         use = self.journal.use if self.journal else None
         node = self.node = Node(options, self.wiring.map, use, self.story, entropy=entropy())
         node.now_ms = self.now_ms
+        self.driver = Driver(node, self, lambda: self.now_ms, lazy_ms=0)
         if self.journal is None:
             node.adopt({})
         else:
@@ -159,35 +162,65 @@ class World:
                 return
 
     def _turn(self) -> None:
-        node = self.node
         if not self.reads_wait:
             self.answer_reads()
-        node.turn(self.now_ms)
-        rounds = 0
-        while node.proposals and not self.wiring_waits and rounds < 16:
-            self.order()
-            node.turn(self.now_ms)
-            rounds += 1
-        for load in node.loads:
-            assert self.journal is not None, "only a journaled queue loads"
-            self.loads.append((load, self.journal.read(load.queue_id, load.locations)))
-        node.loads = []
-        self.checks += node.checks
-        node.checks = []
         if not self.passwords_wait:
             self.answer_passwords()
-        self._persist()
-        for connection in tuple(node.sending):
-            del node.sending[connection]
+        self.driver.turn(self.now_ms)
+
+    # -- the world of a turn (`driver.World`)
+
+    may_speak = True
+
+    def order(self, proposals: Sequence[Proposal]) -> None:
+        if self.wiring_waits:
+            self.node.proposals[:0] = proposals
+        else:
+            self.propose(proposals)
+
+    def read(self, loads: Sequence[Any]) -> None:
+        assert self.journal is not None, "only a journaled queue loads"
+        self.loads += [(load, self.journal.read(load.queue_id, load.locations)) for load in loads]
+
+    def verify(self, checks: Sequence[Any]) -> None:
+        self.checks += checks
+        if not self.passwords_wait:
+            self.answer_passwords()
+
+    def file(self) -> None:
+        assert self.journal is not None, "there is a disk"
+        if self.checkpoint_due and self.journal.checkpoint is None:
+            self.checkpoint_due = False
+            self.begin_checkpoint()
+
+    def submit(self, writer: GroupWriter, group: Group) -> None:
+        assert self.journal is not None, "there is a disk"
+        self.journal.submit(writer, group.sync, self.now_ms)
+        self.group = group
+
+    def later(self, delay_ms: int) -> None:
+        """Turns are taken until nothing moves; then the test says how time goes on."""
+
+    def send(self, now_ms: int) -> None:
+        for connection in tuple(self.node.sending):
+            del self.node.sending[connection]
             client = self.clients.get(connection)
             if client is not None:
                 client.flush()
 
-    def order(self) -> None:
-        """The wiring log answers all that was proposed."""
-        proposals, self.node.proposals = self.node.proposals, []
+    def exchange(self) -> None:
+        """One node, or a cluster that carries frames itself."""
+
+    # -- answers
+
+    def propose(self, proposals: Sequence[Proposal]) -> None:
         for command, done in proposals:
             self.wiring.propose(command, done)
+
+    def answer_proposals(self) -> None:
+        """The wiring log answers all that was proposed."""
+        proposals, self.node.proposals = self.node.proposals, []
+        self.propose(proposals)
 
     def answer_reads(self) -> None:
         loads, self.loads = self.loads, []
@@ -207,23 +240,6 @@ class World:
             else:
                 known = check.user is not None and self.passwords.get(check.user.name) == check.secret
                 check.then(GOOD if known else WRONG)
-
-    def _persist(self) -> None:
-        journal, node = self.journal, self.node
-        if journal is None or not journal.idle:
-            return
-        if self.checkpoint_due and journal.checkpoint is None:
-            self.checkpoint_due = False
-            self.begin_checkpoint()  # before the group of the same turn, as the shell does it
-        if not node.wants_group:
-            return
-        writer = journal.begin_group(node.group_bytes())
-        group = node.write_group(writer, self.now_ms)
-        if writer.records:
-            journal.submit(writer, group.sync, self.now_ms)
-            self.group = group
-        else:
-            node.group_committed(group, self.now_ms)
 
     def complete(self) -> None:
         """The group under way is written, and flushed if it had to be."""

@@ -67,6 +67,11 @@ class MemoryJournal:
     def idle(self) -> bool:
         return self.group_sync is None
 
+    @property
+    def room(self) -> int:
+        """Bytes that the last segment has left."""
+        return self.segment_bytes - self.end.offset
+
     def begin_group(self, pending_bytes: int) -> GroupWriter:
         segment, offset, lsn = self.end
         if offset and offset + GROUP_HEADER_BYTES + pending_bytes > self.segment_bytes:

@@ -16,13 +16,13 @@ def test_what_comes_after_a_declare_waits_for_it_and_keeps_its_order() -> None:
     client.publish("", "q", b"1")
     assert client.say(m.BasicGet(queue="q", no_ack=True), m.QueueDeclare(queue="r"), m.BasicQos()) == []
     assert client.say(m.BasicQos(), channel=2) == [m.BasicQosOk()], "the other channel goes on"
-    world.order()
+    world.answer_proposals()
     world.turn()
     declared, confirming, got, *confirmed = client.hear()
     assert (declared, confirming) == (m.QueueDeclareOk("q", 0, 0), m.ConfirmSelectOk())
     assert got.body == b"1"
     assert confirmed == [m.BasicAck(1, True)]
-    world.order()
+    world.answer_proposals()
     world.turn()
     assert client.hear() == [m.QueueDeclareOk("r", 0, 0), m.BasicQosOk()]
 
