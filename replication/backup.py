@@ -28,6 +28,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from clusterbroker.journal.ranges import below, contains, intersect, merged, ranges_of, subtract
+
 from .errors import BadMessage
 from .following import Answer, Asked, Following, Link
 from .messages import (
@@ -51,20 +53,7 @@ from .places import claims, lacks, may_lack, offered_place, overwritten, place_o
 from .rate import Rate
 from .replica import Host, Replica
 from .store import RecordMaker, ReplicaStore
-from .sync import (
-    below,
-    bucket_range,
-    compare,
-    contains,
-    cut_point,
-    foreign,
-    intersect,
-    lowered,
-    merged,
-    ranges_of,
-    subtract,
-    told_again,
-)
+from .sync import bucket_range, compare, cut_point, foreign, lowered, told_again
 
 WANTS_MAX = 4
 """Buckets that are asked for and not answered, per owner."""

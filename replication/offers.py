@@ -20,10 +20,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from clusterbroker.journal.ranges import below, merged, subtract
+
 from .copies import Copy, Owned, Peer, State
 from .messages import Compare, Range, SyncBucket, SyncOffer, SyncWant
 from .messages import ReplicationMessage as Message
-from .sync import below, merged, subtract
 
 ACTIVE_MAX: Final = 128
 OFFERED_BYTES_MAX: Final = 8 << 20

@@ -30,8 +30,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+from clusterbroker.journal.ranges import merged
+
 from .messages import Range
-from .sync import Epochs, epoch_at, merged
+from .sync import Epochs, epoch_at
 
 PLACE: Final = b"\x00log"
 """Under this producer's name stands the place of the newest group."""

@@ -22,6 +22,7 @@ from clusterbroker.cluster.commands import ChangeInSync, GiveUpCopy, InSyncPropo
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Epoch, Incarnation, NodeId, QueueId
 from clusterbroker.cluster.state import Applied
+from clusterbroker.journal.ranges import contains
 from clusterbroker.journal.record import (
     DamagedRecord,
     GroupWriter,
@@ -38,7 +39,7 @@ from clusterbroker.replication.places import PLACE, place_of
 from clusterbroker.replication.primary import Primary
 from clusterbroker.replication.replica import Replica
 from clusterbroker.replication.store import RecordMaker
-from clusterbroker.replication.sync import contains, shorten
+from clusterbroker.replication.sync import shorten
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node

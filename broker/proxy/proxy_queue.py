@@ -50,7 +50,7 @@ from clusterbroker.broker.proxy.messages import (
 )
 from clusterbroker.broker.proxy.outbox import Outbox
 from clusterbroker.broker.proxy.questions import Question, Questions, Then
-from clusterbroker.broker.proxy.settlements import Settlements, joined
+from clusterbroker.broker.proxy.settlements import Settlements
 from clusterbroker.broker.queues.face import GONE, CommitPart, Taken
 from clusterbroker.broker.queues.lease import GONE as LOST
 from clusterbroker.broker.queues.lease import LeaseAnswer, Word
@@ -62,6 +62,7 @@ from clusterbroker.broker.streams.unblinded import unblinded
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.queue_settings import QueueSettings
 from clusterbroker.cluster.stream_settings import STREAM
+from clusterbroker.journal.ranges import merged, ranges_of
 from clusterbroker.journal.record import Message, read_records, verify_records
 from clusterbroker.replication.errors import BadMessage
 
@@ -299,7 +300,7 @@ class ProxyQueue:
                     self._settlements.add(seq, SETTLE_REQUEUE)
             self.ring.mark()
 
-        settlements = [(outcome, joined((seq, seq) for seq in some)) for outcome, some in seqs.items()]
+        settlements = [(outcome, ranges_of(some)) for outcome, some in seqs.items()]
         commit = Committing(settlements, named, answered, part.moved)
         self.node.took(self, self._backlog.publish(self._shown(messages), ticket, commit=commit))
 
@@ -375,7 +376,7 @@ class ProxyQueue:
         """What clients of this node hold, and what waits for room in their channels."""
         surplus = [seq_of(record) for line in self._lines.values() for record in line.surplus]
         held: list[Range] = self.ring.outstanding()
-        return joined((*held, *((seq, seq) for seq in surplus))) if surplus else held
+        return merged((*held, *((seq, seq) for seq in surplus))) if surplus else held
 
     def detach(self) -> None:
         """Nothing that was said in this attachment is certain any more, and nothing more of it is heard."""

@@ -27,7 +27,7 @@ from clusterbroker.broker.proxy.messages import (
     Settlement,
 )
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.replication.sync import ranges_of, subtract
+from clusterbroker.journal.ranges import ranges_of, subtract
 
 RANGES_MAX: Final = 4096
 """Ranges in one settlement."""
@@ -58,7 +58,7 @@ class Settlements:
         """Makes settlements of all that came since the last call."""
         self._append(SETTLE_ACK, acknowledged)
         for (outcome, count), seqs in sorted(self._gathered.items()):
-            self._append(outcome, joined((seq, seq) for seq in seqs), count)
+            self._append(outcome, ranges_of(seqs), count)
         self._gathered.clear()
 
     def _append(self, outcome: int, ranges: Sequence[Range], count: int = 0) -> None:
@@ -145,14 +145,3 @@ class Settlements:
         for _, ticket in tickets:
             ticket.pass_()
         return acknowledged
-
-
-def joined(ranges: Iterable[Range]) -> list[Range]:
-    """Sorted, neighbours made one."""
-    found: list[Range] = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
-        else:
-            found.append((first, last))
-    return found

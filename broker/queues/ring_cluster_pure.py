@@ -28,12 +28,12 @@ from clusterbroker.broker.queues.ring_local_pure import (
     SETTLED,
     UNACKED,
     Location,
-    _joined,
     _Slot,
 )
 from clusterbroker.journal.layout import CUT, ENQ, EPO, PRD, REQ, RSV, RUN_LENGTH, SET
 from clusterbroker.journal.layout import DEAD as DEAD_RECORD
 from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
+from clusterbroker.journal.ranges import Range, merged, ranges_of
 from clusterbroker.journal.record_pure import (
     DamagedRecord,
     Message,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     Bytes: TypeAlias = bytes | bytearray | memoryview
 
-Range = tuple[int, int]
 
 BUCKET_SEQS: Final = 4096
 """Owner and replica compare so many seqs at a time."""
@@ -63,10 +62,6 @@ def digest_of(seq: int, delivery_count: int, mark: int) -> int:
     mixed ^= mixed >> 32
     mixed = mixed * 0xD6E8FEB86659FD93 & WORD
     return mixed ^ mixed >> 32
-
-
-def _ranges(seqs: Iterable[int]) -> list[Range]:
-    return [(first, last) for first, last in _joined([[seq, seq] for seq in seqs])]
 
 
 class Ring(LeasedRing):
@@ -276,7 +271,7 @@ class Ring(LeasedRing):
         return [entry for entry in self._emitted() if entry[0] // BUCKET_SEQS == bucket]
 
     def emitted_live(self, bucket: int) -> list[Range]:
-        return _ranges(seq for seq, _, _ in self._emitted_of(bucket))
+        return ranges_of(seq for seq, _, _ in self._emitted_of(bucket))
 
     def copies_of(self, ranges: Iterable[Range], bytes_max: int) -> tuple[list[int], list[Location]]:
         """Seqs out of `ranges` until `bytes_max` is reached, at least one; and the locations of those on disk only."""
@@ -558,7 +553,7 @@ class Ring(LeasedRing):
             count += 1
         if count:
             self.mark()
-        return count, _ranges(refused)
+        return count, ranges_of(refused)
 
     def hold(self, seq: int, delivery_count: int = 0) -> bool:
         """The message is outstanding here (basic.get), with that delivery count; False when it was before."""
@@ -576,7 +571,7 @@ class Ring(LeasedRing):
     def take_settled(self) -> list[Range]:
         """What consumers have settled since the last call. `forget` it when the owner has answered."""
         assert self.proxy, "an owner writes what is settled"
-        taken = [(first, last) for first, last in _joined(self._settled)]
+        taken = merged((first, last) for first, last in self._settled)
         self._settled = []
         return taken
 
@@ -601,7 +596,7 @@ class Ring(LeasedRing):
 
     def outstanding(self) -> list[Range]:
         assert self.proxy, "what is outstanding elsewhere is held"
-        return _ranges(seq for seq, slot in self._slots.items() if slot.state == UNACKED)
+        return ranges_of(seq for seq, slot in self._slots.items() if slot.state == UNACKED)
 
 
 __all__ = ["BUCKET_SEQS", "HOLDER_MAX", "Ring", "digest_of"]

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from clusterbroker.journal.layout import ENQ_OVERHEAD_BYTES, PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH, TTL_MS_MAX
 from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
+from clusterbroker.journal.ranges import Range, merged
 from clusterbroker.journal.record_pure import GroupWriter, Message, SegmentUse
 
 EMPTY: Final = 0
@@ -219,7 +220,7 @@ class LocalRing:
         self._requeued: dict[int, int] = {}  # seq -> delivery count, REQ unlogged
         self._rewrites: dict[int, None] = {}
         self._moves: list[Location] = []  # copies in the group in flight
-        self._inflight: list[list[int]] = []  # SET ranges of the group in flight
+        self._inflight: list[Range] = []  # SET ranges of the group in flight
         self._dirty_runs: dict[int, None] = {}
         self._volatile = False
         self._state: QueueState | None = None
@@ -606,11 +607,12 @@ class LocalRing:
         if PRODUCERS_OWN in self._produced:
             self._write_dead(writer)
         if self._settled:
-            self._settled = _joined(self._settled)
-            writer.settle(self.queue_id, self.epoch, [(first, last) for first, last in self._settled])
-            self._inflight.extend(self._settled)
+            # consumers that take turns acknowledge in turns too
+            settled = merged((first, last) for first, last in self._settled)
+            writer.settle(self.queue_id, self.epoch, settled)
+            self._inflight.extend(settled)
             if self.replicated:  # a checkpoint before the commit leaves them out
-                for first, last in self._settled:
+                for first, last in settled:
                     self._dirty_runs.update(dict.fromkeys(range(first // RUN_LENGTH, last // RUN_LENGTH + 1)))
             self._settled = []
         if self._trimmed:
@@ -980,14 +982,3 @@ class LocalRing:
         self._trimmed = 0
         self.destroyed = True
         self.ready = self.unacked = self.ready_bytes = self.resident_bytes = self.resident = self.fleeting = 0
-
-
-def _joined(ranges: list[list[int]]) -> list[list[int]]:
-    """Sorted, neighbours made one: consumers that take turns acknowledge in turns too."""
-    joined: list[list[int]] = []
-    for first, last in sorted(ranges):
-        if joined and joined[-1][1] + 1 == first:
-            joined[-1][1] = last
-        else:
-            joined.append([first, last])
-    return joined

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterbroker.journal.index_walk import Looked
+from clusterbroker.journal.ranges import contains
 from clusterbroker.journal.scrub import Piece
 from clusterbroker.journal.stream_catalogue import StreamFile
 from clusterbroker.journal.stream_files import Proved
 from clusterbroker.journal.survivors import Hurt
-from clusterbroker.replication.sync import BUCKET_SEQS, contains
+from clusterbroker.replication.sync import BUCKET_SEQS
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node

@@ -19,10 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from clusterbroker.journal.ranges import Range, merged, subtract
 from clusterbroker.journal.stream_catalogue import Filing, Moved, StreamFile
-from clusterbroker.replication.sync import subtract
 
-Range = tuple[int, int]
 Part = StreamFile | Moved
 
 
@@ -69,14 +68,7 @@ class Past:
     @property
     def ranges(self) -> list[Range]:
         """The seqs that it has, merged."""
-        found: list[Range] = []
-        for part in sorted(self.parts, key=_first):
-            first, last = max(part.first, self.first), part.end - 1
-            if found and found[-1][1] + 1 == first:
-                found[-1] = found[-1][0], last
-            else:
-                found.append((first, last))
-        return found
+        return merged((max(part.first, self.first), part.end - 1) for part in self.parts)
 
     @property
     def count(self) -> int:

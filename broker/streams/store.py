@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterbroker.broker.queues.ring import BUCKET_SEQS, Ring, digest_of
+from clusterbroker.journal.ranges import Range, merged
 from clusterbroker.replication.store import ReplicaStore
-from clusterbroker.replication.sync import merged
 
 WORD = (1 << 64) - 1
-Range = tuple[int, int]
 
 
 def store_of(ring: Ring) -> ReplicaStore:

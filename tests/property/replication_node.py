@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterbroker.cluster.commands import InSyncProposal
 from clusterbroker.cluster.entities import Queue
-from clusterbroker.replication import sync
+from clusterbroker.journal import ranges
 from clusterbroker.replication.messages import AppendAck, Range, SyncDone, SyncRefused, SyncWant
 from clusterbroker.replication.replica import Replica
 from tests.property.replication_parts import CONTROL, Records, Ring, pack, unpack
@@ -271,7 +271,7 @@ class Node:
                 return
             ring = self.ring(queue_id)
             bodies, size = [], 0
-            for seq in sync.seqs_of(seqs):
+            for seq in ranges.seqs_of(seqs):
                 if seq in ring.live and size < LOAD_BYTES:
                     token, epoch, _, _ = ring.live[seq]
                     bodies.append(pack(("ENQ", seq, epoch, token, 0)))
@@ -366,7 +366,7 @@ class Node:
     def verify(self, queue_id: int, records: memoryview) -> list[Range] | None:
         if self.world.faulty and self.world.random.random() < 0.002:
             return None  # as if a bit had fallen over
-        return sync.ranges_of(record[1] for record in unpack(records) if record[0] == "ENQ")
+        return ranges.ranges_of(record[1] for record in unpack(records) if record[0] == "ENQ")
 
     def write(self, queue_id: int, records: bytes | memoryview, epochs: Any) -> int:
         self.pending.append((queue_id, bytes(records), epochs))

@@ -18,6 +18,7 @@ from clusterbroker.cluster.commands import InSyncProposal
 from clusterbroker.cluster.entities import Member, Queue
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.ownership import Terms, ordered
+from clusterbroker.journal import ranges
 from clusterbroker.replication import sync
 from clusterbroker.replication.messages import Range
 from clusterbroker.replication.places import PLACE
@@ -184,7 +185,7 @@ class Ring:
         return sorted(digests.items())
 
     def emitted_live(self, bucket: int) -> list[Range]:
-        return sync.ranges_of(self._bucket(bucket))
+        return ranges.ranges_of(self._bucket(bucket))
 
     def emitted_counts(self, bucket: int) -> list[tuple[int, int]]:
         return [(seq, self.live[seq][2]) for seq in self._bucket(bucket) if self.live[seq][2]]

@@ -1,53 +1,16 @@
-"""Range arithmetic, divergence of epochs and the choice of the in-sync set, against sets of seqs."""
+"""Divergence of epochs and the choice of the in-sync set, against sets of seqs."""
 
 from __future__ import annotations
-
-from itertools import pairwise
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterbroker.journal import ranges
 from clusterbroker.replication import sync
 from clusterbroker.replication.in_sync import desired
 
 SEQS = st.sets(st.integers(1, 40))
 NODES = st.lists(st.sampled_from("abcde"), unique=True, min_size=1)
-
-
-@given(SEQS, SEQS)
-def test_ranges_are_sets(left: set[int], right: set[int]) -> None:
-    a, b = sync.ranges_of(left), sync.ranges_of(right)
-    assert set(sync.seqs_of(a)) == left
-    assert set(sync.seqs_of(sync.subtract(a, b))) == left - right
-    assert set(sync.seqs_of(sync.intersect(a, b))) == left & right
-    assert set(sync.seqs_of(sync.merged((*a, *b)))) == left | right
-    assert all(sync.contains(a, seq) == (seq in left) for seq in range(45))
-    assert all(after[0] > before[1] + 1 for before, after in pairwise(a)), "merged ranges do not touch"
-
-
-class Counted(list[sync.Range]):
-    """Ranges that count how often one of them is looked at."""
-
-    looks = 0
-
-    def __getitem__(self, place: Any) -> Any:
-        self.looks += 1
-        return super().__getitem__(place)
-
-
-def test_what_two_lists_of_ranges_share_is_found_without_a_walk_over_both() -> None:
-    """A consumer that acknowledges every second message leaves very many ranges, and each new owner compares them."""
-    many = Counted((seq, seq) for seq in range(1, 200_000, 2))
-    assert sync.intersect(many, []) == []
-    assert sync.intersect(many, [(150_000, 150_004)]) == [(150_001, 150_001), (150_003, 150_003)]
-    assert sync.subtract(many, [(300_000, 300_001)]) == many
-    assert many.looks < 50
-
-
-@given(SEQS, st.integers(1, 45))
-def test_below(seqs: set[int], end: int) -> None:
-    assert set(sync.seqs_of(sync.below(sync.ranges_of(seqs), end))) == {seq for seq in seqs if seq < end}
 
 
 @st.composite
@@ -87,19 +50,19 @@ def test_foreign_seqs_are_those_of_another_epoch(
     for seq in alive["own"]:
         same = seq <= len(owner) and owner[seq - 1] == own[seq - 1]
         if not same and (seq in alive["owner"] or seq > len(owner)):
-            assert sync.contains(alien, seq), "a message that is not the owner's goes"
+            assert ranges.contains(alien, seq), "a message that is not the owner's goes"
         if same and seq in alive["owner"]:
-            assert not sync.contains(alien, seq), "a message that both have stays"
+            assert not ranges.contains(alien, seq), "a message that both have stays"
     cut = sync.cut_point(alien, len(own) + 1)
     if cut is not None:
-        assert all(sync.contains(alien, seq) for seq in range(cut, len(own) + 1)), "a cut takes only what is foreign"
+        assert all(ranges.contains(alien, seq) for seq in range(cut, len(own) + 1)), "a cut takes only what is foreign"
 
 
 @given(
     st.dictionaries(st.integers(0, 5), st.integers(0, 3)), st.dictionaries(st.integers(0, 5), st.integers(0, 3)), SEQS
 )
 def test_compare_asks_for_what_differs(own: dict[int, int], offered: dict[int, int], touched: set[int]) -> None:
-    wanted, ended = sync.compare(own, offered.items(), sync.ranges_of(touched))
+    wanted, ended = sync.compare(own, offered.items(), ranges.ranges_of(touched))
     assert {b for b in offered if own.get(b) != offered[b]} <= set(wanted) <= set(offered)
     assert all(seq // sync.BUCKET_SEQS in wanted for seq in touched if seq // sync.BUCKET_SEQS in offered)
     assert set(ended) == own.keys() - offered.keys()

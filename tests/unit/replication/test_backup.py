@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.journal import ranges
 from clusterbroker.replication import sync
 from clusterbroker.replication.backup import WANTS_MAX, Backup
 from clusterbroker.replication.messages import (
@@ -65,7 +66,7 @@ class Host:
         return {record[1].encode() for record in unpack(records) if record[0] == "PRD"}
 
     def verify(self, queue_id: int, records: memoryview) -> list[Range] | None:
-        return sync.ranges_of(record[1] for record in unpack(records))
+        return ranges.ranges_of(record[1] for record in unpack(records))
 
     def write(self, queue_id: int, records: bytes | memoryview, epochs: Any) -> int:
         self._pending.append((bytes(records), epochs))
@@ -347,7 +348,7 @@ class Owner:
             if isinstance(head, SyncWant):
                 self.asked_ms.append(host.now_ms)
                 seq = self.messages[head.bucket][1]
-                records = () if sync.contains(head.have, seq) else (self.messages[head.bucket],)
+                records = () if ranges.contains(head.have, seq) else (self.messages[head.bucket],)
                 host.hear(SyncBucket(1, 3, 7, head.bucket, ((seq, seq),)), *records)
             elif isinstance(head, SyncDone):
                 self.in_sync_ms = host.now_ms
