@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterbroker.broker.cli.endings import Failed, end
+from clusterbroker.broker.cli.exit_codes import Failed, end
 from clusterbroker.broker.cli.operator_door import performed
-from clusterbroker.broker.cli.reach import DATA_DIR as DATA_DIR
+from clusterbroker.broker.cli.target import DATA_DIR as DATA_DIR
 
 DataDir = Annotated[
     Path,

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 import typer
 
 from clusterbroker.broker.cli.commands import deed, listing, show
-from clusterbroker.broker.cli.endings import FAILED, USAGE, Failed
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.tables import Column, Document, Table, Wish
+from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Health checks: exit code 0 when all pass, 1 when one fails.")
 
@@ -34,14 +34,14 @@ FOUND = Table((Column("check"), Column("status"), Column("reason")), name="check
 
 
 @listing(app, "list", KNOWN)
-def check_list(_reach: Reach) -> list[Document]:
+def check_list(_reach: Target) -> list[Document]:
     """The checks that there are."""
     return [{"check": name, "passes_when": text} for name, text in CHECKS.items()]
 
 
 @deed(app, "run")
 def check_run(
-    reach: Reach,
+    reach: Target,
     checks: Annotated[
         list[str] | None,
         typer.Argument(
@@ -59,7 +59,7 @@ def check_run(
         raise typer.Exit(FAILED)
 
 
-def _ran(reach: Reach, check: str) -> Document:
+def _ran(reach: Target, check: str) -> Document:
     name, equals, argument = check.partition("=")
     if name not in CHECKS:
         raise Failed(f"there is no check '{name}': choose of {', '.join(CHECKS)}", USAGE)

@@ -4,7 +4,7 @@
     @showing(app, "show", TABLE)     one that gives one document: a line for each field
     @deed(app, "declare")            one that does something: it may give a line that says what it did
 
-Each function's first parameter is the Reach; the others are its own arguments and options. The options of reaching and
+Each function's first parameter is the Target; the others are its own arguments and options. The options of reaching and
 showing are added here, so that they are the same everywhere.
 """
 
@@ -22,9 +22,9 @@ import typer
 from typer.core import TyperCommand
 
 from clusterbroker.broker.cli import complete, tables, watching
-from clusterbroker.broker.cli.endings import USAGE, Failed, end
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.exit_codes import USAGE, Failed, end
 from clusterbroker.broker.cli.tables import Document, Table, Wish
+from clusterbroker.broker.cli.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -119,7 +119,7 @@ def deed(app: typer.Typer, name: str, *, hidden: bool = False) -> Callable[[F], 
     """Registers a function that does something."""
 
     def register(function: F) -> F:
-        def run(reach: Reach, given: dict[str, Any]) -> None:
+        def run(reach: Target, given: dict[str, Any]) -> None:
             told = function(reach, **given)
             if told is not None:
                 typer.echo(told)
@@ -134,7 +134,7 @@ def listing(app: typer.Typer, name: str, table: Table, *, hidden: bool = False) 
     """Registers a function that gives documents."""
 
     def register(function: F) -> F:
-        def run(reach: Reach, given: dict[str, Any]) -> None:
+        def run(reach: Target, given: dict[str, Any]) -> None:
             wish, every_s = _wish(given)
             reach.narrowed = table.query(wish, tables.terminal_width())
 
@@ -153,7 +153,7 @@ def showing(app: typer.Typer, name: str, table: Table, *, hidden: bool = False) 
     """Registers a function that gives one document."""
 
     def register(function: F) -> F:
-        def run(reach: Reach, given: dict[str, Any]) -> None:
+        def run(reach: Target, given: dict[str, Any]) -> None:
             wish, every_s = _wish(given)
             show_document(table, lambda: function(reach, **given), wish, every_s)
 
@@ -222,7 +222,7 @@ def _register(
     app: typer.Typer,
     name: str,
     function: Callable[..., Any],
-    run: Callable[[Reach, dict[str, Any]], None],
+    run: Callable[[Target, dict[str, Any]], None],
     options: dict[str, Any],
     kind: type[TyperCommand],
     hidden: bool,
@@ -239,7 +239,7 @@ def _register(
         at = {word: given.pop(word) for word in REACH}
         at["user"] = at.pop("login")
         try:
-            with closing(Reach(**at)) as reach:
+            with closing(Target(**at)) as reach:
                 run(reach, given)
         except Failed as failed:
             end(failed)

@@ -37,10 +37,10 @@ def _reaching(context: typer.Context) -> dict[str, Any]:
 def _names(context: typer.Context, incomplete: str, path: str, vhost: bool = False, field: str = "name") -> list[str]:
     from contextlib import closing
 
-    from clusterbroker.broker.cli.reach import Reach
+    from clusterbroker.broker.cli.target import Target
 
     try:
-        with closing(Reach(**_reaching(context), timeout_s=PATIENCE_S, may_ask=False)) as reach:
+        with closing(Target(**_reaching(context), timeout_s=PATIENCE_S, may_ask=False)) as reach:
             query = _beginning(incomplete) if field == "name" else {}
             if vhost:
                 found = reach.api.get(path + "/{}", str(context.params.get("vhost") or "/"), query=query)

@@ -10,11 +10,11 @@ from clusterbroker.broker.cli.commands import deed, listing, showing
 from clusterbroker.broker.cli.complete import channels as complete_channels
 from clusterbroker.broker.cli.complete import connections as complete_connections
 from clusterbroker.broker.cli.complete import users as complete_users
-from clusterbroker.broker.cli.endings import USAGE, Failed
-from clusterbroker.broker.cli.given import OfVhost
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.exit_codes import USAGE, Failed
+from clusterbroker.broker.cli.parameters import OfVhost
 from clusterbroker.broker.cli.readable import visible
 from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number, rate
+from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Connections of clients.")
 channels = typer.Typer(no_args_is_help=True, help="Channels of connections.")
@@ -75,7 +75,7 @@ Connection = Annotated[str, typer.Argument(metavar="CONNECTION", autocompletion=
 
 @listing(app, "list", CONNECTIONS)
 def connection_list(
-    reach: Reach,
+    reach: Target,
     vhost: OfVhost = None,
     user: Annotated[str | None, typer.Option("--of", help="Only of this user.", autocompletion=complete_users)] = None,
 ) -> list[Document]:
@@ -83,21 +83,21 @@ def connection_list(
     return [row for row in _in_vhost(reach, "connections", vhost) if user in (None, row["user"])]
 
 
-def _in_vhost(reach: Reach, what: Literal["connections", "channels"], vhost: str | None) -> list[Document]:
+def _in_vhost(reach: Target, what: Literal["connections", "channels"], vhost: str | None) -> list[Document]:
     if vhost is None:
         return reach.api.documents("/api/" + what)
     return reach.api.documents("/api/vhosts/{}/" + what, vhost)
 
 
 @showing(app, "show", CONNECTIONS)
-def connection_show(reach: Reach, connection: Connection) -> Document:
+def connection_show(reach: Target, connection: Connection) -> Document:
     """One connection."""
     return reach.api.document("/api/connections/{}", connection)
 
 
 @deed(app, "close")
 def connection_close(
-    reach: Reach,
+    reach: Target,
     connection: Annotated[
         str | None, typer.Argument(metavar="[CONNECTION]", autocompletion=complete_connections)
     ] = None,
@@ -118,7 +118,7 @@ def connection_close(
 
 @listing(channels, "list", CHANNELS)
 def channel_list(
-    reach: Reach,
+    reach: Target,
     vhost: OfVhost = None,
     connection: Annotated[
         str | None,
@@ -134,13 +134,13 @@ def channel_list(
 
 @showing(channels, "show", CHANNELS)
 def channel_show(
-    reach: Reach, channel: Annotated[str, typer.Argument(metavar="CHANNEL", autocompletion=complete_channels)]
+    reach: Target, channel: Annotated[str, typer.Argument(metavar="CHANNEL", autocompletion=complete_channels)]
 ) -> Document:
     """One channel."""
     return reach.api.document("/api/channels/{}", channel)
 
 
 @listing(consumers, "list", CONSUMERS)
-def consumer_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+def consumer_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     """All consumers, with the queues that they consume from."""
     return reach.api.documents("/api/consumers", of=vhost)

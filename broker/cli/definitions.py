@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from clusterbroker.broker.cli.commands import deed
-from clusterbroker.broker.cli.endings import FAILED, USAGE, Failed
-from clusterbroker.broker.cli.given import OfVhost
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
+from clusterbroker.broker.cli.parameters import OfVhost
+from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="All that was declared, as a file: out and in, RabbitMQ's too.")
 FILE_BYTES_MAX = 64 << 20
@@ -23,7 +23,7 @@ IDLE = {"shovel": "shovel", "federation-upstream": "federation", "federation-ups
 
 @deed(app, "export")
 def definitions_export(
-    reach: Reach,
+    reach: Target,
     file: Annotated[Path | None, typer.Argument(help="Where to; without it, or -: standard output.")] = None,
     vhost: OfVhost = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
@@ -54,7 +54,7 @@ def definitions_export(
 
 @deed(app, "import")
 def definitions_import(
-    reach: Reach,
+    reach: Target,
     file: Annotated[Path, typer.Argument(help="-: standard input.")],
     vhost: Annotated[str | None, typer.Option("--vhost", help="All into this one, whatever the file names.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be new or changed.")] = False,

@@ -10,8 +10,8 @@ from clusterbroker.broker.cli import messages
 from clusterbroker.broker.cli.commands import deed, listing, showing
 from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
 from clusterbroker.broker.cli.complete import queues as complete_queues
-from clusterbroker.broker.cli.endings import USAGE, Failed
-from clusterbroker.broker.cli.given import (
+from clusterbroker.broker.cli.exit_codes import USAGE, Failed
+from clusterbroker.broker.cli.parameters import (
     Arguments,
     AutoDelete,
     Durable,
@@ -21,8 +21,8 @@ from clusterbroker.broker.cli.given import (
     Vhost,
     table,
 )
-from clusterbroker.broker.cli.reach import Reach
 from clusterbroker.broker.cli.tables import Column, Document, Table, quoted, rate
+from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Exchanges: where messages go in.")
 bindings = typer.Typer(no_args_is_help=True, help="Which messages of an exchange go where.")
@@ -57,20 +57,20 @@ Source = Annotated[str, typer.Argument(metavar="SOURCE", autocompletion=complete
 
 
 @listing(app, "list", EXCHANGES)
-def exchange_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+def exchange_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     """All exchanges and what goes through them."""
     return reach.api.documents("/api/exchanges", of=vhost)
 
 
 @showing(app, "show", EXCHANGES)
-def exchange_show(reach: Reach, exchange: ExchangeName, vhost: Vhost = "/") -> Document:
+def exchange_show(reach: Target, exchange: ExchangeName, vhost: Vhost = "/") -> Document:
     """One exchange."""
     return reach.api.document("/api/exchanges/{}/{}", vhost, exchange or messages.DEFAULT_EXCHANGE)
 
 
 @deed(app, "declare")
 def exchange_declare(
-    reach: Reach,
+    reach: Target,
     exchange: Annotated[str, typer.Argument(metavar="EXCHANGE")],
     kind: Annotated[str, typer.Option("--type", help="direct, fanout, topic, headers, ...")] = "direct",
     vhost: Vhost = "/",
@@ -93,7 +93,7 @@ def exchange_declare(
 
 @deed(app, "delete")
 def exchange_delete(
-    reach: Reach,
+    reach: Target,
     exchange: ExchangeName,
     vhost: Vhost = "/",
     if_unused: Annotated[bool, typer.Option("--if-unused", help="Not one that has bindings.")] = False,
@@ -106,7 +106,7 @@ def exchange_delete(
 
 @deed(app, "publish")
 def exchange_publish(
-    reach: Reach,
+    reach: Target,
     exchange: ExchangeName,
     body: messages.Body = None,
     routing_key: RoutingKey = "",
@@ -122,7 +122,7 @@ def exchange_publish(
 
 @deed(app, "bind")
 def exchange_bind(
-    reach: Reach,
+    reach: Target,
     destination: Destination,
     source: Source,
     routing_key: RoutingKey = "",
@@ -136,7 +136,7 @@ def exchange_bind(
 
 @deed(app, "unbind")
 def exchange_unbind(
-    reach: Reach,
+    reach: Target,
     destination: Destination,
     source: Source,
     routing_key: RoutingKey = "",
@@ -150,7 +150,7 @@ def exchange_unbind(
 
 @listing(bindings, "list", BINDINGS)
 def binding_list(
-    reach: Reach,
+    reach: Target,
     vhost: OfVhost = None,
     source: Annotated[
         str | None, typer.Option("--source", help="Those of this exchange.", autocompletion=complete_exchanges)

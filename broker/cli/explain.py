@@ -9,9 +9,9 @@ import typer
 
 from clusterbroker.broker.cli import message_story, tables
 from clusterbroker.broker.cli.commands import deed
-from clusterbroker.broker.cli.given import QueueName, Vhost
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.parameters import QueueName, Vhost
 from clusterbroker.broker.cli.tables import Document, number, size, text
+from clusterbroker.broker.cli.target import Target
 
 MOVES_MAX: Final = 10
 
@@ -25,7 +25,7 @@ def _explain() -> None:
 
 @deed(app, "queue")
 def explain_queue(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     vhost: Vhost = "/",
     as_json: Annotated[bool, typer.Option("--json", help="The queue's document, on one line.")] = False,
@@ -40,7 +40,7 @@ def explain_queue(
 
 @deed(app, "message")
 def explain_message(
-    reach: Reach,
+    reach: Target,
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE-ID", help="Its property message_id.")],
     vhost: Vhost = "/",
     patience: Annotated[float, typer.Option(min=1, help="So many seconds are spent on looking.")] = 60.0,

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from clusterbroker.broker.cli.endings import Failed, end
+from clusterbroker.broker.cli.exit_codes import Failed, end
 from clusterbroker.broker.cli.export import Export, ExportImpossible
 from clusterbroker.broker.cli.readable import body_text, plain, properties_of, visible
 from clusterbroker.cluster.data_directory import RAFT, DataDirectory, NotThere

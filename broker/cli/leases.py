@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from clusterbroker.broker.cli.commands import deed, listing
-from clusterbroker.broker.cli.given import OfVhost, QueueName, Vhost
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.parameters import OfVhost, QueueName, Vhost
 from clusterbroker.broker.cli.tables import Column, Document, Table, number
+from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Leases on queues: who reads one so that others get nothing of it.")
 
@@ -29,7 +29,7 @@ LEASES = Table(
 
 
 @listing(app, "list", LEASES)
-def lease_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+def lease_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     """All leases: whose it is, what it holds, and when it ends if nothing is heard of its reader."""
     query = {"columns": "name,vhost,lease"}
     queues: list[dict[str, Any]] = reach.api.documents("/api/queues", of=vhost, query=query)
@@ -38,7 +38,7 @@ def lease_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
 
 @deed(app, "end")
 def lease_end(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     vhost: Vhost = "/",
     name: Annotated[str, typer.Option("--name", metavar="LEASE", help="Only if this reader has it.")] = "",

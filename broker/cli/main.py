@@ -1,4 +1,4 @@
-"""The command `clusterbroker`. What its exit codes mean: `broker.cli.endings`.
+"""The command `clusterbroker`. What its exit codes mean: `broker.cli.exit_codes`.
 
 Each command imports what it needs when it runs: a start should not pay for tables and colours.
 """

@@ -15,7 +15,7 @@ import typer
 from clusterbroker.broker.cli import tables
 from clusterbroker.broker.cli.administration import DATA_DIR, AsJson, DataDir, perform
 from clusterbroker.broker.cli.commands import deed
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.target import Target
 
 PATIENCE_S = 300.0
 """Of those who wait until queues have moved."""
@@ -41,7 +41,7 @@ def members(data_dir: DataDir = DATA_DIR, as_json: AsJson = False) -> None:
 
 @deed(draining, "drain")
 def drain(
-    reach: Reach,
+    reach: Target,
     undo: Annotated[bool, typer.Option("--undo", help="Let it take queues again.")] = False,
     wait: Annotated[
         float, typer.Option(min=0, help="Before: seconds to wait while a queue would confirm nothing without it.")

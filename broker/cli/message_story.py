@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from clusterbroker.broker.cli.endings import NOT_ALLOWED, Failed
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.exit_codes import NOT_ALLOWED, Failed
 from clusterbroker.broker.cli.tables import Document, number, size, text
+from clusterbroker.broker.cli.target import Target
 
 EMPTY_MAX: Final = 200
 """So many queues are looked into though they had no message some seconds ago."""
@@ -53,7 +53,7 @@ class Search:
         }
 
 
-def searched(reach: Reach, vhost: str, message_id: str, patience_s: float) -> Search:
+def searched(reach: Target, vhost: str, message_id: str, patience_s: float) -> Search:
     """Looks for the message in the queues of a vhost. Failed when the node cannot be asked."""
     result = Search(message_id, vhost)
     until_s = time.monotonic() + patience_s
@@ -78,7 +78,7 @@ def searched(reach: Reach, vhost: str, message_id: str, patience_s: float) -> Se
     return result
 
 
-def _look(reach: Reach, result: Search, queue: Document, until_s: float) -> None:
+def _look(reach: Target, result: Search, queue: Document, until_s: float) -> None:
     counted = False
     query = {"filter": f"message_id={_quoted(result.message_id)}", "count": str(COPIES_MAX), "truncate": "200"}
     while True:

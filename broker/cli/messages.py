@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from clusterbroker.broker.cli.endings import FAILED, Failed
-from clusterbroker.broker.cli.given import body as body_of
-from clusterbroker.broker.cli.given import payload, table
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.exit_codes import FAILED, Failed
+from clusterbroker.broker.cli.parameters import body as body_of
+from clusterbroker.broker.cli.parameters import payload, table
 from clusterbroker.broker.cli.tables import Column, Document, Table, number, quoted, text
+from clusterbroker.broker.cli.target import Target
 
 DEFAULT_EXCHANGE: Final = "amq.default"
 SHOWN_MAX: Final = 200
@@ -53,7 +53,7 @@ MESSAGES: Final = Table(
 
 
 def publish(
-    reach: Reach,
+    reach: Target,
     vhost: str,
     exchange: str,
     routing_key: str,
@@ -81,7 +81,7 @@ def write_bodies(found: Sequence[Document]) -> None:
 
 
 def bind(
-    reach: Reach,
+    reach: Target,
     vhost: str,
     source: str,
     kind: Literal["q", "e"],
@@ -95,7 +95,7 @@ def bind(
 
 
 def unbind(
-    reach: Reach,
+    reach: Target,
     vhost: str,
     source: str,
     kind: Literal["q", "e"],

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from clusterbroker.broker.cli.commands import deed, listing, showing
-from clusterbroker.broker.cli.given import NodeName, Yes, sure
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.parameters import NodeName, Yes, sure
 from clusterbroker.broker.cli.tables import Column, Document, Table, number, rate, size, span
+from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Members of the cluster: memory, disk, leases, what they own.")
 cluster = typer.Typer(no_args_is_help=True, help="The cluster as a whole.")
@@ -74,20 +74,20 @@ WHOAMI = Table((Column("name"), Column("tags")))
 
 
 @listing(app, "list", NODES)
-def node_list(reach: Reach) -> list[Document]:
+def node_list(reach: Target) -> list[Document]:
     """All members: who runs, with how much memory and disk, and who owns how much."""
     return reach.api.documents("/api/nodes")
 
 
 @showing(app, "show", NODES)
-def node_show(reach: Reach, node: NodeName) -> Document:
+def node_show(reach: Target, node: NodeName) -> Document:
     """One member."""
     return reach.api.document("/api/nodes/{}", node)
 
 
 @listing(app, "logins", ATTEMPTS)
 def node_logins(
-    reach: Reach,
+    reach: Target,
     node: NodeName,
     by_source: Annotated[
         bool, typer.Option("--by-source", help="At its management API, by address and user; asked of that node.")
@@ -100,7 +100,7 @@ def node_logins(
 
 
 @deed(app, "forget-logins")
-def node_forget_logins(reach: Reach, node: NodeName) -> str:
+def node_forget_logins(reach: Target, node: NodeName) -> str:
     """Begin to count sign-in attempts by address and user anew; asked of that node."""
     reach.api.delete("/api/auth/attempts/{}/source", node)
     return f"attempts at '{node}' are counted anew"
@@ -109,7 +109,7 @@ def node_forget_logins(reach: Reach, node: NodeName) -> str:
 @deed(glance, "forget-node")
 @deed(app, "forget")
 def node_forget(
-    reach: Reach,
+    reach: Target,
     node: NodeName,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Even if it has the only copy of a queue.")
@@ -127,14 +127,14 @@ def node_forget(
 
 @showing(glance, "overview", OVERVIEW)
 @showing(cluster, "status", OVERVIEW)
-def overview(reach: Reach) -> Document:
+def overview(reach: Target) -> Document:
     """The cluster at a glance: how much is there, and what happens."""
     return reach.api.document("/api/overview")
 
 
 @deed(cluster, "name")
 def cluster_name(
-    reach: Reach, name: Annotated[str | None, typer.Argument(help="The new one; without it the name is told.")] = None
+    reach: Target, name: Annotated[str | None, typer.Argument(help="The new one; without it the name is told.")] = None
 ) -> str:
     """What the cluster is called, for people."""
     if name is not None:
@@ -143,12 +143,12 @@ def cluster_name(
 
 
 @listing(cluster, "features", FLAGS)
-def cluster_features(reach: Reach) -> list[Document]:
+def cluster_features(reach: Target) -> list[Document]:
     """The feature flags that RabbitMQ's clients ask for."""
     return reach.api.documents("/api/feature-flags")
 
 
 @showing(glance, "whoami", WHOAMI)
-def whoami(reach: Reach) -> Document:
+def whoami(reach: Target) -> Document:
     """As whom this command line speaks, and with which tags."""
     return reach.api.document("/api/whoami")

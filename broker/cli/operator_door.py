@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from clusterbroker.broker.cli.endings import FAILED, UNREACHABLE, Failed
+from clusterbroker.broker.cli.exit_codes import FAILED, UNREACHABLE, Failed
 from clusterbroker.broker.server.admin_client import ask
 
 

@@ -8,10 +8,10 @@ import typer
 
 from clusterbroker.broker.cli import complete
 from clusterbroker.broker.cli.commands import deed, listing, showing
-from clusterbroker.broker.cli.given import OfVhost, Vhost, json_of, object_of
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.parameters import OfVhost, Vhost, json_of, object_of
 from clusterbroker.broker.cli.tables import Column, Document, Table, number
 from clusterbroker.broker.cli.tables import pattern as pattern_cell
+from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Settings for all queues or exchanges whose name matches.")
 operator_policies = typer.Typer(no_args_is_help=True, help="Policies that are stronger than arguments and policies.")
@@ -50,7 +50,7 @@ def _named(policy: Document) -> Document:
 
 
 @listing(app, "list", POLICIES)
-def policy_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+def policy_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     """All policies."""
     if vhost is not None:
         return [_named(policy) for policy in reach.api.get("/api/policies/{}", vhost)]
@@ -58,14 +58,14 @@ def policy_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
 
 
 @showing(app, "show", POLICIES)
-def policy_show(reach: Reach, name: PolicyName, vhost: Vhost = "/") -> Document:
+def policy_show(reach: Target, name: PolicyName, vhost: Vhost = "/") -> Document:
     """One policy."""
     return _named(reach.api.get("/api/policies/{}/{}", vhost, name))
 
 
 @deed(app, "set")
 def policy_set(
-    reach: Reach,
+    reach: Target,
     name: PolicyName,
     pattern: Pattern,
     definition: Definition,
@@ -86,7 +86,7 @@ def policy_set(
 
 
 @deed(app, "delete")
-def policy_delete(reach: Reach, name: PolicyName, vhost: Vhost = "/") -> str:
+def policy_delete(reach: Target, name: PolicyName, vhost: Vhost = "/") -> str:
     """Delete a policy."""
     if reach.here:
         reach.perform("policy.delete", name=name, vhost=vhost)
@@ -96,20 +96,20 @@ def policy_delete(reach: Reach, name: PolicyName, vhost: Vhost = "/") -> str:
 
 
 @listing(operator_policies, "list", POLICIES)
-def operator_policy_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+def operator_policy_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     """All operator policies."""
     return [_named(policy) for policy in reach.api.documents("/api/operator-policies", of=vhost)]
 
 
 @showing(operator_policies, "show", POLICIES)
-def operator_policy_show(reach: Reach, name: OperatorPolicyName, vhost: Vhost = "/") -> Document:
+def operator_policy_show(reach: Target, name: OperatorPolicyName, vhost: Vhost = "/") -> Document:
     """One operator policy."""
     return _named(reach.api.get("/api/operator-policies/{}/{}", vhost, name))
 
 
 @deed(operator_policies, "set")
 def operator_policy_set(
-    reach: Reach,
+    reach: Target,
     name: OperatorPolicyName,
     pattern: Pattern,
     definition: Definition,
@@ -127,7 +127,7 @@ def operator_policy_set(
 
 
 @deed(operator_policies, "delete")
-def operator_policy_delete(reach: Reach, name: OperatorPolicyName, vhost: Vhost = "/") -> str:
+def operator_policy_delete(reach: Target, name: OperatorPolicyName, vhost: Vhost = "/") -> str:
     """Delete an operator policy."""
     reach.api.delete("/api/operator-policies/{}/{}", vhost, name)
     return f"operator policy '{name}' is deleted"
@@ -138,7 +138,7 @@ def operator_policy_delete(reach: Reach, name: OperatorPolicyName, vhost: Vhost 
 
 @listing(parameters, "list", PARAMETERS)
 def parameter_list(
-    reach: Reach,
+    reach: Target,
     component: Annotated[
         str | None, typer.Option("--component", help="Only of this.", autocompletion=complete.components)
     ] = None,
@@ -151,13 +151,13 @@ def parameter_list(
 
 
 @showing(parameters, "show", PARAMETERS)
-def parameter_show(reach: Reach, component: Component, name: str, vhost: Vhost = "/") -> Document:
+def parameter_show(reach: Target, component: Component, name: str, vhost: Vhost = "/") -> Document:
     """One parameter."""
     return reach.api.document("/api/parameters/{}/{}/{}", component, vhost, name)
 
 
 @deed(parameters, "set")
-def parameter_set(reach: Reach, component: Component, name: str, value: Value, vhost: Vhost = "/") -> str:
+def parameter_set(reach: Target, component: Component, name: str, value: Value, vhost: Vhost = "/") -> str:
     """Make or replace a parameter."""
     body: dict[str, Any] = {"value": json_of(value, "VALUE")}
     reach.api.put("/api/parameters/{}/{}/{}", component, vhost, name, body=body)
@@ -165,7 +165,7 @@ def parameter_set(reach: Reach, component: Component, name: str, value: Value, v
 
 
 @deed(parameters, "delete")
-def parameter_delete(reach: Reach, component: Component, name: str, vhost: Vhost = "/") -> str:
+def parameter_delete(reach: Target, component: Component, name: str, vhost: Vhost = "/") -> str:
     """Delete a parameter."""
     reach.api.delete("/api/parameters/{}/{}/{}", component, vhost, name)
     return f"parameter '{name}' is deleted"
@@ -175,26 +175,26 @@ GlobalName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comple
 
 
 @listing(global_parameters, "list", GLOBAL_PARAMETERS)
-def global_parameter_list(reach: Reach) -> list[Document]:
+def global_parameter_list(reach: Target) -> list[Document]:
     """All parameters of the cluster."""
     return reach.api.documents("/api/global-parameters")
 
 
 @showing(global_parameters, "show", GLOBAL_PARAMETERS)
-def global_parameter_show(reach: Reach, name: GlobalName) -> Document:
+def global_parameter_show(reach: Target, name: GlobalName) -> Document:
     """One parameter of the cluster."""
     return reach.api.document("/api/global-parameters/{}", name)
 
 
 @deed(global_parameters, "set")
-def global_parameter_set(reach: Reach, name: GlobalName, value: Value) -> str:
+def global_parameter_set(reach: Target, name: GlobalName, value: Value) -> str:
     """Make or replace a parameter of the cluster."""
     reach.api.put("/api/global-parameters/{}", name, body={"value": json_of(value, "VALUE")})
     return f"global parameter '{name}' is set"
 
 
 @deed(global_parameters, "delete")
-def global_parameter_delete(reach: Reach, name: GlobalName) -> str:
+def global_parameter_delete(reach: Target, name: GlobalName) -> str:
     """Delete a parameter of the cluster."""
     reach.api.delete("/api/global-parameters/{}", name)
     return f"global parameter '{name}' is deleted"

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from clusterbroker.broker.cli.commands import listing, showing
-from clusterbroker.broker.cli.given import OfVhost, Vhost
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.parameters import OfVhost, Vhost
 from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number
+from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Producers of transactions: committed epochs, what is staged and moving.")
 
@@ -32,14 +32,14 @@ PRODUCERS = Table(
 
 
 @listing(app, "list", PRODUCERS)
-def producer_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+def producer_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     """All producers: the last epoch of each, and what of it is still on its way to its queues."""
     return reach.api.documents("/api/producers", of=vhost)
 
 
 @showing(app, "show", PRODUCERS)
 def producer_show(
-    reach: Reach, producer: Annotated[str, typer.Argument(metavar="PRODUCER")], vhost: Vhost = "/"
+    reach: Target, producer: Annotated[str, typer.Argument(metavar="PRODUCER")], vhost: Vhost = "/"
 ) -> Document:
     """One producer."""
     return reach.api.document("/api/producers/{}/{}", vhost, producer)

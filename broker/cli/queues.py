@@ -12,8 +12,10 @@ from clusterbroker.broker.cli.administration import perform as perform_here
 from clusterbroker.broker.cli.commands import deed, listing, show, showing
 from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
 from clusterbroker.broker.cli.complete import queues as complete_queues
-from clusterbroker.broker.cli.endings import USAGE, Failed, end
-from clusterbroker.broker.cli.given import (
+from clusterbroker.broker.cli.exit_codes import USAGE, Failed, end
+from clusterbroker.broker.cli.membership import PATIENCE_S
+from clusterbroker.broker.cli.membership import show as show_facts
+from clusterbroker.broker.cli.parameters import (
     Arguments,
     AutoDelete,
     Durable,
@@ -25,10 +27,8 @@ from clusterbroker.broker.cli.given import (
     Vhost,
     table,
 )
-from clusterbroker.broker.cli.membership import PATIENCE_S
-from clusterbroker.broker.cli.membership import show as show_facts
-from clusterbroker.broker.cli.reach import DATA_DIR, Reach
 from clusterbroker.broker.cli.tables import Column, Document, Table, Wish, moment, number, rate, size
+from clusterbroker.broker.cli.target import DATA_DIR, Target
 
 app = typer.Typer(invoke_without_command=True, help="Queues: messages, owners, copies.")
 
@@ -73,20 +73,20 @@ def queue_owners(context: typer.Context, data_dir: DataDir = DATA_DIR, as_json: 
 
 
 @listing(app, "list", QUEUES)
-def queue_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+def queue_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     """All queues: depth, rates, consumers, owner."""
     return reach.api.documents("/api/queues", of=vhost, query=reach.narrowed)
 
 
 @showing(app, "show", QUEUES)
-def queue_show(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> Document:
+def queue_show(reach: Target, queue: QueueName, vhost: Vhost = "/") -> Document:
     """One queue. `explain queue` says why it is as it is."""
     return reach.api.document("/api/queues/{}/{}", vhost, queue)
 
 
 @deed(app, "declare")
 def queue_declare(
-    reach: Reach,
+    reach: Target,
     queue: Annotated[str, typer.Argument(metavar="QUEUE")],
     vhost: Vhost = "/",
     durable: Durable = True,
@@ -101,7 +101,7 @@ def queue_declare(
 
 @deed(app, "delete")
 def queue_delete(
-    reach: Reach,
+    reach: Target,
     queues: QueueNames,
     vhost: Vhost = "/",
     if_empty: Annotated[bool, typer.Option("--if-empty", help="Not one that has messages.")] = False,
@@ -116,7 +116,7 @@ def queue_delete(
 
 
 @deed(app, "purge")
-def queue_purge(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
+def queue_purge(reach: Target, queue: QueueName, vhost: Vhost = "/") -> str:
     """Delete all messages of a queue that are ready."""
     reach.api.delete("/api/queues/{}/{}/contents", vhost, queue)
     return f"queue '{queue}' is purged"
@@ -124,7 +124,7 @@ def queue_purge(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
 
 @deed(app, "publish")
 def queue_publish(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     body: messages.Body = None,
     file: messages.File = None,
@@ -139,7 +139,7 @@ def queue_publish(
 
 @deed(app, "get")
 def queue_get(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="So many at most.")] = 1,
     ack: Annotated[bool, typer.Option("--ack", help="Take them for good.")] = False,
@@ -162,7 +162,7 @@ def queue_get(
 
 @deed(app, "bind")
 def queue_bind(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     exchange: Annotated[str, typer.Argument(metavar="EXCHANGE", autocompletion=complete_exchanges)],
     routing_key: RoutingKey = "",
@@ -176,7 +176,7 @@ def queue_bind(
 
 @deed(app, "unbind")
 def queue_unbind(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     exchange: Annotated[str, typer.Argument(metavar="EXCHANGE", autocompletion=complete_exchanges)],
     routing_key: RoutingKey = "",
@@ -193,7 +193,7 @@ def queue_unbind(
 
 @deed(app, "browse")
 def queue_browse(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="So many at most.")] = 20,
     only: selected.Filter = "",
@@ -214,7 +214,7 @@ def queue_browse(
 
 @deed(app, "delete-messages")
 def queue_delete_messages(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     seq: selected.Seqs = None,
     only: selected.Wanted = None,
@@ -231,7 +231,7 @@ def queue_delete_messages(
 
 @deed(app, "move-messages")
 def queue_move_messages(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     seq: selected.Seqs = None,
     only: selected.Wanted = None,
@@ -249,7 +249,7 @@ def queue_move_messages(
 
 @deed(app, "replay-messages")
 def queue_replay_messages(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     seq: selected.Seqs = None,
     only: selected.Wanted = None,
@@ -266,7 +266,7 @@ def queue_replay_messages(
 
 
 @deed(app, "pause")
-def queue_pause(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
+def queue_pause(reach: Target, queue: QueueName, vhost: Vhost = "/") -> str:
     """Hand nothing out, to consumers or to a get; messages are taken, and settled, as ever."""
     if reach.here:
         reach.perform("queues.pause", vhost=vhost, queue=queue)
@@ -277,7 +277,7 @@ def queue_pause(reach: Reach, queue: QueueName, vhost: Vhost = "/") -> str:
 
 @deed(app, "resume")
 def queue_resume(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     staged: Annotated[bool, typer.Option("--staged", help="QUEUE is a staging exchange: its rows go on.")] = False,
     vhost: Vhost = "/",
@@ -313,7 +313,7 @@ MOVES = Table(
 
 @listing(app, "moves", MOVES)
 def queue_moves(
-    reach: Reach,
+    reach: Target,
     queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", autocompletion=complete_queues)] = None,
     vhost: Vhost = "/",
 ) -> list[Document]:
@@ -325,7 +325,7 @@ def queue_moves(
 
 @deed(app, "move")
 def queue_move(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     to: NodeName,
     vhost: Vhost = "/",
@@ -337,7 +337,7 @@ def queue_move(
 
 @deed(app, "force-owner")
 def queue_force_owner(
-    reach: Reach,
+    reach: Target,
     queue: QueueName,
     to: NodeName,
     confirm_loss: Annotated[
@@ -353,7 +353,7 @@ def queue_force_owner(
 
 
 @deed(app, "rebalance")
-def queue_rebalance(reach: Reach) -> str:
+def queue_rebalance(reach: Target) -> str:
     """Hand queues over until each member owns about as many."""
     if reach.here:
         done = reach.perform("queues.rebalance", PATIENCE_S)
@@ -362,7 +362,7 @@ def queue_rebalance(reach: Reach) -> str:
     return f"moved {done['moved']} queues, {done['left']} left"
 
 
-def _operated(reach: Reach, vhost: str, queue: str, do: str, verb: str, **more: Any) -> dict[str, Any]:
+def _operated(reach: Target, vhost: str, queue: str, do: str, verb: str, **more: Any) -> dict[str, Any]:
     if reach.here:
         return reach.perform(do, vhost=vhost, queue=queue, to=more["to"])
     found: dict[str, Any] = reach.api.post("/api/queues/{}/{}/" + verb, vhost, queue, body=more)

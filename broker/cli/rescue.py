@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from clusterbroker.broker.cli.administration import DATA_DIR, DataDir
-from clusterbroker.broker.cli.endings import FAILED, Failed, end
+from clusterbroker.broker.cli.exit_codes import FAILED, Failed, end
 from clusterbroker.broker.cli.readable import visible
 from clusterbroker.broker.server.rescue import Finding, NoRescue, found, held
 from clusterbroker.broker.server.rescue import rescue as make_it_so

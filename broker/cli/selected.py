@@ -8,10 +8,10 @@ import typer
 
 from clusterbroker.broker.cli.complete import exchanges as complete_exchanges
 from clusterbroker.broker.cli.complete import queues as complete_queues
-from clusterbroker.broker.cli.endings import FAILED, USAGE, Failed
+from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.messages import _shown
-from clusterbroker.broker.cli.reach import Reach
 from clusterbroker.broker.cli.tables import Column, Document, Table, moment, number, quoted
+from clusterbroker.broker.cli.target import Target
 
 PAGE: Final = 500
 PATIENCE_S: Final = 60.0
@@ -59,7 +59,7 @@ MESSAGES: Final = Table(
 
 
 def browsed(
-    reach: Reach, vhost: str, queue: str, count: int, only: str, first: int, truncate: int, encoding: str
+    reach: Target, vhost: str, queue: str, count: int, only: str, first: int, truncate: int, encoding: str
 ) -> list[Document]:
     """The first so many messages that match, in as many requests as it takes."""
     found: list[Document] = []
@@ -83,7 +83,7 @@ def destination(queue: str | None, exchange: str | None, key: str | None, origin
 
 
 def treated(
-    reach: Reach,
+    reach: Target,
     vhost: str,
     queue: str,
     what: str,

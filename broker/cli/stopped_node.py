@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from clusterbroker.broker.cli.endings import UNREACHABLE, Failed
+from clusterbroker.broker.cli.exit_codes import UNREACHABLE, Failed
 from clusterbroker.broker.server.admin import RUNNING
 from clusterbroker.broker.server.binding import JOURNAL, RAFT, WIRING, Found
 from clusterbroker.broker.server.endings import Unstarted

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.cli.endings import USAGE, Failed
+from clusterbroker.broker.cli.exit_codes import USAGE, Failed
 from clusterbroker.broker.cli.readable import visible
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from clusterbroker.broker.cli.commands import deed, listing, showing
-from clusterbroker.broker.cli.endings import FAILED, Failed
-from clusterbroker.broker.cli.given import OfUser, Replace, UserName, VhostName, new_password
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.exit_codes import FAILED, Failed
+from clusterbroker.broker.cli.parameters import OfUser, Replace, UserName, VhostName, new_password
 from clusterbroker.broker.cli.tables import ABSENT, Column, Document, Table, pattern, text
+from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Users and what they may do.")
 permissions = typer.Typer(no_args_is_help=True, help="What users may configure, write and read in a vhost.")
@@ -71,7 +71,7 @@ Limit = Annotated[Literal["max-connections", "max-channels"], typer.Argument()]
 
 
 @listing(app, "list", USERS)
-def user_list(reach: Reach) -> list[Document]:
+def user_list(reach: Target) -> list[Document]:
     """All users and their tags."""
     return [_public(user) for user in reach.documents("/api/users", "user.list", "users")]
 
@@ -81,7 +81,7 @@ def _public(user: Document) -> Document:
 
 
 @showing(app, "show", USER)
-def user_show(reach: Reach, user: UserName) -> Document:
+def user_show(reach: Target, user: UserName) -> Document:
     """One user, and where it may do what."""
     api = reach.api
     found = _public(api.get("/api/users/{}", user))
@@ -91,13 +91,13 @@ def user_show(reach: Reach, user: UserName) -> Document:
 
 
 @listing(app, "lonely", USERS)
-def user_lonely(reach: Reach) -> list[Document]:
+def user_lonely(reach: Target) -> list[Document]:
     """Users that may enter no vhost."""
     return [_public(user) for user in reach.api.get("/api/users/without-permissions")]
 
 
 @deed(app, "add")
-def user_add(reach: Reach, name: str, password: Password = None, tag: Tags = None, replace: Replace = False) -> str:
+def user_add(reach: Target, name: str, password: Password = None, tag: Tags = None, replace: Replace = False) -> str:
     """Make a user."""
     tags = tag or []
     if reach.here:
@@ -115,7 +115,7 @@ def user_add(reach: Reach, name: str, password: Password = None, tag: Tags = Non
 
 
 @deed(app, "password")
-def user_password(reach: Reach, name: UserName, password: Password = None) -> str:
+def user_password(reach: Target, name: UserName, password: Password = None) -> str:
     """Give a user another password."""
     if reach.here:
         reach.perform("user.password", name=name, password=new_password(password, name))
@@ -127,7 +127,7 @@ def user_password(reach: Reach, name: UserName, password: Password = None) -> st
 
 @deed(app, "tags")
 def user_tags(
-    reach: Reach,
+    reach: Target,
     name: UserName,
     tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]...", help="All that it has from now on.")] = None,
 ) -> str:
@@ -137,13 +137,13 @@ def user_tags(
     return f"user '{name}' has the tags: {', '.join(tags or []) or 'none'}"
 
 
-def _known(reach: Reach, name: str) -> None:
+def _known(reach: Target, name: str) -> None:
     if reach.api.get_or_none("/api/users/{}", name) is None:
         raise Failed(f"there is no user '{name}'", FAILED)
 
 
 @deed(app, "delete")
-def user_delete(reach: Reach, names: Annotated[list[str], typer.Argument(metavar="USER...")]) -> str:
+def user_delete(reach: Target, names: Annotated[list[str], typer.Argument(metavar="USER...")]) -> str:
     """Delete users and their permissions."""
     if reach.here:
         for name in names:
@@ -161,7 +161,7 @@ def user_delete(reach: Reach, names: Annotated[list[str], typer.Argument(metavar
 
 @listing(permissions, "list", PERMISSIONS)
 def permission_list(
-    reach: Reach,
+    reach: Target,
     user: OfUser = None,
     vhost: Annotated[str | None, typer.Option("--vhost", help="Only in this virtual host.")] = None,
 ) -> list[Document]:
@@ -174,7 +174,7 @@ def permission_list(
 
 
 def _granted(
-    reach: Reach, what: Literal["permissions", "topic-permissions"], user: str | None, vhost: str | None
+    reach: Target, what: Literal["permissions", "topic-permissions"], user: str | None, vhost: str | None
 ) -> list[Document]:
     """Those of a user, or in a vhost."""
     if user is not None:
@@ -186,7 +186,7 @@ def _granted(
 @deed(app, "permit", hidden=True)
 @deed(permissions, "set")
 def permission_set(
-    reach: Reach, user: UserName, vhost: VhostName, configure: Pattern, write: Pattern, read: Pattern
+    reach: Target, user: UserName, vhost: VhostName, configure: Pattern, write: Pattern, read: Pattern
 ) -> str:
     """Let a user into a vhost: three regular expressions over names of queues and exchanges."""
     granted = {"configure": configure, "write": write, "read": read}
@@ -198,7 +198,7 @@ def permission_set(
 
 
 @deed(permissions, "clear")
-def permission_clear(reach: Reach, user: UserName, vhost: VhostName) -> str:
+def permission_clear(reach: Target, user: UserName, vhost: VhostName) -> str:
     """Keep a user out of a vhost."""
     if reach.here:
         reach.perform("permission.clear", user=user, vhost=vhost)
@@ -209,7 +209,7 @@ def permission_clear(reach: Reach, user: UserName, vhost: VhostName) -> str:
 
 @listing(topic_permissions, "list", TOPIC_PERMISSIONS)
 def topic_permission_list(
-    reach: Reach,
+    reach: Target,
     user: OfUser = None,
     vhost: Annotated[str | None, typer.Option("--vhost", help="Only in this virtual host.")] = None,
 ) -> list[Document]:
@@ -225,7 +225,7 @@ def topic_permission_list(
 @deed(permissions, "topic", hidden=True)
 @deed(topic_permissions, "set")
 def topic_permission_set(
-    reach: Reach, user: UserName, vhost: VhostName, exchange: str, write: Pattern, read: Pattern
+    reach: Target, user: UserName, vhost: VhostName, exchange: str, write: Pattern, read: Pattern
 ) -> str:
     """Give a user two regular expressions over the routing keys of a topic exchange."""
     granted = {"exchange": exchange, "write": write, "read": read}
@@ -238,7 +238,7 @@ def topic_permission_set(
 
 @deed(topic_permissions, "clear")
 def topic_permission_clear(
-    reach: Reach,
+    reach: Target,
     user: UserName,
     vhost: VhostName,
     exchange: Annotated[str | None, typer.Argument(help="Of this exchange; without it: of all.")] = None,
@@ -255,20 +255,20 @@ def topic_permission_clear(
 
 
 @listing(limits, "list", LIMITS)
-def user_limit_list(reach: Reach, user: OfUser = None) -> list[Document]:
+def user_limit_list(reach: Target, user: OfUser = None) -> list[Document]:
     """Limits of users that have some."""
     return reach.api.documents("/api/user-limits", of=user)
 
 
 @deed(limits, "set")
-def user_limit_set(reach: Reach, user: UserName, limit: Limit, value: int) -> str:
+def user_limit_set(reach: Target, user: UserName, limit: Limit, value: int) -> str:
     """Set a limit of a user."""
     reach.api.put("/api/user-limits/{}/{}", user, limit, body={"value": value})
     return f"'{user}' has {limit} {value}"
 
 
 @deed(limits, "clear")
-def user_limit_clear(reach: Reach, user: UserName, limit: Limit) -> str:
+def user_limit_clear(reach: Target, user: UserName, limit: Limit) -> str:
     """Take a limit off."""
     reach.api.delete("/api/user-limits/{}/{}", user, limit)
     return f"'{user}' has no {limit}"

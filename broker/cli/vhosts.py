@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from clusterbroker.broker.cli.commands import deed, listing, showing
-from clusterbroker.broker.cli.given import OfVhost, VhostName, Yes, sure
-from clusterbroker.broker.cli.reach import Reach
+from clusterbroker.broker.cli.parameters import OfVhost, VhostName, Yes, sure
 from clusterbroker.broker.cli.tables import Column, Document, Table, number, rate
+from clusterbroker.broker.cli.target import Target
 from clusterbroker.cluster.entities import VhostLimit
 
 app = typer.Typer(no_args_is_help=True, help="Virtual hosts.")
@@ -33,20 +33,20 @@ Limit = Annotated[VhostLimit, typer.Argument()]
 
 
 @listing(app, "list", VHOSTS)
-def vhost_list(reach: Reach) -> list[Document]:
+def vhost_list(reach: Target) -> list[Document]:
     """All virtual hosts and what happens in them."""
     return reach.documents("/api/vhosts", "vhost.list", "vhosts")
 
 
 @showing(app, "show", VHOSTS)
-def vhost_show(reach: Reach, vhost: VhostName) -> Document:
+def vhost_show(reach: Target, vhost: VhostName) -> Document:
     """One virtual host."""
     return reach.api.document("/api/vhosts/{}", vhost)
 
 
 @deed(app, "add")
 def vhost_add(
-    reach: Reach,
+    reach: Target,
     name: str,
     description: Annotated[str, typer.Option(help="For people.")] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="For people too (repeatable).")] = None,
@@ -61,7 +61,7 @@ def vhost_add(
 
 @deed(app, "delete")
 def vhost_delete(
-    reach: Reach,
+    reach: Target,
     vhost: VhostName,
     yes: Yes = False,
 ) -> str:
@@ -75,35 +75,35 @@ def vhost_delete(
 
 
 @deed(app, "alive")
-def vhost_alive(reach: Reach, vhost: VhostName = "/") -> str:
+def vhost_alive(reach: Target, vhost: VhostName = "/") -> str:
     """Whether a message goes through: a queue is declared, a message published and got."""
     reach.api.get("/api/aliveness-test/{}", vhost)
     return "ok"
 
 
 @deed(app, "trace-on")
-def vhost_trace_on(reach: Reach, vhost: VhostName = "/") -> str:
+def vhost_trace_on(reach: Target, vhost: VhostName = "/") -> str:
     """Open the firehose: all that clients publish and get is published to amq.rabbitmq.trace as well."""
     reach.api.put("/api/vhosts/{}", vhost, body={"tracing": True})
     return f"vhost '{vhost}' is traced: bind a queue to its exchange 'amq.rabbitmq.trace'"
 
 
 @deed(app, "trace-off")
-def vhost_trace_off(reach: Reach, vhost: VhostName = "/") -> str:
+def vhost_trace_off(reach: Target, vhost: VhostName = "/") -> str:
     """Shut the firehose."""
     reach.api.put("/api/vhosts/{}", vhost, body={"tracing": False})
     return f"vhost '{vhost}' is not traced"
 
 
 @listing(limits, "list", LIMITS)
-def vhost_limit_list(reach: Reach, vhost: OfVhost = None) -> list[Document]:
+def vhost_limit_list(reach: Target, vhost: OfVhost = None) -> list[Document]:
     """Limits of virtual hosts that have some."""
     return reach.api.documents("/api/vhost-limits", of=vhost)
 
 
 @deed(app, "limit", hidden=True)
 @deed(limits, "set")
-def vhost_limit_set(reach: Reach, vhost: VhostName, limit: Limit, value: int) -> str:
+def vhost_limit_set(reach: Target, vhost: VhostName, limit: Limit, value: int) -> str:
     """Set a limit of a virtual host; a negative number takes it off."""
     if reach.here:
         reach.perform("vhost.limit", vhost=vhost, limit=limit, value=value)
@@ -115,7 +115,7 @@ def vhost_limit_set(reach: Reach, vhost: VhostName, limit: Limit, value: int) ->
 
 
 @deed(limits, "clear")
-def vhost_limit_clear(reach: Reach, vhost: VhostName, limit: Limit) -> str:
+def vhost_limit_clear(reach: Target, vhost: VhostName, limit: Limit) -> str:
     """Take a limit off."""
     if reach.here:
         reach.perform("vhost.limit", vhost=vhost, limit=limit, value=-1)

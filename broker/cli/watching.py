@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from clusterbroker.broker.cli.endings import UNREACHABLE, Failed
+from clusterbroker.broker.cli.exit_codes import UNREACHABLE, Failed
 from clusterbroker.broker.cli.readable import visible
 
 if TYPE_CHECKING:

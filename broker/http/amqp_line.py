@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp import properties as p
 from clusterbroker.broker.amqp.fields import Table
-from clusterbroker.broker.management import amqp_deeds as deeds
+from clusterbroker.broker.management import amqp_operations as operations
 from clusterbroker.broker.management.errors import Refused, bad_request
 from clusterbroker.broker.management.reading import Document
 from clusterbroker.broker.server.private_socket import connected
@@ -39,7 +39,7 @@ class AmqpRefused(Exception):
         self.text = text
 
 
-async def carried_out(directory: Path, user: str, vhost: str, deed: deeds.Deed, token: bytes = b"") -> Any:
+async def carried_out(directory: Path, user: str, vhost: str, deed: operations.Deed, token: bytes = b"") -> Any:
     """The answer of a deed: nothing of a Call or an Ask, `{"routed"}` of a Publish, the messages of a Get. `token`:
     whose rights are to hold, in the place of the user's permissions."""
     try:
@@ -52,7 +52,7 @@ async def carried_out(directory: Path, user: str, vhost: str, deed: deeds.Deed, 
             finally:
                 line.drop()
     except AmqpRefused as refused:
-        raise deeds.refused(refused.code, refused.text, deed) from None
+        raise operations.refused(refused.code, refused.text, deed) from None
     except TimeoutError:
         raise Refused(503, "unavailable", f"the node did not answer within {TIMEOUT_S:g} s") from None
     except (OSError, EOFError) as error:
@@ -93,34 +93,34 @@ class _Line:
         await self._call(0, m.ConnectionOpen(vhost), m.ConnectionOpenOk)
         await self._call(1, m.ChannelOpen(), m.ChannelOpenOk)
 
-    async def carry_out(self, deed: deeds.Deed) -> Any:
+    async def carry_out(self, deed: operations.Deed) -> Any:
         """Says it, and gives the answer."""
         match deed:
-            case deeds.Call():
+            case operations.Call():
                 await self._call(1, deed.method, m.Method)
-            case deeds.Publish():
+            case operations.Publish():
                 return {"routed": await self._publish(deed)}
-            case deeds.Ask():
+            case operations.Ask():
                 await self._ask(deed)
-            case deeds.Get():
+            case operations.Get():
                 return await self._get(deed)
-            case deeds.Live():
+            case operations.Live():
                 return await self._live(deed)
         return None
 
-    async def _live(self, deed: deeds.Live) -> Document:
+    async def _live(self, deed: operations.Live) -> Document:
         await self._call(1, m.QueueDeclare(queue=deed.queue), m.QueueDeclareOk)
-        await self._publish(deeds.Publish("", deed.queue, p.Properties(), b"alive"))
-        got = await self._get(deeds.Get(deed.queue, 1, "ack_requeue_false", base64=False, truncate=None))
+        await self._publish(operations.Publish("", deed.queue, p.Properties(), b"alive"))
+        got = await self._get(operations.Get(deed.queue, 1, "ack_requeue_false", base64=False, truncate=None))
         if not got:
             raise Refused(503, "unavailable", "the message that was published cannot be got")
         return {"status": "ok"}
 
-    async def _ask(self, deed: deeds.Ask) -> None:
+    async def _ask(self, deed: operations.Ask) -> None:
         """The answer comes before the confirm."""
         await self._call(1, m.BasicConsume(queue=REPLY_TO, no_ack=True), m.BasicConsumeOk)
         asked = p.Properties(content_type="application/json", reply_to=REPLY_TO)
-        await self._say(deeds.Publish(deed.exchange, deed.key, asked, json.dumps(deed.body).encode()))
+        await self._say(operations.Publish(deed.exchange, deed.key, asked, json.dumps(deed.body).encode()))
         told: Document = {}
         while True:
             match await self._answer(m.Method):
@@ -133,7 +133,7 @@ class _Line:
                 case other:
                     raise AmqpRefused(503, f"{type(other).__name__} was not expected")
 
-    async def _say(self, deed: deeds.Publish) -> None:
+    async def _say(self, deed: operations.Publish) -> None:
         """A message that will be confirmed."""
         await self._call(1, m.ConfirmSelect(), m.ConfirmSelectOk)
         try:
@@ -146,7 +146,7 @@ class _Line:
         for start in range(0, len(deed.payload), most):
             self._frame(_BODY, 1, deed.payload[start : start + most])
 
-    async def _publish(self, deed: deeds.Publish) -> bool:
+    async def _publish(self, deed: operations.Publish) -> bool:
         await self._say(deed)
         routed = True
         while True:
@@ -161,16 +161,16 @@ class _Line:
                 case other:
                     raise AmqpRefused(503, f"{type(other).__name__} was not expected")
 
-    async def _get(self, deed: deeds.Get) -> list[Document]:
+    async def _get(self, deed: operations.Get) -> list[Document]:
         no_ack = deed.ack_mode == "ack_requeue_false"
         found: list[Document] = []
         last, size = 0, 0
-        while len(found) < deed.count and size < deeds.GET_BYTES_MAX:
+        while len(found) < deed.count and size < operations.GET_BYTES_MAX:
             got = await self._call(1, m.BasicGet(queue=deed.queue, no_ack=no_ack), m.Method)
             if not isinstance(got, m.BasicGetOk):
                 break
             properties, payload = await self._content()
-            found.append(deeds.message_document(deed, got, p.decode(properties), payload))
+            found.append(operations.message_document(deed, got, p.decode(properties), payload))
             last = got.delivery_tag
             size += len(payload)
         if last and not no_ack:

@@ -32,15 +32,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
-from clusterbroker.broker.census.inspection import decode_result
-from clusterbroker.broker.census.inspection import encode as encode_request
-from clusterbroker.broker.management import amqp_deeds, bodies, messages, operations, reads, writes
+from clusterbroker.broker.management import amqp_operations, bodies, messages, operations, reads, writes
 from clusterbroker.broker.management.errors import Refused, bad_request, of_order
-from clusterbroker.broker.management.mirror import Mirror
 from clusterbroker.broker.management.reading import Reading
+from clusterbroker.broker.management.replica import Mirror
 from clusterbroker.broker.management.rights import MANAGEMENT, Seer
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.log import Bucket
+from clusterbroker.broker.stats.inspection import decode_result
+from clusterbroker.broker.stats.inspection import encode as encode_request
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster import passwords
 from clusterbroker.cluster.errors import Unavailable
@@ -49,9 +49,9 @@ from . import local, metric_pages, routes, web_page
 from .amqp_line import carried_out
 from .audited import COMMANDS, FACTS, REFUSED, SEER, Audited
 from .auth import REALM, LoginFailed, SignIn
-from .deeds import Deeds, OrderError
 from .entrance import Entrance
 from .hashing import Hashing
+from .operations import Deeds, OrderError
 from .receiving import Room, fields_of
 from .reference import page
 from .routes import Endpoint
@@ -202,28 +202,28 @@ class _Shell:
 
         return endpoint
 
-    def act(self, act: amqp_deeds.Act) -> Endpoint:
+    def act(self, act: amqp_operations.Act) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             reading, fields = await self._reading_with_body(request, act.body_bytes_max, may_be_long=act.may_be_long)
             path = decoded(request.path_params)
-            deed = amqp_deeds.run(act, reading, path, fields)
+            deed = amqp_operations.run(act, reading, path, fields)
             self._not_cut_off()
-            if isinstance(deed, amqp_deeds.CloseConnections):
+            if isinstance(deed, amqp_operations.CloseConnections):
                 reason = request.headers.get("x-reason", "closed by operator")
                 for connection_id in deed.connection_ids:
                     error = await self._deeds.close_connection(connection_id, reason)
                     if error is not None and (error.kind == Unavailable.kind or not deed.each):
                         raise of_order(*error)
                 return Response(status_code=204)
-            if isinstance(deed, amqp_deeds.Nothing):
+            if isinstance(deed, amqp_operations.Nothing):
                 return Response(status_code=204)
             if self._directory is None:
                 raise Refused(503, "unavailable", "there is no AMQP connection to the node")
             user = reading.seer.amqp_user(path["vhost"])
             answer = await carried_out(self._directory, user, path["vhost"], deed, reading.seer.token)
-            if isinstance(deed, amqp_deeds.Ask):
+            if isinstance(deed, amqp_operations.Ask):
                 return Response(status_code=204)
-            if not isinstance(deed, amqp_deeds.Call):
+            if not isinstance(deed, amqp_operations.Call):
                 return json_response(answer)
             await self._until(deed)
             headers = {"location": deed.location} if deed.location else None
@@ -294,7 +294,7 @@ class _Shell:
         if stale_s is not None:
             raise Refused(503, "unavailable", f"the node has been cut off from the cluster for {stale_s} s")
 
-    async def _until(self, call: amqp_deeds.Call) -> None:
+    async def _until(self, call: amqp_operations.Call) -> None:
         """The node has done it; the mirror folds it a moment later. What another did since may hide it: then not."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FOLDED_S):
@@ -337,7 +337,7 @@ def _routes() -> tuple[BaseRoute, ...]:
         routes.add(router, "GET", read.path, read.summary, of(_Shell.read, read), statuses, read.listed)
     for write in writes.WRITES:
         routes.add(router, write.method, write.path, write.summary, of(_Shell.write, write), write.statuses)
-    for act in amqp_deeds.ACTS:
+    for act in amqp_operations.ACTS:
         routes.add(router, act.method, act.path, act.summary, of(_Shell.act, act), act.statuses)
     for operation in operations.OPERATIONS:
         statuses = (operation.status,)

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 
 from clusterbroker.broker.management.errors import Refused
-from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.management.replica import Mirror
 from clusterbroker.broker.management.rights import MANAGEMENT, Seer
-from clusterbroker.broker.management.token_seer import TokenSeer
+from clusterbroker.broker.management.token_principal import TokenSeer
 from clusterbroker.broker.server.credentials import Credentials
 from clusterbroker.broker.server.rehashing import Order, Rehashing
 from clusterbroker.broker.server.throttle import Throttle, network

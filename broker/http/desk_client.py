@@ -21,18 +21,18 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from clusterbroker.broker.census import desk_messages as m
-from clusterbroker.broker.census import rows
-from clusterbroker.broker.census.census import joined
-from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.management.replica import Mirror
 from clusterbroker.broker.server.private_socket import connected
+from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.stats import rows
+from clusterbroker.broker.stats.batches import joined
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import snapshot
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.ids import LogIndex
 
-from .deeds import OrderError
 from .importing import imported
+from .operations import OrderError
 
 NAME: Final = "management.sock"
 AGAIN_S: Final = 0.25

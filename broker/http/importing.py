@@ -11,13 +11,13 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
-from clusterbroker.broker.census import desk_messages as m
+from clusterbroker.broker.stats import desk_messages as m
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.imports import next_slice, parted
 from clusterbroker.cluster.view import ClusterView
 
-from .deeds import OrderError
+from .operations import OrderError
 
 PART_BYTES_MAX: Final = 256 << 10
 PATIENCE_S: Final = 20.0

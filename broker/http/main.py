@@ -36,7 +36,7 @@ from clusterbroker.broker.http.app import create_app
 from clusterbroker.broker.http.desk_client import DeskClient
 from clusterbroker.broker.http.local import LocalServer
 from clusterbroker.broker.http.tcp_server import TcpServer
-from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.management.replica import Mirror
 from clusterbroker.broker.server import console
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.certificates import BadCertificate, Chain, reload_all, shown, watch
@@ -143,7 +143,7 @@ async def serve(
 
 
 def _quiet_collector() -> None:
-    """Libraries and routes live as long as the process, and rows are not looked at (`broker.census.rows`): the
+    """Libraries and routes live as long as the process, and rows are not looked at (`broker.stats.rows`): the
     collector need come less often, and requests wait for it less."""
     gc.collect()
     gc.freeze()

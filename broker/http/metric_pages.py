@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 
 from clusterbroker.broker.management import metrics
 from clusterbroker.broker.management.exposition import CONTENT_TYPE
-from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.management.replica import Mirror
 from clusterbroker.broker.management.rights import MONITORING, Seer
 
 from .auth import from_here

@@ -21,7 +21,7 @@ from clusterbroker.cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, 
 from clusterbroker.cluster.queue_settings import storable_lives
 
 from .errors import bad_request
-from .sayable import check_arguments
+from .naming import check_arguments
 
 BODY_BYTES_MAX: Final = 1 << 20
 DEFINITIONS_BYTES_MAX: Final = 64 << 20

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final
 
-from clusterbroker.broker.census.rows import ChannelRow, ConnectionRow, ConsumerRow
+from clusterbroker.broker.stats.rows import ChannelRow, ConnectionRow, ConsumerRow
 
 from .errors import object_not_found
 from .history import Get, Track

@@ -26,9 +26,9 @@ from clusterbroker.cluster.view import ClusterView
 from . import accounts, settings
 from .bodies import Body, limits_command, parameter_command, policy_command, user_command
 from .errors import Refused, bad_request, of_order
+from .naming import check_imported_name
 from .nodes import PRODUCT, RABBITMQ_API
 from .reading import Document, Reading, plain_table
-from .sayable import check_imported_name
 
 NAMES_MAX: Final = 20
 MISTAKES_TOLD: Final = 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from clusterbroker.broker.census.rows import QueueRow
+from clusterbroker.broker.stats.rows import QueueRow
 from clusterbroker.cluster.ids import QueueId
 
 from .errors import object_not_found

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.census.inspection import (
+from clusterbroker.broker.stats.inspection import (
     SHOWN_MAX,
     TREATED_MAX,
     TRUNCATE_DEFAULT,
@@ -22,10 +22,10 @@ from clusterbroker.broker.census.inspection import (
     What,
     life_of,
 )
-from clusterbroker.broker.census.message_filter import BadFilter, parse
+from clusterbroker.broker.stats.message_filter import BadFilter, parse
 from clusterbroker.cluster.entities import Queue
 
-from .amqp_deeds import payload_document, properties_document
+from .amqp_operations import payload_document, properties_document
 from .bodies import Body
 from .errors import bad_request, not_authorised, object_not_found
 from .exchanges import DEFAULT_NAME

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
-from clusterbroker.broker.census.rows import (
+from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
     Certificate,
     ChannelRow,
@@ -59,8 +59,8 @@ from .metric_tables import (
     Number,
     Of,
 )
-from .mirror import Mirror
 from .nodes import RABBITMQ_API, certificates, name_of_cluster
+from .replica import Mirror
 
 R = TypeVar("R")
 

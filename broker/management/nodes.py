@@ -8,15 +8,15 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from clusterbroker.broker.census.rows import Certificate, LoginSourceRow, NodeRow
+from clusterbroker.broker.stats.rows import Certificate, LoginSourceRow, NodeRow
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster import exchange_rules
 from clusterbroker.cluster.ids import NodeId
 
 from .errors import bad_request, object_not_found
 from .history import Get, Track
-from .mirror import Mirror, Sums
 from .reading import DEPTH_FIELDS, MESSAGE_FIELDS, Document, Reading
+from .replica import Mirror, Sums
 from .rights import MONITORING
 
 RABBITMQ_API: Final = "3.10.8"

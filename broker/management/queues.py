@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from clusterbroker.broker.census.rows import QueueRow
+from clusterbroker.broker.stats.rows import QueueRow
 from clusterbroker.cluster.entities import Queue
 from clusterbroker.cluster.ids import LOCAL_NODE
 

@@ -9,13 +9,13 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, Final
 
-from clusterbroker.broker.census.rows import NodeRow
+from clusterbroker.broker.stats.rows import NodeRow
 from clusterbroker.cluster.entities import OperatorPolicy, Policy
 from clusterbroker.cluster.view import ClusterView
 
 from .errors import bad_request
 from .history import SAMPLES_MAX, Get, Track, Window, details, grown
-from .mirror import Mirror
+from .replica import Mirror
 from .rights import Seer
 
 Document = dict[str, Any]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
-from clusterbroker.broker.census.rows import ConnectionRow
+from clusterbroker.broker.stats.rows import ConnectionRow
 from clusterbroker.cluster.authorization import PermissionKind, principal
 from clusterbroker.cluster.entities import User
 from clusterbroker.cluster.view import ClusterView

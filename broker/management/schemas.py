@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from clusterbroker.broker.census.inspection import SHOWN_MAX, TREATED_MAX, TRUNCATE_DEFAULT, TRUNCATE_MAX
-from clusterbroker.broker.census.message_filter import LENGTH_MAX
+from clusterbroker.broker.stats.inspection import SHOWN_MAX, TREATED_MAX, TRUNCATE_DEFAULT, TRUNCATE_MAX
+from clusterbroker.broker.stats.message_filter import LENGTH_MAX
 from clusterbroker.cluster.entities import VHOST_LIMITS
 from clusterbroker.cluster.exchange_rules import TYPES
 from clusterbroker.cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
@@ -18,7 +18,7 @@ from clusterbroker.cluster.policies import ALTERNATE_EXCHANGE
 from clusterbroker.cluster.queue_settings import ARGUMENT_RULES, MILLISECONDS_MAX, POLICY_RULES
 from clusterbroker.cluster.stream_settings import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 
-from .amqp_deeds import ACK_MODES, MESSAGES_MAX, NUMBERS, TEXTS
+from .amqp_operations import ACK_MODES, MESSAGES_MAX, NUMBERS, TEXTS
 from .bodies import APPLY_TO, TAGS_MAX
 from .definitions import SECTIONS
 from .messages import SEQ_MAX

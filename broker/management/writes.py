@@ -29,10 +29,10 @@ from .bodies import (
 )
 from .errors import bad_request, object_not_found
 from .messages import require_unlocked, staged_in
+from .naming import check_new_name
 from .reading import Reading
 from .reads import Path
 from .rights import ADMINISTRATOR, MANAGEMENT, POLICYMAKER
-from .sayable import check_new_name
 
 
 class Planned(msgspec.Struct):

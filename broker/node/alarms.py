@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.proxy.messages import Alarmed, AlarmName
+from clusterbroker.broker.remote.messages import Alarmed, AlarmName
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.hub import Hub
-    from clusterbroker.broker.proxy.proxies import Proxies
+    from clusterbroker.broker.remote.remote_queues import RemoteQueues
 
 TOLD: Final[tuple[AlarmName, ...]] = ("memory", "disk")
 """Others do not publish to a node without a lease as it is."""
@@ -26,7 +26,7 @@ MINORITY: Final = "minority"
 class AlarmsOfNodes:
     """Between this node's alarms and its peers."""
 
-    def __init__(self, node: Node, hub: Hub, proxies: Proxies) -> None:
+    def __init__(self, node: Node, hub: Hub, proxies: RemoteQueues) -> None:
         self._node = node
         self._hub = hub
         self._proxies = proxies

@@ -7,7 +7,7 @@ That holds as long as all of a queue's changes stay in order, and nobody can tel
 
     a frame that concerns the queue     it is settled before the frame is looked at: its sender knew the change
     an Attach of another node           stays behind the queue's changes (`behind`), and makes it come sooner
-    a complete Attach to an owner       waits until nothing is owed (`Proxies.turn`): it speaks for all queues
+    a complete Attach to an owner       waits until nothing is owed (`RemoteQueues.turn`): it speaks for all queues
     another change of the queue         settles it first; a change of members settles all
     a change of policies                each queue looks for itself (`renewals`), which settles it first
     what a take-over asks of the map    index and members are those of the command (`moment`), not of the slice
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clusterbroker.broker.node import reactions
-from clusterbroker.broker.proxy.messages import Attach
+from clusterbroker.broker.remote.messages import Attach
 from clusterbroker.cluster import changes as told
 
 if TYPE_CHECKING:

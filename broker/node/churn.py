@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.census.attempts import Attempts
-from clusterbroker.broker.census.totals import MessageTotals
 from clusterbroker.broker.node.counts import totals
+from clusterbroker.broker.stats.attempts import Attempts
+from clusterbroker.broker.stats.totals import MessageTotals
 
 if TYPE_CHECKING:
     from clusterbroker.broker.session.channel import Channel

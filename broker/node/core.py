@@ -23,11 +23,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec.structs import replace
 
 from clusterbroker.broker.amqp.errors import AmqpError
-from clusterbroker.broker.node import grouping, loading, making, piecemeal, reactions
+from clusterbroker.broker.node import grouping, page_in, piecemeal, queue_factory, reactions
 from clusterbroker.broker.node.alerts import Alerts
 from clusterbroker.broker.node.churn import Churn
 from clusterbroker.broker.node.damages import Damages
 from clusterbroker.broker.node.dead_letters import DeadLetters
+from clusterbroker.broker.node.effects import Check, StreamLoad
+from clusterbroker.broker.node.effects import Group as Group
+from clusterbroker.broker.node.effects import Load as Load
 from clusterbroker.broker.node.flows import Flows
 from clusterbroker.broker.node.log import Log, Silence
 from clusterbroker.broker.node.log_clock import LogClock
@@ -37,13 +40,10 @@ from clusterbroker.broker.node.postponed import Postponed
 from clusterbroker.broker.node.setting_aside import SettingAside
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.broker.node.wakes import Wakes
-from clusterbroker.broker.node.wants import Check, StreamLoad
-from clusterbroker.broker.node.wants import Group as Group
-from clusterbroker.broker.node.wants import Load as Load
 from clusterbroker.broker.node.watching import Watching
 from clusterbroker.broker.queues.deadletter import Reason
 from clusterbroker.broker.queues.effort import TURN, Effort
-from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Location, Ring
 from clusterbroker.broker.queues.ticket import Ticket
@@ -70,7 +70,7 @@ from clusterbroker.journal.stream_catalogue import Filing, Taken, Wish
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.part import Part
-    from clusterbroker.broker.proxy.replies import Replies
+    from clusterbroker.broker.remote.replies import Replies
     from clusterbroker.broker.session.connection import Connection
 
 RATE_MS = 8
@@ -196,7 +196,7 @@ class Node:
 
     def secret_name(self) -> str:
         """A name part that says where it was made, as `unique` does, and that nobody else can guess: for names whose
-        knowledge is a right. `broker.proxy.replies` reads node and start from it."""
+        knowledge is a right. `broker.remote.replies` reads node and start from it."""
         return f"{self.options.name}-{self.options.incarnation:x}-{self._entropy(SECRET_BYTES).hex()}"
 
     def requester(self, vhost: str, key: str) -> ReplyTarget | None:
@@ -295,17 +295,17 @@ class Node:
                 reactions.segment_known(self, changes.SegmentOpened(segment))
 
     def new_ring(self, entity: QueueEntity, replica: bool = False) -> Ring:
-        return making.new_ring(self, entity, replica)
+        return queue_factory.new_ring(self, entity, replica)
 
     def add_queue(self, entity: QueueEntity, ring: Ring | None = None) -> None:
         """A queue that lives here and nowhere else."""
-        queue = making.new_queue(self, entity, ring)
+        queue = queue_factory.new_queue(self, entity, ring)
         self.queues[entity.queue_id] = queue
         self.add_face(entity, queue)
         self.moving.own(queue)
         self.setting_aside.began(queue)
 
-    def add_face(self, entity: QueueEntity, face: QueueFace) -> None:
+    def add_face(self, entity: QueueEntity, face: QueueHandle) -> None:
         """What sessions and routes of this node hold instead of the queue."""
         vhost = self.vhosts[entity.vhost]
         if entity.staging:
@@ -330,7 +330,7 @@ class Node:
         return self.log_clock.ages_by(self.now_ms)
 
     def load(self, queue: Queue, locations: list[Location]) -> None:
-        loading.load(self, queue, locations)
+        page_in.load(self, queue, locations)
 
     def fetch(
         self,
@@ -339,10 +339,10 @@ class Node:
         then: Callable[[Sequence[Message]], None],
         otherwise: Callable[[], None] = lambda: None,
     ) -> None:
-        loading.fetch(self, queue, locations, then, otherwise)
+        page_in.fetch(self, queue, locations, then, otherwise)
 
     def read_stream(self, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
-        loading.read_stream(self, queue, wish, then)
+        page_in.read_stream(self, queue, wish, then)
 
     def begins_late(self, queue: Queue, offset: int) -> None:
         self.log.begins_late(queue.entity.vhost, queue.name, offset)
@@ -372,7 +372,7 @@ class Node:
     def later(self, queue: Queue) -> None:
         self.postponed.later[queue] = None
 
-    def stumbled(self, queue: QueueFace, error: Exception, seq: int = 0) -> None:
+    def stumbled(self, queue: QueueHandle, error: Exception, seq: int = 0) -> None:
         self.setting_aside.stumbled(queue, error, seq)
 
     @property
@@ -590,6 +590,6 @@ class Node:
             for connection in self.connections.values():
                 connection.review_reading()
 
-    def checkpoint(self) -> making.Written:
+    def checkpoint(self) -> queue_factory.Written:
         """What the next checkpoint writes down; with it go the `filings`."""
-        return making.checkpoint(self)
+        return queue_factory.checkpoint(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.census.totals import MessageTotals
+from clusterbroker.broker.stats.totals import MessageTotals
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.ring import Ledger
@@ -38,7 +38,7 @@ class ChannelCounts:
 
 
 class ExchangeCounts:
-    """Of one exchange at this node; see `broker.census.rows.ExchangeRow`."""
+    """Of one exchange at this node; see `broker.stats.rows.ExchangeRow`."""
 
     __slots__ = ("confirm", "drop_unroutable", "publish_in", "publish_out", "return_unroutable")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.codec import make_message
 from clusterbroker.broker.queues.deadletter import Reason, dead_letter_keys, death, is_cycle
-from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ticket import Ticket
@@ -61,7 +61,7 @@ class DeadLetters:
             self.burying = before
         return True
 
-    def _dead_copy(self, queue: Queue, message: Message, reason: Reason) -> tuple[Message, list[QueueFace]] | None:
+    def _dead_copy(self, queue: Queue, message: Message, reason: Reason) -> tuple[Message, list[QueueHandle]] | None:
         """What is published when a queue gives a message up, and to whom: nobody, when it would go in a circle.
 
         None: there is no such exchange, or no route.

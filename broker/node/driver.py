@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from clusterbroker.broker.node.core import Node
-from clusterbroker.broker.node.wants import Check, Group, Load, StreamLoad
+from clusterbroker.broker.node.effects import Check, Group, Load, StreamLoad
 from clusterbroker.broker.queues.patience import PATIENCE_MS
 from clusterbroker.cluster.commands import AnyCommand
 from clusterbroker.cluster.state import Applied

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.own_message import own_message
-from clusterbroker.broker.node.elsewhere import hosts
+from clusterbroker.broker.node.redirect import hosts
 from clusterbroker.cluster.entities import Member
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.exchange_rules import FAILOVER

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from clusterbroker.broker.node.counts import ChannelCounts
-from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.handle import QueueHandle
 
 WANTED_MS: Final = 60_000
 FLOWS_MAX: Final = 20_000
@@ -43,7 +43,7 @@ class Flows:
         channel: ChannelCounts,
         vhost: str,
         exchange: bytes,
-        targets: Sequence[QueueFace],
+        targets: Sequence[QueueHandle],
         count: int,
         now_ms: int,
     ) -> None:

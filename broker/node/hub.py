@@ -41,11 +41,11 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from clusterbroker.broker.census.peer_messages import AnyCensus
 from clusterbroker.broker.node.long_frames import PIECE_BYTES, Joining, More, pieces
 from clusterbroker.broker.node.relay_messages import AnyRelay, RelayMessage
 from clusterbroker.broker.node.requests import AnyRequest
-from clusterbroker.broker.proxy.messages import AnyProxy
+from clusterbroker.broker.remote.messages import AnyProxy
+from clusterbroker.broker.stats.peer_messages import AnyCensus
 from clusterbroker.broker.streams.messages import AnyStream
 from clusterbroker.cluster.link.frames import decoder, encode
 from clusterbroker.journal.record import DamagedRecord

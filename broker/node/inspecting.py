@@ -31,7 +31,13 @@ from msgspec.structs import replace
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.codec import make_message
 from clusterbroker.broker.amqp.properties import Properties
-from clusterbroker.broker.census.inspection import (
+from clusterbroker.broker.node.dead_letters import short
+from clusterbroker.broker.node.origins import origin_of
+from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import READY, UNACKED, Location
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.stats.inspection import (
     CONFIRM_MS_MAX,
     LOOKED_MAX,
     SHOWN_BYTES_MAX,
@@ -41,7 +47,7 @@ from clusterbroker.broker.census.inspection import (
     Skipped,
     life_of,
 )
-from clusterbroker.broker.census.message_filter import (
+from clusterbroker.broker.stats.message_filter import (
     STATES,
     STEP_BYTES,
     WORK_BYTES,
@@ -51,12 +57,6 @@ from clusterbroker.broker.census.message_filter import (
     Subject,
     parse,
 )
-from clusterbroker.broker.node.dead_letters import short
-from clusterbroker.broker.node.origins import origin_of
-from clusterbroker.broker.queues.face import QueueFace
-from clusterbroker.broker.queues.queue import Queue
-from clusterbroker.broker.queues.ring import READY, UNACKED, Location
-from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ SLICE: Final = 250
 """Messages looked at in one step: 1 to 3 ms, with many conditions less of them."""
 SLICE_BYTES: Final = 1 << 20
 SLICE_WORK: Final = 5000
-"""In pieces of 1 to 2 us (`broker.census.message_filter`): a step holds the node's loop for some ms."""
+"""In pieces of 1 to 2 us (`broker.stats.message_filter`): a step holds the node's loop for some ms."""
 BATCH: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 """Read from the disk at once; one message may be longer."""
@@ -375,7 +375,7 @@ class Inspection:
         self._underway_bytes += transfer.size
         transfer.begin(message)
 
-    def _copy(self, seq: int, content: Message, now_ms: int) -> tuple[Message, tuple[QueueFace, ...]] | None:
+    def _copy(self, seq: int, content: Message, now_ms: int) -> tuple[Message, tuple[QueueHandle, ...]] | None:
         """What is published, and to whom; None: it cannot be, and why is noted."""
         node, request = self._node, self._request
         vhost = node.vhosts[self.queue.entity.vhost]
@@ -473,7 +473,14 @@ class Transfer:
     __slots__ = ("_aside", "_inspection", "_targets", "accepted", "moves", "seq", "since_ms", "size")
 
     def __init__(
-        self, inspection: Inspection, seq: int, targets: tuple[QueueFace, ...], size: int, *, moves: bool, since_ms: int
+        self,
+        inspection: Inspection,
+        seq: int,
+        targets: tuple[QueueHandle, ...],
+        size: int,
+        *,
+        moves: bool,
+        since_ms: int,
     ) -> None:
         self._inspection = inspection
         self._targets = targets

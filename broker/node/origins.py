@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.amqp.properties import Properties
-from clusterbroker.broker.census.inspection import FIRST_DEATH_QUEUE
+from clusterbroker.broker.stats.inspection import FIRST_DEATH_QUEUE
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.vhost import VirtualHost

@@ -1,12 +1,12 @@
 """A node's part in a cluster: what it is to each queue, and the cores that do the work of it.
 
     role       when                                              what it has
-    OWNER      the map names this node, in this incarnation      the Queue, its Serving, its place in Primary
+    OWNER      the map names this node, in this incarnation      the Queue, its OwnedQueue, its place in Primary
     REPLICA    the map counts this node among the replicas       a Ring that folds what the owner writes (Backup)
     NONE       otherwise                                         nothing but the face
 
 Roles follow the map's changes, in log order, so every node changes its own at the same index. Every queue has one face
-for the sessions of this node: a ProxyQueue, whatever the role; only a transient queue that lives here is its own face.
+for the sessions of this node: a RemoteQueue, whatever the role; only a transient queue that lives here is its own face.
 
 A node that starts again finds what it held before as replicas, also what it owned: its old ownership ended with its
 process. It owns nothing before it has registered its new incarnation, and nothing any more once the map says that
@@ -24,19 +24,19 @@ from clusterbroker.broker.node.copy_care import CopyCare
 from clusterbroker.broker.node.copying import Copying
 from clusterbroker.broker.node.failover import Failover
 from clusterbroker.broker.node.hub import Handler, Hub, Payload
-from clusterbroker.broker.node.making import new_queue
 from clusterbroker.broker.node.mistakes import Mistakes
 from clusterbroker.broker.node.occupancy import OccupancyOfNodes, Occupied
+from clusterbroker.broker.node.queue_factory import new_queue
 from clusterbroker.broker.node.records import Records
 from clusterbroker.broker.node.relaying import Relaying
 from clusterbroker.broker.node.requests import HandOver
-from clusterbroker.broker.proxy import proxies as proxy_side
-from clusterbroker.broker.proxy.messages import Alarmed
-from clusterbroker.broker.proxy.proxies import Proxies
-from clusterbroker.broker.proxy.replies import Replies, Target
-from clusterbroker.broker.proxy.servings import Servings
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.remote import remote_queues as client_side
+from clusterbroker.broker.remote.messages import Alarmed
+from clusterbroker.broker.remote.owned_queues import OwnedQueues
+from clusterbroker.broker.remote.remote_queues import RemoteQueues
+from clusterbroker.broker.remote.replies import Replies, Target
 from clusterbroker.broker.streams.messages import StreamAsk, StreamTold
 from clusterbroker.cluster.changes import (
     CopyLost,
@@ -102,9 +102,9 @@ class Part:
         self.mistakes = Mistakes(self)
         self.hub.failed = self.mistakes.link
         self.copying = Copying(node, self.hub, self.name, Records(), lambda: self.registered)
-        self.proxies = Proxies(self, node.options.incarnation)
+        self.proxies = RemoteQueues(self, node.options.incarnation)
         node.congested = self.proxies.congested
-        self.servings = Servings(self)
+        self.servings = OwnedQueues(self)
         self.arrears = Arrears(node, self._needed, self._owing)
         self.proxies.owing = lambda: self.arrears.owing
         self.proxies.sooner = self.arrears.sooner
@@ -133,7 +133,7 @@ class Part:
             lambda peer, message, payload: primary.received(peer, message, payload, node.now_ms),
         )
         self._handle(self.servings.handles, self.servings.received)
-        self._handle(proxy_side.MESSAGES, self.proxies.received)
+        self._handle(client_side.MESSAGES, self.proxies.received)
         node.replies = self.replies = Replies(self, self._life_of)
         self.hub.handlers.update(self.replies.handlers)
         self.alarms = AlarmsOfNodes(node, self.hub, self.proxies)

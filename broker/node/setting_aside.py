@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.cluster.commands import PauseQueue
@@ -38,7 +38,7 @@ class SettingAside:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def work(self, queue: QueueFace, what: Callable[..., object], *given: Any) -> None:
+    def work(self, queue: QueueHandle, what: Callable[..., object], *given: Any) -> None:
         """Does something of the queue's; what raises sets it aside."""
         try:
             what(*given)
@@ -52,7 +52,7 @@ class SettingAside:
         except Exception as error:
             connection.crashed(error)
 
-    def stumbled(self, queue: QueueFace, error: Exception, seq: int = 0) -> None:
+    def stumbled(self, queue: QueueHandle, error: Exception, seq: int = 0) -> None:
         """Sets the queue aside; of one that is elsewhere this node can only say what happened."""
         if not isinstance(queue, Queue):
             self._node.log.set_aside(queue.entity, seq, error)

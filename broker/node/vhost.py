@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterbroker.broker.node.counts import ExchangeCounts
-from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.binding import Binding, Destination
 from clusterbroker.broker.routing.labour import Labour
 from clusterbroker.broker.routing.router import Router
@@ -18,13 +18,13 @@ class VirtualHost:
 
     def __init__(self, name: str, labour: Labour | None = None) -> None:
         self.name = name
-        self.queues: dict[str, QueueFace] = {}
-        self.router: Router[QueueFace] = Router(self.queues.get, labour=labour)
+        self.queues: dict[str, QueueHandle] = {}
+        self.router: Router[QueueHandle] = Router(self.queues.get, labour=labour)
         self.exchanges: dict[str, ExchangeCounts] = {}
         """Of those that something was published to."""
         self.segments: dict[str, Segment] = {}
         """What staging exchanges stand for, by their names; the router does not know them."""
-        self.staging: dict[str, QueueFace] = {}
+        self.staging: dict[str, QueueHandle] = {}
         """The queues of those that keep what is published, by the same names."""
 
     def counts(self, exchange: str) -> ExchangeCounts:

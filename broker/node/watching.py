@@ -19,7 +19,7 @@ from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
-    from clusterbroker.broker.queues.face import QueueFace
+    from clusterbroker.broker.queues.handle import QueueHandle
 
 
 class Both:
@@ -86,7 +86,7 @@ class Watching:
             return firehose or self.spans
         return Both(firehose, self.spans)
 
-    def began(self, vhost: str, face: QueueFace) -> None:
+    def began(self, vhost: str, face: QueueHandle) -> None:
         """A queue that clients of this node may use."""
         watch = self.watches.get(vhost)
         if watch is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.queues.face import CommitPart
+from clusterbroker.broker.queues.handle import CommitPart
 from clusterbroker.broker.queues.moved import take_rows
 from clusterbroker.broker.queues.ticket import Ticket
 

@@ -6,7 +6,7 @@ message stays in its queue, so a crash finds it in one of the two places. How ma
 is bounded (`effort`); the rest wait for the next one.
 
 What a transaction rejects waits for nobody: its letter belongs into the group of the commit, and its content was
-fetched before (`QueueFace.bring`). What is refused for want of room was never in the queue: it dies without a seq.
+fetched before (`QueueHandle.bring`). What is refused for want of room was never in the queue: it dies without a seq.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.broker.queues.face import Taken
+from clusterbroker.broker.queues.handle import Taken
 from clusterbroker.broker.queues.ring import HEAD_NONE, HEAD_NOT_COMMITTED, HEAD_NOT_RESERVED, HEAD_OK, dispatch
 
 if TYPE_CHECKING:

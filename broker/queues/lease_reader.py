@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.fields import FieldTable
 from clusterbroker.broker.amqp.own_message import own_message
-from clusterbroker.broker.queues.face import CommitPart, QueueFace
+from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
 from clusterbroker.broker.queues.lease import READ_ROWS_MAX, LeaseAnswer, Read
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
@@ -51,7 +51,7 @@ class LeaseReader:
     )  # fmt: skip
 
     def __init__(
-        self, source: QueueFace, lease: str, first: int, end: int, agenda: list[Any] | None, failed: Failed
+        self, source: QueueHandle, lease: str, first: int, end: int, agenda: list[Any] | None, failed: Failed
     ) -> None:
         self._source = source
         self._lease = lease

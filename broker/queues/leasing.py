@@ -38,7 +38,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.census.inspection import life_of
 from clusterbroker.broker.queues.lease import (
     GONE,
     READ_BYTES_MAX,
@@ -53,6 +52,7 @@ from clusterbroker.broker.queues.lease import (
 )
 from clusterbroker.broker.queues.ring import LEASED, Ring
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.cluster.stream_settings import STREAM
 from clusterbroker.journal.record import Message
 

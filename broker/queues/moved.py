@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.queues.face import CommitPart, Moved
+from clusterbroker.broker.queues.handle import CommitPart, Moved
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.journal.record import Message
 

@@ -4,7 +4,7 @@ What is known stands in `ring.producers`, and a PRD record in the group of the m
 to the other replicas. The names that share that table are told apart by their first byte:
 
     b"n" + node/incarnation   a proxy: its publishes are numbered without a gap, the value is the last number that is
-                              in the log (`broker.proxy.attachment`)
+                              in the log (`broker.remote.attachment`)
     b"r" + node/incarnation   the same proxy: the highest number that was refused and died for it (reject-publish-dlx)
     b"p" + name               a client that numbers its messages (x-producer, x-seq): the value is the highest number
                               plus one; what is below is known. Numbers rise, from 0 or 1, gaps are allowed

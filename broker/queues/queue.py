@@ -24,7 +24,7 @@ from clusterbroker.broker.queues.burial import Burial
 from clusterbroker.broker.queues.committing import carry_out
 from clusterbroker.broker.queues.deadletter import Reason
 from clusterbroker.broker.queues.dying import Dying
-from clusterbroker.broker.queues.face import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
+from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, IN_USE, NOT_EMPTY, CommitPart, Taken
 from clusterbroker.broker.queues.host import Host
 from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, Word
 from clusterbroker.broker.queues.leasing import Leasing, resumed

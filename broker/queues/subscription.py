@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from clusterbroker.broker.queues.ring import Consumer, Ledger
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.face import QueueFace
+    from clusterbroker.broker.queues.handle import QueueHandle
 
 
 class Holder(Protocol):
@@ -91,7 +91,7 @@ class Subscription:
         self,
         holder: Holder,
         ledger: Ledger,
-        queue: QueueFace,
+        queue: QueueHandle,
         tag: str,
         *,
         no_ack: bool,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from clusterbroker.journal.record import Message, read_records
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.face import QueueFace
+    from clusterbroker.broker.queues.handle import QueueHandle
     from clusterbroker.broker.queues.subscription import Subscription
     from clusterbroker.broker.queues.ticket import Ticket
 
@@ -26,7 +26,7 @@ class Delivery(NamedTuple):
     """A message on its way into a channel. `channel`: the session's; `consumer`: "" for a basic.get."""
 
     channel: Any
-    queue: QueueFace
+    queue: QueueHandle
     consumer: str
     tag: int
     message: Message

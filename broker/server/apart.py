@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.node.wants import Load, StreamLoad
+from clusterbroker.broker.node.effects import Load, StreamLoad
 from clusterbroker.journal.record import DamagedRecord, Message
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from clusterbroker.cluster.link.path_of import path_of
 if TYPE_CHECKING:
     import ssl
 
-    from clusterbroker.broker.census.rows import Certificate
+    from clusterbroker.broker.stats.rows import Certificate
 
 LOOK_S: Final = 2.0
 FILE_BYTES_MAX: Final = 1 << 20
@@ -193,7 +193,7 @@ class Chain:
 def shown(protocol: str, host: str, port: int, chain: Chain) -> Certificate:
     """What a listener shows, as a row."""
     options = chain.options
-    from clusterbroker.broker.census.rows import Certificate  # only who has a management process needs it
+    from clusterbroker.broker.stats.rows import Certificate  # only who has a management process needs it
 
     return Certificate(
         protocol=protocol,

@@ -32,11 +32,11 @@ from clusterbroker.broker.server.endings import Restart, Unstarted
 from clusterbroker.broker.server.handing_over import hand_over_all
 from clusterbroker.broker.server.joining import Admission
 from clusterbroker.broker.server.liveness import LOOK_S, Liveness
+from clusterbroker.broker.server.log_batch import Telling
 from clusterbroker.broker.server.newcomer import join_first
 from clusterbroker.broker.server.peer_census import PeerCensus
 from clusterbroker.broker.server.raft_directory import RaftDirectory, must_know
 from clusterbroker.broker.server.roster import Roster
-from clusterbroker.broker.server.telling import Telling
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.balance import reconfigurations, waits_for

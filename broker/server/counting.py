@@ -1,4 +1,4 @@
-"""What a running node has to count, as rows of `broker.census`: a walk over its connections and queues.
+"""What a running node has to count, as rows of `broker.stats`: a walk over its connections and queues.
 
 The walk may be interrupted between two rows, for as long as it likes. So it looks at each thing only when it is that
 thing's turn, and passes over what has ended meanwhile.
@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from clusterbroker.broker.amqp import properties
-from clusterbroker.broker.census.rows import (
+from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
+from clusterbroker.broker.node.counts import totals
+from clusterbroker.broker.queues.ring import LEASED
+from clusterbroker.broker.queues.subscription import Subscription, Subscriptions
+from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
+from clusterbroker.broker.server.certificates import shown
+from clusterbroker.broker.server.copying_control import copying_facts
+from clusterbroker.broker.session.state import State
+from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
     AlertRow,
     AnyRow,
@@ -38,14 +46,6 @@ from clusterbroker.broker.census.rows import (
     StreamRow,
     TlsFacts,
 )
-from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
-from clusterbroker.broker.node.counts import totals
-from clusterbroker.broker.queues.ring import LEASED
-from clusterbroker.broker.queues.subscription import Subscription, Subscriptions
-from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
-from clusterbroker.broker.server.certificates import shown
-from clusterbroker.broker.server.copying_control import copying_facts
-from clusterbroker.broker.session.state import State
 from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.entities import Queue as QueueEntity

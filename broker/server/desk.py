@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.census import desk_messages as m
-from clusterbroker.broker.census.census import split
-from clusterbroker.broker.census.inspection import decode_request
-from clusterbroker.broker.census.inspection import encode as encode_result
-from clusterbroker.broker.census.rows import Batch, encode
 from clusterbroker.broker.server.admin import RUNNING
 from clusterbroker.broker.server.inspecting import Inspector, Unanswered
 from clusterbroker.broker.server.operations import NO_LEASE, Refused
 from clusterbroker.broker.server.sampling import Sampling
+from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.stats.batches import split
+from clusterbroker.broker.stats.inspection import decode_request
+from clusterbroker.broker.stats.inspection import encode as encode_result
+from clusterbroker.broker.stats.rows import Batch, encode
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.ids import Incarnation, NodeId

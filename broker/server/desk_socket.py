@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.census import desk_messages as m
 from clusterbroker.broker.server.client import Client
 from clusterbroker.broker.server.desk import Desk
 from clusterbroker.broker.server.private_socket import bound
+from clusterbroker.broker.stats import desk_messages as m
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import snapshot
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.node.elsewhere import DRAINED, moving_text
+from clusterbroker.broker.node.redirect import DRAINED, moving_text
 from clusterbroker.broker.session.connection import Connection
 from clusterbroker.broker.session.farewell import dismiss, owes
 from clusterbroker.broker.session.state import State

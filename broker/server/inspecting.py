@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.census.inspection import (
+from clusterbroker.broker.node.inspecting import GONE, Inspection
+from clusterbroker.broker.server.operations import Refused
+from clusterbroker.broker.stats.inspection import (
     LOOKED_MS_MAX,
     Request,
     Result,
@@ -23,10 +25,8 @@ from clusterbroker.broker.census.inspection import (
     encode,
     life_of,
 )
-from clusterbroker.broker.census.message_filter import BadFilter
-from clusterbroker.broker.census.peer_messages import InspectAnswer, InspectAsk
-from clusterbroker.broker.node.inspecting import GONE, Inspection
-from clusterbroker.broker.server.operations import Refused
+from clusterbroker.broker.stats.message_filter import BadFilter
+from clusterbroker.broker.stats.peer_messages import InspectAnswer, InspectAsk
 from clusterbroker.broker.streams.stream import Stream
 from clusterbroker.cluster.ids import QueueId
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.node.wants import GOOD, WRONG, Check, Verdict
+from clusterbroker.broker.node.effects import GOOD, WRONG, Check, Verdict
 from clusterbroker.broker.server.credentials import Credentials
 from clusterbroker.broker.server.rehashing import Order, Rehashing
 from clusterbroker.broker.server.throttle import Throttle, network

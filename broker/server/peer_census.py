@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from clusterbroker.broker.census.peer_messages import (
+from clusterbroker.broker.stats.peer_messages import (
     CensusAnswer,
     CensusAsk,
     CloseConnection,
@@ -18,11 +18,11 @@ from clusterbroker.broker.census.peer_messages import (
 )
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.census.rows import Batch
     from clusterbroker.broker.node.part import Part
     from clusterbroker.broker.server.inspecting import Inspector
     from clusterbroker.broker.server.sampling import Sampling
     from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.stats.rows import Batch
 
 Told = Callable[[bytes, bool], None]
 """(a part of a batch, whether others follow)"""
@@ -107,13 +107,13 @@ class PeerCensus:
         self.sampling.ask(asked.life, asked.number, asked.max_age_ms, lambda batch: self._answer(peer, asked, batch))
 
     def _answer(self, peer: str, asked: CensusAsk, batch: Batch) -> None:
-        from clusterbroker.broker.census.census import split
+        from clusterbroker.broker.stats.batches import split
 
         self._tell(peer, asked.ask, split(batch))
 
     def _tell(self, peer: str, ask: int, parts: list[Any]) -> None:
         """One part each turn, as long as the link has room and nothing newer is asked."""
-        from clusterbroker.broker.census.rows import encode
+        from clusterbroker.broker.stats.rows import encode
 
         if self._answering.get(peer) != ask or self._shell.ended.done() or self._part.room(peer) <= 0:
             return

@@ -57,8 +57,8 @@ async def _resume(shell: NodeShell, asked: Facts) -> Facts:
 
 
 async def _delete_messages(shell: NodeShell, asked: Facts) -> Facts:
-    from clusterbroker.broker.census.inspection import TREATED_MAX, Request, decode_request, encode
     from clusterbroker.broker.server.inspecting import Inspector, Unanswered  # imports that no start shall wait for
+    from clusterbroker.broker.stats.inspection import TREATED_MAX, Request, decode_request, encode
 
     queue = _queue(shell, asked, take=True)
     seqs, filter_ = asked.get("seqs"), asked.get("filter")

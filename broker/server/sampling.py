@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.census.census import Census
-from clusterbroker.broker.census.rows import Batch
 from clusterbroker.broker.server.counting import rows
+from clusterbroker.broker.stats.batches import Census
+from clusterbroker.broker.stats.rows import Batch
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.shell import NodeShell

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.node.core import Node
 from clusterbroker.broker.node.driver import Driver, Proposal
-from clusterbroker.broker.node.elsewhere import moving_text
-from clusterbroker.broker.node.wants import Check, Group, Load, StreamLoad
+from clusterbroker.broker.node.effects import Check, Group, Load, StreamLoad
+from clusterbroker.broker.node.redirect import moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.server.admin import AdminSocket
 from clusterbroker.broker.server.alarms import Alarms
@@ -31,6 +31,7 @@ from clusterbroker.broker.server.client import Client, ReceiveBuffer, peer_name
 from clusterbroker.broker.server.clock import Clock
 from clusterbroker.broker.server.copy_forward import CopyForward
 from clusterbroker.broker.server.endings import Restart
+from clusterbroker.broker.server.expiry import Upkeep
 from clusterbroker.broker.server.goodbye import say_goodbye
 from clusterbroker.broker.server.held import Held
 from clusterbroker.broker.server.imports import Imports
@@ -42,7 +43,6 @@ from clusterbroker.broker.server.scrub import Scrub
 from clusterbroker.broker.server.slow_disk import watch_disk
 from clusterbroker.broker.server.storage import Storage
 from clusterbroker.broker.server.tracing import begin_spans
-from clusterbroker.broker.server.upkeep import Upkeep
 from clusterbroker.broker.session.connection import Connection, TrustedConnection
 from clusterbroker.cluster.state import Applied
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed

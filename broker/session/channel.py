@@ -31,7 +31,7 @@ from clusterbroker.broker.amqp.errors import (
 from clusterbroker.broker.amqp.errors import channel_error as channel_fault
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.node.counts import ChannelCounts
-from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ring import Consumer, Ledger
 from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.watch import Traced
@@ -89,7 +89,7 @@ class Channel:
         self.reply_key = ""
         self.reply_tag = b""
         self.requests = 0  # to the broker's own exchanges, unanswered
-        self.routes: dict[bytes, tuple[int, int, Route[QueueFace]]] = {}
+        self.routes: dict[bytes, tuple[int, int, Route[QueueHandle]]] = {}
         self.traced: Traced | None = None
         """Sampled deliveries that wait for their settlement; None: there were none."""
 
@@ -145,7 +145,7 @@ class Channel:
         assert self.parked is None, "a channel is parked once"
         self.parked = deque()
 
-    def ask(self, queue: QueueFace, method: Method, withdraw: Callable[[], None] | None = None) -> None:
+    def ask(self, queue: QueueHandle, method: Method, withdraw: Callable[[], None] | None = None) -> None:
         """The channel waits for an answer of the queue, whose owner may be another node, or none; parked or not yet.
         `withdraw` takes the question back when the channel ends before the answer."""
         if self.parked is None:
@@ -310,7 +310,7 @@ class Channel:
             raise not_found("no previously declared queue")
         return self.last_queue
 
-    def queue(self, name: str) -> QueueFace:
+    def queue(self, name: str) -> QueueHandle:
         """404 for a missing queue, 405 for one that is exclusive to another connection."""
         assert self.connection.vhost is not None, "a channel is opened after its connection"
         queue = self.connection.vhost.queues.get(name)
@@ -322,7 +322,7 @@ class Channel:
     def no_queue(self, name: str) -> AmqpError:
         return not_found(f"no queue '{name}' in vhost '{self.vhost_name}'")
 
-    def check_exclusive(self, queue: QueueFace) -> None:
+    def check_exclusive(self, queue: QueueHandle) -> None:
         owner = queue.entity.exclusive_owner
         if owner is not None and owner != self.connection.id:
             raise resource_locked(

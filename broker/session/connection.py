@@ -32,7 +32,7 @@ from clusterbroker.broker.amqp.errors import (
 from clusterbroker.broker.amqp.errors import channel_error as channel_fault
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.node.alarms import MINORITY
-from clusterbroker.broker.node.elsewhere import DRAINED, moving_text
+from clusterbroker.broker.node.redirect import DRAINED, moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.session import handshake
 from clusterbroker.broker.session.channel import Channel
@@ -45,7 +45,7 @@ from clusterbroker.cluster.authorization import principal
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.vhost import VirtualHost
-    from clusterbroker.broker.queues.face import QueueFace
+    from clusterbroker.broker.queues.handle import QueueHandle
 
 HEADER_0_9_1: Final = b"AMQP\x00\x00\x09\x01"
 HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
@@ -126,8 +126,8 @@ class Connection:
         self.opened_at_ms = now_ms
         self.paused_since_ms = 0
         self._blocked_told = False
-        self._congested: dict[QueueFace, None] = {}  # queues with too much uncommitted to which it has published
-        self.fed: dict[QueueFace, None] = {}  # queues to which it has published while their owner had an alarm
+        self._congested: dict[QueueHandle, None] = {}  # queues with too much uncommitted to which it has published
+        self.fed: dict[QueueHandle, None] = {}  # queues to which it has published while their owner had an alarm
         self._closed_at_ms = 0
         self._last_heard_ms = self._last_sent_ms = now_ms
         node.connections[self.id] = self
@@ -483,14 +483,14 @@ class Connection:
             self.mark_consumers()  # readers of streams that wait for memory go on
         self.review_reading()
 
-    def feeds(self, queues: Iterable[QueueFace]) -> None:
+    def feeds(self, queues: Iterable[QueueHandle]) -> None:
         """It has published to these queues while a node has an alarm: blocked as long as that one owns any of them."""
         for queue in queues:
             if queue.entity.owner in self.node.alarms_elsewhere and queue not in self.fed:
                 self.fed[queue] = None
                 self.alarmed()
 
-    def waits_for(self, queue: QueueFace) -> None:
+    def waits_for(self, queue: QueueHandle) -> None:
         """It publishes to a queue that has too much uncommitted: it is read again when the queue is relieved."""
         self._congested[queue] = None
         self.review_reading()

@@ -19,7 +19,7 @@ from clusterbroker.broker.amqp.errors import (
     resource_locked,
 )
 from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.queues.face import GONE, QueueFace, Taken
+from clusterbroker.broker.queues.handle import GONE, QueueHandle, Taken
 from clusterbroker.broker.queues.ring import Consumer
 from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.watch import Delivery
@@ -307,7 +307,7 @@ def check_timeouts(channel: Channel, now_ms: int, until: int) -> bool:
     return True
 
 
-def _limit(queue: QueueFace, default: int) -> int:
+def _limit(queue: QueueHandle, default: int) -> int:
     limit = queue.settings.consumer_timeout_ms
     return default if limit is None else limit
 

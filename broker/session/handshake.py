@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import command_invalid, not_allowed, syntax_error
 from clusterbroker.broker.amqp.fields import decode_fields
-from clusterbroker.broker.node.elsewhere import addresses
-from clusterbroker.broker.node.wants import Check, Verdict
+from clusterbroker.broker.node.effects import Check, Verdict
+from clusterbroker.broker.node.redirect import addresses
 from clusterbroker.broker.session.rights import AccountRights
 from clusterbroker.broker.session.state import State
 from clusterbroker.broker.version import VERSION

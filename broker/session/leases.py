@@ -30,7 +30,7 @@ from clusterbroker.broker.session.services import Request, Service
 from clusterbroker.cluster.stream_settings import STREAM
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.queues.face import QueueFace
+    from clusterbroker.broker.queues.handle import QueueHandle
     from clusterbroker.broker.session.channel import Channel
     from clusterbroker.cluster.authorization import PermissionKind
 
@@ -117,7 +117,7 @@ AMQ_LEASE: Final = Service(
 # -- consumers --------------------------------------------------------------------------------------------------
 
 
-def reader(channel: Channel, method: methods.BasicConsume, tag: str, queue: QueueFace) -> LeaseReader:
+def reader(channel: Channel, method: methods.BasicConsume, tag: str, queue: QueueHandle) -> LeaseReader:
     """What a consumer with x-lease consumes from."""
     name = method.arguments["x-lease"]
     if (

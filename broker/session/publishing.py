@@ -28,7 +28,7 @@ from clusterbroker.broker.amqp.errors import access_refused, not_found, not_impl
 from clusterbroker.broker.amqp.fields import FieldTable
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.node.counts import ExchangeCounts
-from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
 from clusterbroker.broker.routing.labour import TooCostly
@@ -99,7 +99,7 @@ def publish(channel: Channel, event: Published) -> None:
         _stage_or_send(channel, route, event.messages, event.mandatory)
 
 
-def _permitted(channel: Channel, event: Published) -> Route[QueueFace]:
+def _permitted(channel: Channel, event: Published) -> Route[QueueHandle]:
     connection = channel.connection
     vhost = connection.vhost
     assert vhost is not None, "a channel is opened after its connection"
@@ -121,7 +121,7 @@ def _permitted(channel: Channel, event: Published) -> Route[QueueFace]:
     return route
 
 
-def replied(channel: Channel, reply: Message) -> Route[QueueFace]:
+def replied(channel: Channel, reply: Message) -> Route[QueueHandle]:
     """Hands a direct reply to its requester; the route says whether there is one."""
     connection = channel.connection
     assert connection.vhost is not None, "a channel is opened after its connection"
@@ -134,7 +134,7 @@ def is_reply(message: Message) -> bool:
     return not message.exchange and message.routing_key.startswith(REPLY_KEY)
 
 
-def _affordable(find: Callable[..., Route[QueueFace]], *asked: Any) -> Route[QueueFace]:
+def _affordable(find: Callable[..., Route[QueueHandle]], *asked: Any) -> Route[QueueHandle]:
     """A route, or 406 for one that costs too much."""
     try:
         return find(*asked)
@@ -142,7 +142,7 @@ def _affordable(find: Callable[..., Route[QueueFace]], *asked: Any) -> Route[Que
         raise precondition_failed(str(error)) from None
 
 
-def _staging_route(channel: Channel, segment: Segment, key: str) -> Route[QueueFace]:
+def _staging_route(channel: Channel, segment: Segment, key: str) -> Route[QueueHandle]:
     """To the queue that keeps rows until they are committed, if their target may be published to; or nowhere."""
     vhost = channel.connection.vhost
     assert vhost is not None, "a channel is opened after its connection"
@@ -156,7 +156,7 @@ def _staging_route(channel: Channel, segment: Segment, key: str) -> Route[QueueF
     return route
 
 
-def _stage_rows(channel: Channel, event: Published, route: Route[QueueFace], onward: Route[QueueFace]) -> None:
+def _stage_rows(channel: Channel, event: Published, route: Route[QueueHandle], onward: Route[QueueHandle]) -> None:
     """Rows of a segment. Those that are mandatory are returned when their target leads nowhere at this moment; a replay
     returns nothing."""
     if channel.transaction is not None:
@@ -188,7 +188,7 @@ def _stage_rows(channel: Channel, event: Published, route: Route[QueueFace], onw
         _stage(channel, Route() if mandatory and not onward.targets else route, messages, mandatory)
 
 
-def _stage(channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool) -> None:
+def _stage(channel: Channel, route: Route[QueueHandle], messages: Sequence[Message], mandatory: bool) -> None:
     ticket = None if channel.confirms is None else channel.confirms.ticket(len(messages))
     send(channel, route, messages, mandatory, ticket)
 
@@ -223,7 +223,7 @@ def _named(headers: FieldTable | None) -> Named | None:
     return raw, int(number)
 
 
-def _one(channel: Channel, event: Published, message: Message) -> tuple[Message, Route[QueueFace], Named | None]:
+def _one(channel: Channel, event: Published, message: Message) -> tuple[Message, Route[QueueHandle], Named | None]:
     """A message with what the broker changes in it, its own route, and its number if its producer gave one."""
     connection = channel.connection
     vhost = connection.vhost
@@ -272,7 +272,11 @@ def _rebuilt(message: Message, properties: codec.Properties, flags: int = 0) -> 
 
 
 def _stage_or_send(
-    channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool, named: Named | None = None
+    channel: Channel,
+    route: Route[QueueHandle],
+    messages: Sequence[Message],
+    mandatory: bool,
+    named: Named | None = None,
 ) -> None:
     if channel.transaction is not None:
         channel.transaction.publish(route, messages, mandatory, named)
@@ -288,7 +292,7 @@ def _stage_or_send(
 
 def send(
     channel: Channel,
-    route: Route[QueueFace],
+    route: Route[QueueHandle],
     messages: Sequence[Message],
     mandatory: bool,
     ticket: Ticket | None,
@@ -324,8 +328,8 @@ def send(
 
 def _deliver(
     channel: Channel,
-    route: Route[QueueFace],
-    targets: Sequence[QueueFace],
+    route: Route[QueueHandle],
+    targets: Sequence[QueueHandle],
     messages: Sequence[Message],
     ticket: Ticket | None,
     named: Named | None,
@@ -356,7 +360,7 @@ def _deliver(
 
 
 def depart(
-    channel: Channel, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool, ticket: Ticket | None
+    channel: Channel, route: Route[QueueHandle], messages: Sequence[Message], mandatory: bool, ticket: Ticket | None
 ) -> Sequence[Message]:
     """Counts the messages, and returns to their publisher what has no queue to go to. The queues get those that are the
     result: who looks at them may mark some."""
@@ -389,7 +393,7 @@ def depart(
     return messages
 
 
-def _counts(channel: Channel, route: Route[QueueFace], message: Message) -> ExchangeCounts:
+def _counts(channel: Channel, route: Route[QueueHandle], message: Message) -> ExchangeCounts:
     """The counts of the exchange that a route begins at; the route remembers them."""
     vhost = channel.connection.vhost
     assert vhost is not None, "a channel is opened after its connection"
@@ -399,7 +403,7 @@ def _counts(channel: Channel, route: Route[QueueFace], message: Message) -> Exch
     return counts
 
 
-def _send_named(queue: QueueFace, message: Message, ticket: Ticket | None, named: Named, now_ms: int) -> None:
+def _send_named(queue: QueueHandle, message: Message, ticket: Ticket | None, named: Named, now_ms: int) -> None:
     """A repeat is never refused: it is there already."""
     if not queue.rejects or queue.accepts(message, now_ms, named):
         queue.publish_named(*named, message, ticket, now_ms)
@@ -407,14 +411,14 @@ def _send_named(queue: QueueFace, message: Message, ticket: Ticket | None, named
         ticket.rejected = True
 
 
-def _accepted(queue: QueueFace, message: Message, ticket: Ticket | None, now_ms: int) -> bool:
+def _accepted(queue: QueueHandle, message: Message, ticket: Ticket | None, now_ms: int) -> bool:
     if not queue.accepts(message, now_ms):
         return False
     queue.publish((message,), ticket, now_ms)
     return True
 
 
-def _is_direct_reply(route: Route[QueueFace], messages: Sequence[Message]) -> bool:
+def _is_direct_reply(route: Route[QueueHandle], messages: Sequence[Message]) -> bool:
     """A reply that reached its consumer was routed (amqp-rules 5.4)."""
     return route.found_exchange and route.uncacheable and messages[0].routing_key.startswith(REPLY_KEY)
 

@@ -6,7 +6,7 @@ stands in one group of the journal: after a crash all of it is there or none. Se
 until that group is durable, and tx.commit-ok waits for it. A rollback forgets the staged publishes and returns the
 acknowledged deliveries to the ledger; it does not requeue them.
 
-Each queue gets its part at once (`QueueFace.commit`): all of it or, when it refuses one of the messages, none of it.
+Each queue gets its part at once (`QueueHandle.commit`): all of it or, when it refuses one of the messages, none of it.
 
 In a cluster a commit hands each queue's part to the queue's owner, and says commit-ok when all parts are committed.
 This node sends each again until it is, and each takes effect once, in one group of its owner's. So a transaction is
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import internal_error, precondition_failed, resource_error
 from clusterbroker.broker.amqp.layout import Method
-from clusterbroker.broker.queues.face import CommitPart, QueueFace
+from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
 from clusterbroker.broker.queues.ring import Consumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.router import Route
@@ -60,13 +60,13 @@ class Transaction:
     __slots__ = ("publishes", "settles", "size", "steps")
 
     def __init__(self) -> None:
-        self.publishes: list[tuple[Route[QueueFace], Sequence[Message], bool, publishing.Named | None]] = []
+        self.publishes: list[tuple[Route[QueueHandle], Sequence[Message], bool, publishing.Named | None]] = []
         self.settles: list[tuple[list[Entry], str]] = []
         self.size = 0  # bytes of the staged messages
         self.steps = 0  # that a commit will take
 
     def publish(
-        self, route: Route[QueueFace], messages: Sequence[Message], mandatory: bool, named: publishing.Named | None
+        self, route: Route[QueueHandle], messages: Sequence[Message], mandatory: bool, named: publishing.Named | None
     ) -> None:
         """Raises 506 when it is too much."""
         size = sum(message.size + MESSAGE_OVERHEAD_BYTES for message in messages)
@@ -83,7 +83,7 @@ class Transaction:
         dies = outcome == "reject" and any(_buries(consumer.ring.owner) for _, consumer, _ in entries)
         self._works((LETTER_STEPS if dies else SETTLED_STEPS) * len(entries))
 
-    def letters(self, queue: QueueFace, seqs: Sequence[int]) -> None:
+    def letters(self, queue: QueueHandle, seqs: Sequence[int]) -> None:
         """These are rejected, and in memory by now. Raises 506 when their headers are too much."""
         if _buries(queue):
             messages = (queue.ring.message(seq) for seq in seqs)
@@ -104,7 +104,7 @@ class Transaction:
         return [entries for entries, _ in settles]
 
 
-def _buries(queue: QueueFace) -> bool:
+def _buries(queue: QueueHandle) -> bool:
     return not queue.deleted and queue.settings.dead_letter_exchange is not None
 
 
@@ -145,10 +145,10 @@ def _commit(channel: Channel, method: methods.TxCommit) -> None:
         queue.bring(seqs, brought)
 
 
-def _rejected(staged: Transaction) -> dict[QueueFace, list[int]]:
+def _rejected(staged: Transaction) -> dict[QueueHandle, list[int]]:
     """Rejected deliveries: the bodies of those that will be dead letters may be on disk only, and a commit is one turn,
     so they are fetched before it."""
-    rejected: dict[QueueFace, list[int]] = {}
+    rejected: dict[QueueHandle, list[int]] = {}
     for entries, outcome in staged.settles:
         for _, consumer, seq in entries:
             if outcome == "reject":
@@ -181,9 +181,9 @@ def _carry_out(channel: Channel, method: methods.TxCommit, staged: Transaction) 
     node.barrier(ticket)
 
 
-def _parts(channel: Channel, staged: Transaction) -> dict[QueueFace, CommitPart]:
+def _parts(channel: Channel, staged: Transaction) -> dict[QueueHandle, CommitPart]:
     """What each queue gets of it. What has no queue to go to is returned."""
-    parts: dict[QueueFace, CommitPart] = {}
+    parts: dict[QueueHandle, CommitPart] = {}
     for route, messages, mandatory, named in staged.publishes:
         if publishing.is_reply(messages[0]):
             route = publishing.replied(channel, messages[0])

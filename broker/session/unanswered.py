@@ -6,7 +6,7 @@ after a time that is long enough for nodes that are restarted together. What is 
 and goes back to the queue; a consumer that nobody waits for any more is taken back, or an auto-delete queue would end
 with it. Only a purge, and a deletion that asks whether it may be, are carried out when they are answered: they are
 refused at once, or not at all. 541 says that nothing is known: there was an owner, and no answer; then they are not
-asked any more, for the queue may have new messages by the time that it answers (`broker.proxy.questions`).
+asked any more, for the queue may have new messages by the time that it answers (`broker.remote.questions`).
 
 An exclusive queue ends with its connection. A client of a node that is lost comes to another one sooner than the loss
 is known, and declares it again; 405, which tells it that somebody else has the queue, would be wrong. So the queue's
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from clusterbroker.broker.amqp.errors import AmqpError, internal_error, not_found
 from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.amqp.methods import QueueDelete, QueuePurge
-from clusterbroker.broker.queues.face import UNANSWERED_MS, QueueFace
+from clusterbroker.broker.queues.handle import UNANSWERED_MS, QueueHandle
 
 if TYPE_CHECKING:
     from clusterbroker.broker.session.channel import Channel
@@ -36,7 +36,7 @@ LASTING: Final = (QueueDelete, QueuePurge)
 class Asked(NamedTuple):
     """What a parked channel waits for."""
 
-    queue: QueueFace
+    queue: QueueHandle
     method: Method
     since_ms: int
     withdraw: Callable[[], None] | None
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
     """What is done when there is no answer after LOCKED_MS."""
 
 
-def ownerless(queue: QueueFace) -> AmqpError | None:
+def ownerless(queue: QueueHandle) -> AmqpError | None:
     """404 for a queue that nobody owns now: all copies that might are away."""
     entity = queue.entity
     if entity.owner is not None or not entity.replicas:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.amqp.errors import access_refused, not_implemented, precondition_failed
-from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.streams.messages import FIND, StreamTold
 from clusterbroker.broker.streams.reader import CHUNK_COUNT, Reader, gone
 from clusterbroker.journal.values import Timestamp
@@ -19,7 +19,7 @@ TIME_MS_MAX = 2**53
 """A later time is as good as this one; a timestamp of AMQP has 64 bits of seconds."""
 
 
-def consume(channel: Channel, method: methods.BasicConsume, queue: QueueFace, tag: str) -> None:
+def consume(channel: Channel, method: methods.BasicConsume, queue: QueueHandle, tag: str) -> None:
     """The channel waits until the owner has said where the stream begins and ends. Raises what the request deserves."""
     node, vhost = channel.connection.node, channel.vhost_name
     where = f"stream '{queue.name}' in vhost '{vhost}'"

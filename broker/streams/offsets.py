@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.census.inspection import life_of
-from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.lease import LIFE_BYTES_MAX
+from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.broker.streams.messages import FIND, STORE, STORED, StreamTold
 from clusterbroker.cluster.stream_settings import STREAM
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 NAME_BYTES_MAX: Final = 200
 
 
-def _asked_for(request: Request) -> QueueFace | None:
+def _asked_for(request: Request) -> QueueHandle | None:
     """The stream, which may be read; None: the request is refused."""
     name = request.text("queue")
     channel = request.channel
     channel.check("read", "queue", name)
     vhost = channel.connection.vhost
     assert vhost is not None, "a channel is opened after its connection"
-    queue: QueueFace | None = vhost.queues.get(name)
+    queue: QueueHandle | None = vhost.queues.get(name)
     if queue is None:
         request.refuse(404, f"no queue '{name}' in vhost '{vhost.name}'")
     elif queue.settings.queue_type != STREAM:
@@ -35,13 +35,13 @@ def _asked_for(request: Request) -> QueueFace | None:
     return queue
 
 
-def _late(request: Request, queue: QueueFace) -> None:
+def _late(request: Request, queue: QueueHandle) -> None:
     """There is no answer; what raises costs the client that has asked."""
     connection = request.channel.connection
     connection.node.setting_aside.told(connection, _refuse, request, queue)
 
 
-def _refuse(request: Request, queue: QueueFace) -> None:
+def _refuse(request: Request, queue: QueueHandle) -> None:
     if queue.deleted:
         request.refuse(404, f"no queue '{queue.name}' in vhost '{request.channel.vhost_name}'")
     else:

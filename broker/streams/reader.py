@@ -18,7 +18,7 @@ from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.errors import not_found, precondition_failed
 from clusterbroker.broker.amqp.fields import FieldTable
 from clusterbroker.broker.amqp.own_message import own_message
-from clusterbroker.broker.queues.face import CommitPart, QueueFace
+from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.ticket import Ticket
@@ -54,7 +54,7 @@ class Reader:
     )  # fmt: skip
 
     def __init__(
-        self, streams: Streams, face: QueueFace, channel: Channel, tag: str, arguments: Mapping[str, Any]
+        self, streams: Streams, face: QueueHandle, channel: Channel, tag: str, arguments: Mapping[str, Any]
     ) -> None:
         self._streams = streams
         self._face = face
@@ -70,7 +70,7 @@ class Reader:
         self.ring = Ring(face.entity.queue_id, agenda=channel.connection.node.agenda, proxy=True)
         self.ring.owner = self
         self.subscription = Subscription(
-            channel, channel.ledger, cast("QueueFace", self), tag, no_ack=False, exclusive=False,
+            channel, channel.ledger, cast("QueueHandle", self), tag, no_ack=False, exclusive=False,
             prefetch=channel.prefetch, priority=0, arguments=arguments,
         )  # fmt: skip
         self.subscription.credit.numbered = OFFSET

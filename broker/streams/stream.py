@@ -19,15 +19,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from clusterbroker.broker.census.stored_offset import StoredOffset
 from clusterbroker.broker.queues.host import Host
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.stats.stored_offset import StoredOffset
 from clusterbroker.broker.streams.bookmarks import Bookmarks
 from clusterbroker.broker.streams.messages import FIND, LEAVE, STORE, STORED, StreamAsk, StreamTold
 from clusterbroker.broker.streams.past import Part
-from clusterbroker.broker.streams.unblinded import unblinded
+from clusterbroker.broker.streams.strip_bcc import unblinded
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message, RecordBuffer

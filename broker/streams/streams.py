@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.streams.messages import LEAVE, StreamAsk, StreamTold
 from clusterbroker.broker.streams.stream import Stream
@@ -53,7 +53,7 @@ class Host(Protocol):
 class Open(NamedTuple):
     """A question that is not answered."""
 
-    face: QueueFace
+    face: QueueHandle
     ask: StreamAsk
     then: Then
     due_ms: int
@@ -98,7 +98,7 @@ class Streams:
 
     # -- questions
 
-    def ask(self, face: QueueFace, what: int, then: Then, late: Callable[[], None] | None = None, **wish: Any) -> int:
+    def ask(self, face: QueueHandle, what: int, then: Then, late: Callable[[], None] | None = None, **wish: Any) -> int:
         """Asks the owner; `then` is called with its answer, in a later turn. Returns the request's number."""
         self._requests += 1
         request, entity = self._requests, face.entity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from clusterbroker.broker.queues.face import QueueFace
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.routing.router import Router
 from clusterbroker.broker.transactions.mover import Host
@@ -19,11 +19,11 @@ class VirtualHost(Protocol):
     """One, at this node."""
 
     @property
-    def router(self) -> Router[QueueFace]:
+    def router(self) -> Router[QueueHandle]:
         """Of its exchanges and queues."""
 
     @property
-    def staging(self) -> Mapping[str, QueueFace]:
+    def staging(self) -> Mapping[str, QueueHandle]:
         """The queues that keep rows, by the names of their segments."""
 
 

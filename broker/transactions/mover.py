@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.queues.face import CommitPart, Moved, QueueFace
+from clusterbroker.broker.queues.handle import CommitPart, Moved, QueueHandle
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Location
 from clusterbroker.broker.queues.ticket import Ticket
@@ -77,7 +77,7 @@ class Part:
 
     __slots__ = ("again_ms", "at", "limit", "messages", "named", "seqs", "target", "tries", "waits")
 
-    def __init__(self, target: QueueFace) -> None:
+    def __init__(self, target: QueueHandle) -> None:
         self.target = target
         self.messages: list[Message] = []
         self.seqs: list[int] = []
@@ -142,7 +142,7 @@ class Mover:
         "ended", "finished", "host", "queue", "router", "segment", "since_ms", "unroutable",
     )  # fmt: skip
 
-    def __init__(self, queue: Queue, segment: Segment, router: Router[QueueFace], host: Host) -> None:
+    def __init__(self, queue: Queue, segment: Segment, router: Router[QueueHandle], host: Host) -> None:
         assert segment.place is not None, "rows are moved when they are committed"
         self.queue = queue
         self.segment = segment
@@ -159,8 +159,8 @@ class Mover:
         self._loading = False
         self._counted = 0  # rows up to this seq were routed once
         self._again_ms = 0  # not before then it goes on: it rests, or tries again what was refused
-        self._have: dict[QueueFace, int] = {}  # of the group that is tried again: the last seq that a target has
-        self._refused: dict[QueueFace, tuple[int, int]] = {}  # targets that had no room: (rows at once, tries)
+        self._have: dict[QueueHandle, int] = {}  # of the group that is tried again: the last seq that a target has
+        self._refused: dict[QueueHandle, tuple[int, int]] = {}  # targets that had no room: (rows at once, tries)
 
     @property
     def holds(self) -> bool:
@@ -225,7 +225,7 @@ class Mover:
 
     def _begin(self, seqs: list[int], messages: list[Any]) -> None:
         """Routes the rows of a group. Those whose routes are too much work for one turn are left for the next group."""
-        parts: dict[QueueFace, Part] = {}
+        parts: dict[QueueHandle, Part] = {}
         ways: dict[bytes, Way] = {}
         labour = self.router.labour
         until = labour.done + STEPS_MAX
@@ -259,7 +259,7 @@ class Mover:
         self._group = seqs
         self._parts = list(parts.values())
 
-    def _route(self, message: Message, alone: bool) -> tuple[bytes, Sequence[QueueFace], Named | None, bool]:
+    def _route(self, message: Message, alone: bool) -> tuple[bytes, Sequence[QueueHandle], Named | None, bool]:
         """The row's address from now on, its queues, and its number if its producer gave one; whether its key alone
         says so, and no header or property."""
         key = message.routing_key

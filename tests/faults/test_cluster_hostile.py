@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from clusterbroker.broker.proxy.messages import Attach
+from clusterbroker.broker.remote.messages import Attach
 from clusterbroker.broker.trial.nodes import LocalCluster
 from clusterbroker.broker.version import VERSION
 from clusterbroker.cluster.link.certificates import node_credentials

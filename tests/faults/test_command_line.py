@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from clusterbroker.broker.amqp import methods
 from clusterbroker.broker.cli.api import Api
 from clusterbroker.broker.cli.main import app
-from clusterbroker.broker.management.amqp_deeds import ACTS
+from clusterbroker.broker.management.amqp_operations import ACTS
 from clusterbroker.broker.management.operations import OPERATIONS
 from clusterbroker.broker.management.reads import READS
 from clusterbroker.broker.management.writes import WRITES

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pika
 
-from clusterbroker.broker.cli.endings import FAILED, UNREACHABLE
+from clusterbroker.broker.cli.exit_codes import FAILED, UNREACHABLE
 from tests.faults.node import NodeProcess, command
 
 WRONG = (

@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from clusterbroker.broker.management.amqp_deeds import ACTS
+from clusterbroker.broker.management.amqp_operations import ACTS
 from clusterbroker.broker.management.messages import QUESTIONS
 from clusterbroker.broker.management.operations import OPERATIONS
 from clusterbroker.broker.management.reads import READS

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from clusterbroker.broker.census import inspection as i
 from clusterbroker.broker.node import inspecting
 from clusterbroker.broker.node.inspecting import Inspection, Place, Transfer
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import READY, UNACKED
+from clusterbroker.broker.stats import inspection as i
 from clusterbroker.cluster import commands as c
 from clusterbroker.journal.record import Message
 from tests.property.cluster_lives_books import Books, Broken

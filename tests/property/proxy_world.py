@@ -24,12 +24,12 @@ from typing import Any
 import msgspec
 
 from clusterbroker.broker.amqp.codec import OutBuffer
-from clusterbroker.broker.proxy.proxies import Proxies
 from clusterbroker.broker.queues.ring import Ledger, Ring
 from clusterbroker.broker.queues.subscription import Subscription
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.remote.remote_queues import RemoteQueues
 from clusterbroker.cluster.entities import Queue as QueueEntity
-from tests.unit.broker.proxy.owner_support import EVERYBODY, QUEUE_ID, Stage, message
+from tests.unit.broker.remote.owner_support import EVERYBODY, QUEUE_ID, Stage, message
 
 
 class Client:
@@ -140,7 +140,7 @@ class Node:
         self.news.clear()
         self.agenda: list[Any] = []
         self.up = True
-        self.proxies = Proxies(self, self.incarnation)
+        self.proxies = RemoteQueues(self, self.incarnation)
         ring = Ring(QUEUE_ID, agenda=self.agenda, proxy=True)
         self.queue = self.proxies.add(self.world.entity(), self.world.stage.queue.settings, ring)
         self.proxies.linked("a")

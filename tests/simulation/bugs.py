@@ -272,7 +272,7 @@ def never_atomic() -> None:
 
 @mutation("no publish dedup")
 def no_dedup() -> None:
-    from clusterbroker.broker.proxy.attachment import Attachment
+    from clusterbroker.broker.remote.attachment import Attachment
 
     def make(init: Any) -> Any:
         def forgetful(self: Any, *arguments: Any) -> None:
@@ -297,8 +297,8 @@ def no_generation() -> None:
     them. What is left is the answer to the older one itself, when it is slower than the proxy's patience."""
     import msgspec
 
-    from clusterbroker.broker.proxy.proxy_queue import ProxyQueue
-    from clusterbroker.broker.proxy.serving import Serving
+    from clusterbroker.broker.remote.owned_queue import OwnedQueue
+    from clusterbroker.broker.remote.remote_queue import RemoteQueue
 
     def on_deliver(deliver: Any) -> Any:
         return lambda self, epoch, gen, *rest: deliver(self, epoch, self.gen, *rest)
@@ -313,16 +313,16 @@ def no_generation() -> None:
     def on_attached(attached: Any) -> Any:
         return lambda self, message: attached(self, msgspec.structs.replace(message, gen=self.gen))
 
-    patch(ProxyQueue, "on_deliver", on_deliver)
-    patch(ProxyQueue, "on_attached", on_attached)
-    patch(Serving, "attachment", attachment)
+    patch(RemoteQueue, "on_deliver", on_deliver)
+    patch(RemoteQueue, "on_attached", on_attached)
+    patch(OwnedQueue, "attachment", attachment)
 
 
 @mutation("dispatch before all proxies attached", only=("hand_over", "kill", "drop_attach"), nodes=5)
 def no_barrier() -> None:
-    from clusterbroker.broker.proxy.serving import Serving
+    from clusterbroker.broker.remote.owned_queue import OwnedQueue
 
-    Serving.open = property(  # type: ignore[assignment,method-assign]
+    OwnedQueue.open = property(  # type: ignore[assignment,method-assign]
         lambda self: self._synced and self.leased and not self.frozen
     )
 
@@ -331,9 +331,9 @@ def no_barrier() -> None:
 def anybody_settles() -> None:
     """Two layers keep a former holder out: its attachment has ended, and the message is held by another number. The
     bug leaves out both. Its one chance is a frame that a process had sent before it heard that it has been failed."""
-    from clusterbroker.broker.proxy.messages import SETTLE_ACK
-    from clusterbroker.broker.proxy.serving import HOLDERS_MAX
-    from clusterbroker.broker.proxy.servings import Servings
+    from clusterbroker.broker.remote.messages import SETTLE_ACK
+    from clusterbroker.broker.remote.owned_queue import HOLDERS_MAX
+    from clusterbroker.broker.remote.owned_queues import OwnedQueues
 
     def make(settle: Any) -> Any:
         def lax(self: Any, peer: str, message: Any, payload: Any) -> None:
@@ -348,23 +348,23 @@ def anybody_settles() -> None:
 
         return lax
 
-    patch(Servings, "_settle", make)
+    patch(OwnedQueues, "_settle", make)
 
 
 @mutation("a delivery that was dropped forces no new attach (B3)", only=("drop_delivery",))
 def dropped_and_forgotten() -> None:
-    from clusterbroker.broker.proxy.proxies import Proxies
+    from clusterbroker.broker.remote.remote_queues import RemoteQueues
 
     def make(regained: Any) -> Any:
         return lambda self, node: self._linked.update({node: None})
 
-    patch(Proxies, "linked", make)
+    patch(RemoteQueues, "linked", make)
 
 
 @mutation("publishes that came while the queue was frozen are not asked for again, and the gap is skipped (B2)")
 def gaps_are_skipped() -> None:
-    from clusterbroker.broker.proxy.attachment import Attachment
-    from clusterbroker.broker.proxy.serving import Serving
+    from clusterbroker.broker.remote.attachment import Attachment
+    from clusterbroker.broker.remote.owned_queue import OwnedQueue
 
     def follows(_: Any) -> Any:
         return lambda self, first: first > self.accepted
@@ -377,7 +377,7 @@ def gaps_are_skipped() -> None:
         return silent
 
     patch(Attachment, "follows", follows)
-    patch(Serving, "thaw", thaw)
+    patch(OwnedQueue, "thaw", thaw)
 
 
 @mutation("a frame is looked at before its wiring index is applied", only=("hand_over", "late_owner"), nodes=5)

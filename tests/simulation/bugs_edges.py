@@ -207,9 +207,9 @@ def forced_forgets_handed() -> None:
 
 @mutation("a forced owner gives seqs anew that clients hold", only=("force_behind", "slow_disk"))
 def gap_is_no_gap() -> None:
-    from clusterbroker.broker.proxy.serving import Serving
+    from clusterbroker.broker.remote.owned_queue import OwnedQueue
 
-    patch(Serving, "has_gap", lambda _: property(lambda self: False))
+    patch(OwnedQueue, "has_gap", lambda _: property(lambda self: False))
 
 
 @mutation("a forced owner begins empty: more is gone than its copy lacked", only=FORCED)

@@ -18,14 +18,14 @@ CLOCKS = ("clocks",)
 
 @mutation("a queue forgets which rows of a segment it has", pipeline=BATCHES)
 def forgotten_rows() -> None:
-    from clusterbroker.broker.proxy import intake
     from clusterbroker.broker.queues import moved
+    from clusterbroker.broker.remote import ingest
 
     def make(_: Any) -> Any:
         return lambda _queue, _moved: 0
 
     patch(moved, "known_rows", make)
-    patch(intake, "known_rows", make)
+    patch(ingest, "known_rows", make)
 
 
 @mutation("a commit that is repeated is refused", pipeline=BATCHES)

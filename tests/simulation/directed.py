@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.proxy.messages import Attach, Attached, Deliver, Settle
+from clusterbroker.broker.remote.messages import Attach, Attached, Deliver, Settle
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.state import Applied
 from clusterbroker.replication.messages import SyncBucket, SyncOffer, SyncWant

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.node.core import Group, Node
 from clusterbroker.broker.node.driver import Driver, Proposal
+from clusterbroker.broker.node.effects import GOOD, WRONG, StreamLoad
 from clusterbroker.broker.node.log import Silence
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.node.part import Part
-from clusterbroker.broker.node.wants import GOOD, WRONG, StreamLoad
 from clusterbroker.broker.server.copy_forward import CopyForward
 from clusterbroker.broker.server.recovery import recovered
 from clusterbroker.broker.session.connection import Connection

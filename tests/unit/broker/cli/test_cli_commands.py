@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.cli.endings import FAILED, USAGE
+from clusterbroker.broker.cli.exit_codes import FAILED, USAGE
 from tests.unit.broker.management.set_up import queue
 
 

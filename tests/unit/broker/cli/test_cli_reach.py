@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterbroker.broker.cli.api import segment
-from clusterbroker.broker.cli.endings import FAILED, NOT_ALLOWED, UNREACHABLE, USAGE, Failed
-from clusterbroker.broker.cli.given import value_of
-from clusterbroker.broker.cli.reach import DATA_DIR, Address, Reach
+from clusterbroker.broker.cli.exit_codes import FAILED, NOT_ALLOWED, UNREACHABLE, USAGE, Failed
+from clusterbroker.broker.cli.parameters import value_of
+from clusterbroker.broker.cli.target import DATA_DIR, Address, Target
 from tests.authority import Authority
 from tests.unit.broker.oauth2 import authority
 
@@ -24,11 +24,11 @@ URL = "CLUSTERBROKER_URL"
 
 def test_the_command_line_comes_before_the_environment(tmp_path: Path) -> None:
     environment = {URL: "http://h:1", "CLUSTERBROKER_DATA_DIR": str(tmp_path)}
-    assert Reach(environment={}).directory == DATA_DIR
-    assert Reach(environment={"CLUSTERBROKER_DATA_DIR": str(tmp_path)}).directory == tmp_path
-    assert Reach(environment=environment).directory is None, "a machine with a node has its data directory set anyway"
-    assert Reach(data_dir=Path("x"), environment=environment).directory == Path("x")
-    assert Reach(url="http://other:2", environment=environment).directory is None
+    assert Target(environment={}).directory == DATA_DIR
+    assert Target(environment={"CLUSTERBROKER_DATA_DIR": str(tmp_path)}).directory == tmp_path
+    assert Target(environment=environment).directory is None, "a machine with a node has its data directory set anyway"
+    assert Target(data_dir=Path("x"), environment=environment).directory == Path("x")
+    assert Target(url="http://other:2", environment=environment).directory is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_command_line_comes_before_the_environment(tmp_path: Path) -> None:
 )
 def test_words_that_do_not_go_together(given: dict[str, Any], said: str) -> None:
     with pytest.raises(Failed) as failed:
-        Reach(**given, environment={})
+        Target(**given, environment={})
     assert failed.value.code == USAGE
     assert said in failed.value.text
     assert "secret" not in failed.value.text
@@ -61,7 +61,7 @@ def test_an_address_loses_its_password() -> None:
     assert Address("http://h").url == "http://h"
 
 
-def credentials(reach: Reach) -> tuple[str, str] | str:
+def credentials(reach: Target) -> tuple[str, str] | str:
     assert reach._address is not None
     return reach._credentials(reach._address)
 
@@ -70,20 +70,20 @@ def test_where_a_password_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("of the file\nsecond line\n")
     env = {"CLUSTERBROKER_USER": "env", "CLUSTERBROKER_PASSWORD": "of env"}
-    assert credentials(Reach(url="http://h:1", environment=env)) == ("env", "of env")
-    assert credentials(Reach(url="http://u:pw@h:1", environment=env)) == ("u", "pw")
-    assert credentials(Reach(url="http://u:pw@h:1", user="v", environment=env)) == ("v", "of env")
-    assert credentials(Reach(url="http://u:pw@h:1", password_file=file, environment=env)) == ("u", "of the file")
+    assert credentials(Target(url="http://h:1", environment=env)) == ("env", "of env")
+    assert credentials(Target(url="http://u:pw@h:1", environment=env)) == ("u", "pw")
+    assert credentials(Target(url="http://u:pw@h:1", user="v", environment=env)) == ("v", "of env")
+    assert credentials(Target(url="http://u:pw@h:1", password_file=file, environment=env)) == ("u", "of the file")
     token = {"CLUSTERBROKER_TOKEN": "t.o.k"}
-    assert credentials(Reach(url="http://h:1", environment=env | token)) == "t.o.k"
-    assert credentials(Reach(url="http://h:1", user="v", environment=env | token)) == ("v", "of env")
-    assert credentials(Reach(url="http://u:pw@h:1", environment=token)) == ("u", "pw")
-    assert credentials(Reach(url="http://h:1", token_file=file, environment=env)) == "of the file"
+    assert credentials(Target(url="http://h:1", environment=env | token)) == "t.o.k"
+    assert credentials(Target(url="http://h:1", user="v", environment=env | token)) == ("v", "of env")
+    assert credentials(Target(url="http://u:pw@h:1", environment=token)) == ("u", "pw")
+    assert credentials(Target(url="http://h:1", token_file=file, environment=env)) == "of the file"
     for reach, said in (
-        (Reach(url="http://h:1", environment={}), "as whom?"),
-        (Reach(url="http://u@h:1", environment={}, may_ask=False), "the password of 'u' is missing"),
-        (Reach(url="http://u@h:1", password_file=tmp_path / "none", environment={}), "No such file"),
-        (Reach(url="http://u@h:1", password_file=Path(os.devnull), environment={}), "its first line is empty"),
+        (Target(url="http://h:1", environment={}), "as whom?"),
+        (Target(url="http://u@h:1", environment={}, may_ask=False), "the password of 'u' is missing"),
+        (Target(url="http://u@h:1", password_file=tmp_path / "none", environment={}), "No such file"),
+        (Target(url="http://u@h:1", password_file=Path(os.devnull), environment={}), "its first line is empty"),
     ):
         with pytest.raises(Failed) as failed:
             credentials(reach)

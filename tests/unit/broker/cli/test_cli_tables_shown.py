@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from clusterbroker.broker.cli import tables
-from clusterbroker.broker.cli.endings import USAGE, Failed
+from clusterbroker.broker.cli.exit_codes import USAGE, Failed
 from clusterbroker.broker.cli.tables import Column, Table, Wish, fits, moment, number, pattern, rate, size, span, text
 from clusterbroker.broker.cli.watching import normalised
 

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from clusterbroker.broker.cli.endings import FAILED, UNREACHABLE, Failed
+from clusterbroker.broker.cli.exit_codes import FAILED, UNREACHABLE, Failed
 from clusterbroker.broker.cli.watching import watch, watch_lines
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.cli.endings import NOT_ALLOWED, Failed
+from clusterbroker.broker.cli.exit_codes import NOT_ALLOWED, Failed
 from clusterbroker.broker.cli.message_story import Search, searched, story
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.cli.endings import FAILED, UNREACHABLE
+from clusterbroker.broker.cli.exit_codes import FAILED, UNREACHABLE
 from clusterbroker.broker.embedded import Broker
 from clusterbroker.broker.server import identity
 from clusterbroker.broker.server.operations import WIRING

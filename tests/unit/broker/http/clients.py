@@ -11,7 +11,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from clusterbroker.broker.http.app import create_app
 from clusterbroker.broker.http.audited import PEER
-from clusterbroker.broker.http.deeds import OrderError
+from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.management_settings import PROXIES
 from clusterbroker.cluster.commands import AnyCommand, Defining

@@ -13,9 +13,9 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.http.app import create_app
-from clusterbroker.broker.management.amqp_deeds import ACTS, Call, properties_of, refused
+from clusterbroker.broker.management.amqp_operations import ACTS, Call, properties_of, refused
 from clusterbroker.broker.management.errors import Refused
-from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.management.replica import Mirror
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.goodbye import turn_clients_away
 from clusterbroker.broker.server.listener import Address

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from clusterbroker.broker.http.auth import basic, is_loopback
-from clusterbroker.broker.management.amqp_deeds import ACTS
+from clusterbroker.broker.management.amqp_operations import ACTS
 from clusterbroker.broker.management.messages import QUESTIONS
 from clusterbroker.broker.management.operations import OPERATIONS
 from clusterbroker.broker.management.reads import READS
@@ -352,7 +352,7 @@ def test_the_process_logs_no_local_variables(form: str) -> None:
 def test_the_process_imports_nothing_of_a_nodes_work() -> None:
     code = (
         "import sys, clusterbroker.broker.http.app\n"
-        "rooms = ('broker.node', 'broker.queues', 'broker.session', 'broker.routing', 'broker.proxy', "
+        "rooms = ('broker.node', 'broker.queues', 'broker.session', 'broker.routing', 'broker.remote', "
         "'journal.journal', 'journal.record', 'replication')\n"
         "print([m for m in sys.modules if m.startswith(tuple(f'clusterbroker.{room}' for room in rooms))])"
     )

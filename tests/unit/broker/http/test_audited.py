@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.census.inspection import Result, encode
 from clusterbroker.broker.http.audited import told
 from clusterbroker.broker.server.audit import Audit, AuditOptions
 from clusterbroker.broker.server.log import NodeLog
+from clusterbroker.broker.stats.inspection import Result, encode
 from clusterbroker.cluster import commands as c
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import recorded_place

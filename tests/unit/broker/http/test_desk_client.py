@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from clusterbroker.broker.census import desk_messages as m
-from clusterbroker.broker.census import rows
 from clusterbroker.broker.http import desk_client
 from clusterbroker.broker.http.desk_client import DeskClient, NotDone
-from clusterbroker.broker.management.mirror import Mirror
+from clusterbroker.broker.management.replica import Mirror
 from clusterbroker.broker.server import counting, imports
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.shell import NodeShell
+from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.stats import rows
 from clusterbroker.cluster import commands as c
 from clusterbroker.journal.options import MIB, JournalOptions
 

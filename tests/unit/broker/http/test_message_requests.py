@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.census import rows
-from clusterbroker.broker.census.inspection import decode_request
+from clusterbroker.broker.stats import rows
+from clusterbroker.broker.stats.inspection import decode_request
 from clusterbroker.cluster import commands as c
 from tests.property.test_transaction_fold import staging
 from tests.unit.broker.http.clients import Client

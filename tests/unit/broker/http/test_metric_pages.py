@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from clusterbroker.broker.census import rows
+from clusterbroker.broker.stats import rows
 from tests.unit.broker.http.clients import Client
 from tests.unit.broker.management.set_up import Place, queue, recorded_place
 

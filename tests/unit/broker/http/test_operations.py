@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.http.deeds import OrderError
+from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.management.operations import OPERATIONS
 from clusterbroker.cluster.errors import Unavailable
 from tests.unit.broker.http.clients import Client

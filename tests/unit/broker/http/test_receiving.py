@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from clusterbroker.broker.http import receiving
-from clusterbroker.broker.http.deeds import OrderError
+from clusterbroker.broker.http.operations import OrderError
 from clusterbroker.broker.management.bodies import BODY_BYTES_MAX, picked
 from clusterbroker.broker.management.errors import Refused
 from clusterbroker.cluster.commands import AddVhost, AnyCommand

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from clusterbroker.broker.census import rows
-from clusterbroker.broker.management.mirror import Mirror
 from clusterbroker.broker.management.reading import Reading
+from clusterbroker.broker.management.replica import Mirror
 from clusterbroker.broker.management.rights import Seer
+from clusterbroker.broker.stats import rows
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import passwords
 from clusterbroker.cluster.entities import UserLimits

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clusterbroker.broker.census import rows
 from clusterbroker.broker.management import connections, exchanges, queues
 from clusterbroker.broker.management.reading import Reading
+from clusterbroker.broker.stats import rows
 from tests.unit.broker.management.set_up import NOW_MS, recorded_place
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clusterbroker.broker.census import rows
 from clusterbroker.broker.cli.explain import story
 from clusterbroker.broker.management import queues
+from clusterbroker.broker.stats import rows
 from tests.unit.broker.management.set_up import recorded_place
 
 

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from clusterbroker.broker.census import rows
 from clusterbroker.broker.management import exposition, metric_tables, metrics
+from clusterbroker.broker.stats import rows
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId
 from tests.unit.broker.management.set_up import CONNECTION, NODE, NOW_MS, Place, queue, recorded_place

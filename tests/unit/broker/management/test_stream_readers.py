@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clusterbroker.broker.census import rows
 from clusterbroker.broker.cli.explain import story
 from clusterbroker.broker.management import metrics, queues
+from clusterbroker.broker.stats import rows
 from tests.unit.broker.management.set_up import NOW_MS, recorded_place
 from tests.unit.broker.management.test_metrics import parsed, value
 

@@ -12,7 +12,7 @@ import msgspec
 from clusterbroker.broker.amqp.codec import make_message
 from clusterbroker.broker.amqp.properties import Properties, encode
 from clusterbroker.broker.node.hub import HEADS
-from clusterbroker.broker.proxy import messages as p
+from clusterbroker.broker.remote import messages as p
 from clusterbroker.journal.record import GroupWriter, Message, RecordBuffer
 from tests.unit.broker.node.node_cluster import Cluster
 

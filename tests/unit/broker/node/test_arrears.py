@@ -15,7 +15,7 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import arrears as room
 from clusterbroker.broker.node.arrears import Arrears, named
 from clusterbroker.broker.node.hub import HEADS
-from clusterbroker.broker.proxy.messages import Attach, Credit, Detach
+from clusterbroker.broker.remote.messages import Attach, Credit, Detach
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import Incarnation, NodeId, QueueId
 from clusterbroker.cluster.link.frames import FrameReader
@@ -185,9 +185,9 @@ def test_a_frame_settles_its_queue_and_no_other() -> None:
 def test_whatever_names_queues_is_understood() -> None:
     """A frame of a kind that is new may name queues in a way of its own."""
     assert HEADS is not None
-    from clusterbroker.broker.census.peer_messages import AnyCensus
     from clusterbroker.broker.node.requests import AnyRequest
-    from clusterbroker.broker.proxy.messages import AnyProxy
+    from clusterbroker.broker.remote.messages import AnyProxy
+    from clusterbroker.broker.stats.peer_messages import AnyCensus
     from clusterbroker.broker.streams.messages import AnyStream
     from clusterbroker.replication.messages import AnyReplication
 

@@ -9,8 +9,8 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.node import hub as hub_module
-from clusterbroker.broker.proxy import messages as p
 from clusterbroker.broker.queues.lease import End, Read, Release, Settle, Take
+from clusterbroker.broker.remote import messages as p
 from clusterbroker.cluster.link.frames import FrameReader, encode
 from clusterbroker.replication import messages as r
 from tests.budget import examples

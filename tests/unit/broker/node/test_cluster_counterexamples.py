@@ -9,7 +9,7 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.fields import Float32
 from clusterbroker.broker.node.hub import ROUNDS_MAX, Hub
-from clusterbroker.broker.proxy.messages import Answer, Ask
+from clusterbroker.broker.remote.messages import Answer, Ask
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.journal.layout import CUT, ENQ

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.proxy.proxies import QUEUE_BYTES_MAX
+from clusterbroker.broker.remote.remote_queues import QUEUE_BYTES_MAX
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import bodies
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.queues.face import UNANSWERED_MS
+from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.session.unanswered import LOCKED_MS, OWNERLESS_MS
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import Incarnation, NodeId

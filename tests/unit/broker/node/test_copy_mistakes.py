@@ -14,8 +14,8 @@ from clusterbroker.broker.node.hub import Hub
 from clusterbroker.broker.node.occupancy import Occupied
 from clusterbroker.broker.node.relay import Relay
 from clusterbroker.broker.node.relay_messages import Reach
-from clusterbroker.broker.proxy.outbox import Outbox
-from clusterbroker.broker.proxy.proxy_queue import ProxyQueue
+from clusterbroker.broker.remote.outbox import Outbox
+from clusterbroker.broker.remote.remote_queue import RemoteQueue
 from clusterbroker.cluster import commands as c
 from clusterbroker.replication.backup import Backup
 from tests.unit.broker.node.node_cluster import Cluster, Site
@@ -150,7 +150,7 @@ def test_a_sync_that_raises_costs_the_link(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_a_proxy_has_to_say_costs_the_queue_or_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, _, client = cluster_of()
     confirmed = client.publish("", "q", b"1")
-    with mistaken(monkeypatch, ProxyQueue, "speaks", lambda queue: queue.entity.name == "q"):
+    with mistaken(monkeypatch, RemoteQueue, "speaks", lambda queue: queue.entity.name == "q"):
         cluster.unlink("a", "b")
         cluster.relink()
         cluster.wait(500)

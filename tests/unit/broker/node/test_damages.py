@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.census.inspection import Request
 from clusterbroker.broker.node.inspecting import Inspection
+from clusterbroker.broker.stats.inspection import Request
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.ids import NodeId, QueueId
 from tests.unit.broker.node.node_cluster import Cluster, Site

@@ -6,7 +6,7 @@ import pytest
 
 from clusterbroker.broker.node.hub import Hub
 from clusterbroker.broker.node.long_frames import PIECE_BYTES
-from clusterbroker.broker.proxy.messages import Reply
+from clusterbroker.broker.remote.messages import Reply
 
 
 def test_a_head_that_cannot_be_encoded_is_the_fault_of_whoever_gave_it() -> None:

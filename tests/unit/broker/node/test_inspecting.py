@@ -9,9 +9,9 @@ import pytest
 
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.census import inspection as i
-from clusterbroker.broker.census.message_filter import STEP_BYTES, BadFilter
 from clusterbroker.broker.node.inspecting import GONE, UNSAFE, Inspection
+from clusterbroker.broker.stats import inspection as i
+from clusterbroker.broker.stats.message_filter import STEP_BYTES, BadFilter
 from clusterbroker.cluster import commands as c
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import away, confirming, count, declared, hand_over, owner_of, three

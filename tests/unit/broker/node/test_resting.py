@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.proxy.messages import Publish
+from clusterbroker.broker.remote.messages import Publish
 from clusterbroker.replication.messages import AppendAck
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.node.places import declared, three

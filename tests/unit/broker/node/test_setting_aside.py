@@ -13,10 +13,10 @@ from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.node.firehose import Firehose
 from clusterbroker.broker.node.setting_aside import ALERT
-from clusterbroker.broker.proxy.intake import Intake
-from clusterbroker.broker.proxy.replies import Replies
 from clusterbroker.broker.queues.burial import Burial
 from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.remote.ingest import Ingest
+from clusterbroker.broker.remote.replies import Replies
 from clusterbroker.broker.session.channel import Channel
 from clusterbroker.broker.transactions.mover import Mover
 from clusterbroker.cluster import commands as c
@@ -316,9 +316,9 @@ def cluster_of() -> tuple[Cluster, Site, Client]:
 def test_what_a_proxy_says_of_one_queue_costs_that_queue(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half carried out or not at all: it is said again when the queue tries again, and confirmed then."""
     cluster, owner, client = cluster_of()
-    real = Intake.publish
+    real = Ingest.publish
 
-    def fails(self: Intake, attachment: Any, *given: Any) -> None:
+    def fails(self: Ingest, attachment: Any, *given: Any) -> None:
         if self._serving.queue.name == "q":
             if when == "after":
                 real(self, attachment, *given)
@@ -326,7 +326,7 @@ def test_what_a_proxy_says_of_one_queue_costs_that_queue(when: str, monkeypatch:
         real(self, attachment, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Intake, "publish", fails)
+        patch.setattr(Ingest, "publish", fails)
         confirmed = client.publish("", "q", b"1")
         cluster.wait(1000)
         assert [said.delivery_tag for said in client.publish("", "other", b"2")] == [2]
@@ -341,7 +341,7 @@ def test_what_a_proxy_says_of_one_queue_costs_that_queue(when: str, monkeypatch:
 
 def test_a_queue_that_is_set_aside_by_what_a_proxy_said_can_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, _, client = cluster_of()
-    with mistaken(monkeypatch, Intake, "publish", lambda intake, *_: intake._serving.queue.name == "q"):
+    with mistaken(monkeypatch, Ingest, "publish", lambda intake, *_: intake._serving.queue.name == "q"):
         client.publish("", "q", b"1")
     cluster["c"].client().say(m.QueueDelete(queue="q"))
     cluster.wait(1000)

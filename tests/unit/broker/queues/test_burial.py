@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.proxy.messages import SETTLE_REJECT
 from clusterbroker.broker.queues.burial import RETRY_FIRST_MS, RETRY_MAX_MS, WINDOW
-from tests.unit.broker.proxy.owner_support import Stage, head
+from clusterbroker.broker.remote.messages import SETTLE_REJECT
+from tests.unit.broker.remote.owner_support import Stage, head
 
 
 def dying(count: int, **arguments: object) -> Stage:

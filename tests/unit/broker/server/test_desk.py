@@ -12,9 +12,12 @@ import pytest
 from server_support import HEADER, Lines, Peer, until
 
 from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.census import desk_messages as m
-from clusterbroker.broker.census.census import joined
-from clusterbroker.broker.census.rows import (
+from clusterbroker.broker.server import desk_socket
+from clusterbroker.broker.server.desk_socket import AMQP_NAME, NAME
+from clusterbroker.broker.server.private_socket import connected
+from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.stats.batches import joined
+from clusterbroker.broker.stats.rows import (
     AnyRow,
     Batch,
     ChannelRow,
@@ -25,9 +28,6 @@ from clusterbroker.broker.census.rows import (
     QueueRow,
     decode,
 )
-from clusterbroker.broker.server import desk_socket
-from clusterbroker.broker.server.desk_socket import AMQP_NAME, NAME
-from clusterbroker.broker.server.private_socket import connected
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import snapshot
 from clusterbroker.cluster.ids import LogIndex

@@ -11,11 +11,11 @@ import pytest
 from server_support import until
 
 from clusterbroker.broker.amqp import methods
-from clusterbroker.broker.census import desk_messages as m
-from clusterbroker.broker.census.inspection import Request, encode
 from clusterbroker.broker.node.inspecting import Inspection
 from clusterbroker.broker.server.desk import LOOKS_MAX, Desk
 from clusterbroker.broker.server.inspecting import AT_ONCE_MAX, Inspector
+from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.stats.inspection import Request, encode
 
 
 async def filled(start: Any, connect: Any, count: int) -> tuple[Any, Request]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from server_support import until
 
-from clusterbroker.broker.node.wants import GOOD, WRONG, Check, Verdict
+from clusterbroker.broker.node.effects import GOOD, WRONG, Check, Verdict
 from clusterbroker.broker.server import credentials
 from clusterbroker.broker.server.logins import HELD_UP, Logins
 from clusterbroker.broker.server.options import ServerOptions

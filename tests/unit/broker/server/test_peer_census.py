@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.census.census import joined
-from clusterbroker.broker.census.peer_messages import CensusAnswer, CensusAsk, CloseConnection
-from clusterbroker.broker.census.rows import Batch, QueueRow, decode
 from clusterbroker.broker.server.peer_census import PeerCensus
+from clusterbroker.broker.stats.batches import joined
+from clusterbroker.broker.stats.peer_messages import CensusAnswer, CensusAsk, CloseConnection
+from clusterbroker.broker.stats.rows import Batch, QueueRow, decode
 
 
 class Loop:

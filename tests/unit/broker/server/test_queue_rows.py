@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.census.rows import LeaseRow, QueueRow
-from clusterbroker.broker.census.totals import MessageTotals
 from clusterbroker.broker.server import counting
+from clusterbroker.broker.stats.rows import LeaseRow, QueueRow
+from clusterbroker.broker.stats.totals import MessageTotals
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.session.harness import World
 from tests.unit.broker.session.leasing_reader import Reader

@@ -28,8 +28,8 @@ from clusterbroker.broker.amqp.layout import Method
 from clusterbroker.broker.amqp.properties import Properties
 from clusterbroker.broker.node.core import Entropy, Group, Load, Node
 from clusterbroker.broker.node.driver import Driver, Proposal
+from clusterbroker.broker.node.effects import GOOD, WRONG, Verdict
 from clusterbroker.broker.node.options import NodeOptions
-from clusterbroker.broker.node.wants import GOOD, WRONG, Verdict
 from clusterbroker.broker.queues.patience import PATIENCE_MS
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.server.recovery import recovered
@@ -284,7 +284,7 @@ class World:
     # -- time
 
     def pass_time(self) -> None:
-        """As broker.server.upkeep, with a wall clock that is right."""
+        """As broker.server.expiry, with a wall clock that is right."""
         lived_ms = self.wiring.map.time.lived_ms
         self.wiring.propose(c.PassTime(after_ms=lived_ms, lived_ms=lived_ms + 1, wall_ms=self.now_ms))
 

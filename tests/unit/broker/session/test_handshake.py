@@ -9,7 +9,7 @@ import pytest
 from clusterbroker.broker.amqp import methods as m
 from clusterbroker.broker.amqp.domains import push_longstr
 from clusterbroker.broker.amqp.fields import push_table
-from clusterbroker.broker.node.wants import GOOD
+from clusterbroker.broker.node.effects import GOOD
 from clusterbroker.broker.session.connection import Connection, TrustedConnection
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.entities import UserLimits

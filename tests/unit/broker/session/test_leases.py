@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.census.inspection import life_of
 from clusterbroker.broker.queues.leasing import RUN
+from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.cluster import commands as c
 from clusterbroker.journal.record import read_records
 from tests.unit.broker.session.harness import Client, Content, World, bodies

@@ -13,9 +13,9 @@ import pytest
 
 from clusterbroker import Broker
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.census.inspection import life_of
 from clusterbroker.broker.session import services
 from clusterbroker.broker.session.state import State
+from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.broker.streams import bookmarks
 from clusterbroker.cluster import commands as c
 from tests.unit.broker.node.node_cluster import Cluster

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.census.inspection import life_of
+from clusterbroker.broker.stats.inspection import life_of
 from clusterbroker.cluster import commands as c
 from clusterbroker.journal.record import read_records
 from clusterbroker.journal.values import Timestamp

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.amqp import methods as m
-from clusterbroker.broker.queues.face import CommitPart, Moved
+from clusterbroker.broker.queues.handle import CommitPart, Moved
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.transactions import mover, moving
 from clusterbroker.broker.transactions.pace import HOLD_MS

@@ -1,0 +1,429 @@
+"""What is done by AMQP, as the user who asks: declare, bind, delete, purge, publish, get.
+
+A plan is the method to send, and what comes of the answer; the shell opens a connection as the user, sends it, and
+closes. So permissions, argument checks, if-unused, exclusive queues and all else are those of any client, by
+construction. Four deeds are more than one method: publish waits for its confirm and for a return, get takes messages
+one by one and settles them in the end as the request says; what is asked of the broker itself (`amq.lease`) is a
+message, and its answer another one. The aliveness test is a declare, a publish and a get.
+
+AMQP's errors become HTTP's: 404 not_found, 403 not_authorised, all others bad_request, with the text that AMQP gave,
+without its name in front.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from clusterbroker.broker.amqp import methods as m
+from clusterbroker.broker.amqp.errors import ReplyCode
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.cluster.view import ClusterView
+
+from . import connections, exchanges
+from .bodies import Body
+from .errors import Refused, bad_request, not_authorised, object_not_found
+from .naming import check_new_name
+from .reading import Document, Reading, plain
+from .reads import Path
+from .rights import ADMINISTRATOR, MANAGEMENT
+
+MESSAGES_MAX: Final = 10_000
+"""Of one get: all are held until the last one came."""
+PAYLOAD_BYTES_MAX: Final = 64 << 20
+GET_BYTES_MAX: Final = 64 << 20
+UNAVAILABLE: Final = 503
+"""Of an answer to a question: it may be repeated."""
+
+AckMode = Literal["ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false"]
+ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
+TEXTS: Final = (
+    "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
+    "app_id", "cluster_id",
+)  # fmt: skip
+NUMBERS: Final = {"delivery_mode": 255, "priority": 255, "timestamp": 2**64 - 1}
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One method, and what is answered when it is done."""
+
+    method: m.Method
+    status: int = 204
+    location: str = ""
+    folded: Callable[[ClusterView], bool] = lambda _map: True
+    """True once the map shows what was done: then it is answered, so that who reads next finds it."""
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """One message; answered with whether it was routed."""
+
+    exchange: str
+    routing_key: str
+    properties: Properties
+    payload: bytes
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A question to an exchange that is the broker itself, and nothing is answered when it is done."""
+
+    exchange: str
+    key: str
+    body: dict[str, Any]
+
+
+class Get(msgspec.Struct, frozen=True):
+    """Some messages; answered with them."""
+
+    queue: str
+    count: int
+    ack_mode: AckMode
+    base64: bool
+    truncate: int | None
+    """Bytes of a payload that are shown; None: all."""
+
+
+class Live(msgspec.Struct, frozen=True):
+    """A queue declared, a message published and got: answered with `{"status": "ok"}`."""
+
+    queue: str = "aliveness-test"
+
+
+class CloseConnections(msgspec.Struct, frozen=True):
+    """No AMQP of ours: the nodes end these connections."""
+
+    connection_ids: tuple[str, ...]
+    each: bool = False
+    """Whichever of them are still there; otherwise it is an error when one is not."""
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """There is nothing to do."""
+
+
+Deed = Call | Publish | Ask | Get | Live | CloseConnections | Nothing
+
+
+class Act(msgspec.Struct, frozen=True):
+    """One method of one path."""
+
+    method: str
+    path: str
+    summary: str
+    plan: Callable[[Reading, Path, Body], Deed]
+    body_bytes_max: int = 1 << 20
+    may_be_long: tuple[str, ...] = ()
+    """What is read of a body that is longer than others may be."""
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Of a success, the commonest first."""
+        if self.plan in (_publish, _get) or self.method == "GET":
+            return (200,)
+        if self.path.startswith("/api/bindings") and self.method == "POST":
+            return (201,)
+        return (201, 204) if self.method == "PUT" else (204,)
+
+
+def run(act: Act, reading: Reading, path: Path, fields: dict[str, Any]) -> Deed:
+    """The plan. Refused as the vhost's rights and the body demand."""
+    reading.seer.require(MANAGEMENT)
+    if "vhost" in path:
+        reading.seer.enter(path["vhost"])
+    return act.plan(reading, path, Body(fields, reading.now_ms))
+
+
+_LATER: Final = (ReplyCode.CONNECTION_FORCED, ReplyCode.RESOURCE_ERROR)
+"""The node is going, or what is named is being changed: the same may be done in a while."""
+
+
+def refused(code: int, text: str, deed: Deed) -> Refused:
+    """What an AMQP error is over HTTP. `text` is its reply text."""
+    name, _, reason = text.partition(" - ")
+    reason = reason if name.isupper() else text
+    if code in _LATER:
+        return Refused(503, "unavailable", reason)
+    if isinstance(deed, Publish):
+        return bad_request(f"{code} {text}")
+    if isinstance(deed, Ask) and code == UNAVAILABLE:
+        return Refused(503, "unavailable", reason)
+    if code == 404:
+        return Refused(404, "not_found", reason)
+    return not_authorised(reason) if code == 403 else bad_request(reason)
+
+
+# -- queues and exchanges -------------------------------------------------------------------------------------
+
+
+def _declare_queue(r: Reading, p: Path, body: Body) -> Deed:
+    vhost, name = p["vhost"], p["name"]
+    existed = r.map.queue(vhost, name) is not None
+    if not existed:
+        check_new_name(name)
+    method = m.QueueDeclare(
+        queue=name,
+        durable=body.flag("durable", True),
+        auto_delete=body.flag("auto_delete", False),
+        arguments=body.arguments(),
+    )
+    return Call(method, 204 if existed else 201, folded=lambda map_: map_.queue(vhost, name) is not None)
+
+
+def _delete_queue(r: Reading, p: Path, _body: Body) -> Deed:
+    vhost, name = p["vhost"], p["name"]
+    queue = r.map.queue(vhost, name)
+    if queue is None:
+        raise object_not_found()
+    method = m.QueueDelete(queue=name, if_unused=_asked(r, "if-unused"), if_empty=_asked(r, "if-empty"))
+    return Call(method, folded=lambda map_: map_.queue_by_id(queue.queue_id) is None)
+
+
+def _asked(r: Reading, name: str) -> bool:
+    return r.query.get(name, "").lower() == "true"
+
+
+def _purge(r: Reading, p: Path, _body: Body) -> Deed:
+    if r.map.queue(p["vhost"], p["name"]) is None:
+        raise object_not_found()
+    return Call(m.QueuePurge(queue=p["name"]))
+
+
+def _end_lease(r: Reading, p: Path, _body: Body) -> Deed:
+    if r.map.queue(p["vhost"], p["name"]) is None:
+        raise object_not_found()
+    named = {"name": r.query["name"]} if r.query.get("name") else {}
+    return Ask("amq.lease", "end", {"queue": p["name"], **named})
+
+
+def _queue_action(r: Reading, p: Path, body: Body) -> Deed:
+    if r.map.queue(p["vhost"], p["name"]) is None:
+        raise object_not_found()
+    action = body.text("action")
+    if action not in ("sync", "cancel_sync"):
+        raise bad_request(["not_recognised", action])
+    return Nothing()  # copies catch up by themselves, always
+
+
+def _declare_exchange(r: Reading, p: Path, body: Body) -> Deed:
+    vhost, name = p["vhost"], p["name"]
+    existed = r.map.exchange(vhost, name) is not None
+    if not existed:
+        check_new_name(name)
+    method = m.ExchangeDeclare(
+        exchange=name,
+        type=body.text("type", "direct"),
+        durable=body.flag("durable", True),
+        auto_delete=body.flag("auto_delete", False),
+        internal=body.flag("internal", False),
+        arguments=body.arguments(),
+    )
+    return Call(method, 204 if existed else 201, folded=lambda map_: map_.exchange(vhost, name) is not None)
+
+
+def _delete_exchange(r: Reading, p: Path, _body: Body) -> Deed:
+    vhost, exchange = p["vhost"], exchanges.find(r, p["vhost"], p["name"])
+    method = m.ExchangeDelete(exchange=exchange.name, if_unused=_asked(r, "if-unused"))
+    return Call(method, folded=lambda map_: map_.exchange(vhost, exchange.name) is None)
+
+
+# -- bindings -------------------------------------------------------------------------------------------------
+
+
+def _source(p: Path) -> str:
+    return "" if p["source"] == exchanges.DEFAULT_NAME else p["source"]
+
+
+def _bind(letter: str) -> Callable[[Reading, Path, Body], Deed]:
+    def plan(r: Reading, p: Path, body: Body) -> Deed:
+        vhost, source, destination = p["vhost"], _source(p), p["destination"]
+        ends = r.map.queue if letter == "q" else r.map.exchange
+        if r.map.exchange(vhost, source) is None:
+            check_new_name(source)
+        if ends(vhost, destination) is None:
+            check_new_name(destination)
+        key, arguments = body.text("routing_key", ""), body.arguments()
+        method: m.Method
+        if letter == "q":
+            method = m.QueueBind(queue=destination, exchange=source, routing_key=key, arguments=arguments)
+        else:
+            method = m.ExchangeBind(destination=destination, source=source, routing_key=key, arguments=arguments)
+        named = exchanges.properties_key(key, arguments)
+
+        def folded(map_: ClusterView) -> bool:
+            found = map_.bindings_to(vhost, "queue" if letter == "q" else "exchange", destination)
+            return any(
+                b.source == source and exchanges.properties_key(b.routing_key, b.arguments) == named for b in found
+            )
+
+        return Call(method, 201, location=f"{quote(destination, safe='')}/{quote(named, safe='~')}", folded=folded)
+
+    return plan
+
+
+def _unbind(letter: str) -> Callable[[Reading, Path, Body], Deed]:
+    def plan(r: Reading, p: Path, _body: Body) -> Deed:
+        kind: Literal["queue", "exchange"] = "queue" if letter == "q" else "exchange"
+        binding = exchanges.binding_named(r, p["vhost"], p["source"], kind, p["destination"], p["properties_key"])
+        method: m.Method
+        if letter == "q":
+            method = m.QueueUnbind(
+                queue=binding.destination,
+                exchange=binding.source,
+                routing_key=binding.routing_key,
+                arguments=binding.arguments,
+            )
+        else:
+            method = m.ExchangeUnbind(
+                destination=binding.destination,
+                source=binding.source,
+                routing_key=binding.routing_key,
+                arguments=binding.arguments,
+            )
+        return Call(method, folded=lambda map_: map_.find_binding(binding) is None)
+
+    return plan
+
+
+# -- messages -------------------------------------------------------------------------------------------------
+
+
+def _publish(_r: Reading, p: Path, body: Body) -> Deed:
+    payload, encoding = body.text("payload"), body.text("payload_encoding", "string")
+    if encoding == "string":
+        octets = payload.encode()
+    elif encoding == "base64":
+        try:
+            octets = base64.b64decode(payload, validate=True)
+        except (ValueError, binascii.Error):
+            raise bad_request("not_base64") from None
+    else:
+        raise bad_request(f"unsupported_payload_encoding: '{encoding[:80]}'")
+    return Publish(
+        "" if p["name"] == exchanges.DEFAULT_NAME else p["name"],
+        body.text("routing_key"),
+        properties_of(body.table("properties", {})),
+        octets,
+    )
+
+
+def properties_of(given: Mapping[str, Any]) -> Properties:
+    """Message properties by their names in JSON. Refused (400) for an unknown one, or one of another kind."""
+    properties = Properties()
+    for name, value in given.items():
+        if name in TEXTS:
+            if isinstance(value, int) and not isinstance(value, bool):
+                value = str(value)
+            if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > 255:
+                raise bad_request(f"property '{name}' is a text of at most 255 bytes")
+        elif name in NUMBERS:
+            if isinstance(value, str) and value.isascii() and value.isdigit():
+                value = int(value) if len(value) < 21 else -1
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= NUMBERS[name]:
+                raise bad_request(f"property '{name}' is a number from 0 to {NUMBERS[name]}")
+        elif name == "headers":
+            if not isinstance(value, dict):
+                raise bad_request("property 'headers' is an object")
+        else:
+            raise bad_request(f"unknown property '{name[:80]}'")
+        setattr(properties, name, value)
+    return properties
+
+
+def _get(r: Reading, p: Path, body: Body) -> Deed:
+    if r.map.queue(p["vhost"], p["name"]) is None:
+        raise object_not_found()
+    missing = [name for name in ("ackmode", "count", "encoding") if name not in body]
+    if missing:
+        raise bad_request(f"[{','.join(f'{{key_missing,{name}}}' for name in missing)}]")
+    ack_mode, encoding = body.text("ackmode"), body.text("encoding")
+    if ack_mode not in ACK_MODES:
+        raise bad_request(f"ackmode is one of {', '.join(ACK_MODES)}")
+    if encoding not in ("auto", "base64"):
+        raise bad_request("encoding is 'auto' or 'base64'")
+    count = body.number("count")
+    if not 0 <= count <= MESSAGES_MAX:
+        raise bad_request(f"count is from 0 to {MESSAGES_MAX}")
+    truncate = body.number("truncate") if body.value("truncate", None) is not None else None
+    if truncate is not None and truncate < 0:
+        raise bad_request("truncate is not negative")
+    return Get(p["name"], count, ack_mode, encoding == "base64", truncate)  # type: ignore[arg-type]
+
+
+def message_document(get: Get, got: m.BasicGetOk, properties: Properties, payload: bytes) -> Document:
+    """One message as it was got."""
+    shown = payload if get.truncate is None else payload[: get.truncate]
+    return {
+        "exchange": got.exchange,
+        "message_count": got.message_count,
+        **payload_document(shown, get.base64),
+        "payload_bytes": len(payload),
+        "properties": properties_document(properties),
+        "redelivered": got.redelivered,
+        "routing_key": got.routing_key,
+    }
+
+
+def payload_document(payload: bytes, as_base64: bool, cut: bool = False) -> Document:
+    """As text where it is one and that is wanted, else as base64. What is `cut` may end within a character."""
+    if not as_base64:
+        try:
+            return {"payload": payload.decode(), "payload_encoding": "string"}
+        except UnicodeDecodeError as error:
+            if cut and error.start >= len(payload) - 3:
+                return {"payload": payload[: error.start].decode(), "payload_encoding": "string"}
+    return {"payload": base64.b64encode(payload).decode(), "payload_encoding": "base64"}
+
+
+def properties_document(properties: Properties) -> Document:
+    """Those that there are."""
+    told = {name: getattr(properties, name) for name in Properties.__struct_fields__}
+    return {name: plain(value) for name, value in told.items() if value is not None}
+
+
+def _close_connection(r: Reading, p: Path, _body: Body) -> Deed:
+    row = connections.connection_named(r, p["name"]).row
+    if not r.seer.is_own(row):
+        r.seer.require(ADMINISTRATOR)
+    return CloseConnections((row.connection_id,))
+
+
+def _close_connections(r: Reading, p: Path, _body: Body) -> Deed:
+    if p["user"] != r.seer.name:
+        r.seer.require(ADMINISTRATOR)
+    rows = connections.rows_of_user(r, p["user"])
+    # who monitors sees other users' connections, and closes its own alone
+    return CloseConnections(
+        tuple(row.connection_id for row in rows if r.seer.is_own(row) or r.seer.has(ADMINISTRATOR)), each=True
+    )
+
+
+_BINDINGS: Final = "/api/bindings/{vhost}/e/{source}"
+ACTS: Final[tuple[Act, ...]] = (
+    Act("PUT", "/api/queues/{vhost}/{name}", "Declare a queue", _declare_queue),
+    Act("DELETE", "/api/queues/{vhost}/{name}", "Delete a queue", _delete_queue),
+    Act("DELETE", "/api/queues/{vhost}/{name}/contents", "Purge a queue", _purge),
+    Act("DELETE", "/api/queues/{vhost}/{name}/lease", "End the lease on a queue", _end_lease),
+    Act("POST", "/api/queues/{vhost}/{name}/get", "Get messages", _get),
+    Act("POST", "/api/queues/{vhost}/{name}/actions", "Synchronise a queue", _queue_action),
+    Act("PUT", "/api/exchanges/{vhost}/{name}", "Declare an exchange", _declare_exchange),
+    Act("DELETE", "/api/exchanges/{vhost}/{name}", "Delete an exchange", _delete_exchange),
+    Act(
+        "POST",
+        "/api/exchanges/{vhost}/{name}/publish",
+        "Publish a message",
+        _publish,
+        PAYLOAD_BYTES_MAX,
+        ("payload", "payload_encoding", "properties", "routing_key"),
+    ),
+    Act("POST", _BINDINGS + "/q/{destination}", "Bind a queue", _bind("q")),
+    Act("POST", _BINDINGS + "/e/{destination}", "Bind an exchange", _bind("e")),
+    Act("DELETE", _BINDINGS + "/q/{destination}/{properties_key}", "Unbind a queue", _unbind("q")),
+    Act("DELETE", _BINDINGS + "/e/{destination}/{properties_key}", "Unbind an exchange", _unbind("e")),
+    Act("GET", "/api/aliveness-test/{vhost}", "Whether a message goes through a vhost", lambda _r, _p, _body: Live()),
+    Act("DELETE", "/api/connections/username/{user}", "Close all connections of a user", _close_connections),
+    Act("DELETE", "/api/connections/{name}", "Close a connection", _close_connection),
+)

@@ -1,0 +1,68 @@
+"""What queues want back from the journal, as the shell takes it out of `Node.loads`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from clusterbroker.broker.node.effects import Load, StreamLoad
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.queues.ring import Location
+from clusterbroker.journal.record import Message
+from clusterbroker.journal.stream_catalogue import Taken, Wish
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.node.core import Node
+
+
+def load(node: Node, queue: Queue, locations: list[Location]) -> None:
+    """For the queue's ring."""
+    loaded = partial(queue.loaded, locations)
+
+    def unread(messages: Sequence[Message | None]) -> None:
+        found = zip(locations, messages, strict=True)
+        sound = [(where, message) for where, message in found if message is not None]
+        queue.loaded([where for where, _ in sound], [message for _, message in sound], locations)
+
+    node.loads.append(Load(queue.entity.queue_id, queue.name, locations, loaded, lambda: not queue.deleted, unread))
+
+
+def fetch(
+    node: Node,
+    queue: Queue,
+    locations: Sequence[Location],
+    then: Callable[[Sequence[Message]], None],
+    otherwise: Callable[[], None] = lambda: None,
+) -> None:
+    """For somebody else: `then` gets the messages, unless the queue goes away; `otherwise` is called in its place when
+    some of them are damaged, and held back from then on."""
+
+    def loaded(messages: Sequence[Message]) -> None:
+        if wanted():
+            then(messages)
+
+    def wanted() -> bool:
+        return node.queues.get(queue.entity.queue_id) is queue
+
+    node.loads.append(
+        Load(
+            queue.entity.queue_id, queue.name, locations, loaded, wanted, lambda _: otherwise() if wanted() else None
+        )
+    )  # fmt: skip
+
+
+def read_stream(node: Node, queue: Queue, wish: Wish, then: Callable[[Taken], None]) -> None:
+    """Records of a stream that are not in its ring; `then` is not called when the queue goes away."""
+
+    def loaded(taken: Taken) -> None:
+        if wanted():
+            then(taken)
+
+    def wanted() -> bool:
+        return node.queues.get(queue.entity.queue_id) is queue
+
+    past = queue.ring.past
+    node.loads.append(
+        StreamLoad(queue.entity.queue_id, queue.name, lambda: past.part_at(wish.seq), wish, loaded, wanted)
+    )

@@ -1,0 +1,173 @@
+"""What a session asks of a queue, wherever the queue is: here (`queue.Queue`) or at its owner (`proxy.RemoteQueue`).
+
+A queue that is here answers at once; one that is elsewhere answers when its owner has. Therefore every question takes
+a `then`, which is called exactly once, perhaps before the question returns, and the one who asks parks its channel. A
+queue that is deleted meanwhile answers what is still open (`GONE`, nothing ready, no message). What no owner could be
+asked within UNANSWERED_MS may never be answered.
+
+What runs once per message needs no answer: deliveries go from the ring into output buffers, acknowledgements from
+ledgers into the ring, and a publish is answered through its ticket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from clusterbroker.broker.queues.lease import LeaseAnswer, Word
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster.entities import Queue as QueueEntity
+from clusterbroker.cluster.queue_settings import QueueSettings
+from clusterbroker.journal.record import Message
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.queues.subscription import Subscription
+    from clusterbroker.broker.queues.watch import Watch
+
+Taken = tuple[int, Message, bool, int]  # seq, message, redelivered, delivery count
+
+IN_USE: Final = "in use"
+NOT_EMPTY: Final = "not empty"
+EXCLUSIVE: Final = "in exclusive use"
+GONE: Final = "gone"
+
+UNANSWERED_MS: Final = 60_000
+"""So long somebody waits for an answer of a queue's owner."""
+
+
+class Moved(NamedTuple):
+    """Whose rows a part is made of, so that a queue has each of them once (`producers`)."""
+
+    segment: int
+    """Its queue's id."""
+    seqs: Sequence[int]
+    """Of all messages of the part, in their order, rising."""
+
+
+class CommitPart:
+    """What a transaction publishes into one queue, and settles there, in order. Or rows of a segment: with `moved`, and
+    without settlements."""
+
+    __slots__ = ("moved", "publishes", "settles")
+
+    def __init__(self) -> None:
+        self.moved: Moved | None = None
+        self.publishes: list[tuple[Sequence[Message], tuple[bytes, int] | None]] = []
+        """Messages, or one message with its producer and number."""
+        self.settles: list[tuple[int, str]] = []
+        """(seq, "ack", "reject" or "requeue")"""
+
+
+class QueueHandle(Protocol):
+    """One queue, as sessions and routers see it."""
+
+    @property
+    def entity(self) -> QueueEntity:
+        """What was declared, and who owns it."""
+
+    @property
+    def settings(self) -> QueueSettings:
+        """Arguments and policies together."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ring(self) -> Ring:
+        """What consumers and ledgers hold on to; `ring.owner` is this queue, `ring.mark()` gives it a turn."""
+
+    @property
+    def ready(self) -> int:
+        """Messages ready; of a queue elsewhere, as its last answer said."""
+
+    @property
+    def deleted(self) -> bool: ...
+
+    # -- publishing
+
+    @property
+    def rejects(self) -> bool:
+        """Whether each message may be refused: it is asked for by `accepts`, and needs a ticket of its own."""
+
+    def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
+        """Whether there is room for one more, or it is here already: `named` are its producer and number, if that gave
+        it one. Elsewhere the owner decides, and refuses through the ticket."""
+
+    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
+        """As `accepts`, for all of these messages or none; what is refused is no dead letter."""
+
+    def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
+        """Takes the messages; the ticket, if any, is held until they are committed."""
+
+    def publish_named(
+        self, producer: bytes, sequence: int, message: Message, ticket: Ticket | None, now_ms: int
+    ) -> None:
+        """One message of a producer that numbers its own (`producers`): the queue stores each number once."""
+
+    def inherit(self, message: Message) -> None:
+        """Takes a dead letter."""
+
+    # -- consuming
+
+    def subscribe(self, subscription: Subscription, now_ms: int, then: Callable[[str], None]) -> None:
+        """`then("")`: the consumer stands in line, deliveries follow; otherwise EXCLUSIVE, GONE, or who leases it."""
+
+    def unsubscribe(self, subscription: Subscription, now_ms: int) -> None:
+        """The consumer is gone; what it holds stays with its channel."""
+
+    def limits_changed(self, subscription: Subscription) -> None:
+        """basic.qos: it may hold more or fewer messages from now on."""
+
+    def get(self, now_ms: int, then: Callable[[Taken | str | None], None], *, no_ack: bool = False) -> None:
+        """The head, unacknowledged (`no_ack`: the caller settles it at once), or None; `ready` counts what is left when
+        `then` is called. A text says why nobody gets anything: the queue is leased."""
+
+    def tend(self, word: Word, then: Callable[[LeaseAnswer, bytes], None], now_ms: int) -> None:
+        """Something is said about the lease on the queue (`leasing`); `then` hears what came of it, and ENQ records."""
+
+    def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
+        """The message of a `get` as its client shall see it."""
+
+    def watch(self, watch: Watch | None) -> None:
+        """Who looks at what clients of this node get of it from now on; None: nobody."""
+
+    def settle(self, seq: int, held: bool = False) -> None:
+        """Acknowledged; `held`: together with other things of a transaction."""
+
+    def reject(self, seq: int) -> None:
+        """Leaves the queue, to its dead-letter exchange."""
+
+    def requeue(self, seq: int, counted: bool) -> None:
+        """Returns to its place; `counted`: the consumer failed at it."""
+
+    def bring(self, seqs: Sequence[int], then: Callable[[], None]) -> None:
+        """`then()` when these unacknowledged messages can be rejected within one turn."""
+
+    def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
+        """A transaction's part in this queue: all of it in one group, or, when a message is refused (overflow), none of
+        it: then the ticket is rejected and the settled messages return. The ticket passes when the part is committed.
+        What happened at this node itself is not waited for here: `Node.barrier` is."""
+
+    # -- the queue as a whole
+
+    def touch(self, now_ms: int, then: Callable[[int, int], None]) -> None:
+        """It was declared again: its expiry begins anew; answered like `counts`."""
+
+    def counts(self, now_ms: int, then: Callable[[int, int], None]) -> None:
+        """(messages ready, consumers)."""
+
+    def staged(self, now_ms: int, then: Callable[[int, int], None]) -> None:
+        """Of one that holds staged rows: (rows, bytes of their bodies)."""
+
+    def purge(self, then: Callable[[int], None]) -> None:
+        """Drops what is ready; `then(how many)`."""
+
+    def begin_delete(self, if_unused: bool, if_empty: bool, now_ms: int, then: Callable[[str, int], None]) -> None:
+        """May it be deleted? (IN_USE, NOT_EMPTY or "", messages ready). The deletion itself is a command."""
+
+    def adopt(self, settings: QueueSettings) -> None:
+        """New settings, by policy."""
+
+    def drop(self) -> None:
+        """It was deleted: its consumers are cancelled, all questions and publishers answered."""

@@ -1,0 +1,167 @@
+"""What proxies ask a queue's owner: messages one by one, counts, a purge, whether the queue may be deleted.
+
+Questions wait until the queue is open (`serving`), and those that count wait until all that was published before them
+is committed, at most COUNT_PATIENCE_MS: a client that publishes and asks sees its messages, one whose queue cannot
+commit is told what is committed. After a new attach a proxy asks again; what it had asked is forgotten, but for purges,
+which are carried out once by one owner. (A new owner purges again: then the answer counts what was left.) The message
+of a get whose answer was lost is held by nobody, returns to its place, and is the next one that is got.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
+from clusterbroker.broker.queues.lease import LeaseAnswer, Take
+from clusterbroker.broker.queues.ring import RemoteConsumer
+from clusterbroker.broker.remote.attachment import Attachment
+from clusterbroker.broker.remote.messages import (
+    ASK_COUNTS,
+    ASK_DELETE,
+    ASK_GET,
+    ASK_LEASE,
+    ASK_PURGE,
+    ASK_TOUCH,
+    Answer,
+    Ask,
+)
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.remote.owned_queue import OwnedQueue
+
+COUNT_PATIENCE_MS: Final = 1000
+PURGES_MAX: Final = 256
+"""So many purges of one node are remembered."""
+NEEDS_NO_COMMIT: Final = -2
+"""A mark that is always durable."""
+
+
+class Asked(NamedTuple):
+    """A question that is not answered yet."""
+
+    attachment: Attachment
+    ask: Ask
+    seq: int
+    """What was published before it."""
+    due_ms: int
+
+
+class Asking:
+    """The open questions to one queue."""
+
+    __slots__ = ("_asked", "_gets", "_purges", "_serving")
+
+    def __init__(self, serving: OwnedQueue) -> None:
+        self._serving = serving
+        self._asked: list[Asked] = []  # few, and mostly none
+        self._gets: dict[RemoteConsumer, Attachment] = {}  # they stand in the queue, waiting for its head
+        self._purges: list[tuple[Attachment, Ask, int, int]] = []  # waiting for a commit: count, mark
+
+    def forget(self, attachment: Attachment) -> None:
+        self._asked = [one for one in self._asked if one.attachment is not attachment]
+        self._purges = [one for one in self._purges if one[0] is not attachment]
+        for credit in [credit for credit, asker in self._gets.items() if asker is attachment]:
+            del self._gets[credit]
+            credit.limit = 0  # what it took now no attach would ever return
+
+    def ask(self, attachment: Attachment, ask: Ask) -> None:
+        ring = self._serving.queue.ring
+        if ask.request in attachment.purged:  # it was carried out, and the answer was lost with a link
+            self._purges.append((attachment, ask, *attachment.purged[ask.request]))
+            self._serving.touch()
+            return
+        due_ms = self._serving.host.now_ms + COUNT_PATIENCE_MS
+        self._asked.append(Asked(attachment, ask, ring.next_seq if ring.journaled else 0, due_ms))
+        self._serving.touch()
+
+    def turn(self, now_ms: int) -> None:
+        """Answers what can be answered."""
+        queue = self._serving.queue
+        for _ in range(len(self._asked)):
+            if not self._serving.answers:
+                break  # perhaps the one before was a deletion
+            asked = self._asked.pop(0)
+            counts = asked.ask.what in (ASK_COUNTS, ASK_TOUCH, ASK_DELETE) or isinstance(asked.ask.word, Take)
+            if counts and queue.ring.advance() < asked.seq and now_ms < asked.due_ms:
+                self._asked.append(asked)
+                queue.host.wake(queue, asked.due_ms)
+            else:
+                self._answer(asked.attachment, asked.ask, now_ms)
+        while self._purges and queue.durable(self._purges[0][3]):
+            attachment, ask, count, _ = self._purges.pop(0)
+            self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, count))
+
+    def _say(self, attachment: Attachment, answer: Answer, payload: bytes = b"") -> None:
+        self._serving.host.send(attachment.node, answer, (payload,) if payload else ())
+
+    def _answer(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
+        queue = self._serving.queue
+        if ask.what == ASK_GET:
+            self._get(attachment, ask, now_ms)
+            return
+        if ask.what == ASK_LEASE:
+            self._tend(attachment, ask, now_ms)
+            return
+        if ask.what == ASK_PURGE:
+            count = queue.ring.purge()
+            mark = queue.commits if count and queue.ring.needs_write else NEEDS_NO_COMMIT
+            self._purges.append((attachment, ask, count, mark))
+            attachment.purged[ask.request] = count, mark
+            if len(attachment.purged) > PURGES_MAX:
+                del attachment.purged[next(iter(attachment.purged))]
+            return
+        if ask.what == ASK_TOUCH:
+            queue.last_used_ms = now_ms
+        queue.message_count(now_ms)
+        count, consumers = self._ready, len(queue.subscriptions)
+        refused = ""
+        if ask.what == ASK_DELETE:
+            # what is not committed yet, however long that takes, will be confirmed: it counts here; and so does what an
+            # operator moves elsewhere, for it may come back
+            filled = ask.if_empty and (queue.ready or queue.aside)
+            refused = IN_USE if ask.if_unused and consumers else NOT_EMPTY if filled else ""
+        size = queue.ring.ready_bytes if queue.entity.staging else 0
+        answer = Answer(queue.entity.queue_id, attachment.gen, ask.request, count, consumers, refused, bytes=size)
+        self._say(attachment, answer)
+        if ask.what == ASK_DELETE and not refused:
+            self._serving.doom(now_ms)
+
+    def _tend(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
+        queue, gen = self._serving.queue, attachment.gen
+
+        def heard(told: LeaseAnswer, records: bytes) -> None:
+            if attachment.attached and attachment.gen == gen:  # otherwise it is asked again
+                self._say(attachment, Answer(queue.entity.queue_id, gen, ask.request, lease=told), records)
+
+        assert ask.word is not None, "a question about a lease says what"
+        queue.tend(ask.word, heard, now_ms)
+
+    @property
+    def _ready(self) -> int:
+        """Ready and committed: what is not committed yet is not in the queue for anybody but its publisher."""
+        ready, ring = self._serving.queue.ready, self._serving.queue.ring
+        return max(0, ready - (ring.next_seq - ring.committed)) if ring.replicated else ready
+
+    def _get(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
+        queue = self._serving.queue
+        credit = RemoteConsumer(queue.ring, attachment.holder, 0, None)
+        credit.limit = 1
+        self._gets[credit] = attachment
+        gen = attachment.gen
+
+        def taken(refused: object) -> None:
+            self._gets.pop(credit, None)
+            queue.ring.handed -= credit.delivered  # it is no consumer's
+            if ask.no_ack:
+                queue.ring.got_no_ack += credit.delivered
+                queue.ring.auto_acks += credit.delivered
+            else:
+                queue.ring.got += credit.delivered
+            queue.ring.got_empty += not credit.delivered
+            why = refused if isinstance(refused, str) else ""
+            if not attachment.attached or attachment.gen != gen:
+                return  # it is asked again; what was taken returns, for the next attach does not list it
+            answer = Answer(queue.entity.queue_id, gen, ask.request, self._ready, len(queue.subscriptions), why)
+            self._say(attachment, answer, credit.out.take())
+
+        queue.get(now_ms, taken, credit)

@@ -1,0 +1,210 @@
+"""What an owner knows of one node that uses a queue: an attachment, and the consumers in it.
+
+An attachment belongs to one start of one node (its incarnation) and lives until that start is over. The number `gen`
+says which of its attaches is in force: everything of an older one is dropped, on both sides.
+
+    attached    `gen` is in force: frames count, deliveries go out
+    void        the link broke, or the owner asked for a new attach: nothing counts but the next Attach. What the node
+                holds stays held, its consumers keep their places, and its publishes are answered after that attach
+
+*Publishes.* `accepted` is the last number that is in the queue (and, with its PRD record, in every copy of it),
+`published` the last one that is committed. The owner takes accepted + 1 only; a gap voids the attachment. Below
+`next_number`, which the Attach named, numbers may be left out: they were answered before.
+
+*Refusals* (overflow reject-publish) must never end in a confirm, and no record holds them. Hence the owner accepts
+nothing behind a refusal in the same gen: it tells the refusal when all before it is committed, and asks for a new
+attach. `accepted` still stands before the refused numbers then. A proxy that has heard goes on behind them, one that
+has not sends them again, to be judged anew; and so does the next owner, if this one dies. The price is one attach for
+each turn in which something was refused; what came behind a refusal is sent twice.
+
+*Deaths* (overflow reject-publish-dlx) do stand in the log, with the message: `died` is the highest number that was
+refused so. What comes again up to it is refused without being judged, so it dies once. Numbers behind `accepted` and up
+to `died` were all refused. Their refusal is told when the death is committed.
+
+*Clients' numbers.* Also noted in the log is a refused message whose client numbers it (`producers`): it may come again
+behind later ones, and the next owner must not take it for one that is here. The refusal is told when that is committed.
+
+*Settlements* are applied in order, once each. `settled` is the last one of which every record is committed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from clusterbroker.broker.queues.limits import kill
+from clusterbroker.broker.queues.producers import proxy_producer, refused_producer
+from clusterbroker.broker.queues.ring import RemoteConsumer
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.remote.messages import ConsumerHead
+from clusterbroker.journal.record import Message
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.remote.owned_queue import OwnedQueue
+
+OUT_BYTES_MAX: Final = 256 << 10
+"""About so much of one consumer's deliveries waits for its frame."""
+
+
+class RemoteSubscription:
+    """A consumer of another node, or of this one through its proxy, as it stands in the queue's line."""
+
+    __slots__ = ("attachment", "credit", "exclusive", "held", "node", "number", "order", "serving", "window")
+
+    def __init__(self, serving: OwnedQueue, attachment: Attachment, head: ConsumerHead) -> None:
+        self.serving = serving
+        self.attachment = attachment
+        self.node = attachment.node
+        self.number = head.consumer
+        self.exclusive = head.exclusive
+        self.order = (head.order, attachment.node, head.consumer)
+        self.held = 0
+        self.window = 0
+        self.credit = RemoteConsumer(serving.queue.ring, attachment.holder, head.priority, self)
+        self.credit.out.size_max = OUT_BYTES_MAX
+        self.credit.no_ack = head.no_ack
+        self.renew(head)
+
+    def renew(self, head: ConsumerHead) -> None:
+        """A new gen: credit and deliveries are counted from 0, and what was not sent is not held by anybody."""
+        self.credit.out.take()
+        self.credit.delivered = 0
+        self.grant(head.upto, head.held)
+
+    def grant(self, upto: int, held: int) -> None:
+        self.credit.limit = max(self.credit.limit, upto) if self.credit.delivered else upto
+        self.held = held
+        self.window = max(1, upto - self.credit.delivered + held)
+
+    def stop(self) -> None:
+        """Its attachment is void: nothing more is handed out to it, what was not sent is dropped."""
+        self.credit.limit = 0
+        self.credit.out.take()
+
+    @property
+    def holds(self) -> bool:
+        """By node, not by consumer: that is what the ring remembers. So a single active consumer is relieved when its
+        node holds nothing of the queue."""
+        return self.serving.queue.ring.held_by(self.attachment.holder) > 0
+
+    def flush(self) -> None:
+        if self.credit.out.size:
+            self.serving.outgoing[self] = None
+            self.serving.touch()
+
+    def ended(self) -> None:
+        """The queue is deleted: its node hears it from the wiring."""
+
+
+class Attachment:
+    """One start of one node, as the owner of a queue knows it."""
+
+    __slots__ = (
+        "_commits", "_settled", "accepted", "attached", "came_before", "died", "gen", "holder", "incarnation", "killer",
+        "members", "next_number", "node", "producer", "published", "purged", "refused", "serving", "settlement",
+        "told_published", "told_settled", "unlogged", "unsettled",
+    )  # fmt: skip
+
+    def __init__(self, serving: OwnedQueue, node: str, incarnation: int, holder: int) -> None:
+        self.serving = serving
+        self.node = node
+        self.incarnation = incarnation
+        self.holder = holder
+        self.producer = proxy_producer(node, incarnation)
+        self.gen = 0
+        self.attached = False
+        self.members: dict[int, RemoteSubscription] = {}
+        self.accepted = serving.queue.ring.producers.get(self.producer, 0)
+        self.killer = refused_producer(node, incarnation)
+        self.died = serving.queue.ring.producers.get(self.killer, 0)
+        self.unlogged = 0
+        """Refusals that wait for the commit of what the log says of them."""
+        self.published = 0
+        self.told_published = 0
+        self.next_number = 1
+        self.came_before = 0
+        """Numbers up to it were sent to owners whose memory may be gone: these may have handed them out."""
+        self.refused: tuple[int, int] | None = None
+        self.settlement = 0  # the last that was applied
+        self._settled = 0
+        self.told_settled = 0
+        self.unsettled: deque[tuple[int, int]] = deque()  # (id, mark of the commit that it waits for)
+        self.purged: dict[int, tuple[int, int]] = {}  # request: (count, mark of the commit that it waits for)
+        self._commits: deque[tuple[int, Ticket]] = deque()  # (mark, who waits) of transactions
+
+    def renew(self, gen: int, next_number: int) -> None:
+        """An Attach has come."""
+        self.gen = gen
+        self.attached = True
+        self.next_number = next_number
+        self.refused = None
+        self.told_published = self.told_settled = 0
+
+    def void(self) -> None:
+        self.attached = False
+        for member in self.members.values():
+            member.stop()
+
+    # -- publishes
+
+    def follows(self, first: int) -> bool:
+        """Whether a publish with this number is the next one."""
+        return first == self.accepted + 1 or self.accepted < first <= self.next_number
+
+    def ticket(self, last: int) -> Ticket:
+        """Passes when the publishes up to this number are committed."""
+        return Ticket(self.accepted + 1, last, self._committed)
+
+    def _committed(self, ticket: Ticket) -> None:
+        self.published = max(self.published, ticket.last)
+        self.serving.touch()
+
+    def refuse(self, first: int, last: int) -> None:
+        """The queue is full. What is refused has neighbouring numbers: nothing is accepted behind it."""
+        assert self.refused is None or first == self.refused[1] + 1, "refused numbers are neighbours"
+        self.refused = (first if self.refused is None else self.refused[0], last)
+        for number in range(first, min(last, self.died) + 1):
+            self.unlogged += 1
+            ticket = Ticket(number, number, self._logged)
+            self.serving.queue.promise(ticket)
+            ticket.pass_()
+
+    def remember(self) -> None:
+        """What is refused was noted; it is told when that is committed."""
+        self.unlogged += 1
+        ticket = Ticket(0, 0, self._logged)
+        self.until_durable(ticket)
+        ticket.pass_()
+
+    def kill(self, number: int, message: Message) -> None:
+        """What is about to be refused dies for it."""
+        kill(self.serving.queue, message)
+        self.serving.queue.ring.produced(self.killer, number)
+        self.died = number
+
+    def _logged(self, _: Ticket) -> None:
+        self.unlogged -= 1
+        self.serving.touch()
+
+    @property
+    def last(self) -> int:
+        """The last number that was accepted or refused."""
+        return self.accepted if self.refused is None else self.refused[1]
+
+    # -- settlements
+
+    def until_durable(self, ticket: Ticket) -> None:
+        """The ticket of publishes waits for what was settled with them as well."""
+        ticket.hold()
+        self._commits.append((self.serving.queue.commits, ticket))
+
+    def settled(self) -> int:
+        """The last settlement of which all is committed."""
+        queue = self.serving.queue
+        while self._commits and queue.durable(self._commits[0][0]):
+            self._commits.popleft()[1].pass_()
+        while self.unsettled and queue.durable(self.unsettled[0][1]):
+            self._settled = self.unsettled.popleft()[0]
+        if not self.unsettled:
+            self._settled = self.settlement
+        return self._settled

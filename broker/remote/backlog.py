@@ -1,0 +1,227 @@
+"""A queue's publishes that its owner has not yet called committed, in order.
+
+Each message has a number: 1, 2, 3 ... per queue and incarnation of this node, without gaps. The owner takes the next
+number only, so a message is in the queue once however often it is sent. An entry is what one publish handed over; it
+is kept whole, and its messages are kept, until `Published` says that all of it is committed.
+
+    waiting -> sent -> gone         after each new attachment: sent -> waiting, but for what the owner says it has
+
+*Commits.* What a transaction does in the queue is one entry, and goes as one `Commit` frame: its settlements with its
+messages. By the numbers of its messages it is taken once, settlements included.
+
+*Holding back.* While a publish is under way to the owner, what comes meanwhile waits here until that one is called
+committed, or there is HOLD_BYTES of it: the owner could not write it earlier either (a queue has one group in flight),
+and each frame costs two nodes a turn. So a busy queue's publishes go in step with its groups, without a timer.
+
+*Refusals* (overflow reject-publish) are told once, and no record holds them. An owner accepts nothing behind a refusal
+before it was attached again, so a refused number that is not heard of here is sent again, and judged anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from clusterbroker.broker.queues.handle import Moved
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.remote.messages import Commit, NamedPublish, Range
+from clusterbroker.broker.remote.outbox import Outbox
+from clusterbroker.journal.record import Message, RecordBuffer, size_of
+
+PART_BYTES_MAX: Final = 1 << 20
+"""An entry that would make a part longer than this begins a new one."""
+
+HOLD_BYTES: Final = 16 << 10
+"""As much as one TLS record takes is worth a frame of its own."""
+
+Named = tuple[bytes, int]  # producer, its number of the message
+
+
+class Committing:
+    """What belongs to a transaction's messages: settlements by outcome, those of them whose producers number their own
+    by their place, and who must hear whether it was refused; whose rows they are, if they are rows of a segment."""
+
+    __slots__ = ("answered", "moved", "named", "settlements")
+
+    def __init__(
+        self, settlements: Sequence[tuple[int, Sequence[Range]]], named: dict[int, Named],
+        answered: Callable[[bool], None], moved: Moved | None = None,
+    ) -> None:  # fmt: skip
+        self.moved = moved
+        self.settlements = tuple((outcome, tuple(ranges)) for outcome, ranges in settlements)
+        self.named = named
+        self.answered = answered
+
+
+class Entry:
+    """The messages of one publish, `first` to `last`."""
+
+    __slots__ = ("commit", "first", "last", "messages", "named", "refused", "size", "ticket")
+
+    def __init__(
+        self, first: int, messages: Sequence[Message], ticket: Ticket | None, named: Named | None,
+        commit: Committing | None,
+    ) -> None:  # fmt: skip
+        self.first = first
+        self.last = first + len(messages) - 1
+        self.messages = messages
+        self.ticket = ticket
+        self.named = named
+        self.commit = commit
+        self.size = size_of(messages)
+        self.refused = False
+
+    def answer(self) -> None:
+        if self.commit is not None:
+            self.commit.answered(self.refused)
+        if self.ticket is not None:
+            self.ticket.rejected = self.ticket.rejected or self.refused
+            self.ticket.pass_()
+
+
+class Backlog:
+    """Publishes of one queue.
+
+    size    bytes of all that is here
+    sent    number of the last message that was ever sent to an owner
+    """
+
+    __slots__ = ("_accepted", "_again", "_sent", "_waiting", "_waiting_bytes", "next_number", "sent", "size")
+
+    def __init__(self) -> None:
+        self.next_number = 1
+        self.sent = 0
+        self.size = 0
+        self._accepted = 0  # the owner has all up to it
+        self._sent: deque[Entry] | tuple[()] = ()  # an empty deque weighs 760 bytes, and most queues rest
+        self._waiting: deque[Entry] | tuple[()] = ()
+        self._waiting_bytes = 0
+        self._again = False  # what waits was sent in an earlier attachment: it has waited for long enough
+
+    def __bool__(self) -> bool:
+        return bool(self._sent or self._waiting)
+
+    @property
+    def next_to_send(self) -> int:
+        """All messages with lower numbers have been sent in this attachment."""
+        return self._waiting[0].first if self._waiting else self.next_number
+
+    @property
+    def holds_back(self) -> bool:
+        """What waits goes on when the owner calls committed what it has."""
+        return bool(self._sent) and self._waiting_bytes < HOLD_BYTES and not self._again
+
+    def publish(
+        self, messages: Sequence[Message], ticket: Ticket | None, named: Named | None = None,
+        commit: Committing | None = None,
+    ) -> int:  # fmt: skip
+        """Takes the messages and holds the ticket; returns their size in bytes."""
+        entry = Entry(self.next_number, messages, ticket, named, commit)
+        if ticket is not None:
+            ticket.hold()
+        self.next_number = entry.last + 1
+        if isinstance(self._waiting, tuple):
+            self._waiting = deque()
+        self._waiting.append(entry)
+        self._waiting_bytes += entry.size
+        self.size += entry.size
+        return entry.size
+
+    # -- out
+
+    def detached(self, outbox: Outbox | None) -> None:
+        """What was sent may be lost."""
+        if outbox is not None:
+            outbox.in_flight_bytes -= sum(entry.size for entry in self._sent)
+        if self._sent:
+            self._sent.extend(self._waiting)
+            self._waiting, self._sent = self._sent, ()
+        self._waiting_bytes = self.size
+
+    def attached(self, accepted: int, outbox: Outbox) -> None:
+        """The owner has all up to number `accepted`; the rest is to be sent again."""
+        self._accepted = accepted
+        self._again = True
+        while self._waiting and self._waiting[0].last <= accepted:
+            self._departed(outbox)
+
+    def send(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
+        """Hands over as much as the owner's window allows, which all its queues share. One that has nothing under way
+        may send one publish all the same: others may fill the window for as long as they cannot commit."""
+        while self._waiting and not outbox.spent and (outbox.open or not (self._sent or outbox.shut)):
+            if self._waiting[0].named is not None:
+                self._send_named(outbox, queue_id, epoch, gen)
+                continue
+            if self._waiting[0].commit is not None:
+                self._send_commit(outbox, queue_id, epoch, gen)
+                continue
+            buffer = RecordBuffer()
+            first = number = max(self._waiting[0].first, self._accepted + 1)
+            while self._waiting and (outbox.open or number == first) and buffer.size < PART_BYTES_MAX:
+                entry = self._waiting[0]
+                if entry.named is not None or entry.commit is not None:
+                    break
+                number += buffer.enqueue_all(queue_id, epoch, number, entry.messages, number - entry.first)
+                self._departed(outbox)
+            outbox.publish((queue_id, epoch, gen, first, number - first), buffer.take())
+        self._again = self._again and bool(self._waiting)
+
+    def _send_named(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
+        assert self._waiting, "it was looked at just now"
+        entry = self._waiting[0]
+        assert entry.named is not None, "only a numbered message goes this way"
+        buffer = RecordBuffer()
+        buffer.enqueue(queue_id, epoch, entry.first, entry.messages[0], 0, False)
+        outbox.publish_apart(NamedPublish(queue_id, epoch, gen, entry.first, *entry.named), buffer.take())
+        self._departed(outbox)
+
+    def _send_commit(self, outbox: Outbox, queue_id: int, epoch: int, gen: int) -> None:
+        assert self._waiting, "it was looked at just now"
+        entry = self._waiting[0]
+        commit = entry.commit
+        assert commit is not None, "only a transaction goes this way"
+        buffer = RecordBuffer()
+        buffer.enqueue_all(queue_id, epoch, entry.first, entry.messages, 0)
+        named = tuple((entry.first + place, *name) for place, name in commit.named.items())
+        count = len(entry.messages)
+        moved = None if commit.moved is None else (commit.moved.segment, tuple(commit.moved.seqs))
+        head = Commit(queue_id, epoch, gen, entry.first, count, commit.settlements, named, moved)
+        outbox.publish_apart(head, buffer.take())
+        self._departed(outbox)
+
+    def _departed(self, outbox: Outbox) -> None:
+        assert self._waiting, "what departs has waited"
+        entry = self._waiting.popleft()
+        if isinstance(self._sent, tuple):
+            self._sent = deque()
+        self._sent.append(entry)
+        self.sent = max(self.sent, entry.last)
+        self._waiting_bytes -= entry.size
+        outbox.in_flight_bytes += entry.size
+
+    # -- answers
+
+    def published(self, upto: int, refused: Sequence[Range], outbox: Outbox) -> int:
+        """All up to number `upto` is committed, but for the refused; returns how many bytes that were."""
+        for first, last in refused:
+            for entry in self._sent:
+                entry.refused = entry.refused or (entry.first <= last and first <= entry.last)
+        before = self.size
+        while self._sent and self._sent[0].last <= upto:
+            entry = self._sent.popleft()
+            self.size -= entry.size
+            outbox.in_flight_bytes -= entry.size
+            entry.answer()
+        return before - self.size
+
+    def drop(self, outbox: Outbox | None) -> int:
+        """Forgets everything, for a deleted queue takes what it gets; returns how many bytes were here."""
+        self.detached(outbox)
+        size, self.size = self.size, 0
+        self._waiting_bytes = 0
+        waiting, self._waiting = self._waiting, ()
+        for entry in waiting:
+            entry.refused = False
+            entry.answer()
+        return size

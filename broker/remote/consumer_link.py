@@ -1,0 +1,147 @@
+"""One local consumer of a queue elsewhere, and how much its owner may still deliver to it.
+
+Credit is cumulative per attachment: "so many deliveries since the attachment, and no more". With prefetch N that is
+what came so far, less what is held, plus N. In any case no more is on the way than WINDOW messages or about
+WINDOW_BYTES, and nothing new while the client's socket does not take what it has: the proxy must not become the
+backlog of a slow client.
+
+A channel-wide limit (basic.qos global) is shared by consumers of several queues, perhaps of several owners, so that
+each is promised what is left of it. What comes too much waits in `surplus`, held by this node like any delivery, until
+the channel has room.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from clusterbroker.broker.queues.handle import GONE
+from clusterbroker.broker.remote.messages import ConsumerHead
+from clusterbroker.journal.record import DamagedRecord
+from clusterbroker.replication.errors import BadMessage
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.queues.subscription import Subscription
+
+WINDOW_FIRST: Final = 32
+"""Messages, as long as their size is not known."""
+WINDOW_MAX: Final = 2048
+WINDOW_BYTES: Final = 2 << 20
+
+_SEQ_OFFSET: Final = 24
+_HEADER_BYTES: Final = 32
+
+
+class Line:
+    """A consumer's line to the owner.
+
+    number   the consumer's, unique in this node's incarnation
+    told     the owner knows it in this attachment
+    then     who waits for the answer to its first Consume; None: it was accepted
+    """
+
+    __slots__ = (
+        "came", "granted", "number", "order_ms", "subscription", "surplus", "then", "told", "window",
+    )  # fmt: skip
+
+    def __init__(self, number: int, subscription: Subscription, order_ms: int, then: Callable[[str], None]) -> None:
+        self.number = number
+        self.subscription = subscription
+        self.order_ms = order_ms
+        self.then: Callable[[str], None] | None = then
+        self.told = False
+        self.came = 0  # deliveries in this attachment
+        self.granted = 0
+        self.window = WINDOW_FIRST
+        self.surplus: deque[memoryview] = deque()  # one record each
+
+    @property
+    def held(self) -> int:
+        return self.subscription.credit.unacked + len(self.surplus)
+
+    @property
+    def channel_room(self) -> int:
+        """How many more its channel may hold."""
+        ledger = self.subscription.credit.ledger
+        if not ledger.prefetch or self.subscription.no_ack:
+            return WINDOW_MAX
+        return max(0, ledger.prefetch - ledger.unacked)
+
+    def attach(self) -> None:
+        """A new attachment counts from nothing."""
+        self.told = False
+        self.came = self.granted = 0
+
+    def upto(self) -> int:
+        """The credit as it should be; it never falls within an attachment."""
+        credit = self.subscription.credit
+        ledger = credit.ledger
+        room = self.window if ledger.flowing and ledger.out.writable else 0
+        if credit.prefetch and not self.subscription.no_ack:
+            room = min(room, credit.prefetch - self.held)
+        room = min(room, self.channel_room - len(self.surplus))
+        return max(self.granted, self.came + max(0, room))
+
+    @property
+    def rests(self) -> bool:
+        """Nothing but a delivery, or a new limit, can change what its owner should hear of it."""
+        ledger = self.subscription.credit.ledger
+        return self.told and not self.held and ledger.flowing and ledger.out.writable and not ledger.prefetch
+
+    def owes_credit(self, upto: int) -> bool:
+        """Whether the owner should hear of the new credit now: when at most half of it is left."""
+        return upto > self.granted and self.granted - self.came <= (upto - self.came) // 2
+
+    def head(self) -> ConsumerHead:
+        """How its owner is told of it; counts as told."""
+        subscription = self.subscription
+        self.told = True
+        self.granted = self.upto()
+        return ConsumerHead(
+            consumer=self.number,
+            tag=subscription.tag,
+            priority=subscription.credit.priority,
+            exclusive=subscription.exclusive,
+            no_ack=subscription.no_ack,
+            prefetch=subscription.credit.prefetch,
+            upto=self.granted,
+            held=self.held,
+            order=self.order_ms,
+        )
+
+    def ended(self) -> None:
+        """Its owner says so, or the queue is deleted: the channel is told that its consumer has ended."""
+        if self.then is not None:
+            then, self.then = self.then, None
+            then(GONE)
+        else:
+            self.subscription.holder.cancelled(self.subscription)
+
+    def check_credit(self) -> None:
+        """Raises BadMessage when far more came than the owner was promised room for: nobody bounds what waits here."""
+        if self.came > self.granted + WINDOW_MAX:
+            raise BadMessage(f"{self.came} deliveries to consumer {self.number}, with credit for {self.granted}")
+
+    def measure(self, count: int, size: int) -> None:
+        """Deliveries came: the window follows their size."""
+        self.came += count
+        if count:
+            wanted = max(1, min(WINDOW_MAX, WINDOW_BYTES * count // max(1, size)))
+            self.window = wanted if wanted < self.window else min(wanted, 2 * self.window)
+
+
+def split(data: memoryview) -> Iterator[memoryview]:
+    """The records of a payload, one by one, padding included. Raises DamagedRecord."""
+    at = 0
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 4], "little")
+        end = at + (length + 7 & ~7)
+        if length < _HEADER_BYTES or end > len(data):
+            raise DamagedRecord(at, f"a record of {length} bytes does not fit its delivery")
+        yield data[at:end]
+        at = end
+
+
+def seq_of(record: memoryview) -> int:
+    return int.from_bytes(record[_SEQ_OFFSET : _SEQ_OFFSET + 8], "little")

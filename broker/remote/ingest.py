@@ -1,0 +1,296 @@
+"""What proxies put into a queue and settle there, as its owner takes it: in their order, and each once.
+
+Publishes are known by their numbers: the next one is taken, a known one is answered when it is committed, a gap asks
+for a new attach. Settlements are known by theirs, and count only while the message is held by their very node. A
+transaction's part (`Commit`) is both at once, and goes by its publishes' numbers. Everything that one frame brings
+stands in one group of the log.
+
+A queue that may refuse judges nothing before it is open: until every node has attached, what their clients hold looks
+ready, and would take the room of what is published. What comes meanwhile is passed over, and sent again then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterbroker.broker.queues.handle import CommitPart, Moved
+from clusterbroker.broker.queues.limits import kill, kills
+from clusterbroker.broker.queues.moved import Row, known_rows, new_rows, note_moved, put_rows
+from clusterbroker.broker.queues.producers import is_dead_letter
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.remote.attachment import Attachment
+from clusterbroker.broker.remote.messages import (
+    SETTLE_ACK,
+    SETTLE_REJECT,
+    SETTLE_REQUEUE_COUNTED,
+    Commit,
+    NamedPublish,
+    Range,
+    Settlement,
+)
+from clusterbroker.journal.record import Message, bodies_but_last, read_records
+from clusterbroker.replication.errors import BadMessage
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.remote.owned_queue import OwnedQueue
+
+
+class Ingest:
+    """Of one queue and epoch."""
+
+    __slots__ = ("_noted", "_serving")
+
+    def __init__(self, serving: OwnedQueue) -> None:
+        self._serving = serving
+        self._noted: int | None = None  # as `Queue.durable` has it: when a refusal was last noted that is not committed
+
+    # -- publishes ------------------------------------------------------------------------------------------------
+
+    def publish(self, attachment: Attachment, first: int, count: int, records: memoryview) -> None:
+        if self._too_early(attachment) or not self._next(attachment, first, first + count - 1):
+            return
+        queue = self._serving.queue
+        last = first + count - 1
+        self._serving.host.published(len(records))
+        if queue.entity.staging and not queue.has_room(self._serving.host.now_ms, count, len(records)):
+            attachment.refuse(first, last)
+            self._serving.touch()
+            return
+        if (queue.rejects and not queue.entity.staging) or first <= attachment.died:
+            for number, message in enumerate(self._came(records), first):
+                if not self._take_one(attachment, number, message):
+                    return
+            return
+        if attachment.refused is not None:
+            return
+        ticket = attachment.ticket(last)
+        rests = not queue.ring.marked
+        seq = queue.ring.next_seq
+        taken = queue.publish_records(records, ticket, self._serving.host.now_ms)
+        assert taken == count, f"a Publish of {count} messages holds {taken}"
+        self._came_before(attachment, first, seq)
+        self._accepted(attachment, last, ticket)
+        if rests:
+            queue.host.rest(queue)
+
+    def publish_named(self, attachment: Attachment, named: NamedPublish, records: memoryview) -> None:
+        if self._too_early(attachment) or not self._next(attachment, named.number, named.number):
+            return
+        queue = self._serving.queue
+        (message,) = self._came(records)
+        self._serving.host.published(len(records))
+        known = queue.producers.knows(named.producer, named.sequence)
+        letter = is_dead_letter(named.producer) and kills(queue)
+        if not known and not letter and not self._accepts(attachment, named.number, message):
+            self._remember(attachment, [(named.producer, named.sequence)])
+            return
+        if attachment.refused is not None:
+            return
+        ticket = attachment.ticket(named.number)
+        seq = queue.ring.next_seq
+        if letter and not known and queue.rejects and not queue.has_room(self._serving.host.now_ms):
+            queue.producers.note(named.producer, named.sequence)
+            kill(queue, message)  # it was dead already, and goes on to the next targets: refused, it would come again
+            queue.promise(ticket)
+        else:
+            queue.publish_named(named.producer, named.sequence, message, ticket, self._serving.host.now_ms)
+        self._came_before(attachment, named.number, seq)
+        self._accepted(attachment, named.number, ticket)
+
+    def commit(self, attachment: Attachment, commit: Commit, records: memoryview) -> None:
+        """A transaction's part: everything in the next group, or nothing if one message finds no room."""
+        last = commit.first + commit.count - 1
+        if self._too_early(attachment) or not self._next(attachment, commit.first, last):
+            return
+        queue, now_ms = self._serving.queue, self._serving.host.now_ms
+        self._serving.host.published(len(records))
+        if commit.moved is not None:
+            self._take_rows(attachment, commit, Moved(*commit.moved), records)
+            return
+        named = {number: (producer, sequence) for number, producer, sequence in commit.named}
+        # hundreds of thousands may come at once: they are looked at one by one only if somebody asks for that
+        each = self._came(records) if named else []
+        known = {name for name in named.values() if queue.producers.knows(*name)}
+        if known:
+            fits = queue.takes(
+                [m for number, m in enumerate(each, commit.first) if named.get(number) not in known], now_ms
+            )
+        else:
+            fits = not queue.rejects or queue.has_room_for(commit.count, bodies_but_last(records), now_ms)
+        if last <= attachment.died or not fits:
+            attachment.refuse(commit.first, last)
+            self._remember(attachment, [name for name in named.values() if name not in known])
+            self._serving.touch()
+            return
+        if attachment.refused is not None:
+            return
+        ticket = attachment.ticket(last)
+        seq = queue.ring.next_seq
+        if named:
+            for number, message in enumerate(each, commit.first):
+                if number in named:
+                    queue.publish_named(*named[number], message, ticket, now_ms)
+                else:
+                    queue.publish((message,), ticket, now_ms)
+        else:
+            taken = queue.publish_records(records, ticket, now_ms)
+            assert taken == commit.count, f"a Commit of {commit.count} messages holds {taken}"
+        self._came_before(attachment, commit.first, seq)
+        changed = sum([self._carry_out(attachment, outcome, ranges, 0) for outcome, ranges in commit.settlements])
+        if changed and queue.ring.needs_write:
+            attachment.until_durable(ticket)
+        self._accepted(attachment, last, ticket)
+        queue.ring.mark()
+
+    def _take_rows(self, attachment: Attachment, commit: Commit, moved: Moved, records: memoryview) -> None:
+        """Rows of a committed segment: those that are not here, or none if there is no room for them."""
+        if len(moved.seqs) != commit.count or list(moved.seqs) != sorted(set(moved.seqs)):
+            raise BadMessage(
+                f"{commit.count} rows of segment {moved.segment} with seqs that are not as many and rising"
+            )
+        queue, now_ms = self._serving.queue, self._serving.host.now_ms
+        last = commit.first + commit.count - 1
+        rows: list[Row] = []
+        whole = not commit.named and not known_rows(queue, moved)
+        if not whole:
+            named = {number: (producer, sequence) for number, producer, sequence in commit.named}
+            part = CommitPart()
+            part.moved = moved
+            part.publishes = [((m,), named.get(number)) for number, m in enumerate(self._came(records), commit.first)]
+            rows = new_rows(queue, part)
+        count = commit.count if whole else len(rows)
+        fits = not queue.rejects or queue.has_room_for(count, bodies_but_last(records), now_ms)
+        if last <= attachment.died or not fits:
+            attachment.refuse(commit.first, last)
+            self._serving.touch()
+            return
+        if attachment.refused is not None:
+            return
+        ticket = attachment.ticket(last)
+        seq = queue.ring.next_seq
+        if whole:
+            note_moved(queue, moved)
+            queue.publish_records(records, ticket, now_ms)
+        else:
+            put_rows(queue, moved, rows, ticket, now_ms)
+        self._came_before(attachment, last + 1 - count, seq)
+        self._accepted(attachment, last, ticket)
+        queue.ring.mark()
+
+    def _remember(self, attachment: Attachment, refused: list[tuple[bytes, int]]) -> None:
+        """Numbers of clients that the queue refused: the next owner too must know that they are not here, before their
+        clients are told and go on."""
+        queue = self._serving.queue
+        news = [queue.producers.refuse(*name) for name in refused]
+        if any(news) and queue.ring.needs_write:
+            self._noted = queue.commits
+        if self._noted is not None and queue.durable(self._noted):
+            self._noted = None
+        if refused and self._noted is not None:  # also what is no news: it may have been refused a moment ago
+            attachment.remember()
+
+    def _came(self, records: memoryview) -> list[Message]:
+        """The messages of a frame. They live from now on, by the owner's clock: the sender's may show another time."""
+        now_ms = self._serving.host.now_ms
+        return [
+            Message(m.address, m.payload, m.header_length, m.flags, m.priority, now_ms, m.ttl_ms)
+            for _, m, _, _ in read_records(records)
+        ]
+
+    def _too_early(self, attachment: Attachment) -> bool:
+        """Whether a message might be refused for want of room that nobody knows of yet, or get a seq that a client
+        holds; or comes behind such a one."""
+        if (self._serving.queue.rejects or self._serving.has_gap) and not self._serving.open:
+            self._serving.pass_over(attachment)
+        return self._serving.passes_over(attachment)
+
+    def _came_before(self, attachment: Attachment, first: int, seq: int) -> None:
+        """Messages from number `first` on have been taken, from `seq` on. Of those that were sent before to an owner
+        whose memory is gone nobody knows whether it handed them out: they count as returned."""
+        ring, holder = self._serving.queue.ring, attachment.holder
+        last = min(ring.next_seq - 1, seq + attachment.came_before - first)
+        if seq <= last:
+            ring.adopt(seq, last, holder)
+            ring.requeue_held(seq, last, holder, False)
+
+    def _next(self, attachment: Attachment, first: int, last: int) -> bool:
+        """Whether these numbers are to be taken. What is here already is answered by `Published` when it is due."""
+        if last <= attachment.accepted:
+            return False
+        if attachment.refused is not None:
+            return first == attachment.last + 1
+        if not attachment.follows(first):
+            self._serving.detach(attachment, "gap")
+            return False
+        return True
+
+    def _take_one(self, attachment: Attachment, number: int, message: Message) -> bool:
+        """Takes a message that the queue may refuse; False: those behind it wait for the next attach."""
+        if not self._accepts(attachment, number, message):
+            return True
+        if attachment.refused is not None:
+            return False
+        queue = self._serving.queue
+        ticket = attachment.ticket(number)
+        seq = queue.ring.next_seq
+        queue.publish((message,), ticket, self._serving.host.now_ms)
+        self._came_before(attachment, number, seq)
+        self._accepted(attachment, number, ticket)
+        return True
+
+    def _accepts(self, attachment: Attachment, number: int, message: Message) -> bool:
+        """Whether there is room for the message; else it is refused."""
+        queue = self._serving.queue
+        if number > attachment.died:
+            if not queue.rejects or queue.has_room(self._serving.host.now_ms):
+                return True
+            if kills(queue):
+                attachment.kill(number, message)
+        attachment.refuse(number, number)
+        self._serving.touch()
+        return False
+
+    def _accepted(self, attachment: Attachment, last: int, ticket: Ticket) -> None:
+        attachment.accepted = last
+        self._serving.queue.ring.produced(attachment.producer, last)
+        ticket.pass_()
+
+    # -- settlements ----------------------------------------------------------------------------------------------
+
+    def settle(self, attachment: Attachment, settlements: tuple[Settlement, ...]) -> None:
+        for settlement in settlements:
+            self.settle_one(attachment, settlement)
+        self._serving.queue.ring.mark()
+        self._serving.touch()
+
+    def settle_one(self, attachment: Attachment, settlement: Settlement) -> None:
+        if settlement.id <= attachment.settlement:
+            return  # told again, and applied before
+        queue, ring = self._serving.queue, self._serving.queue.ring
+        changed = self._carry_out(attachment, settlement.outcome, settlement.ranges, settlement.count)
+        attachment.settlement = settlement.id
+        if changed and ring.needs_write:
+            attachment.unsettled.append((settlement.id, queue.commits))
+        elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
+            attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))
+
+    def _carry_out(self, attachment: Attachment, outcome: int, ranges: tuple[Range, ...], count: int) -> int:
+        """How many of these messages its node held, and the log must hear of.
+
+        A message that counts more deliveries than it came with was counted by an owner before, who died with the
+        answer: it returns as it is.
+        """
+        queue, ring, holder = self._serving.queue, self._serving.queue.ring, attachment.holder
+        changed = 0
+        for first, last in ranges:
+            if outcome == SETTLE_ACK:
+                changed += ring.settle_held(first, last, holder)
+                continue
+            for seq in ring.take_held(first, last, holder):
+                counted = outcome == SETTLE_REQUEUE_COUNTED and ring.delivery_count(seq) <= count
+                changed += outcome == SETTLE_REJECT or counted
+                if outcome == SETTLE_REJECT:
+                    queue.reject(seq)
+                else:
+                    queue.requeue(seq, counted)
+        return changed

@@ -1,0 +1,82 @@
+"""Where a queue should live: what its consumers' credit says of it, asked of `rotation` in the owner's turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from clusterbroker.broker.remote.attachment import RemoteSubscription
+from clusterbroker.broker.remote.locality_rotation import Interest, Locality, Rotation
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.remote.owned_queue import OwnedQueue
+
+LOOK_MS: Final = 250
+"""Locality is a matter of seconds: a busy queue's turns need not all look at it."""
+
+
+class Residence:
+    """Of one queue and epoch."""
+
+    __slots__ = ("_delivered", "_locality", "_looked_ms", "_rotation", "_serving")
+
+    def __init__(self, serving: OwnedQueue) -> None:
+        self._serving = serving
+        self._rotation: Rotation | None = None
+        self._locality = Locality(serving.host.name, serving.host.now_ms)
+        self._delivered = 0
+        self._looked_ms = 0
+        self._choose(serving.host.now_ms)
+
+    def turn(self, now_ms: int) -> None:
+        """Asks for a hand-over when one is due."""
+        serving = self._serving
+        queue, host = serving.queue, serving.host
+        if not queue.ring.replicated:
+            return
+        self._choose(now_ms)
+        if self._rotation is None and now_ms < self._looked_ms + LOOK_MS:
+            queue.host.wake(queue, self._looked_ms + LOOK_MS)
+            return
+        self._looked_ms = now_ms
+        members = [member for attachment in serving.attachments for member in attachment.members.values()]
+        interest = self._interest(members)
+        in_sync = host.in_sync(serving.queue_id)
+        if self._rotation is not None:
+            delivered = sum(member.credit.delivered for member in members)
+            busy = queue.ring.ready > 0 or delivered != self._delivered
+            self._delivered = delivered
+            heir, again_ms = self._rotation.decide(now_ms, interest, in_sync, busy)
+        else:
+            heir, again_ms = self._locality.decide(now_ms, interest, in_sync)
+        if heir is not None:
+            host.transfer(serving.queue_id, heir)
+        if again_ms:
+            queue.host.wake(queue, again_ms)
+
+    def _choose(self, now_ms: int) -> None:
+        """A single active consumer draws its queue by locality: there is nobody to take turns with.
+
+        In turns only nodes that can get the token wait for it; the owner serves those that never will.
+        """
+        queue, name = self._serving.queue, self._serving.host.name
+        settings = queue.settings
+        rotating = settings.ownership == "rotating" and not settings.single_active_consumer and queue.ring.replicated
+        if rotating != (self._rotation is not None):
+            self._rotation = Rotation(name, settings.ownership_hold_ms, now_ms) if rotating else None
+        in_sync = self._serving.host.in_sync(self._serving.queue_id) if rotating else ()
+        waiting = frozenset(node for node in in_sync if node != name)
+        if waiting != queue.subscriptions.waiting:
+            queue.subscriptions.wait(waiting)
+            queue.ring.mark()  # who does not wait any more may take what is ready
+
+    def _interest(self, members: list[RemoteSubscription]) -> dict[str, Interest]:
+        found: dict[str, Interest] = {}
+        own, waiting = self._serving.host.name, self._serving.queue.subscriptions.waiting
+        for member in members:
+            served_here = self._rotation is not None and member.node not in waiting
+            node = own if served_here else member.node
+            before = found.get(node, Interest(0, 0))
+            free = max(0, member.credit.limit - member.credit.delivered)
+            credit = free if self._rotation is not None else member.window
+            found[node] = Interest(before.consumers + 1, before.credit + credit)
+        return found

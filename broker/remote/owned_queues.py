@@ -1,0 +1,337 @@
+"""All queues that this node owns, as the proxies of all nodes meet them: frames in, frames out.
+
+A frame is handed to the `OwnedQueue` of its queue; one for a queue that this node does not own (any more) is dropped:
+its sender learns from the wiring who owns it, and attaches there. Deliveries leave once per turn, one frame per node
+with what all queues have for it, cut at FRAME_BYTES. A node that takes no more (`OwnedQueueHost.room`) keeps its
+deliveries waiting in their consumers' buffers, which bounds them, and `drained` goes on.
+
+The node calls, in the order of the wiring: `begin` at a declaration and when it becomes owner, `end` when it is not
+any more, `members_changed`; and `synced`, `freeze`, `thaw`, `lease` as they happen. After `received` and after every
+turn of its queues it calls `turn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from clusterbroker.broker.queues.producers import forget_proxies
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.remote.attachment import Attachment
+from clusterbroker.broker.remote.host import OwnedQueueHost
+from clusterbroker.broker.remote.messages import (
+    Ask,
+    Attach,
+    AttachedQueue,
+    Cancel,
+    Commit,
+    Consume,
+    Credit,
+    Deliver,
+    NamedPublish,
+    Publish,
+    Settle,
+)
+from clusterbroker.broker.remote.owned_queue import OwnedQueue
+from clusterbroker.broker.remote.parts import check_parts
+from clusterbroker.journal.record import DamagedRecord, verify_records
+from clusterbroker.replication.errors import BadMessage
+
+EPOCH_MAX: Final = 2**32 - 1
+FRAME_BYTES: Final = 1 << 20
+BAD: Final = (BadMessage, DamagedRecord)
+"""What no correct member says: it costs the link, and no queue."""
+Payload = bytes | bytearray | memoryview
+
+
+class Found(NamedTuple):
+    """The queue of a frame, and its sender's attachment to it."""
+
+    serving: OwnedQueue
+    attachment: Attachment
+
+
+class OwnedQueues:
+    """The owner's side of one node."""
+
+    def __init__(self, host: OwnedQueueHost) -> None:
+        self.host = host
+        self.queues: dict[int, OwnedQueue] = {}
+        self.behind: Callable[[str, int, Callable[[], None], bool], bool] = lambda _peer, _queue_id, _what, _sooner: (
+            False
+        )
+        """Whether this node has not carried out yet what the wiring said of a queue: what a peer has said of it is done
+        after that, if its link is still the same then, and with True soon."""
+        self._alive: dict[str, int] = {}
+        self._leased = False
+        self._touched: dict[OwnedQueue, None] = {}
+        self._stalled: dict[OwnedQueue, None] = {}
+        self._handlers: dict[type, Callable[[str, Any, memoryview], None]] = {
+            Attach: self._attach,
+            Publish: self._publish,
+            NamedPublish: self._publish_named,
+            Commit: self._commit,
+            Consume: self._consume,
+            Cancel: self._cancel,
+            Credit: self._credit,
+            Settle: self._settle,
+            Ask: self._ask,
+        }
+
+    @property
+    def handles(self) -> Sequence[type]:
+        """The heads that `received` takes."""
+        return tuple(self._handlers)
+
+    # -- what the node tells --------------------------------------------------------------------------------------
+
+    def begin(
+        self, queue: Queue, epoch: int, granted_index: int, alive: Mapping[str, int], synced: bool = True
+    ) -> OwnedQueue:
+        """This node owns the queue at this epoch; its ring has been taken over already.
+
+        alive          members (with incarnations) that may hold deliveries of an earlier epoch: all alive ones at a
+                       take-over, none at a declaration
+        granted_index  wiring index at which the epoch began: an Attach that knows less says nothing about it
+        synced         whether the in-sync replicas have all that this owner has; otherwise `synced` is called later
+        """
+        assert queue.ring.epoch == epoch, "the ring has begun the epoch"
+        queue_id = queue.entity.queue_id
+        self.end(queue_id)
+        if queue.ring.replicated:
+            queue.begin_epoch(self.host.now_ms)
+            if alive:
+                forget_proxies(queue.ring, alive)
+        serving = OwnedQueue(queue, self.host, self._touch, granted_index, alive, synced, self._leased)
+        self.queues[queue_id] = serving
+        return serving
+
+    def end(self, queue_id: int) -> None:
+        """The epoch is over, or the queue is deleted. The queue itself is stepped down or dropped by its node."""
+        serving = self.queues.pop(queue_id, None)
+        if serving is not None:
+            serving.end()
+            self._touched.pop(serving, None)
+            self._stalled.pop(serving, None)
+
+    def synced(self, queue_id: int) -> None:
+        """The first sync of the epoch is complete."""
+        if queue_id in self.queues:
+            self.queues[queue_id].synced()
+
+    def freeze(self, queue_id: int, until_ms: int) -> None:
+        """A hand-over begins; at this time it has failed, unless `end` comes before."""
+        self.queues[queue_id].freeze(until_ms)
+
+    def resumed(self, queue_id: int) -> None:
+        """The queue was set aside, and tries again."""
+        if queue_id in self.queues:
+            self.queues[queue_id].resumed()
+
+    def thaw(self, queue_id: int) -> None:
+        """The hand-over or deletion will not be."""
+        if queue_id in self.queues:
+            self.queues[queue_id].thaw()
+
+    def lease(self, leased: bool) -> None:
+        """Without a lease nothing is handed out."""
+        self._leased = leased
+        for serving in self.queues.values():
+            serving.lease(leased)
+
+    def members_changed(self, alive: Mapping[str, int]) -> None:
+        """The alive members with their incarnations, this node included."""
+        gone = [(node, start) for node, start in self._alive.items() if alive.get(node) != start]
+        self._alive = dict(alive)
+        for node, start in gone:
+            self.member_failed(node, start)
+
+    def member_failed(self, node: str, incarnation: int) -> None:
+        if self._alive.get(node) == incarnation:
+            del self._alive[node]
+        for serving in self.queues.values():
+            self._work(serving, serving.failed, node, incarnation)
+
+    def unlinked(self, node: str) -> None:
+        """The link to a node is gone, and all frames that were on it."""
+        for serving in self.queues.values():
+            serving.unlinked(node)
+
+    def drained(self) -> None:
+        """There is room for deliveries again, to one of the nodes that had none."""
+        self._touched.update(self._stalled)
+        self._stalled.clear()
+
+    def _work(self, serving: OwnedQueue, what: Callable[..., None], *given: Any) -> None:
+        """Lets a queue carry out what it was told; what raises is its own affair, but for what no member says."""
+        try:
+            what(*given)
+        except BAD:
+            raise
+        except Exception as error:
+            serving.suspect = True
+            self.host.stumbled(serving.queue, error)
+
+    def _touch(self, serving: OwnedQueue) -> None:
+        self._touched[serving] = None
+
+    # -- frames in ------------------------------------------------------------------------------------------------
+
+    def received(self, peer: str, message: Any, payload: memoryview) -> None:
+        """A frame from a proxy, this node's own included; this node has applied the index that came with it."""
+        self._handlers[type(message)](peer, message, payload)
+
+    def _attach(self, peer: str, message: Attach, _: memoryview) -> None:
+        if self._alive.get(peer) != message.incarnation:
+            return  # of a start that is over
+        listed: dict[int, None] = dict.fromkeys(message.before)
+        for entry in message.queues:
+            listed[entry.queue_id] = None
+            if not self.behind(
+                peer, entry.queue_id, partial(self._attach_queue, peer, message.incarnation, entry), True
+            ):
+                self._attach_queue(peer, message.incarnation, entry)
+        for queue_id in message.silent:
+            if not self.behind(peer, queue_id, partial(self._silent, peer, message, queue_id), False):
+                self._silent(peer, message, queue_id)
+        if message.partial:
+            return
+        for queue_id, serving in self.queues.items():
+            if queue_id not in listed and serving.granted_index <= message.index:
+                self._work(serving, serving.nothing, peer)
+
+    def _attach_queue(self, peer: str, incarnation: int, entry: AttachedQueue) -> None:
+        serving = self.queues.get(entry.queue_id)
+        if serving is not None and serving.epoch == entry.epoch and self._alive.get(peer) == incarnation:
+            self._work(serving, serving.attach, peer, incarnation, entry)
+            self.host.hurry(entry.queue_id)
+
+    def _silent(self, peer: str, message: Attach, queue_id: int) -> None:
+        serving = self.queues.get(queue_id)
+        lives = self._alive.get(peer) == message.incarnation
+        if serving is not None and serving.granted_index <= message.index and lives:
+            self._work(serving, serving.nothing, peer)
+
+    def _found(self, peer: str, queue_id: int, epoch: int | None, gen: int, asks: bool = False) -> Found | None:
+        """Whom a frame concerns; None: nobody, it is dropped. With epoch None the gen alone tells its time, for a proxy
+        never uses one again. Questions are heard by a queue that looks at nothing else."""
+        serving = self.queues.get(queue_id)
+        if serving is None or epoch not in (None, serving.epoch) or (serving.suspect and not asks):
+            return None
+        attachment = serving.attachment(peer, gen)
+        return None if attachment is None else Found(serving, attachment)
+
+    def _publish(self, peer: str, message: Publish, payload: memoryview) -> None:
+        check_parts(message.parts, payload)
+        if peer != self.host.name:
+            at = 0
+            for queue_id, _, _, _, count, size in message.parts:
+                if (held := verify_records(payload[at : at + size], queue_id, EPOCH_MAX)) != count or not count:
+                    raise BadMessage(f"{count} messages for queue {queue_id} are {held} records")
+                at += size
+        at = 0
+        for queue_id, epoch, gen, first, count, size in message.parts:
+            records = payload[at : at + size]
+            at += size
+            if (found := self._found(peer, queue_id, epoch, gen)) is not None:
+                self._work(found.serving, found.serving.intake.publish, found.attachment, first, count, records)
+
+    def _publish_named(self, peer: str, message: NamedPublish, payload: memoryview) -> None:
+        if verify_records(payload, message.queue_id, EPOCH_MAX) != 1:
+            raise BadMessage(f"a numbered publish to queue {message.queue_id} is not one record")
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            self._work(found.serving, found.serving.intake.publish_named, found.attachment, message, payload)
+
+    def _commit(self, peer: str, message: Commit, payload: memoryview) -> None:
+        if (held := verify_records(payload, message.queue_id, EPOCH_MAX)) != message.count:
+            raise BadMessage(f"a commit of {message.count} messages to queue {message.queue_id} holds {held} records")
+        last = message.first + message.count - 1
+        if not all(message.first <= number <= last for number, _, _ in message.named):
+            raise BadMessage(f"a commit of publishes {message.first} to {last} names another one")
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            self._work(found.serving, found.serving.intake.commit, found.attachment, message, payload)
+
+    def _consume(self, peer: str, message: Consume, _: memoryview) -> None:
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            self._work(found.serving, found.serving.consume, found.attachment, message)
+
+    def _cancel(self, peer: str, message: Cancel, _: memoryview) -> None:
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            self._work(found.serving, found.serving.cancel, found.attachment, message.consumer)
+
+    def _credit(self, peer: str, message: Credit, _: memoryview) -> None:
+        for queue_id, gen, consumer, upto, held in message.grants:
+            if (found := self._found(peer, queue_id, None, gen)) is not None:
+                self._work(found.serving, found.serving.credit, found.attachment, consumer, upto, held)
+
+    def _settle(self, peer: str, message: Settle, _: memoryview) -> None:
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
+            self._work(found.serving, found.serving.intake.settle, found.attachment, message.settlements)
+
+    def _ask(self, peer: str, message: Ask, _: memoryview) -> None:
+        if (found := self._found(peer, message.queue_id, message.epoch, message.gen, True)) is not None:
+            self._work(found.serving, found.serving.asking.ask, found.attachment, message)
+
+    # -- the turn -------------------------------------------------------------------------------------------------
+
+    @property
+    def touched(self) -> bool:
+        """Something happened to a queue, and `turn` has not looked at it."""
+        return bool(self._touched)
+
+    def turn(self, now_ms: int) -> None:
+        """Answers and delivers for all queues to which something happened."""
+        if not self._touched:
+            return
+        touched, self._touched = self._touched, {}
+        for serving in touched:
+            if self.queues.get(serving.queue_id) is serving:
+                self._work(serving, serving.turn, now_ms)
+        self._deliver(touched)
+
+    def _deliver(self, touched: Iterable[OwnedQueue]) -> None:
+        frames: dict[str, Frame] = {}
+        for serving in touched:
+            waiting, serving.outgoing = serving.outgoing, {}
+            for member in waiting:
+                if not member.credit.out.size or not member.attachment.attached:
+                    continue
+                frame = frames.get(member.node)
+                if frame is None:
+                    frame = frames[member.node] = Frame(self.host.room(member.node))
+                if frame.room <= 0:
+                    serving.outgoing[member] = None
+                    self._stalled[serving] = None
+                    continue
+                data = member.credit.out.take()
+                if frame.parts and frame.size + len(data) > FRAME_BYTES:
+                    self.host.send(member.node, Deliver(tuple(frame.parts)), frame.payload)
+                    frame.cut()
+                frame.add((serving.queue_id, serving.epoch, member.attachment.gen, member.number, len(data)), data)
+                if serving.queue.ring.ready:
+                    serving.queue.ring.mark()  # its buffer has room again
+        for node, frame in frames.items():
+            if frame.parts:
+                self.host.send(node, Deliver(tuple(frame.parts)), frame.payload)
+
+
+class Frame:
+    """Deliveries to one node."""
+
+    __slots__ = ("parts", "payload", "room", "size")
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.cut()
+
+    def cut(self) -> None:
+        self.parts: list[tuple[int, int, int, int, int]] = []
+        self.payload: list[bytes] = []
+        self.size = 0
+
+    def add(self, part: tuple[int, int, int, int, int], data: bytes) -> None:
+        self.parts.append(part)
+        self.payload.append(data)
+        self.size += len(data)
+        self.room -= len(data)

@@ -1,0 +1,94 @@
+"""Questions to a queue's owner that are answered once: basic.get, counts, purge, may it be deleted.
+
+A question is asked again after each attachment until it is answered, so each may be carried out twice, and then the
+last answer counts: a get whose message was lost on its way gets another one (the first is outstanding nowhere, and
+returns), a purge counts what was left.
+
+Who has waited for UNANSWERED_MS was told so, and has gone on. A question of that age is forgotten: a purge would take
+what was published, and confirmed, since then; and clients that ask again and again for a queue without an owner would
+fill the memory. An owner that has it, but is not open yet, forgets it with the next attach, which must come at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+
+from clusterbroker.broker.queues.handle import UNANSWERED_MS
+from clusterbroker.broker.queues.lease import Word
+from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask
+
+Then = Callable[[Answer, memoryview], None]
+
+
+@dataclass(slots=True)
+class Question:
+    what: int
+    if_unused: bool
+    if_empty: bool
+    no_ack: bool
+    after: int
+    """Number of the publish before which it must not be asked: who publishes and then counts, counts his own."""
+    since_ms: int
+    then: Then
+    word: Word | None = None
+    told: bool = False
+
+
+class Questions:
+    """The open questions about one queue, by request number, in the order in which they were asked."""
+
+    __slots__ = ("_next", "_open")
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._open: dict[int, Question] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def ask(self, question: Question) -> None:
+        self._open[self._next] = question
+        self._next += 1
+
+    def detached(self) -> None:
+        for question in self._open.values():
+            question.told = False
+
+    def tell(self, queue_id: int, epoch: int, gen: int, sent: int) -> Iterator[Ask]:
+        """Those that may be asked now: all publishes with lower numbers than `sent` have been sent."""
+        for request, question in self._open.items():
+            if question.after > sent:
+                return  # later ones come later
+            if not question.told:
+                question.told = True
+                yield Ask(
+                    queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
+                    question.no_ack, question.word,
+                )  # fmt: skip
+
+    def answered(self, request: int) -> Then | None:
+        question = self._open.pop(request, None)
+        return None if question is None else question.then
+
+    def forget(self, now_ms: int) -> bool:
+        """Drops those for which nobody waits any more; whether the owner has been told of one of them."""
+        old = takewhile(lambda item: now_ms - item[1].since_ms >= UNANSWERED_MS, self._open.items())  # in their order
+        dropped = [self._open.pop(request) for request in [request for request, _ in old]]
+        return any(question.told for question in dropped)
+
+    def take_deletions(self) -> list[Question]:
+        """Deletions without conditions, which need no owner."""
+        free = [
+            request
+            for request, question in self._open.items()
+            if question.what == ASK_DELETE and not (question.if_unused or question.if_empty)
+        ]
+        return [self._open.pop(request) for request in free]
+
+    def drop(self) -> list[Question]:
+        """The queue is gone."""
+        dropped = list(self._open.values())
+        self._open.clear()
+        return dropped

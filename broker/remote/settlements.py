@@ -1,0 +1,147 @@
+"""What became of a queue's deliveries at this node, until its owner has committed it.
+
+Settlements are gathered once per turn and told with a rising id. They are kept, and told again with each attachment,
+until `Settled`; the owner takes one twice without harm, because a settlement counts only while the message is held by
+this node.
+
+One case needs care. A message that was returned may come again before `Settled` does: its return has been carried
+out, and its new delivery is outstanding. If the next attachment said both, the owner would return a message that a
+client holds. So what comes again is struck off the settlement that returned it (`came_again`); that is carried out when
+the settlement is told again, for there may be very many of them, and mostly it is not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec.structs
+
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.remote.messages import (
+    SETTLE_ACK,
+    SETTLE_REJECT,
+    SETTLE_REQUEUE,
+    SETTLE_REQUEUE_COUNTED,
+    Range,
+    Settlement,
+)
+from clusterbroker.journal.ranges import ranges_of, subtract
+
+RANGES_MAX: Final = 4096
+"""Ranges in one settlement."""
+
+
+class Settlements:
+    """Of one queue and this node."""
+
+    __slots__ = ("_gathered", "_next_id", "_open", "_returned", "_struck", "_tickets", "_told")
+
+    def __init__(self) -> None:
+        self._next_id = 1
+        self._told = 0  # the last id that the owner was told in this attachment
+        self._gathered: dict[tuple[int, int], list[int]] = {}  # outcome, delivery count -> seqs
+        self._open: deque[Settlement] | tuple[()] = ()
+        self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
+        self._struck: dict[int, list[int]] = {}  # id of an open settlement -> seqs to be struck off it
+        self._tickets: list[tuple[int, Ticket]] = []  # few, and seldom any: an empty deque weighs 760 bytes
+
+    def __bool__(self) -> bool:
+        return bool(self._open or self._gathered)
+
+    def add(self, seq: int, outcome: int, count: int = 0) -> None:
+        """A delivery that is not acknowledged but rejected or returned; `count`: for how often it had been before."""
+        self._gathered.setdefault((outcome, count), []).append(seq)
+
+    def gather(self, acknowledged: Sequence[Range]) -> None:
+        """Makes settlements of all that came since the last call."""
+        self._append(SETTLE_ACK, acknowledged)
+        for (outcome, count), seqs in sorted(self._gathered.items()):
+            self._append(outcome, ranges_of(seqs), count)
+        self._gathered.clear()
+
+    def _append(self, outcome: int, ranges: Sequence[Range], count: int = 0) -> None:
+        for start in range(0, len(ranges), RANGES_MAX):
+            part = tuple(ranges[start : start + RANGES_MAX])
+            if isinstance(self._open, tuple):
+                self._open = deque()
+            self._open.append(Settlement(self._next_id, outcome, part, count))
+            if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED):
+                for first, last in part:
+                    self._returned.update(dict.fromkeys(range(first, last + 1), self._next_id))
+            self._next_id += 1
+
+    def hold(self, ticket: Ticket) -> None:
+        """The ticket passes when all that was gathered is committed."""
+        assert not self._gathered, "what was settled is gathered before somebody waits for it"
+        if self._open:
+            ticket.hold()
+            self._tickets.append((self._open[-1].id, ticket))
+
+    @property
+    def watches_returns(self) -> bool:
+        """Whether `came_again` has to be told what is delivered."""
+        return bool(self._returned)
+
+    def came_again(self, seqs: Iterable[int]) -> None:
+        """The owner delivered these again, so it has carried out their return."""
+        for seq in seqs:
+            returned = self._returned.pop(seq, None)
+            if returned is not None:
+                self._struck.setdefault(returned, []).append(seq)
+
+    def _strike(self) -> None:
+        """Takes what came again off its settlements."""
+        if not self._struck or not self._open:
+            return
+        for place, settlement in enumerate(self._open):
+            struck = self._struck.pop(settlement.id, None)
+            if struck is not None:
+                left = subtract(settlement.ranges, ranges_of(struck))
+                self._open[place] = msgspec.structs.replace(settlement, ranges=tuple(left))
+
+    # -- out
+
+    def detached(self) -> None:
+        self._told = 0
+
+    def tell(self, everything: bool = False) -> tuple[Settlement, ...]:
+        """Those that the owner does not know yet in this attachment, or all for a new one."""
+        if everything:
+            self._strike()
+        untold = tuple(self._open if everything else (one for one in self._open if one.id > self._told))
+        if self._open:
+            self._told = self._open[-1].id
+        return untold
+
+    # -- answers
+
+    def settled(self, upto: int) -> list[Range]:
+        """The owner has committed all up to this id; returns the acknowledged ranges among them."""
+        acknowledged: list[Range] = []
+        while self._open and self._open[0].id <= upto:
+            settlement = self._open.popleft()
+            self._struck.pop(settlement.id, None)
+            if settlement.outcome == SETTLE_ACK:
+                acknowledged.extend(settlement.ranges)
+            elif settlement.outcome != SETTLE_REJECT:
+                for first, last in settlement.ranges:
+                    for seq in range(first, last + 1):
+                        if self._returned.get(seq) == settlement.id:
+                            del self._returned[seq]
+        while self._tickets and self._tickets[0][0] <= upto:
+            self._tickets.pop(0)[1].pass_()
+        return acknowledged
+
+    def drop(self) -> list[Range]:
+        """Forgets everything: the queue is gone; returns what was acknowledged."""
+        acknowledged = [span for one in self._open if one.outcome == SETTLE_ACK for span in one.ranges]
+        self._gathered.clear()
+        self._open = ()
+        self._returned.clear()
+        self._struck.clear()
+        tickets, self._tickets = self._tickets, []
+        for _, ticket in tickets:
+            ticket.pass_()
+        return acknowledged

@@ -1,0 +1,194 @@
+"""What a node's desk and its management process say to each other over `management.sock`.
+
+    frame      u32 length (big endian) | msgpack [tag, field, ...]        at most FRAME_BYTES_MAX
+
+Both say Hello first. Then the process asks, with numbers of its own, and the desk answers in any order; what follows
+from a Tail comes unasked. Either side ends the line when it reads what is none of these.
+
+    Tail      -> Snapshot.. the last one empty, or Following; then Followed, for ever
+    AskRows   -> Rows.. of each member that answers in time, then RowsEnd
+    Order     -> Ordered
+    Do        -> Done
+
+What it counts itself, attempts to sign in, it tells unasked (Logins), and has no answer.
+
+A Snapshot's chunks are those of `cluster.snapshot`, commands those of `cluster.commands`, batches those of
+`broker.stats.rows`: each in its own stored form, with its own version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+VERSION: Final = 1
+FRAME_BYTES_MAX: Final = 64 << 20
+HEAD_BYTES: Final = 4
+
+
+class DeskMessage(msgspec.Struct, frozen=True, array_like=True):
+    """Root of these."""
+
+
+class Hello(DeskMessage, frozen=True, tag="hello"):
+    """Who speaks. Of the process, node and cluster are empty."""
+
+    version: int
+    node: str = ""
+    cluster: str = ""
+
+
+class Question(DeskMessage, frozen=True):
+    """Asked by the process, answered under its number."""
+
+    number: int
+
+
+class Tail(Question, frozen=True, tag="tail"):
+    """The wiring from here on. `index`: what the process has folded, 0: nothing."""
+
+    index: int
+
+
+class AskRows(Question, frozen=True, tag="ask_rows"):
+    """The rows of all members, as far as they are new to the process."""
+
+    since: dict[str, tuple[int, int]]
+    """(life, number) told last, by member."""
+    max_age_ms: int
+    """A sample that is older than this is made anew."""
+
+
+class Order(Question, frozen=True, tag="order"):
+    """A command for the wiring log."""
+
+    command: bytes
+
+
+class Do(Question, frozen=True, tag="do"):
+    """A deed of the node: what it is called at the admin socket, or `connection.close`."""
+
+    what: str
+    arguments: dict[str, Any]
+
+
+class Logins(DeskMessage, frozen=True, tag="logins"):
+    """Attempts to sign in at the process: in the place of what it told before. They are the node's to tell others."""
+
+    succeeded: int = 0
+    failed: int = 0
+    sources: tuple[tuple[str, str, int, int], ...] = ()
+    """(address, user, succeeded, failed), who was quiet for the longest first."""
+
+
+class Answer(DeskMessage, frozen=True):
+    """To the question of this number."""
+
+    number: int
+
+
+class Snapshot(Answer, frozen=True, tag="snapshot"):
+    """The next chunk of the map as it was at `index`; an empty one is the last."""
+
+    index: int
+    chunk: bytes
+
+
+class Following(Answer, frozen=True, tag="following"):
+    """The process has all that was applied so far."""
+
+
+class Followed(Answer, frozen=True, tag="followed"):
+    """What was applied since: (index, command)."""
+
+    commands: tuple[tuple[int, bytes], ...]
+
+
+class Rows(Answer, frozen=True, tag="rows"):
+    """A part of one member's batch; `more`: others follow."""
+
+    batch: bytes
+    more: bool
+
+
+class RowsEnd(Answer, frozen=True, tag="rows_end"):
+    """All members have answered, or their time is over."""
+
+    leased: bool
+
+
+class Ordered(Answer, frozen=True, tag="ordered"):
+    """What came of a command; `kind` is that of `cluster.errors`, empty: it was carried out, as the command `index`."""
+
+    kind: str
+    text: str
+    index: int = 0
+
+
+class Done(Answer, frozen=True, tag="done"):
+    """What came of a deed; `error` is empty when it was done."""
+
+    answer: dict[str, Any]
+    error: str
+
+
+class Leased(DeskMessage, frozen=True, tag="leased"):
+    """Told unasked: whether the node holds a lease from now on."""
+
+    leased: bool
+
+
+class Reload(DeskMessage, frozen=True, tag="reload"):
+    """Told unasked: the process reads its certificates anew."""
+
+
+AnyAsked = Hello | Tail | AskRows | Order | Do | Logins
+"""What the process says."""
+AnyTold = Hello | Snapshot | Following | Followed | Rows | RowsEnd | Ordered | Done | Leased | Reload
+"""What the desk says."""
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=str)
+
+
+def encode(message: DeskMessage) -> bytes:
+    """A frame. Raises ValueError when it would be too long."""
+    body = _ENCODER.encode(message)
+    if len(body) > FRAME_BYTES_MAX:
+        raise ValueError(f"a frame has {FRAME_BYTES_MAX} bytes at most, and this would have {len(body)}")
+    return len(body).to_bytes(HEAD_BYTES, "big") + body
+
+
+class Frames:
+    """Bytes in, messages out."""
+
+    __slots__ = ("_decoder", "_rest")
+
+    def __init__(self, messages: Any) -> None:
+        """`messages`: AnyAsked or AnyTold, what the other side may say."""
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(messages)
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The messages that are complete. Raises ValueError for what is none."""
+        rest = self._rest
+        rest += data
+        at = 0
+        try:
+            while len(rest) - at >= HEAD_BYTES:
+                size = int.from_bytes(rest[at : at + HEAD_BYTES], "big")
+                if size > FRAME_BYTES_MAX:
+                    raise ValueError(f"a frame of {size} bytes: there are at most {FRAME_BYTES_MAX}")
+                if len(rest) - at - HEAD_BYTES < size:
+                    return
+                at += HEAD_BYTES
+                body = bytes(memoryview(rest)[at : at + size])
+                at += size
+                try:
+                    message = self._decoder.decode(body)
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                    raise ValueError(f"not a message of the desk: {error}") from error
+                yield message
+        finally:
+            del rest[:at]
