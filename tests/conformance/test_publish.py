@@ -98,7 +98,9 @@ def test_a_nack_if_any_queue_rejects(channel: Channel, name: Name) -> None:
 @differs_from_rabbitmq_3_10("returned it before 4.2")
 def test_mandatory_to_a_direct_reply_queue_counts_as_routed(channel: Channel, connect: Connect, queue: str) -> None:
     channel.basic_consume("amq.rabbitmq.reply-to", no_ack=True)
+    channel.confirm_select()
     channel.basic_publish("", queue, b"request", reply_to="amq.rabbitmq.reply-to")
+    assert channel.confirms(1) == ["ack"], "else another connection may ask before it is there"
     server = connect().channel()
     request = server.basic_get(queue, no_ack=True)
     server.confirm_select()

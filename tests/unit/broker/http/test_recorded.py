@@ -41,7 +41,7 @@ OF_ITS_STORE = {
 }  # fmt: skip
 HAS_NO_MEANING = OF_ERLANG | OF_ITS_STORE
 OTHER_STATUS = {
-    "/api/aliveness-test/%2F": (503, "there is no node here: test_amqp_deeds"),
+    "/api/aliveness-test/%2F": (503, "there is no node here: test_amqp_operations"),
     "/api/nodes/none": (404, "RabbitMQ fails with 500"),
 }
 

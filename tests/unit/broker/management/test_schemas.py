@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterbroker.broker.management import amqp_deeds, messages, operations, schemas, writes
+from clusterbroker.broker.management import amqp_operations, messages, operations, schemas, writes
 from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.management.schemas import BODIES, Schema
 from clusterbroker.cluster.policies import POLICY_RULES
@@ -18,7 +18,7 @@ from tests.unit.broker.management.set_up import recorded_place
 
 TABLES: dict[tuple[str, str], Any] = {
     (entry.method, entry.path): entry
-    for entry in (*writes.WRITES, *amqp_deeds.ACTS, *operations.OPERATIONS, *messages.QUESTIONS)
+    for entry in (*writes.WRITES, *amqp_operations.ACTS, *operations.OPERATIONS, *messages.QUESTIONS)
 }
 LOGIN = ("POST", "/api/login")
 OTHERS_SAY = {"apply_to", "metadata"}
@@ -103,8 +103,8 @@ def planned(place: tuple[str, str], fields: dict[str, Any]) -> None:
         operations.run(entry, reading, path, fields)
     elif isinstance(entry, messages.Question):
         messages.run(entry, reading, path, fields)
-    elif isinstance(entry, amqp_deeds.Act):
-        amqp_deeds.run(entry, reading, path, fields)
+    elif isinstance(entry, amqp_operations.Act):
+        amqp_operations.run(entry, reading, path, fields)
     else:
         writes.run(entry, reading, path, fields)
 

@@ -52,7 +52,7 @@ class Place:
             options=SimpleNamespace(node=SimpleNamespace(name="a")),
             ended=asyncio.get_running_loop().create_future(),
         )
-        self.upkeep = Upkeep(shell)
+        self.expiry = Upkeep(shell)
 
     def look(self, later_ms: int) -> None:
         self.monotonic_ms += later_ms
