@@ -28,6 +28,7 @@ _BINDINGS: Final = {
 RETRY_S: Final = 0.2
 PREFETCH: Final = 2000
 ACK_EVERY_S: Final = 0.05
+PATIENCE_S: Final = 5.0
 """One acknowledgement for all that came meanwhile: one for each costs the consumer as much as the message."""
 
 
@@ -80,10 +81,15 @@ class Consumers(threading.Thread):
     async def _consume(self, name: str, take: Callable[[Any], None]) -> None:
         for endpoint in itertools.cycle(self._endpoints):
             try:
-                async with await aio_pika.connect(f"amqp://{endpoint}", timeout=5) as connection:
-                    channel = await connection.channel()
-                    await channel.set_qos(PREFETCH)
+                connection = await aio_pika.connect(f"amqp://{endpoint}", timeout=PATIENCE_S)
+                try:
+                    async with asyncio.timeout(PATIENCE_S):
+                        channel = await connection.channel()
+                        await channel.set_qos(PREFETCH)
                     await self._take(channel, name, take)
+                finally:
+                    async with asyncio.timeout(PATIENCE_S):
+                        await connection.close()
             except (TimeoutError, OSError, aio_pika.exceptions.AMQPError, RuntimeError):
                 pass
             await asyncio.sleep(RETRY_S)
@@ -96,11 +102,13 @@ class Consumers(threading.Thread):
             take(message)
             taken[:] = [message]
 
-        await (await channel.get_queue(name)).consume(hear)
+        async with asyncio.timeout(PATIENCE_S):
+            await (await channel.get_queue(name)).consume(hear)
         while not channel.is_closed:
             await asyncio.sleep(ACK_EVERY_S)
             if taken:
-                await taken.pop().ack(multiple=True)
+                async with asyncio.timeout(PATIENCE_S):  # a write to a node that was killed meanwhile may wait for ever
+                    await taken.pop().ack(multiple=True)
 
     def _alarm(self, message: Any) -> None:
         self.alarms.add(message.message_id)

@@ -72,7 +72,7 @@ async def test_where_datagrams_do_not_pass_links_do(lost: tuple[str, ...]) -> No
         await until(lambda: sorted(a.heart.blocked()) == [way for way in ways if "a" in way])
         assert all(node.heart.leased() for node in nodes)
         await until(lambda: sorted(b.heart.blocked()) == [way for way in ways if "b" in way])
-        assert all(node.heart.may_speak() for node in nodes)
+        await until(lambda: all(node.heart.may_speak() for node in nodes))  # a busy machine may hold a beat up
         assert [node.owner.leases for node in nodes] == [[LeaseState.LOST, LeaseState.LEASED]] * 3
         assert [node.owner.overdue + node.owner.deaf for node in nodes] == [[]] * 3
 
