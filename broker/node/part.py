@@ -50,17 +50,7 @@ from clusterbroker.cluster.entities import Member
 from clusterbroker.cluster.entities import Queue as QueueEntity
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.journal.record import GroupWriter
-from clusterbroker.replication.messages import (
-    Append,
-    AppendAck,
-    Compare,
-    SyncBucket,
-    SyncDone,
-    SyncOffer,
-    SyncOver,
-    SyncRefused,
-    SyncWant,
-)
+from clusterbroker.replication import messages as m
 
 if TYPE_CHECKING:
     import msgspec
@@ -127,9 +117,9 @@ class Part:
         self._storing = 0  # how many members hold messages
         self._full: dict[str, None] = {}
         primary = self.copying.primary
-        self._handle((Append, SyncOffer, SyncBucket, SyncOver, Compare), self.copying.received)
+        self._handle((m.Append, m.SyncOffer, m.SyncBucket, m.SyncOver, m.Compare), self.copying.received)
         self._handle(
-            (AppendAck, SyncWant, SyncDone, SyncRefused),
+            (m.AppendAck, m.SyncWant, m.SyncDone, m.SyncRefused),
             lambda peer, message, payload: primary.received(peer, message, payload, node.now_ms),
         )
         self._handle(self.servings.handles, self.servings.received)
@@ -289,7 +279,7 @@ class Part:
     def _members(self) -> None:
         self._members_changed = True
         members: Iterable[Member] = self.node.map.members()
-        known: dict[str, tuple[int, bool]] = {m.name: (m.incarnation, m.alive) for m in members}
+        known: dict[str, tuple[int, bool]] = {one.name: (one.incarnation, one.alive) for one in members}
         self.copying.primary.members_changed(known, self.node.now_ms)
         alive = {name: incarnation for name, (incarnation, alive) in known.items() if alive}
         self.servings.members_changed(alive)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from clusterbroker.broker.queues import getting
+from clusterbroker.broker.queues import ring as rings
 from clusterbroker.broker.queues.annotation import Annotation
 from clusterbroker.broker.queues.burial import Burial
 from clusterbroker.broker.queues.committing import carry_out
@@ -32,15 +33,7 @@ from clusterbroker.broker.queues.limits import awaits_commit, exceeds, expire, r
 from clusterbroker.broker.queues.patience import Patience
 from clusterbroker.broker.queues.producers import HAD_CONSUMERS, Producers
 from clusterbroker.broker.queues.retries import retry_delay_ms
-from clusterbroker.broker.queues.ring import (
-    HEAD_EXPIRED,
-    HEAD_NONE,
-    HEAD_NOT_LOADED,
-    NO_CREDIT,
-    Location,
-    Ring,
-    dispatch,
-)
+from clusterbroker.broker.queues.ring import Location
 from clusterbroker.broker.queues.stumble import Stumble
 from clusterbroker.broker.queues.subscription import Member, Subscription, Subscriptions, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
@@ -65,11 +58,10 @@ class Queue:
         "_ahead", "_annotation", "_brought", "_came_ms", "_clean", "_dead", "_delayed", "_ended", "_patience",
         "_producers", "_waiting", "aside", "broken", "burial", "commits", "deleted", "entity", "getters",
         "had_consumers", "halted", "host", "last_used_ms", "leasing", "listener", "paused", "ring", "sealed",
-        "settings", "subscriptions",
-        "wake_ms",
+        "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
 
-    def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
+    def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: rings.Ring, host: Host, now_ms: int) -> None:
         self.entity = entity
         self.ring = ring
         self.host = host
@@ -424,7 +416,7 @@ class Queue:
             self._read_ahead(ring.missing())
             ring.load_ahead = min(2 * ring.load_ahead, LOAD_AHEAD_MAX)  # it is being drained: read further ahead
         elif not self.subscriptions:
-            if not ring.loading and ring.head(now_ms) == HEAD_NOT_LOADED:
+            if not ring.loading and ring.head(now_ms) == rings.HEAD_NOT_LOADED:
                 ring.load_ahead = 1  # the head alone: only its content tells whether it has a TTL of its own
                 self._read_ahead(ring.missing())
             ring.load_ahead = LOAD_AHEAD
@@ -443,15 +435,15 @@ class Queue:
             return
         while True:
             try:
-                count, why = dispatch(self.ring, credits, now_ms - 1)
+                count, why = rings.dispatch(self.ring, credits, now_ms - 1)
             except Stumble as error:
                 self.host.stumbled(self, error, error.seq)
-                count, why = 1, HEAD_NONE  # those before it have theirs
+                count, why = 1, rings.HEAD_NONE  # those before it have theirs
             if count:
                 for credit in credits:
                     credit.owner.flush()
-            self.subscriptions.served(why == NO_CREDIT, now_ms)
-            if why != HEAD_EXPIRED or not expire(self, now_ms):
+            self.subscriptions.served(why == rings.NO_CREDIT, now_ms)
+            if why != rings.HEAD_EXPIRED or not expire(self, now_ms):
                 self.ring.reserve()
                 return
 

@@ -33,7 +33,7 @@ from clusterbroker.broker.queues.ring_local_pure import (
 from clusterbroker.journal.layout import CUT, ENQ, EPO, PRD, REQ, RSV, RUN_LENGTH, SET
 from clusterbroker.journal.layout import DEAD as DEAD_RECORD
 from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
-from clusterbroker.journal.ranges import Range, merged, ranges_of
+from clusterbroker.journal.ranges import Range, merged, ranges_of, seqs_of
 from clusterbroker.journal.record_pure import (
     DamagedRecord,
     Message,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from clusterbroker.broker.queues.ledger_pure import Consumer
 
     Bytes: TypeAlias = bytes | bytearray | memoryview
-
 
 BUCKET_SEQS: Final = 4096
 """Owner and replica compare so many seqs at a time."""
@@ -249,7 +248,7 @@ class Ring(LeasedRing):
 
     def _emitted(self) -> list[tuple[int, int, int]]:
         """(seq, delivery count, mark) of every live message."""
-        gone = {seq for first, last in self._inflight for seq in range(first, last + 1)}
+        gone = set(seqs_of(self._inflight))
         dead = self._emitted_state().dead
         found = []
         for seq, slot in self._slots.items():
@@ -278,7 +277,7 @@ class Ring(LeasedRing):
         seqs: list[int] = []
         absent: list[Location] = []
         size = 0
-        for seq in (seq for first, last in ranges for seq in range(first, last + 1)):
+        for seq in seqs_of(ranges):
             location = self.location(seq)
             size += location[3]
             if seqs and size > bytes_max:
@@ -328,7 +327,7 @@ class Ring(LeasedRing):
             return
         self._commit_moves()
         state = self._emitted_state()
-        gone = {seq for first, last in self._inflight for seq in range(first, last + 1)}
+        gone = set(seqs_of(self._inflight))
         slots: OrderedDict[int, _Slot] = OrderedDict()
         self.resident_bytes = self.resident = self.fleeting = self.ready = self.ready_bytes = 0
         for seq, slot in self._slots.items():
@@ -571,8 +570,7 @@ class Ring(LeasedRing):
     def take_settled(self) -> list[Range]:
         """What consumers have settled since the last call. `forget` it when the owner has answered."""
         assert self.proxy, "an owner writes what is settled"
-        taken = merged((first, last) for first, last in self._settled)
-        self._settled = []
+        taken, self._settled = merged((first, last) for first, last in self._settled), []
         return taken
 
     def forget(self, ranges: Iterable[Range]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from clusterbroker.journal.layout import ENQ_OVERHEAD_BYTES, PERSISTENT, REDELIVERED, RUN_ENTRY, RUN_LENGTH, TTL_MS_MAX
 from clusterbroker.journal.queue_state import PRODUCERS_OWN, QueueState
-from clusterbroker.journal.ranges import Range, merged
+from clusterbroker.journal.ranges import Range, merged, seqs_of
 from clusterbroker.journal.record_pure import GroupWriter, Message, SegmentUse
 
 EMPTY: Final = 0
@@ -675,14 +675,13 @@ class LocalRing:
         self.committed = max(self.committed, upto)
         self.reserved_durable = self._reserved_written
         self._commit_moves()
-        for first, last in self._inflight:
-            for seq in range(first, last + 1):
-                slot = self._slots[seq]
-                assert slot.state == SETTLED, "a SET record names settled messages"
-                self._dirty_runs[seq // RUN_LENGTH] = None
-                if self.use is not None:
-                    self.use.release(slot.segment, slot.length)
-                self._forget(seq)
+        for seq in seqs_of(self._inflight):
+            slot = self._slots[seq]
+            assert slot.state == SETTLED, "a SET record names settled messages"
+            self._dirty_runs[seq // RUN_LENGTH] = None
+            if self.use is not None:
+                self.use.release(slot.segment, slot.length)
+            self._forget(seq)
         self._inflight = []
         self.advance()
 
@@ -861,9 +860,7 @@ class LocalRing:
         """
         if self._volatile:
             self._dirty_runs = {}
-        gone = (
-            {number for first, last in self._inflight for number in range(first, last + 1)} if self.replicated else ()
-        )
+        gone = set(seqs_of(self._inflight)) if self.replicated else ()
         runs: list[tuple[int, bytes]] = []
         keep: dict[int, None] = {}
         for number in sorted(self._dirty_runs):

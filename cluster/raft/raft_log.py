@@ -564,13 +564,11 @@ class RaftLog:
         hint = (self.leader, self.term)
         if hint != self._hint:
             self._hint = hint
-            if self._on_leader is not None:
-                on_leader = self._on_leader
+            if (on_leader := self._on_leader) is not None:
                 self._call(lambda: on_leader(*hint))
         if self._core is not None and self._core.leads_on and self._leading_term != self.term:
             self._leading_term = self.term
-            if self._on_leading is not None:
-                on_leading = self._on_leading
+            if (on_leading := self._on_leading) is not None:
                 self._call(lambda: on_leading(self._leading_term))
 
     def _tell_one(self, done: Done, applied: Applied) -> None:

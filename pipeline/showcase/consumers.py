@@ -83,9 +83,8 @@ class Consumers(threading.Thread):
             try:
                 connection = await aio_pika.connect(f"amqp://{endpoint}", timeout=PATIENCE_S)
                 try:
-                    async with asyncio.timeout(PATIENCE_S):
-                        channel = await connection.channel()
-                        await channel.set_qos(PREFETCH)
+                    channel = await connection.channel()
+                    await channel.set_qos(PREFETCH)
                     await self._take(channel, name, take)
                 finally:
                     async with asyncio.timeout(PATIENCE_S):
@@ -102,12 +101,12 @@ class Consumers(threading.Thread):
             take(message)
             taken[:] = [message]
 
-        async with asyncio.timeout(PATIENCE_S):
-            await (await channel.get_queue(name)).consume(hear)
+        await (await channel.get_queue(name)).consume(hear)
         while not channel.is_closed:
             await asyncio.sleep(ACK_EVERY_S)
             if taken:
-                async with asyncio.timeout(PATIENCE_S):  # a write to a node that was killed meanwhile may wait for ever
+                # of 120 nodes that were killed at such a moment two left aiormq waiting for its writer for ever
+                async with asyncio.timeout(PATIENCE_S):
                     await taken.pop().ack(multiple=True)
 
     def _alarm(self, message: Any) -> None:

@@ -16,10 +16,10 @@ import sys
 import time
 from pathlib import Path
 
+from bench.rabbitmq_root import PROGRAMS
 from clusterbroker.broker.trial.nodes import free_port
 from tests.authority import Authority
 
-PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 START_TIMEOUT_S = 90.0
 
 SETTINGS = """\
