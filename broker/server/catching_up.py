@@ -40,7 +40,8 @@ class CatchingUp:
     def __init__(self, cluster: ClusterShell, shell: NodeShell) -> None:
         self._cluster = cluster
         self._shell = shell
-        self._command = NOTHING
+        self._command: c.DeleteParameter | None = None
+        """What is waited for; barriers propose NOTHING itself, and old ones are applied before `wait` begins."""
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def applied(self, applied: Applied) -> None:
@@ -51,13 +52,14 @@ class CatchingUp:
     async def wait(self) -> None:
         """Returns when the map is current. Raises Unstarted, or what ended the node meanwhile."""
         # with the disk: who has the name of a former member counts its starts anew, and follows a log with the other's
-        self._command = replace(NOTHING, name=f"{self._cluster.raft.me_id} {self._cluster.raft.session}")
+        command = replace(NOTHING, name=f"{self._cluster.raft.me_id} {self._cluster.raft.session}")
+        self._command = command
         done = self._done
 
         def told(applied: Applied) -> None:
             # applied here is enough: a member that is dead applies nothing, and is failed only by and by
             if isinstance(applied.error, Unavailable) and not done.done():
-                self._cluster.raft.propose(self._command, told)
+                self._cluster.raft.propose(command, told)
 
         began_s = said_s = self._shell.loop.time()
 
@@ -71,7 +73,7 @@ class CatchingUp:
             self._give_up_if_unwanted(now_s - began_s)
 
         self._cluster.waits = self._waits_for()
-        self._cluster.raft.propose(self._command, told)
+        self._cluster.raft.propose(command, told)
         await come(done, self._shell.ended, look, LOOK_S)
 
     async def heard_by_leader(self) -> None:

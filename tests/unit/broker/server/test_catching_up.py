@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from clusterbroker.broker.server.catching_up import CatchingUp
+from clusterbroker.broker.server.catching_up import NOTHING, CatchingUp
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.state import Applied
 
@@ -47,3 +47,15 @@ async def test_a_start_on_another_disk_is_not_answered_by_the_log_of_the_one_bef
     newcomer.applied(Applied(LogIndex(9000), own, None, None, ()))
     await catching_up
     waiting.cancel()
+
+
+async def test_a_barrier_in_the_log_does_not_end_a_wait_that_has_not_begun() -> None:
+    """Entries come as soon as there are links; one is what an operator's move of a queue waited for, days ago."""
+    starting, raft = start("c/disk-1")
+    starting.applied(Applied(LogIndex(5), NOTHING, None, None, ()))
+    catching_up = asyncio.ensure_future(starting.wait())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not catching_up.done()
+    starting.applied(Applied(LogIndex(9), raft.proposed[0], None, None, ()))
+    await catching_up
