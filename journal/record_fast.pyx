@@ -963,7 +963,7 @@ cdef Message view_message(record_view *view, Message before):
         view.header_length, view.flags & <uint8_t>~REDELIVERED_BIT, view.priority, view.time_ms, view.ttl_ms)
 
 
-def verify_records(data, uint64_t queue_id, uint32_t epoch) -> int:
+def verify_records(data, uint64_t queue_id, uint32_t epoch, bint messages=False) -> int:
     """Proves a span of records that came from another node; see record_pure.verify_records."""
     cdef Py_buffer view
     cdef record_view record
@@ -972,6 +972,8 @@ def verify_records(data, uint64_t queue_id, uint32_t epoch) -> int:
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         while next_record(<const uint8_t *>view.buf, view.len, &record, True):
+            if messages and record.kind != ENQ:
+                raise DamagedRecord(record.at, f"an ENQ record is expected, not {KIND_NAMES[record.kind]}")
             if record.queue_id != queue_id or record.epoch > epoch:
                 raise DamagedRecord(record.at, f"a record of queue {record.queue_id}, epoch {record.epoch}: "
                                                f"not of queue {queue_id}, epoch {epoch}")

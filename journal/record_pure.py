@@ -287,14 +287,16 @@ def scan_span(data: Bytes) -> list[Record]:
     return [_scan_record(data, at, end, 0) for at, end in _spans(data)]
 
 
-def verify_records(data: Bytes, queue_id: int, epoch: int) -> int:
+def verify_records(data: Bytes, queue_id: int, epoch: int, messages: bool = False) -> int:
     """Proves a span of records that came from another node; returns how many they are.
 
-    Raises DamagedRecord unless every one has a right checksum, a seq up to SEQ_MAX, this queue id and an epoch that is
-    not above `epoch`.
+    Raises DamagedRecord unless every one has a right checksum, a seq up to SEQ_MAX, this queue id, an epoch that is
+    not above `epoch`, and, of `messages`, kind ENQ.
     """
     count = 0
     for at, record in _proved(data):
+        if messages and record.kind != ENQ:
+            raise DamagedRecord(at, f"an ENQ record is expected, not {KIND_NAMES[record.kind]}")
         if record.queue_id != queue_id or record.epoch > epoch:
             what = f"a record of queue {record.queue_id}, epoch {record.epoch}: not of queue {queue_id}, epoch {epoch}"
             raise DamagedRecord(at, what)

@@ -37,6 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker.queues",),
     ("broker.routing",),
     ("broker.stats", "broker.oauth2"),
+    ("broker.content",),
     ("broker.amqp",),
     ("broker.version", "broker.visible"),
     ("replication",),
@@ -153,13 +154,6 @@ KNOTS: tuple[tuple[str, ...], ...] = (
         "cluster.state",
         "cluster.transactions",
         "cluster.view",
-    ),
-    (
-        "broker.remote.asking",
-        "broker.remote.attachment",
-        "broker.remote.ingest",
-        "broker.remote.locality",
-        "broker.remote.owned_queue",
     ),
     (
         "broker.queues.handle",

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.content.message import properties_of
 from clusterbroker.broker.stats.inspection import (
     SHOWN_MAX,
     TREATED_MAX,
@@ -236,7 +236,7 @@ def _shown(shown: Shown, as_base64: bool) -> Document:
         "delivery_count": shown.delivery_count,
         "exchange": shown.exchange.decode(errors="replace"),
         "routing_key": shown.routing_key.decode(errors="replace"),
-        "properties": properties_document(codec.decode(shown.header)),
+        "properties": properties_document(properties_of(shown)),
         **payload_document(shown.payload, as_base64, cut=len(shown.payload) < shown.payload_bytes),
         "payload_bytes": shown.payload_bytes,
         "truncated": len(shown.payload) < shown.payload_bytes,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.amqp.codec import make_message
+from clusterbroker.broker.content.message import key_of, properties_of, republished
 from clusterbroker.broker.queues.deadletter import Reason, dead_letter_keys, death, is_cycle
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.producers import dead_letter_producer
@@ -70,7 +69,7 @@ class DeadLetters:
         vhost = self._node.vhosts.get(queue.entity.vhost)
         if vhost is None or settings.dead_letter_exchange is None:
             return None
-        properties = codec.decode(message.header)
+        properties = properties_of(message)
         keys = [message.routing_key.decode()]
         copies, blind = copy_keys(properties.headers, "CC"), copy_keys(properties.headers, "BCC")
         forced = settings.dead_letter_routing_key
@@ -87,14 +86,4 @@ class DeadLetters:
         if not route.targets:
             return None
         targets = [target for target in route.targets if not is_cycle(dead.headers, target.name)]
-        copy = make_message(short(exchange) + short(keys[0]), codec.encode(dead), message.body, self._node.now_ms)
-        assert isinstance(copy, Message), "a message that was accepted once is accepted again"
-        return copy, targets
-
-
-def short(name: str) -> bytes:
-    """A short string on the wire."""
-    raw = name.encode()
-    if len(raw) > 255:  # a dead-letter routing key is an argument, and those may be longer than what is cut to here
-        raw = raw[:255].decode(errors="ignore").encode()
-    return bytes((len(raw),)) + raw
+        return republished(message, exchange, key_of(keys[0]), dead, self._node.now_ms), targets

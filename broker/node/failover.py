@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.amqp.own_message import own_message
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.content.message import new_message
 from clusterbroker.broker.node.redirect import hosts
 from clusterbroker.cluster.entities import Member
 from clusterbroker.cluster.entities import Queue as QueueEntity
@@ -73,12 +73,12 @@ class Failover:
 
     def _publish(self, event: str, told: bytes) -> None:
         node = self._node
-        header = codec.encode(codec.Properties(content_type="application/json", delivery_mode=2))
+        properties = Properties(content_type="application/json", delivery_mode=2)
         for vhost in node.vhosts.values():
             route = vhost.router.reach(FAILOVER, event, lambda: None)
             for queue in route.targets:
                 if not queue.deleted and self._owns(queue.entity):
-                    message = own_message(FAILOVER, event, header, told, node.now_ms)
+                    message = new_message(FAILOVER, event, properties, told, node.now_ms)
                     queue.publish((message,), None, node.now_ms)
 
     def _owns(self, entity: QueueEntity) -> bool:

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.amqp.codec import make_message
 from clusterbroker.broker.amqp.errors import AmqpError
 from clusterbroker.broker.amqp.fields import FieldTable
-from clusterbroker.broker.node.dead_letters import short
+from clusterbroker.broker.amqp.properties import PROPERTIES, Properties
+from clusterbroker.broker.content.message import key_of, new_message, properties_of
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.broker.routing.carbon_copy import copy_keys
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 TRACE: Final = "amq.rabbitmq.trace"
 SPARE_BYTES: Final = 4096
 """What a content header leaves of its frame, for it cannot be cut."""
-TOLD: Final = tuple(name for name, _ in codec.PROPERTIES if name != "cluster_id")
+TOLD: Final = tuple(name for name, _ in PROPERTIES if name != "cluster_id")
 
 
 class Firehose:
@@ -101,30 +100,25 @@ class Firehose:
             "exchange_name": _text(message.exchange), "routing_keys": [*keys], "properties": {},
             "node": self._node.options.name, **about,
         }  # fmt: skip
-        properties = codec.decode(message.header)
+        properties = properties_of(message)
         told = {name: value for name in TOLD if (value := getattr(properties, name)) is not None}
         if properties.headers and "BCC" in properties.headers:  # hidden from whoever gets the message, so here
             told["headers"] = {name: value for name, value in properties.headers.items() if name != "BCC"}
         try:
             copies = copy_keys(properties.headers, "CC")
-            raw = codec.encode(codec.Properties(headers=least | {"routing_keys": [*keys, *copies], "properties": told}))
-            made = self._made(key, raw, message.body)
-            if self._fits(raw):
-                return made
+            whole = self._made(key, least | {"routing_keys": [*keys, *copies], "properties": told}, message.body)
+            if self._fits(whole):
+                return whole
         except (AmqpError, ValueError, TypeError):
             pass
-        raw = codec.encode(codec.Properties(headers=least))
-        if not self._fits(raw):
-            raw = codec.encode(codec.Properties(headers=least | {"routed_queues": []}))
-        return self._made(key, raw, message.body)
+        made = self._made(key, least, message.body)
+        return made if self._fits(made) else self._made(key, least | {"routed_queues": []}, message.body)
 
-    def _fits(self, header: bytes) -> bool:
-        return len(header) <= self._node.options.frame_max_bytes - SPARE_BYTES
+    def _fits(self, made: Message) -> bool:
+        return made.header_length <= self._node.options.frame_max_bytes - SPARE_BYTES
 
-    def _made(self, key: str, header: bytes, body: bytes) -> Message:
-        made = make_message(short(TRACE) + short(key), header, body, self._node.now_ms)
-        assert isinstance(made, Message), "no property of it can be wrong"
-        return made
+    def _made(self, key: str, headers: FieldTable, body: bytes) -> Message:
+        return new_message(TRACE, key_of(key), Properties(headers=headers), body, self._node.now_ms)
 
 
 def _text(raw: bytes) -> str:

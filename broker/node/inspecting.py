@@ -28,10 +28,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.amqp import properties as codec
-from clusterbroker.broker.amqp.codec import make_message
 from clusterbroker.broker.amqp.properties import Properties
-from clusterbroker.broker.node.dead_letters import short
+from clusterbroker.broker.content.message import properties_of, republished
 from clusterbroker.broker.node.origins import origin_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.queue import Queue
@@ -379,7 +377,7 @@ class Inspection:
         """What is published, and to whom; None: it cannot be, and why is noted."""
         node, request = self._node, self._request
         vhost = node.vhosts[self.queue.entity.vhost]
-        exchange, properties = request.exchange, codec.decode(content.header)
+        exchange, properties = request.exchange, properties_of(content)
         key = (
             content.routing_key.decode(errors="surrogateescape") if request.routing_key is None else request.routing_key
         )
@@ -395,12 +393,10 @@ class Inspection:
         if not route.targets:
             self._skip("unroutable", seq)
             return None
-        header = content.header if request.exchange is not None else codec.encode(properties)
-        if properties.headers and "BCC" in properties.headers:
-            header = codec.without_header(header, "BCC")  # no consumer may see it, and the copy is routed without it
-        message = make_message(short(exchange) + short(key), header, content.body, now_ms)
-        assert isinstance(message, Message), "a message that was accepted once is accepted again"
-        return message, route.targets
+        changed = None if request.exchange is not None else properties
+        if properties.headers and "BCC" in properties.headers:  # no consumer may see it, and the copy is routed without
+            changed = replace(properties, headers={k: v for k, v in properties.headers.items() if k != "BCC"})
+        return republished(content, exchange, key, changed, now_ms), route.targets
 
     # -- answers ----------------------------------------------------------------------------------------------
 

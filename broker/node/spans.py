@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.errors import AmqpError
 from clusterbroker.broker.amqp.fields import DEFAULT_LIMITS, FieldLimits
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.content.message import headers_of, properties_of, with_properties
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Delivery
 from clusterbroker.journal.layout import HAS_BCC, HAS_HEADERS
@@ -140,15 +141,14 @@ class Spans:
         if len(message.header) > self._header_bytes_max or self._world.chance(32) >= self._chosen:
             return None
         try:
-            codec.decode(message.header, WITH_ROOM)
+            properties_of(message, WITH_ROOM)
         except AmqpError:
             return None
         return Context(self._id(128), 0)
 
     def _publish(self, channel: Any, route: Any, message: Message, context: Context) -> tuple[Message, Commit]:
         began_ns, span_id = self._world.now_ns(), self._id(64)
-        header = message.header
-        properties = codec.decode(header)
+        properties = properties_of(message)
         exchange = _text(message.exchange) or DEFAULT_EXCHANGE
         attributes = self._about(channel, "publish", message, properties) | {
             "messaging.destination.name": exchange,
@@ -157,12 +157,9 @@ class Spans:
         if not context.parent_id:
             headers = dict(properties.headers or {})
             headers["traceparent"] = f"00-{context.trace_id:032x}-{span_id:016x}-01"
-            header = codec.encode(replace(properties, headers=headers))
+            properties = replace(properties, headers=headers)
         self._tell(f"publish {exchange}", "server", context, span_id, began_ns, attributes)
-        shown = Message(
-            message.address, header + message.body, len(header), message.flags | HAS_BCC | HAS_HEADERS,
-            message.priority, message.time_ms, message.ttl_ms,
-        )  # fmt: skip
+        shown = with_properties(message, properties, message.flags | HAS_BCC | HAS_HEADERS)
         return shown, Commit(exchange, Context(context.trace_id, span_id), began_ns, attributes)
 
     def _await(self, ticket: Ticket, commits: Sequence[Commit]) -> None:
@@ -186,7 +183,7 @@ class Spans:
         if context is None or not self._allowed():
             return
         now_ns, span_id, queue = self._world.now_ns(), self._id(64), delivery.queue.name
-        attributes = self._about(delivery.channel, "deliver", message, codec.decode(message.header)) | {
+        attributes = self._about(delivery.channel, "deliver", message, properties_of(message)) | {
             "messaging.destination.name": queue,
             "messaging.rabbitmq.message.delivery_tag": delivery.tag,
             "clusterbroker.consumer_tag": delivery.consumer,
@@ -214,7 +211,7 @@ class Spans:
         trace_id, parent_id = context
         self._world.ended(Span(name, kind, trace_id, span_id, parent_id, began_ns, ended_ns, attributes, failed))
 
-    def _about(self, channel: Any, operation: str, message: Message, properties: codec.Properties) -> Attributes:
+    def _about(self, channel: Any, operation: str, message: Message, properties: Properties) -> Attributes:
         connection = channel.connection
         host, _, port = connection.peer.rpartition(":")
         about: Attributes = {
@@ -272,7 +269,7 @@ class Unsettled:
 
 def _context(message: Message) -> Context | None:
     """What the header says, if it is one, and the trace is sampled."""
-    value = (codec.decode(message.header).headers or {}).get("traceparent")
+    value = headers_of(message).get("traceparent")
     match = _TRACEPARENT.fullmatch(value) if isinstance(value, str) else None
     if match is None or (match[1] == "00" and match[5]) or not int(match[4], 16) & SAMPLED:
         return None  # versions after 00 may have more behind it

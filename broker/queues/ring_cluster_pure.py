@@ -94,12 +94,11 @@ class Ring(LeasedRing):
             self.mark()
 
     def append_records(self, data: Bytes, now_ms: int) -> tuple[int, int]:
-        """Appends the messages of ENQ records from another node; returns `next_seq` after them and how many they are.
+        """Appends the messages of ENQ records that `verify_records` has passed (`messages=True`); returns `next_seq`
+        after them and how many they are.
 
-        Their seqs mean nothing here, and their times are of another node's clock: they came now. Raises DamagedRecord
-        before anything is taken.
+        Their seqs mean nothing here, and their times are of another node's clock: they came now.
         """
-        verify_records(data, self.queue_id, 0xFFFFFFFF)
         messages = [
             Message(m.address, m.payload, m.header_length, m.flags, m.priority, now_ms, m.ttl_ms)
             for _, m, _, _ in read_records(data)

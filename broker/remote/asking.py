@@ -9,12 +9,14 @@ of a get whose answer was lost is held by nobody, returns to its place, and is t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from clusterbroker.broker.queues.handle import IN_USE, NOT_EMPTY
 from clusterbroker.broker.queues.lease import LeaseAnswer, Take
+from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.remote.attachment import Attachment
+from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.messages import (
     ASK_COUNTS,
     ASK_DELETE,
@@ -25,9 +27,6 @@ from clusterbroker.broker.remote.messages import (
     Answer,
     Ask,
 )
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.remote.owned_queue import OwnedQueue
 
 COUNT_PATIENCE_MS: Final = 1000
 PURGES_MAX: Final = 256
@@ -46,12 +45,29 @@ class Asked(NamedTuple):
     due_ms: int
 
 
+class AskedQueue(Protocol):
+    """What questions need of the owned queue."""
+
+    queue: Queue
+    host: OwnedQueueHost
+
+    @property
+    def answers(self) -> bool:
+        """Whether every member has attached, the first sync is complete, and the queue is not frozen."""
+
+    def touch(self) -> None:
+        """Asks for a turn of the owned queue."""
+
+    def doom(self, now_ms: int) -> None:
+        """The asker was told that the queue may be deleted."""
+
+
 class Asking:
     """The open questions to one queue."""
 
     __slots__ = ("_asked", "_gets", "_purges", "_serving")
 
-    def __init__(self, serving: OwnedQueue) -> None:
+    def __init__(self, serving: AskedQueue) -> None:
         self._serving = serving
         self._asked: list[Asked] = []  # few, and mostly none
         self._gets: dict[RemoteConsumer, Attachment] = {}  # they stand in the queue, waiting for its head

@@ -30,20 +30,28 @@ behind later ones, and the next owner must not take it for one that is here. The
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from clusterbroker.broker.queues.limits import kill
 from clusterbroker.broker.queues.producers import proxy_producer, refused_producer
+from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import RemoteConsumer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import ConsumerHead
 from clusterbroker.journal.record import Message
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.remote.owned_queue import OwnedQueue
-
 OUT_BYTES_MAX: Final = 256 << 10
 """About so much of one consumer's deliveries waits for its frame."""
+
+
+class AttachedTo(Protocol):
+    """What attachments and their consumers need of the owned queue."""
+
+    queue: Queue
+    outgoing: dict[RemoteSubscription, None]
+
+    def touch(self) -> None:
+        """Asks for a turn of the owned queue."""
 
 
 class RemoteSubscription:
@@ -51,7 +59,7 @@ class RemoteSubscription:
 
     __slots__ = ("attachment", "credit", "exclusive", "held", "node", "number", "order", "serving", "window")
 
-    def __init__(self, serving: OwnedQueue, attachment: Attachment, head: ConsumerHead) -> None:
+    def __init__(self, serving: AttachedTo, attachment: Attachment, head: ConsumerHead) -> None:
         self.serving = serving
         self.attachment = attachment
         self.node = attachment.node
@@ -105,7 +113,7 @@ class Attachment:
         "told_published", "told_settled", "unlogged", "unsettled",
     )  # fmt: skip
 
-    def __init__(self, serving: OwnedQueue, node: str, incarnation: int, holder: int) -> None:
+    def __init__(self, serving: AttachedTo, node: str, incarnation: int, holder: int) -> None:
         self.serving = serving
         self.node = node
         self.incarnation = incarnation

@@ -16,6 +16,9 @@ class ProxyHost(Protocol):
     """The node, as its proxies see it."""
 
     @property
+    def name(self) -> str: ...
+
+    @property
     def now_ms(self) -> int:
         """Time of what is being handled, wall clock."""
 

@@ -11,14 +11,17 @@ ready, and would take the room of what is published. What comes meanwhile is pas
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from clusterbroker.broker.content.message import taken_at
 from clusterbroker.broker.queues.handle import CommitPart, Moved
 from clusterbroker.broker.queues.limits import kill, kills
 from clusterbroker.broker.queues.moved import Row, known_rows, new_rows, note_moved, put_rows
 from clusterbroker.broker.queues.producers import is_dead_letter
+from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.attachment import Attachment
+from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.messages import (
     SETTLE_ACK,
     SETTLE_REJECT,
@@ -31,8 +34,31 @@ from clusterbroker.broker.remote.messages import (
 from clusterbroker.journal.record import Message, bodies_but_last, read_records
 from clusterbroker.replication.errors import BadMessage
 
-if TYPE_CHECKING:
-    from clusterbroker.broker.remote.owned_queue import OwnedQueue
+
+class IngestedQueue(Protocol):
+    """What ingest needs of the owned queue."""
+
+    queue: Queue
+    host: OwnedQueueHost
+
+    @property
+    def open(self) -> bool:
+        """Whether the queue hands out, and so knows its room."""
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether clients may hold messages of which the queue knows nothing."""
+
+    def touch(self) -> None:
+        """Asks for a turn of the owned queue."""
+
+    def detach(self, attachment: Attachment, why: str) -> None:
+        """Voids the attachment and asks for a new attach."""
+
+    def pass_over(self, attachment: Attachment) -> None:
+        """The attachment's publishes are dropped until the queue is open, and then sent again."""
+
+    def passes_over(self, attachment: Attachment) -> bool: ...
 
 
 class Ingest:
@@ -40,7 +66,7 @@ class Ingest:
 
     __slots__ = ("_noted", "_serving")
 
-    def __init__(self, serving: OwnedQueue) -> None:
+    def __init__(self, serving: IngestedQueue) -> None:
         self._serving = serving
         self._noted: int | None = None  # as `Queue.durable` has it: when a refusal was last noted that is not committed
 
@@ -192,10 +218,7 @@ class Ingest:
     def _came(self, records: memoryview) -> list[Message]:
         """The messages of a frame. They live from now on, by the owner's clock: the sender's may show another time."""
         now_ms = self._serving.host.now_ms
-        return [
-            Message(m.address, m.payload, m.header_length, m.flags, m.priority, now_ms, m.ttl_ms)
-            for _, m, _, _ in read_records(records)
-        ]
+        return [taken_at(message, now_ms) for _, message, _, _ in read_records(records)]
 
     def _too_early(self, attachment: Attachment) -> bool:
         """Whether a message might be refused for want of room that nobody knows of yet, or get a seq that a client

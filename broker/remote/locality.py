@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
-from clusterbroker.broker.remote.attachment import RemoteSubscription
+from clusterbroker.broker.queues.queue import Queue
+from clusterbroker.broker.remote.attachment import Attachment, RemoteSubscription
+from clusterbroker.broker.remote.host import OwnedQueueHost
 from clusterbroker.broker.remote.locality_rotation import Interest, Locality, Rotation
-
-if TYPE_CHECKING:
-    from clusterbroker.broker.remote.owned_queue import OwnedQueue
 
 LOOK_MS: Final = 250
 """Locality is a matter of seconds: a busy queue's turns need not all look at it."""
+
+
+class LocatedQueue(Protocol):
+    """What the choice of a queue's node needs of the owned queue."""
+
+    queue: Queue
+    host: OwnedQueueHost
+
+    @property
+    def queue_id(self) -> int: ...
+
+    @property
+    def attachments(self) -> Iterable[Attachment]: ...
 
 
 class Residence:
@@ -19,7 +32,7 @@ class Residence:
 
     __slots__ = ("_delivered", "_locality", "_looked_ms", "_rotation", "_serving")
 
-    def __init__(self, serving: OwnedQueue) -> None:
+    def __init__(self, serving: LocatedQueue) -> None:
         self._serving = serving
         self._rotation: Rotation | None = None
         self._locality = Locality(serving.host.name, serving.host.now_ms)

@@ -21,7 +21,8 @@ from clusterbroker.broker.remote.messages import Commit, Credit, NamedPublish, P
 WINDOW_BYTES: Final = 16 << 20
 TURN_BYTES: Final = 8 << 20
 FRAME_BYTES_MAX: Final = 1 << 20
-"""Of records in one Publish frame, unless a single part is longer."""
+"""Of records in one Publish frame to another node, unless a single part is longer. To the node itself each part is a
+frame, for there the parts of one would be copied together."""
 
 Part = tuple[int, int, int, int, int]  # queue_id, epoch, gen, number of the first, count
 Grant = tuple[int, int, int, int, int]
@@ -32,12 +33,14 @@ class Outbox:
     memory or disk and takes no messages."""
 
     __slots__ = (
-        "_data", "_grants", "_others", "_parts", "_publishes", "_size", "_turn_bytes", "in_flight_bytes", "owner",
-        "shut",
+        "_data", "_frame_bytes_max", "_grants", "_others", "_parts", "_publishes", "_size", "_turn_bytes",
+        "in_flight_bytes", "owner", "shut",
     )  # fmt: skip
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, own: bool) -> None:
+        """`own`: the owner is this node."""
         self.owner = owner
+        self._frame_bytes_max = 0 if own else FRAME_BYTES_MAX
         self.in_flight_bytes = 0
         self.shut = False
         self._publishes: list[tuple[ProxyMessage, list[bytes]]] = []
@@ -59,7 +62,7 @@ class Outbox:
         return self.in_flight_bytes < WINDOW_BYTES and not self.shut
 
     def publish(self, part: Part, data: bytes) -> None:
-        if self._size and self._size + len(data) > FRAME_BYTES_MAX:
+        if self._size and self._size + len(data) > self._frame_bytes_max:
             self._close()
         self._parts.append((*part, len(data)))
         self._data.append(data)

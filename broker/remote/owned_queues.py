@@ -227,7 +227,7 @@ class OwnedQueues:
         if peer != self.host.name:
             at = 0
             for queue_id, _, _, _, count, size in message.parts:
-                if (held := verify_records(payload[at : at + size], queue_id, EPOCH_MAX)) != count or not count:
+                if (held := verify_records(payload[at : at + size], queue_id, EPOCH_MAX, True)) != count or not count:
                     raise BadMessage(f"{count} messages for queue {queue_id} are {held} records")
                 at += size
         at = 0
@@ -238,13 +238,13 @@ class OwnedQueues:
                 self._work(found.serving, found.serving.intake.publish, found.attachment, first, count, records)
 
     def _publish_named(self, peer: str, message: NamedPublish, payload: memoryview) -> None:
-        if verify_records(payload, message.queue_id, EPOCH_MAX) != 1:
+        if verify_records(payload, message.queue_id, EPOCH_MAX, True) != 1:
             raise BadMessage(f"a numbered publish to queue {message.queue_id} is not one record")
         if (found := self._found(peer, message.queue_id, message.epoch, message.gen)) is not None:
             self._work(found.serving, found.serving.intake.publish_named, found.attachment, message, payload)
 
     def _commit(self, peer: str, message: Commit, payload: memoryview) -> None:
-        if (held := verify_records(payload, message.queue_id, EPOCH_MAX)) != message.count:
+        if (held := verify_records(payload, message.queue_id, EPOCH_MAX, True)) != message.count:
             raise BadMessage(f"a commit of {message.count} messages to queue {message.queue_id} holds {held} records")
         last = message.first + message.count - 1
         if not all(message.first <= number <= last for number, _, _ in message.named):
@@ -291,6 +291,7 @@ class OwnedQueues:
         self._deliver(touched)
 
     def _deliver(self, touched: Iterable[OwnedQueue]) -> None:
+        own = self.host.name  # its parts go apart: parts of one frame to the node itself would be copied together
         frames: dict[str, Frame] = {}
         for serving in touched:
             waiting, serving.outgoing = serving.outgoing, {}
@@ -305,7 +306,7 @@ class OwnedQueues:
                     self._stalled[serving] = None
                     continue
                 data = member.credit.out.take()
-                if frame.parts and frame.size + len(data) > FRAME_BYTES:
+                if frame.parts and frame.size + len(data) > (0 if member.node == own else FRAME_BYTES):
                     self.host.send(member.node, Deliver(tuple(frame.parts)), frame.payload)
                     frame.cut()
                 frame.add((serving.queue_id, serving.epoch, member.attachment.gen, member.number, len(data)), data)

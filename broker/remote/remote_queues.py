@@ -120,8 +120,14 @@ class RemoteQueues:
         if owner is None:
             queue.outbox = None
         else:
-            queue.outbox = self._outboxes.setdefault(owner, Outbox(owner))
+            queue.outbox = self._outbox(owner)
             self._owned.setdefault(owner, {})[queue.entity.queue_id] = queue
+
+    def _outbox(self, owner: str) -> Outbox:
+        outbox = self._outboxes.get(owner)
+        if outbox is None:
+            outbox = self._outboxes[owner] = Outbox(owner, owner == self.host.name)
+        return outbox
 
     def _displace(self, queue: RemoteQueue) -> None:
         self._again.pop(queue, None)
@@ -228,7 +234,7 @@ class RemoteQueues:
 
     def alarmed(self, owner: str, raised: bool) -> None:
         """An owner has a resource alarm, or is well again: its queues' publishes wait meanwhile."""
-        self._outboxes.setdefault(owner, Outbox(owner)).shut = raised
+        self._outbox(owner).shut = raised
         self._go_on()
 
     def _go_on(self) -> None:

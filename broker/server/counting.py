@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from clusterbroker.broker.amqp import properties
+from clusterbroker.broker.content.message import timestamp_of
 from clusterbroker.broker.node.alerts import ALERTS_TOLD_MAX
 from clusterbroker.broker.node.counts import totals
 from clusterbroker.broker.queues.ring import LEASED
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from clusterbroker.broker.session.channel import Channel
     from clusterbroker.broker.session.connection import Connection
 
-HAS_TIMESTAMP: Final = 0x40
 """In the second byte of a message's properties: it has a timestamp."""
 FREE_BYTES_MAX: Final = 16 << 10
 """Longer arguments and properties are not told: a batch has to fit into a frame whatever clients say."""
@@ -405,9 +404,7 @@ def _kept(ring: Ring) -> bool:
 
 def _stamped(head: Message | None) -> int | None:
     """The property `timestamp` of a message."""
-    if head is None or not head.payload[1] & HAS_TIMESTAMP:
-        return None
-    return properties.decode(head.header).timestamp
+    return None if head is None else timestamp_of(head)
 
 
 def _exclusive(consumers: Subscriptions) -> str | None:

@@ -21,8 +21,8 @@ import re
 from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol
 
-from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.content.message import properties_of
 
 LENGTH_MAX: Final = 4096
 CONDITIONS_MAX: Final = 32
@@ -107,9 +107,8 @@ class Subject:
         """Decoded when first asked for."""
         if self._properties is None:
             assert self.content is not None, "a filter that asks for content gets it"
-            header = self.content.header
-            self.work += len(header) // WORK_DECODED_BYTES
-            self._properties = codec.decode(header)
+            self.work += len(self.content.header) // WORK_DECODED_BYTES
+            self._properties = properties_of(self.content)
         return self._properties
 
 

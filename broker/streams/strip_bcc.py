@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterbroker.broker.amqp.properties import without_header
+from clusterbroker.broker.content.message import without_header
 from clusterbroker.journal.layout import HAS_BCC
 from clusterbroker.journal.record import Message
 
@@ -13,10 +13,4 @@ def unblinded(messages: Sequence[Message]) -> Sequence[Message]:
     """The messages without it. One that has it is published alone; rows of a segment come with others."""
     if not any(message.flags & HAS_BCC for message in messages):
         return messages
-    return [_unblinded(message) if message.flags & HAS_BCC else message for message in messages]
-
-
-def _unblinded(m: Message) -> Message:
-    header = without_header(m.header, "BCC")
-    flags = m.flags & ~HAS_BCC
-    return Message(m.address, header + m.body, len(header), flags, m.priority, m.time_ms, m.ttl_ms)
+    return [without_header(m, "BCC", m.flags & ~HAS_BCC) if m.flags & HAS_BCC else m for m in messages]

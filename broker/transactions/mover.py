@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from clusterbroker.broker.amqp import properties as codec
+from clusterbroker.broker.content.message import properties_of
 from clusterbroker.broker.queues.handle import CommitPart, Moved, QueueHandle
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Location
@@ -268,7 +268,7 @@ class Mover:
             route = self.router.reach(self.segment.target, key.decode("utf-8", "surrogateescape"), lambda: None)
             if not route.uncacheable:
                 return address, route.targets, None, True
-        properties = codec.decode(message.header)
+        properties = properties_of(message)
         route = route_of(self.router, self.segment.target, message, properties, committed=True)
         headers = properties.headers or {}
         producer, number = headers.get("x-producer"), headers.get("x-seq")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from clusterbroker.broker.amqp import properties as codec
 from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.broker.content.message import properties_of
 from clusterbroker.broker.routing.carbon_copy import copy_keys
 from clusterbroker.broker.routing.router import Route, Router
 from clusterbroker.journal.record import Message
@@ -18,7 +18,7 @@ def route_of(
 ) -> Route[Q]:
     """The queues of one row, by all its keys and its headers. Raises TooCostly, unless the row is `committed`: then it
     was accepted, and a route that costs too much by now leads nowhere, as one that is gone."""
-    known = codec.decode(message.header) if properties is None else properties
+    known = properties_of(message) if properties is None else properties
     more = (*copy_keys(known.headers, "CC"), *copy_keys(known.headers, "BCC"))
     key = message.routing_key.decode("utf-8", "surrogateescape")
     find = router.reach if committed else router.route

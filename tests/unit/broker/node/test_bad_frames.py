@@ -12,6 +12,7 @@ from clusterbroker.broker.node import hub as hub_module
 from clusterbroker.broker.queues.lease import End, Read, Release, Settle, Take
 from clusterbroker.broker.remote import messages as p
 from clusterbroker.cluster.link.frames import FrameReader, encode
+from clusterbroker.journal.record import verify_records
 from clusterbroker.replication import messages as r
 from tests.budget import examples
 from tests.unit.broker.node.hostile import Hostile, other_records, publishes
@@ -259,6 +260,21 @@ def test_publishes_count_once_and_without_gaps() -> None:
     say(cluster, other, owner, p.Publish(((queue.queue_id, queue.epoch, 50, 3, 9, len(records)),)), records)
     assert "are 2 records" in cluster.bad_frames[0][2]
     assert known.next_seq == before + 2
+    still_there(cluster, confirmed)
+
+
+def test_a_publish_holds_messages_and_nothing_else() -> None:
+    cluster, owner, other, confirmed = loaded()
+    queue = cluster.queue("kept")
+    attach = p.AttachedQueue(queue.queue_id, queue.epoch, 50, (), (), (), 1)
+    say(cluster, other, owner, p.Attach(1, 1, (attach,), True))
+    records = other_records(queue.queue_id, queue.epoch)
+    held = verify_records(records, queue.queue_id, queue.epoch)
+    known = cluster[owner].node.queues[queue.queue_id].ring
+    before = known.next_seq
+    say(cluster, other, owner, p.Publish(((queue.queue_id, queue.epoch, 50, 1, held, len(records)),)), records)
+    assert "an ENQ record is expected" in cluster.bad_frames[0][2]
+    assert known.next_seq == before
     still_there(cluster, confirmed)
 
 

@@ -44,8 +44,9 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
         return decode(raw, *limits)
 
     patch = pytest.MonkeyPatch()
-    for module in ("clusterbroker.broker.queues.annotation", "clusterbroker.broker.node.dead_letters"):
-        patch.setattr(f"{module}.codec", type("Codec", (), {**vars(codec), "decode": staticmethod(mistaken)}))
+    held = type("Codec", (), {**vars(codec), "decode": staticmethod(mistaken)})
+    patch.setattr("clusterbroker.broker.queues.annotation.codec", held)
+    patch.setattr("clusterbroker.broker.node.dead_letters.properties_of", lambda message: mistaken(message.header))
     yield patch.undo  # type: ignore[misc]
     patch.undo()
 

@@ -67,6 +67,7 @@ class Pair:
     """A node with proxies, and what it says to others. It is linked to "owner" and "other"."""
 
     def __init__(self, *queue_ids: int, owner: str | None = "owner", **arguments: Any) -> None:
+        self.name = "self"
         self.now_ms = 1000
         self.applied_index = 50
         self.agenda: list[RemoteQueue] = []

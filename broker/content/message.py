@@ -1,0 +1,103 @@
+"""A message's properties, read and changed by rooms that do not know in which protocol it was published.
+
+A message keeps its publisher's bytes. Its `header` is encoded as its protocol has it, and the rooms between a front and
+a queue's bytes read and change it here: `Properties` is the form that all of them know (AMQP 0-9-1's, of which every
+other protocol has the counterparts). What a message may hold was asked when it was published, and is not asked again.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from clusterbroker.broker.amqp import properties as basic
+from clusterbroker.broker.amqp.codec import make_message
+from clusterbroker.broker.amqp.domains import push_shortstr
+from clusterbroker.broker.amqp.fields import STORED_LIMITS, FieldLimits, FieldTable
+from clusterbroker.broker.amqp.properties import Properties
+from clusterbroker.journal.record import Message
+
+KEY_BYTES_MAX: Final = 255
+"""Of a routing key, as of an exchange's name (AMQP 0-9-1, 4.2.5.3)."""
+
+_HAS_TIMESTAMP: Final = 0x40
+"""In the second byte of the property flags."""
+
+
+class Content(Protocol):
+    """A message, or what is known of one."""
+
+    @property
+    def header(self) -> bytes: ...
+
+
+def properties_of(message: Content, limits: FieldLimits = STORED_LIMITS) -> Properties:
+    """The message's properties. Raises AmqpError when a field exceeds `limits`."""
+    return basic.decode(message.header, limits)
+
+
+def headers_of(message: Content) -> FieldTable:
+    """The message's headers; empty without."""
+    return properties_of(message).headers or {}
+
+
+def timestamp_of(message: Content) -> int | None:
+    """The property `timestamp` (seconds since 1970); quick for the many messages that have none."""
+    return properties_of(message).timestamp if message.header[1] & _HAS_TIMESTAMP else None
+
+
+def with_properties(message: Message, properties: Properties, flags: int | None = None) -> Message:
+    """The message with these properties in place of its own; body, address, priority and times stay, and so do its
+    flags without `flags`."""
+    header = basic.encode(properties)
+    return Message(
+        message.address, header + message.body, len(header), message.flags if flags is None else flags,
+        message.priority, message.time_ms, message.ttl_ms,
+    )  # fmt: skip
+
+
+def without_header(message: Message, name: str, flags: int | None = None) -> Message:
+    """The message without the header of this name, if there is one; the headers stay, perhaps empty."""
+    properties = properties_of(message)
+    properties.headers = {key: value for key, value in (properties.headers or {}).items() if key != name}
+    return with_properties(message, properties, flags)
+
+
+def with_flags(message: Message, flags: int) -> Message:
+    """The message with these flags in place of its own."""
+    return Message(
+        message.address, message.payload, message.header_length, flags, message.priority, message.time_ms,
+        message.ttl_ms,
+    )  # fmt: skip
+
+
+def taken_at(message: Message, now_ms: int) -> Message:
+    """The message as if it had been published now."""
+    return Message(
+        message.address, message.payload, message.header_length, message.flags, message.priority, now_ms,
+        message.ttl_ms,
+    )  # fmt: skip
+
+
+def republished(message: Message, exchange: str, key: str, properties: Properties | None, now_ms: int) -> Message:
+    """The message as a publish to `exchange` by `key`, now, with these properties (None: its own). Raises ValueError
+    for a key beyond KEY_BYTES_MAX."""
+    header = message.header if properties is None else basic.encode(properties)
+    return _published(exchange, key, header, message.body, now_ms)
+
+
+def new_message(exchange: str, key: str, properties: Properties, body: bytes, now_ms: int) -> Message:
+    """A message that the broker itself publishes: an answer, an event, a part of what a reader asked for. Raises
+    ValueError, TypeError or AmqpError for properties that do not fit their domains."""
+    return _published(exchange, key, basic.encode(properties), body, now_ms)
+
+
+def _published(exchange: str, key: str, header: bytes, body: bytes, now_ms: int) -> Message:
+    made = make_message(push_shortstr(exchange) + push_shortstr(key), header, body, now_ms)
+    assert isinstance(made, Message), "properties that were accepted, or are the broker's own, are well-formed"
+    return made
+
+
+def key_of(text: str) -> str:
+    """The text, cut to what a routing key may have: an argument or a name behind a prefix may be longer."""
+    raw = text.encode("utf-8", "surrogateescape")
+    return text if len(raw) <= KEY_BYTES_MAX else raw[:KEY_BYTES_MAX].decode(errors="ignore")
