@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from clusterbroker.broker.cli.exit_codes import FAILED, NOT_ALLOWED, UNREACHABLE, USAGE, Failed
-from clusterbroker.broker.server.private_socket import short_path
+from clusterbroker.broker.server.control.private_socket import short_path
 
 AS_USER: Final = "x-clusterbroker-as"
 CONNECT_S: Final = 5.0

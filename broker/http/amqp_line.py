@@ -18,7 +18,7 @@ from clusterbroker.broker.amqp.fields import Table
 from clusterbroker.broker.management import amqp_operations as operations
 from clusterbroker.broker.management.errors import Refused, bad_request
 from clusterbroker.broker.management.reading import Document
-from clusterbroker.broker.server.private_socket import connected
+from clusterbroker.broker.server.control.private_socket import connected
 
 NAME: Final = "amqp.sock"
 TIMEOUT_S: Final = 30.0

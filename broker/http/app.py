@@ -3,7 +3,7 @@
     reads    signed in -> Reading -> document -> JSON
     writes   signed in -> body -> plan -> passwords hashed in a thread -> commands ordered -> 201 or 204
     acts     signed in -> body -> plan -> AMQP through the node's own socket, as the user -> answer
-    operate  signed in -> body -> plan -> a deed of the node -> what it tells
+    operate  signed in -> body -> plan -> an operation of the node -> what it tells
     inspect  signed in -> query or body -> a request to a queue's owner, by way of the node -> what came of it
 
 What is answered, and to whom, is decided in the tables, which know nothing of HTTP; here are bodies, headers, errors
@@ -51,7 +51,7 @@ from .audited import COMMANDS, FACTS, REFUSED, SEER, Audited
 from .auth import REALM, LoginFailed, SignIn
 from .entrance import Entrance
 from .hashing import Hashing
-from .operations import Deeds, OrderError
+from .operations import NodeOperations, OrderError
 from .receiving import Room, fields_of
 from .reference import page
 from .routes import Endpoint
@@ -68,7 +68,7 @@ LOG: Final = structlog.get_logger("management")
 
 def create_app(
     mirror: Mirror,
-    deeds: Deeds,
+    node: NodeOperations,
     *,
     now_ms: Callable[[], int],
     loopback_users: tuple[str, ...] = ("guest",),
@@ -81,7 +81,7 @@ def create_app(
     """The application. `now_ms`: the wall clock, ms since 1970; `password_cost`: of passwords that are set;
     `directory`: where the node's `amqp.sock` is, without which nothing is done by AMQP; `tokens`: of OAuth 2, None:
     they are not taken; `audit`: who hears of deeds; not `knows_proxies`: as `SignIn` says."""
-    shell = _Shell(mirror, deeds, now_ms, loopback_users, password_cost, directory, tokens, knows_proxies)
+    shell = _Shell(mirror, node, now_ms, loopback_users, password_cost, directory, tokens, knows_proxies)
     app = FastAPI(
         title="clusterbroker management API",
         version=VERSION,
@@ -115,7 +115,7 @@ class _Shell:
     def __init__(
         self,
         mirror: Mirror,
-        deeds: Deeds,
+        node: NodeOperations,
         now_ms: Callable[[], int],
         loopback_users: tuple[str, ...],
         password_cost: int,
@@ -124,7 +124,7 @@ class _Shell:
         knows_proxies: bool,
     ) -> None:
         self._mirror = mirror
-        self._deeds = deeds
+        self._node = node
         self._now_ms = now_ms
         self._loopback_users = loopback_users
         self._password_cost = password_cost
@@ -150,7 +150,7 @@ class _Shell:
                 self._mirror,
                 loop,
                 self._now_ms,
-                self._deeds.order,
+                self._node.order,
                 self._loopback_users,
                 self._tokens,
                 self._password_cost,
@@ -211,7 +211,7 @@ class _Shell:
             if isinstance(deed, amqp_operations.CloseConnections):
                 reason = request.headers.get("x-reason", "closed by operator")
                 for connection_id in deed.connection_ids:
-                    error = await self._deeds.close_connection(connection_id, reason)
+                    error = await self._node.close_connection(connection_id, reason)
                     if error is not None and (error.kind == Unavailable.kind or not deed.each):
                         raise of_order(*error)
                 return Response(status_code=204)
@@ -237,7 +237,7 @@ class _Shell:
             asked = operations.run(operation, reading, decoded(request.path_params), fields)
             request.scope[FACTS] = {"asked": asked.arguments}
             self._not_cut_off()
-            answer = await self._deeds.carry_out(asked.what, asked.arguments)
+            answer = await self._node.carry_out(asked.what, asked.arguments)
             if isinstance(answer, OrderError):
                 raise of_order(*answer)
             return Response(status_code=204) if operation.status == 204 else json_response(answer, operation.status)
@@ -255,7 +255,7 @@ class _Shell:
             if question.what != "browse":
                 request.scope[FACTS] = messages.told(asked, None)
             self._not_cut_off()
-            answer = await self._deeds.carry_out("messages", {"request": encode_request(asked)})
+            answer = await self._node.carry_out("messages", {"request": encode_request(asked)})
             if isinstance(answer, OrderError):
                 raise of_order(*answer)
             if "result" not in answer:
@@ -304,10 +304,10 @@ class _Shell:
 
     async def _carry_out(self, planned: writes.Planned) -> None:
         if planned.whole:
-            _accepted(await self._deeds.import_all(planned.definitions()))
+            _accepted(await self._node.import_all(planned.definitions()))
             return
         for command in planned.commands:
-            _accepted(await self._deeds.order(command))
+            _accepted(await self._node.order(command))
 
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
-from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.imports import next_slice, parted

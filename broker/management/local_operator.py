@@ -1,6 +1,6 @@
 """The operator on the node's own machine: who may read the data directory, and so came through `http.sock`.
 
-It signs in as nobody: with the data directory it could give itself any password through `admin.sock` anyway. It sees
+It signs in as nobody: with the data directory it could give itself any password through `control.sock` anyway. It sees
 and changes what an administrator may, in all vhosts. What is AMQP (declare, bind, publish, get, purge) is done by
 somebody, with permissions: by the user that the operator names, else by one that may do everything in the vhost.
 """

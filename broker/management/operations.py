@@ -1,7 +1,7 @@
-"""What the node itself is asked to do about its cluster: a table from method and path to a deed of the node.
+"""What the node itself is asked to do about its cluster: a table from method and path to an operation of the node.
 
-These are the operator's requests of `broker.server.cluster_operations`, which the command line also makes through
-`admin.sock`. A plan checks rights and form; whether the deed can be done is the node's to say.
+These are operations of `broker.server.control.cluster_operations`, which the command line also calls through
+`control.sock`. A plan checks rights and form; whether it can be done is the node's to say.
 
 A node drains itself alone, so that is asked of the node that shall drain. RabbitMQ has the first and the last path.
 """
@@ -22,7 +22,7 @@ from .rights import ADMINISTRATOR
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A deed of the node, and what it needs to know."""
+    """An operation of the node, and what it needs to know."""
 
     what: str
     arguments: dict[str, Any] = {}

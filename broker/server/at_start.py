@@ -26,8 +26,8 @@ from clusterbroker.cluster.passwords import SCRYPT, hashed, verified
 from clusterbroker.cluster.state import ClusterMap
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.server.control.protocol import Ordered
     from clusterbroker.broker.server.shell import NodeShell
-    from clusterbroker.broker.stats.desk_messages import Ordered
 
 FILE_BYTES_MAX: Final = 64 << 20
 LOOKED_AT: Final = 100
@@ -113,7 +113,7 @@ class BootDefinitions:
         wiring = shell.storage.wiring
 
         async def order(command: c.AnyCommand) -> Ordered:
-            from clusterbroker.broker.stats.desk_messages import Ordered
+            from clusterbroker.broker.server.control.protocol import Ordered
 
             outcome = await shell.propose(command)
             error = outcome.error

@@ -23,7 +23,7 @@ from clusterbroker.broker.queues.ring import LEASED
 from clusterbroker.broker.queues.subscription import Subscription, Subscriptions
 from clusterbroker.broker.server.alarms import free_bytes, resident_bytes
 from clusterbroker.broker.server.certificates import shown
-from clusterbroker.broker.server.copying_control import copying_facts
+from clusterbroker.broker.server.control.copying_operations import copying_facts
 from clusterbroker.broker.session.state import State
 from clusterbroker.broker.stats.rows import (
     FLUSH_BOUNDS_MS,
@@ -103,14 +103,13 @@ def rows(shell: NodeShell, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow
                 yield copy_row(entity, ring)
     for source in node.churn.logins.sources():
         yield LoginSourceRow("amqp", *source)
-    if shell.desk is not None:
-        for source in shell.desk.desk.logins.sources:
+    if shell.control is not None and (told := shell.control.logins) is not None:
+        for source in told.sources:
             yield LoginSourceRow("http", *source)
 
 
-def _logins_at_desk(shell: NodeShell) -> Iterator[LoginTotals]:
-    if shell.desk is not None:
-        told = shell.desk.desk.logins
+def _logins_over_http(shell: NodeShell) -> Iterator[LoginTotals]:
+    if shell.control is not None and (told := shell.control.logins) is not None:
         yield LoginTotals("http", told.succeeded, told.failed)
 
 
@@ -174,7 +173,7 @@ def node_row(shell: NodeShell, started_at_ms: int, lag_ms: float) -> NodeRow:
         queues_declared=node.churn.queues_declared,
         queues_created=node.churn.queues_created,
         queues_deleted=node.churn.queues_deleted,
-        logins=(LoginTotals("amqp", node.churn.logins.succeeded, node.churn.logins.failed), *_logins_at_desk(shell)),
+        logins=(LoginTotals("amqp", node.churn.logins.succeeded, node.churn.logins.failed), *_logins_over_http(shell)),
         messages=node.churn.messages(
             channel for connection in node.connections.values() for channel in connection.channels.values()
         ),

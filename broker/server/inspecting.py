@@ -15,7 +15,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.node.inspecting import GONE, Inspection
-from clusterbroker.broker.server.operations import Refused
+from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.stats.inspection import (
     LOOKED_MS_MAX,
     Request,

@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from clusterbroker.broker.server.control.operations import Facts, Refused
 from clusterbroker.broker.server.goodbye import turn_clients_away
-from clusterbroker.broker.server.operations import Facts, Refused
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.entities import Member
 from clusterbroker.cluster.ids import NodeId

@@ -127,11 +127,19 @@ class ServerOptions:
     definitions: BootDefinitions | None = None
     """Brought into the wiring at the start; None: nothing is."""
 
-    desk_dir: Path | None = None
-    """Where the node serves its management process (`management.sock`, `amqp.sock`); None: it has none."""
+    control: bool = True
+    """Whether the node serves `control.sock`, for commands and for its management process."""
 
-    admin: bool = True
-    """Whether the node serves `admin.sock` in its data directory."""
+    control_dir: Path | None = None
+    """Where; None: in the data directory, if there is one."""
+
+    management: bool = False
+    """Whether a management process stands beside the node."""
+
+    @property
+    def control_directory(self) -> Path | None:
+        """Of `control.sock`; None: it is not served."""
+        return (self.control_dir or self.data_dir) if self.control else None
 
     @property
     def https_tls(self) -> TlsOptions | None:

@@ -18,8 +18,8 @@ from clusterbroker.broker.cli.main import app
 from clusterbroker.broker.http.app import create_app
 from clusterbroker.broker.http.local import LocalServer
 from clusterbroker.broker.oauth2.tokens import Tokens
+from clusterbroker.broker.server.control.private_socket import bound
 from clusterbroker.broker.server.management import LOCAL
-from clusterbroker.broker.server.private_socket import bound
 from clusterbroker.cluster.passwords import COST_CHEAP
 from tests.authority import Authority
 from tests.unit.broker.http.clients import DeedsAtOnce

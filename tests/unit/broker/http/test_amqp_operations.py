@@ -73,7 +73,7 @@ class Served:
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     options = ServerOptions(
         data_dir=tmp_path,
-        desk_dir=tmp_path,
+        management=True,
         amqp=(Address("127.0.0.1", 0),),
         journal=JournalOptions(segment_bytes=8 * MIB, reserve_bytes=0, map_bytes=1 << 32),
         alarms=AlarmOptions(memory_fraction=0, disk_free_bytes=0),

@@ -1,4 +1,4 @@
-"""What an operator may ask of any node about one queue: requests of the admin socket (waits).
+"""Operations of any running node about one queue (waits).
 
     queues.pause vhost queue                                   nothing is handed out
     queues.resume vhost queue [staged]                         also where it is set aside
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.server.operations import NO_LEASE, Facts, Refused
+from clusterbroker.broker.server.control.operations import NO_LEASE, Facts, Refused
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.entities import Queue
 

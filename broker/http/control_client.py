@@ -1,8 +1,8 @@
-"""The management process's line to its node: feeds the mirror, and carries deeds to the node (waits).
+"""The management process's line to its node: feeds the mirror, and carries orders and calls to the node (waits).
 
     run      connects, follows the wiring and asks for rows, again and again until it is cancelled
     order    a command; back when the mirror has folded it
-    do       a deed of the node
+    call     an operation of the node
 
 Rows are asked for every interval, as long as somebody was interested within the last minute (`touched`); who comes
 after a pause waits for one round, so that nobody is shown what is long past.
@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from clusterbroker.broker.management.replica import Mirror
-from clusterbroker.broker.server.private_socket import connected
-from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.server.control import protocol as m
+from clusterbroker.broker.server.control.private_socket import connected
 from clusterbroker.broker.stats import rows
 from clusterbroker.broker.stats.batches import joined
 from clusterbroker.cluster import commands as c
@@ -34,7 +34,6 @@ from clusterbroker.cluster.ids import LogIndex
 from .importing import imported
 from .operations import OrderError
 
-NAME: Final = "management.sock"
 AGAIN_S: Final = 0.25
 MISTAKE_S: Final = 10.0
 """The longest pause when the mirror cannot follow its node, again and again."""
@@ -42,8 +41,8 @@ INTERVAL_S: Final = 5.0
 INTEREST_S: Final = 60.0
 ROUND_S: Final = 5.0
 """A node that has not told its own rows by then is as good as cut off."""
-DEED_S: Final = 90.0
-"""Longer than any deed of a node that lives."""
+CALL_S: Final = 90.0
+"""Longer than any operation of a node that lives."""
 READ_BYTES: Final = 1 << 18
 
 LOG: Final = structlog.get_logger("management")
@@ -56,10 +55,10 @@ class LineLost(ConnectionError):
 
 
 class NotDone(Exception):
-    """The node refused a deed; the text says why."""
+    """The node refused an operation; the text says why."""
 
 
-class DeskClient:
+class ControlClient:
     """One line at a time; belongs to one loop."""
 
     def __init__(
@@ -112,12 +111,12 @@ class DeskClient:
             await asyncio.sleep(again_s)
 
     async def _line(self) -> None:
-        reader, writer = await asyncio.open_unix_connection(sock=connected(self._directory, NAME))
+        reader, writer = await asyncio.open_unix_connection(sock=connected(self._directory, m.NAME))
         frames = m.Frames(m.AnyTold)
         self._writer = writer
         beside: list[asyncio.Task[None]] = []
         try:
-            self._say(m.Hello(m.VERSION))
+            self._say(m.Hello(m.VERSION, management=True))
             self._say(m.Tail(self._next(), 0 if self._afresh else self._mirror.map.applied))
             beside = [asyncio.create_task(self._ask_rows()), asyncio.create_task(self._tell_logins())]
             while data := await reader.read(READ_BYTES):
@@ -146,7 +145,7 @@ class DeskClient:
         self._number += 1
         return self._number
 
-    def _say(self, message: m.DeskMessage) -> None:
+    def _say(self, message: m.ControlMessage) -> None:
         if self._writer is None:
             raise LineLost("there is no line to the node: it begins again, or it is gone")
         self._writer.write(m.encode(message))
@@ -166,7 +165,7 @@ class DeskClient:
 
     # -- what the node tells ----------------------------------------------------------------------------------
 
-    def _told(self, message: m.DeskMessage) -> None:
+    def _told(self, message: m.ControlMessage) -> None:
         match message:
             case m.Hello():
                 if message.version != m.VERSION:
@@ -275,7 +274,7 @@ class DeskClient:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._round_over.wait(), ROUND_S)
 
-    # -- deeds ------------------------------------------------------------------------------------------------
+    # -- orders and calls -------------------------------------------------------------------------------------
 
     async def order(self, command: c.AnyCommand) -> OrderError | None:
         """One command; back when the mirror has it."""
@@ -285,7 +284,7 @@ class DeskClient:
     async def _ordered(self, command: c.AnyCommand) -> m.Ordered | OrderError:
         try:
             stored = c.encode(command)
-            ordered = await self._asked(m.Order(self._next(), stored), m.Ordered, DEED_S)
+            ordered = await self._asked(m.Order(self._next(), stored), m.Ordered, CALL_S)
             await self._until(ordered.index)
         except WiringError as error:
             return OrderError(error.kind, error.text)
@@ -302,17 +301,17 @@ class DeskClient:
         with contextlib.suppress(TimeoutError):
             await self._until(self._mirror.map.applied + 1)
 
-    async def do(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """A deed of the node. Raises NotDone, LineLost, TimeoutError."""
-        done = await self._asked(m.Do(self._next(), what, arguments), m.Done, DEED_S)
+    async def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """An operation of the node. Raises NotDone, LineLost, TimeoutError."""
+        done = await self._asked(m.Call(self._next(), operation, arguments), m.Done, CALL_S)
         if done.error:
             raise NotDone(done.error)
         return done.answer
 
-    async def carry_out(self, what: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
-        """As `do`, with what stood in the way as an answer."""
+    async def carry_out(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
+        """As `call`, with what stood in the way as an answer."""
         try:
-            return await self.do(what, arguments)
+            return await self.call(operation, arguments)
         except NotDone as error:
             return OrderError("refused", str(error))
         except (LineLost, TimeoutError) as error:

@@ -1,38 +1,43 @@
-"""`management.sock` and `amqp.sock` in a node's data directory: the doors for its management process (waits).
+"""`control.sock` in a node's data directory: the one door for commands and for the management process (waits).
 
-The process follows the wiring: a snapshot of the map, a chunk each turn of the loop and only while the socket takes
-them, then what is applied, once a turn. A process that does not read must not fill the node's memory: when more waits
-for it than UNREAD_BYTES_MAX it is cut, and begins anew when it is back.
+The socket is for the directory's owner only, who is asked for no password. A command makes calls (`calls`). The
+management process also follows the wiring: a snapshot of the map, a chunk each turn of the loop and only while the
+socket takes them, then what is applied, once a turn. A client that does not read must not fill the node's memory: with
+more than UNREAD_BYTES_MAX unread it is cut, and begins anew when it is back.
 
-`amqp.sock` speaks AMQP. Who can open it may read the data directory anyway; EXTERNAL with a user's name as response is
-that user there, with its permissions and no more.
+`amqp.sock` speaks AMQP with the management process. EXTERNAL with a user's name as response is that user there, with
+its permissions and no more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import socket
+import struct
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.server.client import Client
-from clusterbroker.broker.server.desk import Desk
-from clusterbroker.broker.server.private_socket import bound
-from clusterbroker.broker.stats import desk_messages as m
+from clusterbroker.broker.server.control import protocol as m
+from clusterbroker.broker.server.control.calls import Calls
+from clusterbroker.broker.server.control.private_socket import bound
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster import snapshot
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.server.control.service import Service
     from clusterbroker.broker.server.shell import NodeShell
     from clusterbroker.cluster.state import Applied
 
-NAME: Final = "management.sock"
 AMQP_NAME: Final = "amqp.sock"
 UNREAD_BYTES_MAX: Final = 32 << 20
 WRITE_HIGH_BYTES: Final = 1 << 20
-LINES_MAX: Final = 4
-"""A process that is ending, one that begins, and some to spare."""
+CALLS_MAX: Final = 64
+"""Of one command at once."""
+PROCESSES_MAX: Final = 4
+"""A management process that is ending, one that begins, and some to spare."""
 
 
 class OwnClient(Client):
@@ -41,26 +46,33 @@ class OwnClient(Client):
     trusted = True
 
 
-class DeskSocket:
-    """Both doors, open from `open` to `close`."""
+class ControlSocket:
+    """Open for commands from `open`, for the management process from `begin`, until `close`."""
 
     def __init__(self, shell: NodeShell, directory: Path) -> None:
         self._shell = shell
         self._directory = directory
-        self.desk = Desk(shell)
-        self.lines: dict[DeskLine, None] = {}
+        self.calls = Calls(shell)
+        self.service: Service | None = None
+        """For the management process; None: there is none, or the node is not ready."""
+        self.lines: dict[ControlLine, None] = {}
         self._servers: list[asyncio.Server] = []
 
     async def open(self) -> None:
         """Raises OSError."""
-        loop = asyncio.get_running_loop()
-        doors: tuple[tuple[str, Callable[[], asyncio.BaseProtocol]], ...] = (
-            (NAME, partial(DeskLine, self._shell, self)),
-            (AMQP_NAME, partial(OwnClient, self._shell)),
-        )
-        for name, protocol in doors:
-            self._servers.append(await loop.create_unix_server(protocol, sock=bound(self._directory, name)))
+        await self._listen(m.NAME, partial(ControlLine, self._shell, self))
+
+    async def begin(self) -> None:
+        """The node is ready for the management process. Raises OSError."""
+        from clusterbroker.broker.server.control.service import Service  # a node without that process needs none of it
+
+        self.service = Service(self._shell, self.calls)
         self._shell.storage.wiring.listen(self._applied)
+        await self._listen(AMQP_NAME, partial(OwnClient, self._shell))
+
+    async def _listen(self, name: str, protocol: Any) -> None:
+        server = await self._shell.loop.create_unix_server(protocol, sock=bound(self._directory, name))
+        self._servers.append(server)
 
     def _applied(self, applied: Applied) -> None:
         following = [line for line in self.lines if line.following]
@@ -69,38 +81,59 @@ class DeskSocket:
             for line in following:
                 line.follow(applied.index, command)
 
+    @property
+    def logins(self) -> m.Logins | None:
+        """Attempts to sign in at the management process; None: there is none."""
+        return None if self.service is None else self.service.logins
+
     def lease_changed(self) -> None:
-        """Whoever is here hears of it at once."""
-        for line in tuple(self.lines):
-            line.send(m.Leased(self.desk.leased))
+        """The management process hears of it at once."""
+        if self.service is not None:
+            self._tell(m.Leased(self.service.leased))
 
     def reload(self) -> None:
         """The management process reads its certificates anew."""
+        self._tell(m.Reload())
+
+    def _tell(self, message: m.ControlMessage) -> None:
         for line in tuple(self.lines):
-            line.send(m.Reload())
+            if line.management:
+                line.send(message)
 
     async def close(self) -> None:
-        """Both doors are shut, and whoever was in is cut. May be called again."""
+        """Commands hear that the node ends, the management process is cut. May be called again."""
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
-        self.desk.close()
+        if self.service is not None:
+            self.service.close()
+        calls = [call for line in self.lines for call in line.calls]
+        for call in calls:
+            call.cancel()
+        if calls:
+            await asyncio.wait(calls)
         for line in tuple(self.lines):
-            line.cut("")
+            line.end()
         if servers:
-            for name in (NAME, AMQP_NAME):
+            for name in (m.NAME, AMQP_NAME):
                 (self._directory / name).unlink(missing_ok=True)
+        await asyncio.to_thread(self.calls.close)
 
 
-class DeskLine(asyncio.Protocol):
-    """One management process."""
+class ControlLine(asyncio.Protocol):
+    """One command, or one management process."""
 
-    def __init__(self, shell: NodeShell, owner: DeskSocket) -> None:
+    def __init__(self, shell: NodeShell, owner: ControlSocket) -> None:
         self._shell = shell
         self._owner = owner
         self._frames = m.Frames(m.AnyAsked)
         self._transport: Any = None
+        self._uid = ""
         self._greeted = False
+        self.management = False
+        """It is the management process."""
+        self.calls: set[asyncio.Task[None]] = set()
+        """Of a command, not answered yet."""
         self._paused = False
         self._tail = 0  # the number of its question; 0: it does not follow
         self._index = 0  # of the last command that it heard of, or will
@@ -119,13 +152,10 @@ class DeskLine(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        if len(self._owner.lines) >= LINES_MAX or self._shell.ended.done():
-            self._transport.abort()
-            return
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._uid = _uid(transport.get_extra_info("socket"))
         self._owner.lines[self] = None
-        self.send(self._owner.desk.hello())
-        self.send(m.Leased(self._owner.desk.leased))
+        self.send(m.Hello(m.VERSION, self._shell.options.node.name))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._owner.lines.pop(self, None)
@@ -136,11 +166,13 @@ class DeskLine(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for message in self._frames.feed(data):
+                if self._transport.is_closing():
+                    return
                 self._asked(message)
         except ValueError as error:
             self.cut(str(error))
         except Exception as error:
-            self._shell.log.crashed(NAME, error)
+            self._shell.log.crashed(m.NAME, error)
             self.cut("")
 
     def pause_writing(self) -> None:
@@ -154,36 +186,66 @@ class DeskLine(asyncio.Protocol):
         """Ends the line; `why` is for the log."""
         if why:
             self._shell.log.say("warning", "management.cut", why=why)
-        if self._transport is not None:
+        self._transport.abort()
+
+    def end(self) -> None:
+        """The node ends: what a command was answered still reaches it."""
+        if self.management:
             self._transport.abort()
+        else:
+            self._transport.close()
 
     # -- questions --------------------------------------------------------------------------------------------
 
-    def _asked(self, message: m.DeskMessage) -> None:
-        desk = self._owner.desk
+    def _asked(self, message: m.ControlMessage) -> None:
         if isinstance(message, m.Hello):
             if message.version != m.VERSION:
-                raise ValueError(f"the process speaks version {message.version}, this node {m.VERSION}")
+                raise ValueError(f"the client speaks version {message.version}, this node {m.VERSION}")
             self._greeted = True
+            if message.management:
+                self._welcome()
+        elif not self._greeted:
+            raise ValueError("the client has not said hello")
+        elif self.management:
+            self._asked_by_process(message)
+        elif isinstance(message, m.Call) and len(self.calls) < CALLS_MAX:
+            call = self._shell.loop.create_task(self._call(message))
+            self.calls.add(call)
+            call.add_done_callback(self.calls.discard)
+        else:
+            raise ValueError(f"{type(message).__name__} is not for commands, or too many calls are open")
+
+    async def _call(self, call: m.Call) -> None:
+        self.send(await self._owner.calls.answer(call, self._uid))
+
+    def _welcome(self) -> None:
+        service = self._owner.service
+        others = sum(line.management for line in self._owner.lines)
+        if service is None or others >= PROCESSES_MAX or self._shell.ended.done():
+            self.cut("")
             return
-        if not self._greeted:
-            raise ValueError("the process has not said hello")
+        self.management = True
+        self.send(m.Leased(service.leased))
+
+    def _asked_by_process(self, message: m.ControlMessage) -> None:
+        service = self._owner.service
+        assert service is not None, "the process was welcome"
         match message:
             case m.Tail():
                 self._follow_from(message)
             case m.AskRows():
-                desk.rows(message, self.send)
+                service.rows(message, self.send)
             case m.Order():
-                desk.order(message, self.send)
-            case m.Do():
-                desk.do(message, self.send)
+                service.order(message, self.send)
+            case m.Call():
+                service.call(message, self.send)
             case m.Logins():
-                desk.logins = message
+                service.logins = message
             case _:
                 raise ValueError(f"{type(message).__name__} is no question")
 
-    def send(self, message: m.DeskMessage) -> None:
-        """Puts a message on its way, or cuts who does not read."""
+    def send(self, message: m.ControlMessage) -> None:
+        """Puts a message on its way, or cuts a client that does not read."""
         transport = self._transport
         if transport.is_closing():
             return
@@ -235,3 +297,11 @@ class DeskLine(asyncio.Protocol):
             pending, self._pending = self._pending, []
             self._pending_bytes = 0
             self.send(m.Followed(self._tail, tuple(pending)))
+
+
+def _uid(opened: Any) -> str:
+    """The user whose process opened the socket, as the system says."""
+    if opened is None or not hasattr(socket, "SO_PEERCRED"):
+        return ""
+    _, uid, _ = struct.unpack("3i", opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return f"uid {uid}"

@@ -1,8 +1,7 @@
-"""What an operator may ask of the wiring, on a running node and on a stopped one: requests as JSON objects.
+"""Operations on the wiring, of a running node (`calls`) and of a stopped one (`broker.cli.stopped_node`).
 
-Each request has `do` and its arguments; `carry_out` answers with facts or raises `Refused`. The running node's door
-is `broker.server.admin`, the stopped node's is `broker.cli.administration`. Passwords come in clear, are hashed off
-the loop, and are never written anywhere.
+`carry_out` answers with facts or raises `Refused`. Passwords come in clear, are hashed off the loop, and are never
+written anywhere.
 
     user.add name password [tags, replace]    user.password name password
     user.delete name                          user.list
@@ -234,9 +233,8 @@ WIRING: dict[str, Callable[[Operator, Facts], Awaitable[Facts]]] = {
 }
 
 
-async def carry_out(operator: Operator, asked: Facts) -> Facts:
+async def carry_out(operator: Operator, operation: str, arguments: Facts) -> Facts:
     """Raises Refused."""
-    do = asked.get("do")
-    if not isinstance(do, str) or do not in WIRING:
-        raise Refused(f"'{do}' is not one of {', '.join(WIRING)}")
-    return await WIRING[do](operator, asked)
+    if operation not in WIRING:
+        raise Refused(f"'{operation}' is not one of {', '.join(WIRING)}")
+    return await WIRING[operation](operator, arguments)

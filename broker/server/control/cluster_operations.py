@@ -1,4 +1,4 @@
-"""What an operator may ask of a member about the cluster: requests of the admin socket (waits).
+"""Operations of a running node about its cluster (waits).
 
     members                                   who is there, who votes, who leads, what each owns and holds
     copies                                    how many copies here are not in sync, are critical; caught up or not
@@ -23,9 +23,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.node.requests import HandOver
+from clusterbroker.broker.server.control.operations import Facts, Refused
 from clusterbroker.broker.server.goodbye import turn_clients_away
 from clusterbroker.broker.server.leaving import LEAVE_MAX_S, LEAVE_S, about_loss, leave, need_somebody_else, progress
-from clusterbroker.broker.server.operations import Facts, Refused
 from clusterbroker.cluster import commands as c
 from clusterbroker.cluster.balance import rebalance, waits_for
 from clusterbroker.cluster.entities import Member, Queue

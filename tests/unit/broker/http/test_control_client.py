@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from clusterbroker.broker.http import desk_client
-from clusterbroker.broker.http.desk_client import DeskClient, NotDone
+from clusterbroker.broker.http import control_client
+from clusterbroker.broker.http.control_client import ControlClient, NotDone
 from clusterbroker.broker.management.replica import Mirror
 from clusterbroker.broker.server import counting, imports
 from clusterbroker.broker.server.alarms import AlarmOptions
+from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.shell import NodeShell
-from clusterbroker.broker.stats import desk_messages as m
 from clusterbroker.broker.stats import rows
 from clusterbroker.cluster import commands as c
 from clusterbroker.journal.options import MIB, JournalOptions
@@ -45,17 +45,16 @@ class Beside:
     directory: Path
     shell: NodeShell
     mirror: Mirror
-    client: DeskClient
+    client: ControlClient
 
     async def start_node(self) -> None:
         options = ServerOptions(
             data_dir=self.directory,
-            desk_dir=self.directory,
             amqp=(Address("127.0.0.1", 0),),
             journal=JournalOptions(segment_bytes=MIB, reserve_bytes=0, map_bytes=1 << 32),
             alarms=AlarmOptions(memory_fraction=0, disk_free_bytes=0),
             stop_grace_s=0.1,
-            admin=False,
+            management=True,
         )
         self.shell = NodeShell(options, NodeLog(lambda *_: None, "debug"))
         await self.shell.start()
@@ -67,7 +66,7 @@ class Beside:
 @pytest.fixture
 async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
     mirror = Mirror("node")
-    made = Beside(tmp_path, None, mirror, DeskClient(tmp_path, mirror, now_ms, interval_s=0.05))  # type: ignore[arg-type]
+    made = Beside(tmp_path, None, mirror, ControlClient(tmp_path, mirror, now_ms, interval_s=0.05))  # type: ignore[arg-type]
     await made.start_node()
     running = asyncio.create_task(made.client.run())
     yield made
@@ -171,11 +170,11 @@ async def test_an_import_that_nobody_goes_on_with_is_dropped(beside: Beside, mon
     assert beside.shell.node.map.vhost("v") is None
 
 
-async def test_deeds(beside: Beside) -> None:
+async def test_operations(beside: Beside) -> None:
     await asyncio.wait_for(beside.client.ready.wait(), 60)
-    assert await beside.client.do("alarm.set", {"name": "memory", "raised": True}) == {"alarms": ["memory"]}
+    assert await beside.client.call("alarm.set", {"name": "memory", "raised": True}) == {"alarms": ["memory"]}
     with pytest.raises(NotDone, match="there is no connection"):
-        await beside.client.do("connection.close", {"id": "a.1.1"})
+        await beside.client.call("connection.close", {"id": "a.1.1"})
     refused = await beside.client.close_connection("a.1.1", "enough")
     assert refused is not None
     assert "there is no connection" in refused.text
@@ -224,7 +223,8 @@ async def test_a_mirror_that_cannot_follow_begins_anew(beside: Beside, monkeypat
 async def test_rows_of_a_newer_release_are_passed_over_and_no_others(beside: Beside) -> None:
     await asyncio.wait_for(beside.client.ready.wait(), 60)
     newer = m.encode(m.Rows(1, bytes((rows.VERSION + 1,)) + b"\x90", False))
-    (line,) = beside.shell.desk.lines if beside.shell.desk is not None else ()
+    assert beside.shell.control is not None
+    (line,) = beside.shell.control.lines
     with capture_logs() as said:
         for _ in range(3):
             line._transport.write(newer)
@@ -240,7 +240,7 @@ async def test_rows_of_a_newer_release_are_passed_over_and_no_others(beside: Bes
 async def test_rows_are_not_asked_for_while_nobody_is_interested(
     beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk_client, "INTEREST_S", 0.1)
+    monkeypatch.setattr(control_client, "INTEREST_S", 0.1)
     await asyncio.wait_for(beside.client.ready.wait(), 60)
     row = next(beside.mirror.node_rows())
     await asyncio.sleep(0.4)  # nothing can be waited for where nothing shall happen
