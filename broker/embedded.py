@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
+from clusterbroker.broker.boot_definitions import BootDefinitions
 from clusterbroker.broker.server.alarms import AlarmOptions
-from clusterbroker.broker.server.at_start import BootDefinitions
 from clusterbroker.broker.server.listener import Address
 from clusterbroker.broker.server.log import NodeLog, library
 from clusterbroker.broker.server.options import ServerOptions

@@ -63,6 +63,7 @@ SHELLS = {
     "broker/trial/nodes.py": "processes of nodes",
     "broker/trial/relay.py": "the wires between them",
     "broker/trial/rounds.py": "a trial takes its time",
+    "broker/boot_definitions.py": "reads a file, and waits until its definitions are there",
     "broker/config.py": "the only reader of file and environment",
     "broker/embedded.py": "a node inside another program: its thread and its loop",
     "cluster/data_directory.py": "reads a node's files, and looks again",

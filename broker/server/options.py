@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from clusterbroker.broker.node.options import NodeOptions
 from clusterbroker.broker.oauth2.options import OAuth2Options
@@ -16,11 +16,17 @@ from clusterbroker.broker.server.listener import Address, TlsOptions
 from clusterbroker.journal.options import JournalOptions
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.at_start import BootDefinitions
     from clusterbroker.broker.server.span_options import SpanOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 """What a node may be called."""
+
+
+class Definitions(Protocol):
+    """Definitions that a process brings along (`broker.boot_definitions`)."""
+
+    async def bring_in(self, shell: Any) -> None:
+        """Returns when all of them are there, or are refused. Raises what ends the node meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,7 @@ class ServerOptions:
     spans: SpanOptions | None = None
     """Where spans of sampled messages are sent; None: there are none."""
 
-    definitions: BootDefinitions | None = None
+    definitions: Definitions | None = None
     """Brought into the wiring at the start; None: nothing is."""
 
     control: bool = True

@@ -25,13 +25,13 @@ from clusterbroker.broker.node.redirect import moving_text
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
 from clusterbroker.broker.server.alarms import Alarms
 from clusterbroker.broker.server.apart import Apart
-from clusterbroker.broker.server.at_start import first_user
 from clusterbroker.broker.server.client import Client, ReceiveBuffer, peer_name
 from clusterbroker.broker.server.clock import Clock
 from clusterbroker.broker.server.control.server import ControlSocket
 from clusterbroker.broker.server.copy_forward import CopyForward
 from clusterbroker.broker.server.endings import Restart
 from clusterbroker.broker.server.expiry import Upkeep
+from clusterbroker.broker.server.first_user import first_user
 from clusterbroker.broker.server.goodbye import say_goodbye
 from clusterbroker.broker.server.held import Held
 from clusterbroker.broker.server.imports import Imports
@@ -52,6 +52,8 @@ from clusterbroker.journal.stream_catalogue import NOTHING, Taken
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.cluster_shell import ClusterShell
+    from clusterbroker.broker.server.inspecting import Inspector
+    from clusterbroker.broker.stats.inspection import Request, Result
 
 TICK_S = 0.5
 HAND_OVER_S = 5.0
@@ -102,6 +104,7 @@ class NodeShell:
         self._driver: Driver
         self._apart: Apart | None = None
         self.scrub: Scrub | None = None
+        self._inspector: Inspector | None = None
         self._stopped = False
 
     # -- start and stop ---------------------------------------------------------------------------------------
@@ -160,7 +163,7 @@ class NodeShell:
             self._check_alarms()
             await self._open_control()
             if self.control is not None and options.management:
-                await self.control.begin()
+                await self.control.begin(None if self.cluster is None else self.cluster.census)
             self._accepting = True
             for listener in self.listeners:
                 await listener.listen()
@@ -280,6 +283,16 @@ class NodeShell:
         outcome = await applied
         self.schedule()
         return outcome
+
+    async def inspect(self, request: Request) -> Result:
+        """What comes of a request about single messages, at the queue's owner. Raises Refused, Unanswered."""
+        if self.cluster is not None:
+            return await self.cluster.census.inspector.ask(request)
+        if self._inspector is None:
+            from clusterbroker.broker.server.inspecting import Inspector  # imports that no start shall wait for
+
+            self._inspector = Inspector(self, None)
+        return await self._inspector.ask(request)
 
     # -- clients ----------------------------------------------------------------------------------------------
 

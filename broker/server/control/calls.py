@@ -27,7 +27,7 @@ from clusterbroker.cluster.state import Applied
 from clusterbroker.cluster.view import ClusterView
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 ROOT: Final = "uid 0"
 SUDO_MAX: Final = 64
@@ -53,7 +53,7 @@ TOLD: Final = (
     "replace", "rate_bytes", "paused", "staged", "seqs", "filter",
 )  # fmt: skip
 """Arguments that the audit may tell. A password is none of these."""
-NODE: Final[dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]]] = {**OF_NODE, **COPYING, **CLUSTER, **QUEUES}
+NODE: Final[dict[str, Callable[[ServerPort, Facts], Awaitable[Facts]]]] = {**OF_NODE, **COPYING, **CLUSTER, **QUEUES}
 """Operations of a running node only."""
 
 
@@ -62,7 +62,7 @@ class _Running:
 
     __slots__ = ("_shell",)
 
-    def __init__(self, shell: NodeShell) -> None:
+    def __init__(self, shell: ServerPort) -> None:
         self._shell = shell
 
     @property
@@ -82,7 +82,7 @@ class Calls:
 
     __slots__ = ("_audit", "_operator", "_shell")
 
-    def __init__(self, shell: NodeShell) -> None:
+    def __init__(self, shell: ServerPort) -> None:
         self._shell = shell
         self._operator = _Running(shell)
         self._audit = Audit(shell.options.node.name, shell.options.audit, shell.log)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 from clusterbroker.broker.server.control.operations import Facts, Refused
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 PAUSED: Final = "copying.paused"
 
 
-def copying_facts(shell: NodeShell) -> Facts:
+def copying_facts(shell: ServerPort) -> Facts:
     """As fields of a NodeRow; nothing of a node that is alone."""
     if shell.node.part is None:
         return {}
@@ -33,14 +33,14 @@ def copying_facts(shell: NodeShell) -> Facts:
     }
 
 
-async def _copying(shell: NodeShell, _: Facts) -> Facts:
+async def _copying(shell: ServerPort, _: Facts) -> Facts:
     """Raises Refused of a node that is alone."""
     if not (facts := copying_facts(shell)):
         raise Refused("this node is alone: it has no copies of others")
     return facts
 
 
-async def _set_copying(shell: NodeShell, asked: Facts) -> Facts:
+async def _set_copying(shell: ServerPort, asked: Facts) -> Facts:
     """Raises Refused."""
     part = shell.node.part
     if part is None:
@@ -66,7 +66,7 @@ async def _set_copying(shell: NodeShell, asked: Facts) -> Facts:
     return copying_facts(shell)
 
 
-COPYING: Final[dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]]] = {
+COPYING: Final[dict[str, Callable[[ServerPort, Facts], Awaitable[Facts]]]] = {
     "copying": _copying,
     "copying.set": _set_copying,
 }

@@ -23,7 +23,7 @@ from clusterbroker.broker.server.control.copying_operations import copying_facts
 from clusterbroker.broker.server.control.operations import Facts, Refused
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 LIMITS: Final = {
     "consumers-per-channel": "consumers_per_channel_max",
@@ -32,7 +32,7 @@ LIMITS: Final = {
 }
 
 
-async def _alarm_set(shell: NodeShell, asked: Facts) -> Facts:
+async def _alarm_set(shell: ServerPort, asked: Facts) -> Facts:
     name, raised = asked.get("name"), asked.get("raised")
     if not isinstance(name, str) or name not in shell.alarms.names or not isinstance(raised, bool):
         raise Refused(f"an alarm is one of {', '.join(shell.alarms.names)}, and 'raised' true or false")
@@ -40,7 +40,7 @@ async def _alarm_set(shell: NodeShell, asked: Facts) -> Facts:
     return {"alarms": list(shell.alarms.raised)}
 
 
-async def _limit_set(shell: NodeShell, asked: Facts) -> Facts:
+async def _limit_set(shell: ServerPort, asked: Facts) -> Facts:
     field, value = LIMITS.get(str(asked.get("name"))), asked.get("value")
     if field is None or not isinstance(value, int) or value < 0:
         raise Refused(f"a limit is one of {', '.join(LIMITS)}, and its value a number")
@@ -49,27 +49,27 @@ async def _limit_set(shell: NodeShell, asked: Facts) -> Facts:
     return changed
 
 
-def reload_certificates(shell: NodeShell) -> list[str]:
+def reload_certificates(shell: ServerPort) -> list[str]:
     """Here and in the management process. What went wrong here, one line for each file; there it is logged."""
     if shell.control is not None:
         shell.control.reload()
     return reload_all(chains(shell), shell.log.say)
 
 
-async def _certificates_reload(shell: NodeShell, _: Facts) -> Facts:
+async def _certificates_reload(shell: ServerPort, _: Facts) -> Facts:
     wrong = reload_certificates(shell)
     if wrong:
         raise Refused(f"the certificate in force stays: {wrong[0]}")
     return {"certificates": [chain.facts for chain in chains(shell)]}
 
 
-def chains(shell: NodeShell) -> list[Chain]:
+def chains(shell: ServerPort) -> list[Chain]:
     """The certificates of a node's listeners, each once."""
     found = {id(listener.tls): listener.tls for listener in shell.listeners if listener.tls is not None}
     return list(found.values())
 
 
-async def _status(shell: NodeShell, _: Facts) -> Facts:
+async def _status(shell: ServerPort, _: Facts) -> Facts:
     from clusterbroker.broker.server.alarms import resident_bytes
 
     if not shell.started:
@@ -98,19 +98,19 @@ async def _status(shell: NodeShell, _: Facts) -> Facts:
     }
 
 
-def _scrub(shell: NodeShell) -> Facts | None:
+def _scrub(shell: ServerPort) -> Facts | None:
     scrub = shell.scrub
     if scrub is None:
         return None
     return {"percent": scrub.percent, "passes": scrub.passes, "bytes": scrub.bytes_read, "found": scrub.found}
 
 
-async def _logins_forget(shell: NodeShell, _: Facts) -> Facts:
+async def _logins_forget(shell: ServerPort, _: Facts) -> Facts:
     shell.node.churn.logins.reset()
     return {}
 
 
-OF_NODE: Final[dict[str, Callable[[NodeShell, Facts], Awaitable[Facts]]]] = {
+OF_NODE: Final[dict[str, Callable[[ServerPort, Facts], Awaitable[Facts]]]] = {
     "status": _status,
     "limit.set": _limit_set,
     "alarm.set": _alarm_set,

@@ -28,7 +28,8 @@ from clusterbroker.cluster import snapshot
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.control.service import Service
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.peer_census import PeerCensus
+    from clusterbroker.broker.server.ports import ServerPort
     from clusterbroker.cluster.state import Applied
 
 AMQP_NAME: Final = "amqp.sock"
@@ -49,7 +50,7 @@ class OwnClient(Client):
 class ControlSocket:
     """Open for commands from `open`, for the management process from `begin`, until `close`."""
 
-    def __init__(self, shell: NodeShell, directory: Path) -> None:
+    def __init__(self, shell: ServerPort, directory: Path) -> None:
         self._shell = shell
         self._directory = directory
         self.calls = Calls(shell)
@@ -62,11 +63,11 @@ class ControlSocket:
         """Raises OSError."""
         await self._listen(m.NAME, partial(ControlLine, self._shell, self))
 
-    async def begin(self) -> None:
-        """The node is ready for the management process. Raises OSError."""
+    async def begin(self, peers: PeerCensus | None) -> None:
+        """The node is ready for the management process; `peers`: of a member. Raises OSError."""
         from clusterbroker.broker.server.control.service import Service  # a node without that process needs none of it
 
-        self.service = Service(self._shell, self.calls)
+        self.service = Service(self._shell, self.calls, peers)
         self._shell.storage.wiring.listen(self._applied)
         await self._listen(AMQP_NAME, partial(OwnClient, self._shell))
 
@@ -123,7 +124,7 @@ class ControlSocket:
 class ControlLine(asyncio.Protocol):
     """One command, or one management process."""
 
-    def __init__(self, shell: NodeShell, owner: ControlSocket) -> None:
+    def __init__(self, shell: ServerPort, owner: ControlSocket) -> None:
         self._shell = shell
         self._owner = owner
         self._frames = m.Frames(m.AnyAsked)

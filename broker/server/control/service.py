@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.control.calls import Calls
 from clusterbroker.broker.server.control.operations import NO_LEASE, Facts, Refused
-from clusterbroker.broker.server.inspecting import Inspector, Unanswered
+from clusterbroker.broker.server.inspecting import Unanswered
+from clusterbroker.broker.server.peer_census import PeerCensus
 from clusterbroker.broker.server.sampling import Sampling
 from clusterbroker.broker.stats.batches import split
 from clusterbroker.broker.stats.inspection import decode_request
@@ -34,7 +35,7 @@ from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.state import Applied
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.shell import NodeShell
+    from clusterbroker.broker.server.ports import ServerPort
 
 ANSWER_S: Final = 1.0
 ORDER_S: Final = 10.0
@@ -55,13 +56,11 @@ Tell = Callable[[m.ControlMessage], None]
 class Service:
     """Answers questions, each by as many messages as it takes."""
 
-    def __init__(self, shell: NodeShell, calls: Calls) -> None:
+    def __init__(self, shell: ServerPort, calls: Calls, peers: PeerCensus | None) -> None:
         self._shell = shell
         self._calls = calls
-        cluster = shell.cluster
-        self._peers = None if cluster is None else cluster.census
-        self._sampling = Sampling(shell) if self._peers is None else self._peers.sampling
-        self._inspector = Inspector(shell, None) if self._peers is None else self._peers.inspector
+        self._peers = peers
+        self._sampling = Sampling(shell) if peers is None else peers.sampling
         self.logins = m.Logins()
         """At the management process, as it told last."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -184,7 +183,7 @@ class Service:
         except (KeyError, TypeError, ValueError) as error:
             raise Refused(f"no request about messages: {error}") from error
         try:
-            return {"result": encode_result(await self._inspector.ask(request))}
+            return {"result": encode_result(await self._shell.inspect(request))}
         except Unanswered as why:
             return {"unavailable": str(why)}
 

@@ -64,7 +64,7 @@ async def test_who_waited_for_long_gets_on_all_the_same(start: Any, connect: Any
 
 async def test_they_leave_room_for_other_operations(start: Any, connect: Any) -> None:
     shell, request = await filled(start, connect, 1)
-    service = Service(shell, Calls(shell))
+    service = Service(shell, Calls(shell), None)
     told: list[Any] = []
     for number in range(LOOKS_MAX * 5):
         service.call(m.Call(number, "messages", {"request": encode(request)}), told.append)

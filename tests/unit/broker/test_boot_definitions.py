@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.boot_definitions import BadDefinitions, BootDefinitions
 from clusterbroker.broker.server.alarms import AlarmOptions
-from clusterbroker.broker.server.at_start import BadDefinitions, BootDefinitions
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.shell import NodeShell
